@@ -1,0 +1,79 @@
+# Every target installs what it needs into .venv, with the versions of constraints.txt.
+
+PYTHON ?= python3
+WORKERS ?= 2
+SPHINXOPTS ?=
+SPEED := not slow
+TEST_EXTRAS := report,data,flows,test
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# $(call install,EXTRAS): editable, quiet, pinned; the build backend is pinned, too
+install = @echo "installing unbraid[$(1)] into .venv (minutes the first time)" && \
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install -qq -e ".[$(1)]" && touch $@
+
+.PHONY: help demo test test-all lint types layers unit compiled docs clean
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo      train a small model on rendered sprites, score it, write runs/demo/report.html"
+	@echo "make test      lint, types, layers and the quick tests"
+	@echo "make test-all  the same with the slow tests"
+	@echo "make lint      ruff check and ruff format --check"
+	@echo "make docs      build the documentation into docs/_build"
+	@echo "make clean     remove .venv, caches and built files; runs/ is kept"
+	@echo "PYTHON=…       the interpreter that .venv is made with (3.11 or newer; now $(PYTHON))"
+	@echo "WORKERS=…      parallel test processes (now $(WORKERS))"
+
+demo: .venv/.demo
+	$(BIN)/unbraid demo
+
+test: lint types layers unit compiled
+
+test-all: SPEED := slow or not slow
+test-all: lint types layers unit compiled
+
+lint: .venv/.test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/.test
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+
+layers: .venv/.test
+	$(BIN)/lint-imports
+
+unit: .venv/.test
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "not compiles and ($(SPEED))"
+
+# pytest leaves with 5 when it selected nothing, as when every test that compiles is slow
+compiled: .venv/.test
+	@if grep -rqs --include='*.py' 'mark\.compiles' tests; then \
+		UNBRAID_TYPECHECK=0 $(PYTEST) -m "compiles and ($(SPEED))" || test $$? -eq 5; \
+	fi
+
+docs: .venv/.docs
+	$(BIN)/python -m sphinx -b html $(SPHINXOPTS) docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+clean:
+	rm -rf .venv dist build docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "unbraid needs Python 3.11 or newer, and '$(PYTHON)' is not; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+
+.venv/.demo: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(call install,report)
+
+.venv/.test: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(call install,$(TEST_EXTRAS))
+
+.venv/.docs: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(call install,docs)

@@ -1,0 +1,42 @@
+"""unbraid: learn, measure and explore disentangled representations.
+
+Public names are resolved on first use: importing the package, or asking the command line for help, loads no torch.
+"""
+
+import importlib
+from typing import Any
+
+from unbraid._version import __version__
+
+_WHERE = {
+    "train": "unbraid.api",
+    "load": "unbraid.api",
+    "Run": "unbraid.api",
+    "Score": "unbraid.metrics",
+    "FactorDataset": "unbraid.data",
+    "Factor": "unbraid.data",
+    "objective": "unbraid.objectives",
+    "preset": "unbraid.objectives",
+    "encoder": "unbraid.networks",
+    "decoder": "unbraid.networks",
+    "dataset": "unbraid.data",
+    "metric": "unbraid.metrics",
+    "Terms": "unbraid.types",
+    "Weight": "unbraid.types",
+    "UnbraidError": "unbraid.errors",
+}
+_MODULES = ("data", "metrics", "objectives", "networks", "latents", "density", "report")
+
+__all__ = ["__version__", *_WHERE, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"unbraid.{name}")
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'unbraid' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

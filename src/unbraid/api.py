@@ -1,0 +1,235 @@
+"""The library as people use it: train, load, and a `Run` to score, look at and work with."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unbraid import noise
+from unbraid.config import Choice, Config
+from unbraid.data import from_array, from_dataset
+from unbraid.data import load as load_data
+from unbraid.data.factors import FactorDataset
+from unbraid.data.sampling import split
+from unbraid.errors import RunError, UsageError
+from unbraid.metrics.base import Evaluation, Score, evaluate
+from unbraid.models import CUSTOM, Model, build
+from unbraid.report import Picture, traversal, write_report
+from unbraid.store import RunFolder
+from unbraid.training import Cadence, choose_device, configure
+from unbraid.training import train as fit
+
+DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc", "dimension-kl")
+GIVEN = "given"
+"""Name under which a config records data that were passed in; their content hash stands beside it."""
+
+Data = str | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset
+
+
+def train(
+    recipe: str,
+    *,
+    data: Data = "sprites",
+    encoder: str | nn.Module | None = None,
+    decoder: str | nn.Module | None = None,
+    device: str = "auto",
+    root: str | Path = "runs",
+    name: str | None = None,
+    resume: bool = True,
+    cadence: Cadence | None = None,
+    **overrides: Any,
+) -> "Run":
+    """Train a recipe on data and return the finished run.
+
+    `data` is a registered name, an array (images as bytes or floats, or feature vectors), a torch Dataset or a
+    `FactorDataset`; settings of a named data set go by `data_KEY=…`. `encoder` and `decoder` may be registered
+    names or modules of your own. Every other keyword is a setting of the recipe, its networks or the training (see
+    `unbraid list objectives`). The run lives in `root / name`, by default named by a hash of its settings: a finished
+    run of the same settings is returned as it is, an unfinished one is continued (`resume=False` refuses).
+    """
+    place = choose_device(device)
+    settings = _dotted(
+        {**overrides, **{k: v for k, v in (("encoder", encoder), ("decoder", decoder)) if v is not None}}
+    )
+    choice, dataset = _find_data(data, settings, place)
+    modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
+    config = configure(recipe, choice, dataset, settings, **modules)
+    folder = RunFolder.create(Path(root) / (name or config.run_id), config)
+    if not folder.finished:
+        if not resume and folder.checkpoints():
+            raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
+        fit(folder, config, dataset, cadence, **modules)
+    return Run(folder, dataset=dataset, **modules)
+
+
+def load(
+    path: str | Path,
+    *,
+    data: Data | None = None,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    device: str = "auto",
+) -> "Run":
+    """Open a finished run. `data`, `encoder` and `decoder` are needed only where the run was made with your own."""
+    folder = RunFolder.open(path)
+    place = choose_device(device)
+    dataset = None if data is None else _find_data(data, {}, place)[1]
+    return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=place)
+
+
+class Run:
+    """A finished run: a folder on disk, its model and its data, each loaded when first needed."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        dataset: FactorDataset | None = None,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.folder = folder
+        self.config: Config = folder.config
+        self._modules: dict[str, nn.Module | None] = {"encoder": encoder, "decoder": decoder}
+        self._given = dataset
+        self.device = dataset.device if dataset is not None else device or choose_device("auto")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One mapping per logging point."""
+        return self.folder.lines("history")
+
+    @property
+    def scores(self) -> list[Score]:
+        """Every score ever measured on this run, oldest first."""
+        return [Score.from_record(line) for line in self.folder.lines("scores")]
+
+    @cached_property
+    def dataset(self) -> FactorDataset:
+        """The data that the run was trained on."""
+        stored = self.config.data
+        if self._given is None and stored.name != GIVEN:
+            return load_data(stored.name, stored.settings, self.device)
+        if self._given is None:
+            raise RunError(
+                f"{self.path} was trained on data that were passed in ({stored.settings['source']}, content "
+                f"{stored.settings['content'][:12]}…); pass them again: unbraid.load(path, data=…)."
+            )
+        if stored.name == GIVEN and self._given.content_hash() != stored.settings["content"]:
+            raise RunError(f"{self.path} was trained on other data than these: their content hashes differ.")
+        return self._given
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, in evaluation mode."""
+        for side, module in self._modules.items():
+            if getattr(self.config, side).name == CUSTOM and module is None:
+                wanted = getattr(self.config, side).settings["module"]
+                raise RunError(
+                    f"{self.path} was trained with your own {side} ({wanted}); pass it: unbraid.load(path, {side}=…)."
+                )
+        shape = tuple(self.folder.read_json("data")["shape"])
+        model = build(self.config, shape, **self._modules)
+        prefix = "model."
+        tensors = {n[len(prefix) :]: t for n, t in self.folder.load_model().items() if n.startswith(prefix)}
+        _load_state(model, tensors, self.folder.model_path)
+        return model.to(self.device).eval()
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The model on its held-out rows, or on everything where nothing was held out."""
+        return Evaluation(self.model, self.dataset, split(self.dataset, self.config.training.split).held_out)
+
+    def score(self, *names: str) -> list[Score]:
+        """Measure, append to scores.jsonl, return. Without names: the default set."""
+        made = evaluate(self.evaluation, names or self.default_scores())
+        for score in made:
+            self.folder.append("scores", score.as_record())
+        return made
+
+    def default_scores(self) -> list[str]:
+        """Scores that this run's data allow."""
+        return [name for name in DEFAULT_SCORES if name != "mig" or self.dataset.factors]
+
+    def encode(self, images: Any) -> Tensor:
+        """Deterministic codes [n, width] of images given as the data were, or as an array."""
+        dataset = images if isinstance(images, FactorDataset) else from_array(images, name="images")
+        if dataset.shape != self.model.shape:
+            raise UsageError(f"This run takes observations of shape {self.model.shape}, not {dataset.shape}.")
+        return Evaluation(self.model, dataset.to(self.device)).means
+
+    def decode(self, codes: Any) -> Tensor:
+        """Expected observations [n, *shape] of codes [n, width]."""
+        tensor = torch.as_tensor(np.asarray(codes) if not isinstance(codes, Tensor) else codes)
+        tensor = tensor.to(self.device, torch.float32)
+        width = self.model.space.width
+        if tensor.ndim != 2 or tensor.shape[1] != width:
+            raise UsageError(f"Codes must have shape [n, {width}], not {tuple(tensor.shape)}.")
+        with torch.no_grad():
+            return self.model.likelihood.mean(self.model.decode(tensor))
+
+    def sample(self, count: int = 16, seed: int = 0) -> Tensor:
+        """Expected observations of codes drawn from the prior."""
+        space = self.model.space
+        drawn = noise.draw(space.needs(count), noise.seed_tensor(seed, device=self.device), step=0)
+        prior = space.prior(like=torch.zeros(1, device=self.device))
+        return self.decode(space.join(space.sample(prior, {name: tensor[0] for name, tensor in drawn.items()})))
+
+    def traverse(self, **options: Any) -> Picture:
+        """A picture in which each row moves one latent variable alone."""
+        return traversal(self.evaluation, **options)
+
+    def report(self) -> Path:
+        """Write report.html from the newest score of each name."""
+        newest = {score.name: score for score in self.scores}
+        return write_report(self.folder, self.evaluation, list(newest.values()))
+
+
+def _find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
+    """Load or wrap what the user gave; settings under `data.` are taken out of `settings`."""
+    own = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    if isinstance(data, str):
+        from unbraid.data import dataset as datasets
+
+        return Choice(data, datasets[data].resolve(own)), load_data(data, own, device)
+    if own:
+        raise UsageError(f"data.{next(iter(own))} is a setting of a named data set, but the data were passed in.")
+    if isinstance(data, FactorDataset):
+        wrapped = data
+    elif isinstance(data, (np.ndarray, Tensor)):
+        wrapped = from_array(data)
+    else:
+        wrapped = from_dataset(data)
+    facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}
+    return Choice(GIVEN, facts), wrapped.to(device)
+
+
+def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
+    sections = ("data", "encoder", "decoder", "likelihood")
+    dotted = {}
+    for key, value in overrides.items():
+        head, underscore, tail = key.partition("_")
+        dotted[f"{head}.{tail}" if underscore and head in sections else key] = value
+    return dotted
+
+
+def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise RunError(f"{path} does not fit the model of its config: {first}") from error

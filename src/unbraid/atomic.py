@@ -1,0 +1,47 @@
+"""Files that are either whole or absent: written beside, synced, renamed."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path to write to; on success it takes the place of `path`, on failure it disappears.
+
+    A process killed in between leaves only a file that ends in `.part`, which nothing reads.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        _sync(part)
+        part.replace(path)
+        _sync(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def sweep_parts(folder: Path) -> None:
+    """Remove what killed processes left behind."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Force a file or folder to disk; folders cannot be opened everywhere, and then need no sync."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,307 @@
+"""The command line. Torch is imported only by commands that compute, so that help and completion are instant."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unbraid._version import __version__
+from unbraid.errors import UnbraidError, UsageError, unknown
+
+app = typer.Typer(
+    name="unbraid",
+    help="Learn, measure and explore disentangled representations.",
+    epilog="First steps:  unbraid demo  ·  unbraid list objectives  ·  unbraid train beta-tcvae data=sprites beta=6",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="List, fetch, convert and check data sets.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+def registered_names(package: str, decorators: str) -> list[str]:
+    """Names in a package's registry, read from its source: completion must not wait for torch."""
+    folder = Path(__file__).parent / package
+    pattern = re.compile(rf'^@(?:{decorators})\(\s*"([^"]+)"', re.MULTILINE)
+    return sorted({name for path in folder.glob("*.py") for name in pattern.findall(path.read_text("utf-8"))})
+
+
+def complete(package: str, decorators: str) -> Callable[[str], list[str]]:
+    """Completion of a registered name."""
+    return lambda incomplete: [n for n in registered_names(package, decorators) if n.startswith(incomplete)]
+
+
+Recipe = Annotated[
+    str, typer.Argument(help="Objective to train.", autocompletion=complete("objectives", "objective|preset"))
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")
+]
+RunPath = Annotated[Path, typer.Argument(help="Folder of a run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+
+
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.command(epilog="Example:  unbraid demo --seed 1")
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    root: Root = Path("runs"),
+    device: Device = "cpu",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again even if there is a finished run.")] = False,
+) -> None:
+    """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
+    from unbraid.api import train as train_run
+    from unbraid.demo import NOTE, SETTINGS
+
+    name = "demo" if seed == 0 else f"demo-s{seed}"
+    _clear(root / name, fresh)
+    typer.echo(NOTE)
+    run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device)
+    _print_scores(run.score(), False)
+    run.traverse().save(run.path / "traversal.png")
+    typer.echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
+
+
+@app.command(
+    epilog="Examples:  unbraid train beta-tcvae data=sprites beta=6 network=mlp-chen batch=2048 steps=18000"
+    "  ·  unbraid train vae data=images data.folder=photos data.size=64"
+)
+def train(
+    recipe: Recipe,
+    settings: Overrides = None,
+    device: Device = "auto",
+    root: Root = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of all settings.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same settings.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Throw away a run under the same name and start again.")
+    ] = False,
+    checkpoint_steps: Annotated[
+        int | None, typer.Option(help="Checkpoint every so many steps, not every minute.")
+    ] = None,
+    log_steps: Annotated[int | None, typer.Option(help="Write a history line every so many steps.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing."""
+    from unbraid.api import train as train_run
+    from unbraid.config import parse_overrides
+    from unbraid.training import Cadence
+
+    given = parse_overrides(settings or [])
+    if fresh and name is None:
+        raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
+    if name is not None:
+        _clear(root / name, fresh)
+    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
+    data = given.pop("data", "sprites")
+    run = train_run(recipe, data=data, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
+    last = run.history[-1]
+    if as_json:
+        _print_json({"run": str(run.path), "id": run.config.run_id, **last})
+    else:
+        terms = "  ".join(
+            f"{k} {v:.3f}" for k, v in last.items() if k not in ("format", "step", "epoch", "images_per_second")
+        )
+        typer.echo(f"{run.path}  step {last['step']}  {terms}\nNext: unbraid evaluate {run.path}")
+
+
+@app.command(epilog="Example:  unbraid evaluate runs/demo --metric mig --metric tc/exact")
+def evaluate(
+    run: RunPath,
+    metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Score a finished run; scores are appended to its scores.jsonl."""
+    from unbraid.api import load
+
+    _print_scores(load(run, device=device).score(*(metric or ())), as_json)
+
+
+@app.command(epilog="Example:  unbraid report runs/demo")
+def report(run: RunPath, device: Device = "auto", as_json: AsJson = False) -> None:
+    """Write a run's report.html: scores, curves, traversal, reconstructions, settings, in one file."""
+    from unbraid.api import load
+
+    opened = load(run, device=device)
+    if not opened.scores:
+        opened.score()
+    path = opened.report()
+    _print_json({"report": str(path)}) if as_json else typer.echo(str(path))
+
+
+@app.command("list", epilog="Example:  unbraid list objectives")
+def list_names(
+    kind: Annotated[str, typer.Argument(help="objectives, networks, datasets or metrics.")], as_json: AsJson = False
+) -> None:
+    """List what is registered, with year, reference and settings."""
+    kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "objectives": lambda: _entries("unbraid.objectives", "objective"),
+        "networks": _networks,
+        "datasets": lambda: _entries("unbraid.data", "dataset"),
+        "metrics": lambda: _entries("unbraid.metrics", "metric"),
+    }
+    if kind not in kinds:
+        raise unknown("list", kind, kinds)
+    _print_rows(kinds[kind](), as_json)
+
+
+@data_app.command("list")
+def data_list(as_json: AsJson = False) -> None:
+    """Data sets, their factors, and whether their files are here."""
+    from unbraid.data import describe
+
+    _print_rows([_described(item) for item in describe()], as_json)
+
+
+@data_app.command(
+    "fetch", epilog="Examples:  unbraid data fetch mnist  ·  unbraid data fetch cars3d --from cars3d_64.npz"
+)
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=complete("data", "dataset"))],
+    settings: Overrides = None,
+    source: Annotated[Path | None, typer.Option("--from", help="Convert a file or folder that you have.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a data set (checksum, atomic), or convert your own copy of its files."""
+    from unbraid.config import parse_overrides
+    from unbraid.data import fetch
+
+    path = fetch(name, source, **parse_overrides(settings or []))
+    _print_json({"file": str(path)}) if as_json else typer.echo(f"{name}: {path}")
+
+
+@data_app.command("check", epilog="Examples:  unbraid data check  ·  unbraid data check mpi3d variant=real")
+def data_check(
+    name: Annotated[str | None, typer.Argument(help="Data set; default: all that are here.")] = None,
+    settings: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify stored data files against the checksums inside them; exit code 1 if one is missing or damaged."""
+    from unbraid.config import parse_overrides
+    from unbraid.data import check, describe
+
+    names = [name] if name else [item.name for item in describe() if item.state != "missing"]
+    found = {each: check(each, **parse_overrides(settings or [])) for each in names}
+    _print_rows(
+        [{"name": each, "state": status.state, "what": status.words} for each, status in found.items()], as_json
+    )
+    if any(status.state in ("missing", "damaged") for status in found.values()):
+        raise typer.Exit(1)
+
+
+def _clear(folder: Path, fresh: bool) -> None:
+    """Remove a run that `--fresh` gives up; nothing but a run is ever removed."""
+    import shutil
+
+    from unbraid.store import RunFolder
+
+    if fresh and folder.exists():
+        with RunFolder.open(folder).locked():
+            shutil.rmtree(folder)
+
+
+def _entries(module: str, attribute: str) -> list[dict[str, Any]]:
+    import importlib
+
+    registry = getattr(importlib.import_module(module), attribute)
+    return [_row(registry[name]) for name in registry]
+
+
+def _row(entry: Any) -> dict[str, Any]:
+    settings = " ".join(f"{name}={_short(p.default)}" for name, p in entry.settings.items())
+    return {
+        "name": entry.name,
+        "year": entry.year,
+        "reference": entry.reference,
+        "what": entry.summary,
+        "settings": settings,
+    }
+
+
+def _networks() -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for side in ("encoder", "decoder"):
+        for row in _entries("unbraid.networks", side):
+            kept = rows.setdefault(row["name"], {**row, "sides": [], "settings": ""})
+            kept["sides"].append(side)
+            kept["settings"] += "".join(f" {side}.{part}" for part in row["settings"].split())
+    return [{**row, "sides": "+".join(row["sides"]), "settings": row["settings"].strip()} for row in rows.values()]
+
+
+def _described(item: Any) -> dict[str, Any]:
+    shape = "x".join(map(str, item.shape)) if item.shape else ""
+    facts = {"images": item.images, "shape": shape, "factors": " ".join(item.factors)}
+    return {"name": item.name, "what": item.summary, **facts, "state": item.state, "origin": item.origin}
+
+
+def _short(default: Any) -> str:
+    return (
+        "…"
+        if default is not None and not isinstance(default, (int, float, str, tuple))
+        else str(default).replace(" ", "")
+    )
+
+
+def _print_scores(scores: Iterable[Any], as_json: bool) -> None:
+    if as_json:
+        _print_json([score.as_record() for score in scores])
+        return
+    rows = []
+    for score in scores:
+        interval = "" if score.interval is None else f"{score.interval[0]:.3f} .. {score.interval[1]:.3f}"
+        row = {"score": score.name, "value": f"{score.value:.4g}", "interval": interval}
+        rows.append({**row, "samples": str(score.samples), "seconds": f"{score.seconds:.2f}"})
+    _print_rows(rows, False)
+
+
+def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        _print_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        typer.echo("nothing here")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in rows[0]:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def main() -> None:
+    """Entry point: errors that a user can act on end in one sentence and an exit code."""
+    try:
+        app()
+    except UnbraidError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

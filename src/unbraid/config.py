@@ -1,0 +1,177 @@
+"""What a run is: frozen settings, YAML both ways, `key=value` overrides, and an id that every machine agrees on."""
+
+import dataclasses
+import hashlib
+import json
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import yaml
+
+from unbraid.errors import UsageError, unknown
+from unbraid.registry import coerce
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A registered name with its settings."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Flat mapping for YAML and hashing."""
+        return {"name": self.name, **self.settings}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Choice":
+        """Inverse of `as_dict`."""
+        return cls(stored["name"], {k: _plain(v) for k, v in stored.items() if k != "name"})
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a model is fitted. Every field changes the result; where and how fast it runs is not part of a config."""
+
+    steps: int = 20_000
+    batch: int = 256
+    lr: float = 1e-3
+    seed: int = 0
+    clip: float | None = None
+    precision: Literal["f32", "tf32", "bf16"] = "f32"
+    split: str | float = "default"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not self.lr > 0:
+            raise UsageError(f"lr must be above 0, not {self.lr}.")
+        if self.clip is not None and not self.clip > 0:
+            raise UsageError(f"clip must be above 0 (or none), not {self.clip}.")
+
+    @classmethod
+    def fields(cls) -> dict[str, Any]:
+        """Names and types of the settings."""
+        return typing.get_type_hints(cls)
+
+    @classmethod
+    def checked(cls, given: Mapping[str, Any]) -> "Training":
+        """A `Training` from values whose types are checked."""
+        fields = cls.fields()
+        for key in given:
+            if key not in fields:
+                raise unknown("training setting", key, fields)
+        return cls(**{key: coerce(key, value, fields[key]) for key, value in given.items()})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that determines a run's result."""
+
+    objective: Choice
+    model: str
+    data: Choice
+    encoder: Choice
+    decoder: Choice
+    likelihood: Choice
+    latents: Mapping[str, Mapping[str, Any]]
+    training: Training
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain nested mapping, as stored."""
+        stored: dict[str, Any] = {"format": FORMAT}
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Choice):
+                value = value.as_dict()
+            elif isinstance(value, Training):
+                value = dataclasses.asdict(value)
+            stored[item.name] = _storable(value)
+        return stored
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Config":
+        """Inverse of `as_dict`."""
+        if stored.get("format") != FORMAT:
+            raise UsageError(f"This config has format {stored.get('format')}, but this version reads format {FORMAT}.")
+        fields = {item.name: item.type for item in dataclasses.fields(cls)}
+        for key in stored:
+            if key != "format" and key not in fields:
+                raise unknown("config section", key, fields)
+        missing = [key for key in fields if key not in stored]
+        if missing:
+            raise UsageError(f"This config lacks {', '.join(missing)}.")
+        parts: dict[str, Any] = {key: stored[key] for key in fields}
+        for key, kind in fields.items():
+            if kind is Choice:
+                parts[key] = Choice.from_dict(stored[key])
+        parts["training"] = Training.checked(stored["training"])
+        return cls(**parts)
+
+    def to_yaml(self) -> str:
+        """Text of config.yaml."""
+        return yaml.safe_dump(self.as_dict(), sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> "Config":
+        """Inverse of `to_yaml`."""
+        stored = yaml.safe_load(text)
+        if not isinstance(stored, Mapping):
+            raise UsageError("A config must be a YAML mapping.")
+        return cls.from_dict(stored)
+
+    @property
+    def run_id(self) -> str:
+        """Readable name plus a hash of every setting: equal configs share it on every machine."""
+        canonical = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(canonical.encode()).hexdigest()[:8]
+        return f"{self.objective.name}-{self.data.name}-s{self.training.seed}-{digest}"
+
+
+def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
+    """`["beta=6", "data.size=32"]` -> `{"beta": 6, "data.size": 32}`."""
+    overrides: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"'{argument}' is not of the form key=value (for example beta=6).")
+        if key in overrides:
+            raise UsageError(f"'{key}' is given twice.")
+        overrides[key.strip()] = parse_value(text.strip())
+    return overrides
+
+
+def parse_value(text: str) -> Any:
+    """A number, true, false, none, a [list] or a word. Unlike YAML 1.1, `1e-3` is a number and `no` is a word."""
+    if re.fullmatch(r"[+-]?\d[\d_]*", text):
+        return int(text)
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    words = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    if text.startswith("[") and text.endswith("]"):
+        inside = text[1:-1].strip()
+        return tuple(parse_value(part.strip()) for part in inside.split(",")) if inside else ()
+    return text
+
+
+def _storable(value: Any) -> Any:
+    """Only what YAML and JSON both hold: tuples become lists, mappings plain dicts."""
+    if isinstance(value, Mapping):
+        return {str(k): _storable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_storable(v) for v in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return tuple(_plain(v) for v in value) if isinstance(value, list) else value

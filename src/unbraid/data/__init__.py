@@ -1,0 +1,38 @@
+"""Data sets: rendered, converted from public files, or your own."""
+
+from unbraid.data import (  # noqa: F401 (they register themselves)
+    cars3d,
+    celeba,
+    chairs3d,
+    dsprites,
+    faces3d,
+    images,
+    mnist,
+    mpi3d,
+    shapes3d,
+    smallnorb,
+    sprites,
+)
+from unbraid.data.base import data_home, dataset, load
+from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
+from unbraid.data.files import Description, Recipe, Status, check, describe, fetch
+from unbraid.data.images import from_array, from_dataset, from_folder
+
+__all__ = [
+    "Description",
+    "Factor",
+    "FactorDataset",
+    "Pixels",
+    "Recipe",
+    "Status",
+    "check",
+    "data_home",
+    "dataset",
+    "describe",
+    "fetch",
+    "from_array",
+    "from_dataset",
+    "from_folder",
+    "load",
+    "pack_bits",
+]

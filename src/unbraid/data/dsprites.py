@@ -1,0 +1,59 @@
+"""dSprites, the official file: binary 64 x 64 images of 3 shapes (Matthey et al., 2017).
+
+Files: dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz. Its `metadata` is a pickled object and is not read.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unbraid.data.base import dataset
+from unbraid.data.download import Remote
+from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
+from unbraid.data.files import Recipe, find, load_stored
+from unbraid.data.readers import classes_of, factor_of, gridded, npz_array, npz_rows
+from unbraid.errors import DataError
+from unbraid.progress import progress
+
+NAMES = ("color", "shape", "scale", "orientation", "posX", "posY")
+FILE = "dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz"
+SHAPES = ("square", "ellipse", "heart")
+
+
+def recipe() -> Recipe:
+    """The official npz file; checksum as an independent loader lists it."""
+    url = f"https://github.com/google-deepmind/dsprites-dataset/raw/master/{FILE}"
+    return Recipe("dsprites", convert, FILE, (Remote(url, "md5:7da33b31b13a06f4b04a70402ce90c2e"),))
+
+
+@dataset("dsprites", year=2017, images=737_280, shape=(1, 64, 64), factors=NAMES[1:], recipe=recipe)
+def dsprites() -> FactorDataset:
+    """The official dSprites images: shape, scale, orientation and position."""
+    return load_stored(recipe())
+
+
+def convert(source: Path) -> FactorDataset:
+    """The npz file as packed bits and a grid; the colour, which never varies, is left out."""
+    path = find(source, FILE, "*dsprites*.npz")
+    shape, pieces = npz_rows(path, "imgs")
+    labels = npz_array(path, "latents_values")
+    if len(shape) != 3 or labels.shape != (shape[0], len(NAMES)):
+        raise DataError(f"{path}: imgs {shape} and latents_values {labels.shape} are not those of dSprites.")
+    values, classes = classes_of(labels)
+    kept = [column for column, found in enumerate(values) if len(found) > 1]
+    factors = tuple(_factor(NAMES[column], values[column]) for column in kept)
+    table = torch.from_numpy(np.ascontiguousarray(classes[:, kept]))
+    packed = []
+    with progress("Converting dSprites", shape[0]) as bar:
+        for piece in pieces:
+            packed.append(pack_bits(torch.from_numpy(piece) > 0))
+            bar.advance(len(piece))
+    pixels = Pixels(torch.cat(packed), (1, *shape[1:]), bits=True)
+    return gridded(FactorDataset("dsprites", pixels, factors, table, source="official file"))
+
+
+def _factor(name: str, values: np.ndarray) -> Factor:
+    if name == "shape" and len(values) == len(SHAPES):
+        return Factor(name, len(values), SHAPES)
+    return factor_of(name, values)

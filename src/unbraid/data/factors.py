@@ -1,0 +1,173 @@
+"""Images and the factors that made them, kept on the device as bytes or bits and cast batch by batch."""
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from unbraid.errors import DataError, unknown
+from unbraid.types import Shape
+
+
+class Factor(NamedTuple):
+    """A factor of variation with a finite number of values; `values` names them where they mean something."""
+
+    name: str
+    size: int
+    values: tuple[float, ...] | tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Observations in compact storage.
+
+    `stored` is [n, *shape] of uint8 (a pixel is byte / 255), [n, ceil(pixels / 8)] of uint8 when `bits` (a pixel is
+    one bit, highest first, as numpy.packbits writes them), or [n, *shape] of float32, taken as it is.
+    """
+
+    stored: Tensor
+    shape: Shape
+    bits: bool = False
+
+    def __len__(self) -> int:
+        return self.stored.shape[0]
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Rows as float32, shape [*index.shape, *shape]."""
+        rows = self.stored[index]
+        if self.bits:
+            shifts = torch.arange(7, -1, -1, device=rows.device, dtype=torch.uint8)
+            single = (rows[..., None] >> shifts) & 1
+            rows = single.flatten(-2)[..., : math.prod(self.shape)]
+            return rows.to(torch.float32).unflatten(-1, self.shape)
+        if rows.dtype == torch.uint8:
+            return rows.to(torch.float32) / 255
+        return rows
+
+    def to(self, device: torch.device | str) -> "Pixels":
+        """The same pixels on a device."""
+        return replace(self, stored=self.stored.to(device))
+
+
+def pack_bits(images: Tensor) -> Tensor:
+    """Boolean images [n, …] as bytes [n, ceil(pixels / 8)], highest bit first."""
+    flat = images.flatten(1).to(torch.uint8)
+    pixels = torch.nn.functional.pad(flat, (0, -flat.shape[1] % 8)).unflatten(1, (-1, 8)).unbind(-1)
+    return functools.reduce(lambda packed, pixel: (packed << 1) | pixel, pixels)
+
+
+@dataclass(frozen=True)
+class FactorDataset:
+    """Observations with their factors of variation.
+
+    Without a `table` the factors form a complete grid: row n holds the values that n spells in mixed radix, last
+    factor fastest, and every combination occurs once. With a `table` [n, factors] any set of rows is possible.
+    `held_out` are the rows of the data set's own test split, where it has one; `source` says in words where the data
+    come from.
+    """
+
+    name: str
+    pixels: Pixels
+    factors: tuple[Factor, ...] = ()
+    table: Tensor | None = None
+    held_out: Tensor | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.table is None and self.factors and math.prod(self.sizes) != len(self):
+            count = math.prod(self.sizes)
+            raise DataError(f"{self.name}: factor sizes {self.sizes} make {count} combinations, not {len(self)}.")
+        if self.table is not None and tuple(self.table.shape) != (len(self), len(self.factors)):
+            expected = (len(self), len(self.factors))
+            raise DataError(f"{self.name}: the factor table is {tuple(self.table.shape)}, expected {expected}.")
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of one observation."""
+        return self.pixels.shape
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of each factor."""
+        return tuple(f.size for f in self.factors)
+
+    @property
+    def factor_names(self) -> tuple[str, ...]:
+        """Names of the factors, in order."""
+        return tuple(f.name for f in self.factors)
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every combination of factor values occurs exactly once, in mixed-radix order."""
+        return bool(self.factors) and self.table is None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pixels are."""
+        return self.pixels.stored.device
+
+    def to(self, device: torch.device | str) -> "FactorDataset":
+        """The same data on a device."""
+        table = None if self.table is None else self.table.to(device)
+        held_out = None if self.held_out is None else self.held_out.to(device)
+        return replace(self, pixels=self.pixels.to(device), table=table, held_out=held_out)
+
+    def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
+        """Observations as float32 in [0, 1] (or as stored, for floats), shape [*index, *shape]."""
+        return self.pixels[index]
+
+    def factor_position(self, name: str) -> int:
+        """Column of a factor."""
+        if name not in self.factor_names:
+            raise unknown(f"factor of {self.name}", name, self.factor_names)
+        return self.factor_names.index(name)
+
+    def values_of(self, index: Int[Tensor, "*n"]) -> Int[Tensor, "*n k"]:
+        """Factor values of rows."""
+        if self.table is not None:
+            return self.table[index]
+        columns = []
+        for size in reversed(self.sizes):
+            columns.append(index % size)
+            index = index // size
+        return torch.stack(columns[::-1], dim=-1)
+
+    def index_of(self, values: Int[Tensor, "*n k"]) -> Int[Tensor, "*n"]:
+        """Rows of factor values: the inverse of `values_of`.
+
+        With a table, the first row that has them; a combination that does not occur is a `DataError`.
+        """
+        if self.table is None:
+            return self._code(values)
+        wanted, codes = self._code(values), self._code(self.table)
+        order = codes.argsort(stable=True)
+        place = torch.searchsorted(codes[order], wanted).clamp_max(len(self) - 1)
+        found = order[place]
+        missing = codes[found] != wanted
+        if bool(missing.any()):
+            raise DataError(f"{self.name} has no row with factor values {values[missing][0].tolist()}.")
+        return found
+
+    def content_hash(self) -> str:
+        """SHA-256 of pixels and factor values, equal on every machine and device."""
+        digest = hashlib.sha256(repr((self.shape, self.pixels.bits, self.sizes)).encode())
+        for tensor in (self.pixels.stored, self.table):
+            if tensor is not None:
+                digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+        return digest.hexdigest()
+
+    def _code(self, values: Tensor) -> Tensor:
+        """Factor values as one number each, in the order of a full grid."""
+        code = torch.zeros_like(values[..., 0])
+        for column, size in enumerate(self.sizes):
+            code = code * size + values[..., column]
+        return code

@@ -1,0 +1,211 @@
+"""Your own data: a folder of pictures, an array or a torch Dataset."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from unbraid.data.base import dataset
+from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
+from unbraid.data.pictures import SUFFIXES, flatten, is_grey, read_all, read_picture
+from unbraid.errors import DataError, UsageError
+
+_MOST_CHANNELS = 4
+_SLACK = 1e-6  # what a resize in float32 may overshoot
+
+
+@dataset("images", yours=True)
+def images(*, folder: str | Path, size: int | None = None) -> FactorDataset:
+    """Pictures in a folder of yours, of any format and mode, without known factors."""
+    return from_folder(folder, size=size)
+
+
+def from_folder(folder: str | Path, *, size: int | None = None, name: str = "images") -> FactorDataset:
+    """Every picture below a folder, in the order of the paths.
+
+    They become grey if all of them are, and RGB otherwise. With `size` the central square of each is resized to
+    size x size; without, all must have the same size.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder.")
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not paths:
+        raise DataError(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
+    headers = [_header(path) for path in paths]
+    for path, (_, shape) in zip(paths, headers, strict=True):
+        if size is None and shape != headers[0][1]:
+            raise DataError(
+                f"{paths[0]} is {_by(headers[0][1])} pixels and {path} is {_by(shape)}; give size=… to resize them."
+            )
+    mode = "L" if all(is_grey(mode) for mode, _ in headers) else "RGB"
+    stored = read_all(paths, lambda path: read_picture(path, str(path), mode, size), str(folder))
+    return FactorDataset(name, Pixels(stored, tuple(stored.shape[1:])), source=str(folder))
+
+
+def from_array(
+    array: Any,
+    *,
+    factors: Any = None,
+    factor_names: Sequence[str] | None = None,
+    channels: Literal["first", "last"] | None = None,
+    name: str = "array",
+) -> FactorDataset:
+    """Images or feature vectors from memory: a numpy array, a torch tensor or nested lists.
+
+    Images are [n, h, w], [n, h, w, c] or [n, c, h, w]: bytes, truth values, or floats in [0, 1]. Vectors are [n, d]:
+    bytes, or floats of any finite size. `factors` are integers [n, k] (or [n]), if known. Floats that are exactly
+    bytes / 255 are stored as bytes, which changes nothing but the memory they take.
+    """
+    tensor = _channels_first(_tensor(array, name), channels, name)
+    if tensor.shape[0] == 0 or tensor.numel() == 0:
+        raise DataError(f"{name} is empty: its shape is {tuple(tensor.shape)}.")
+    pixels = _pixels(tensor, name)
+    if factors is None:
+        return FactorDataset(name, pixels, source="array")
+    table = _table(factors, len(pixels), name)
+    names = factor_names or [f"factor {column}" for column in range(table.shape[1])]
+    if len(names) != table.shape[1]:
+        raise UsageError(f"{name}: {len(names)} factor names for {table.shape[1]} factors.")
+    sizes = (table.max(0).values + 1).tolist()
+    named = tuple(Factor(label, size) for label, size in zip(names, sizes, strict=True))
+    return FactorDataset(name, pixels, named, table, source="array")
+
+
+def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
+    """A torch Dataset (or any sequence) of images, vectors or pictures, read once into memory.
+
+    An item may be a tuple whose first entry is the observation; where its second is a whole number, that becomes the
+    factor `label`.
+    """
+    rows, labels = [], []
+    for position, item in enumerate(_items(source)):
+        first, label = (item[0], item[1] if len(item) > 1 else None) if isinstance(item, tuple | list) else (item, None)
+        row = _observation(first, f"item {position} of {name}")
+        if rows and row.shape != rows[0].shape:
+            raise DataError(f"{name}: item {position} is {tuple(row.shape)}, item 0 is {tuple(rows[0].shape)}.")
+        rows.append(row)
+        labels.append(_whole(label))
+    if not rows:
+        raise DataError(f"{name} is empty.")
+    known = all(label is not None for label in labels)
+    table = np.array(labels, dtype=np.int64) if known else None
+    return from_array(
+        torch.stack(rows),
+        factors=table,
+        factor_names=["label"] if known else None,
+        channels="first" if rows[0].ndim == 3 else None,
+        name=name,
+    )
+
+
+def _header(path: Path) -> tuple[str, tuple[int, int]]:
+    """Mode and size as shown (width, height), without decoding the pixels."""
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            return picture.mode, (height, width) if turned else (width, height)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} is not a readable picture ({str(error).splitlines()[0]}).") from error
+
+
+def _by(shape: tuple[int, int]) -> str:
+    return f"{shape[0]} x {shape[1]}"
+
+
+def _tensor(array: Any, name: str) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach().cpu()
+    try:
+        array = np.asarray(array)
+    except ValueError as error:
+        raise DataError(f"{name} is not one array: its rows differ in shape.") from error
+    if array.dtype.kind not in "buif":
+        raise DataError(f"{name} has dtype {array.dtype}; numbers are needed (uint8, bool or float).")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    plain = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return torch.from_numpy(np.array(plain, order="C"))  # a copy: later changes of the array stay out
+
+
+def _channels_first(tensor: Tensor, channels: Literal["first", "last"] | None, name: str) -> Tensor:
+    shape = tuple(tensor.shape)
+    if tensor.ndim == 2:
+        return tensor
+    if tensor.ndim == 3:
+        return tensor[:, None]
+    if tensor.ndim != 4:
+        raise DataError(f"{name} has shape {shape}; [n, d], [n, h, w], [n, h, w, c] or [n, c, h, w] is needed.")
+    if channels is None:
+        first, last = shape[1] <= _MOST_CHANNELS, shape[3] <= _MOST_CHANNELS
+        if first == last:
+            raise DataError(f"{name} has shape {shape}; say where its channels are with channels='first' or 'last'.")
+        channels = "first" if first else "last"
+    return tensor if channels == "first" else tensor.permute(0, 3, 1, 2).contiguous()
+
+
+def _pixels(tensor: Tensor, name: str) -> Pixels:
+    shape = tuple(tensor.shape[1:])
+    if tensor.dtype == torch.bool:
+        return Pixels(pack_bits(tensor), shape, bits=True)
+    if tensor.dtype == torch.uint8:
+        return Pixels(tensor, shape)
+    if not tensor.is_floating_point():
+        raise DataError(f"{name} holds {tensor.dtype}; use uint8 (0 … 255), bool or float.")
+    finite = torch.isfinite(tensor).flatten(1).all(1)
+    if not bool(finite.all()):
+        raise DataError(f"{name} has NaN or infinite values, first in row {int((~finite).nonzero()[0])}.")
+    tensor = tensor.to(torch.float32)
+    if len(shape) == 1:
+        return Pixels(tensor, shape)
+    low, high = float(tensor.min()), float(tensor.max())
+    if low < -_SLACK or high > 1 + _SLACK:
+        raise DataError(f"{name} holds floats from {low:g} to {high:g}; images must lie in [0, 1].")
+    tensor = tensor.clamp(0, 1)
+    as_bytes = (tensor * 255).round().to(torch.uint8)
+    return Pixels(as_bytes if torch.equal(as_bytes.to(torch.float32) / 255, tensor) else tensor, shape)
+
+
+def _table(factors: Any, count: int, name: str) -> Tensor:
+    table = torch.as_tensor(factors).cpu()
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or len(table) != count:
+        raise DataError(f"{name}: factors have shape {tuple(table.shape)}, expected ({count}, factors).")
+    if table.is_floating_point() or table.dtype == torch.bool or int(table.min()) < 0:
+        raise DataError(f"{name}: factors must be whole numbers from 0.")
+    return table.to(torch.int64)
+
+
+def _items(source: Any) -> Iterable[Any]:
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+        return (source[position] for position in range(len(source)))
+    if hasattr(source, "__iter__"):
+        return iter(source)
+    raise UsageError(f"A data set must have a length and items, or be iterable; {type(source).__name__} is neither.")
+
+
+def _observation(item: Any, name: str) -> Tensor:
+    if isinstance(item, Image.Image):
+        mode = "L" if is_grey(item.mode) else "RGB"
+        array = np.array(flatten(item, mode))
+        return torch.from_numpy(array[None] if mode == "L" else array.transpose(2, 0, 1))
+    tensor = _tensor(item, name)
+    if tensor.ndim == 3 and tensor.shape[0] > _MOST_CHANNELS >= tensor.shape[2]:
+        tensor = tensor.permute(2, 0, 1)
+    return tensor
+
+
+def _whole(label: Any) -> int | None:
+    """A label as an integer, where it is one."""
+    if isinstance(label, bool | np.bool_):
+        return int(label)
+    if isinstance(label, int | np.integer):
+        return int(label)
+    if isinstance(label, Tensor) and label.numel() == 1 and not label.is_floating_point():
+        return int(label)
+    return None

@@ -1,0 +1,130 @@
+"""MNIST and Fashion-MNIST: 28 x 28 grey images in ten classes, the training rows first, then the test rows.
+
+Files: the four idx files, gzipped or not, or an npz file with train_images, train_labels, test_images, test_labels.
+"""
+
+import gzip
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from unbraid.data.base import dataset
+from unbraid.data.download import Remote
+from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.files import Recipe, find, load_stored
+from unbraid.data.readers import npz_array, npz_has, reading
+from unbraid.errors import DataError
+
+PARTS = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
+DIGIT = Factor("digit", 10, tuple("0123456789"))
+GARMENT = Factor(
+    "class",
+    10,
+    (
+        "t-shirt/top",
+        "trouser",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ),
+)
+WANTS = f"an npz file ({', '.join(PARTS)}) or a folder with the four idx files"
+
+
+def mnist_recipe() -> Recipe:
+    """MNIST's originals; checksums as listed in the TensorFlow Datasets catalogue."""
+    host = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+    sums = (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    )
+    return Recipe("mnist", partial(convert, name="mnist", factor=DIGIT), WANTS, _remotes(host, sums))
+
+
+def fashion_recipe() -> Recipe:
+    """Fashion-MNIST's originals; checksums as listed in the TensorFlow Datasets catalogue."""
+    host = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+    sums = (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    )
+    make = partial(convert, name="fashion-mnist", factor=GARMENT)
+    return Recipe("fashion-mnist", make, WANTS, _remotes(host, sums))
+
+
+@dataset("mnist", images=70_000, shape=(1, 28, 28), factors=("digit",), recipe=mnist_recipe)
+def mnist() -> FactorDataset:
+    """Handwritten digits; the official test rows are held out."""
+    return load_stored(mnist_recipe())
+
+
+@dataset("fashion-mnist", images=70_000, shape=(1, 28, 28), factors=("class",), recipe=fashion_recipe)
+def fashion_mnist() -> FactorDataset:
+    """Pictures of clothing; the official test rows are held out."""
+    return load_stored(fashion_recipe())
+
+
+def convert(source: Path, name: str, factor: Factor) -> FactorDataset:
+    """Both parts of the four arrays as one data set."""
+    parts = _from_npz(source) if source.is_file() else _from_idx(source)
+    train = len(parts["train_images"])
+    images = np.concatenate([parts["train_images"], parts["test_images"]])
+    labels = np.concatenate([parts["train_labels"], parts["test_labels"]])
+    if images.ndim != 3 or images.dtype != np.uint8 or labels.shape != images.shape[:1]:
+        found = f"images {images.shape} {images.dtype} and labels {labels.shape}"
+        raise DataError(f"{source}: {found} do not belong together.")
+    if labels.max(initial=0) >= factor.size or labels.min(initial=0) < 0:
+        raise DataError(f"{source}: labels must lie in 0 … {factor.size - 1}.")
+    return FactorDataset(
+        name,
+        Pixels(torch.from_numpy(images)[:, None], (1, *images.shape[1:])),
+        (factor,),
+        torch.from_numpy(labels.astype(np.int64))[:, None],
+        torch.arange(train, len(images)),
+        "official files",
+    )
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """An idx file of unsigned bytes, gzipped or not."""
+    with reading(path, "an idx file of bytes"):
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        if data[:3] != b"\0\0\x08" or len(data) < 4:
+            raise ValueError(f"it starts with {data[:4].hex()}")
+        start = 4 + 4 * data[3]
+        shape = np.frombuffer(data[4:start], ">u4").astype(np.int64)
+        if len(data) - start != shape.prod():
+            raise ValueError(f"{shape.prod()} bytes announced, {len(data) - start} present")
+        return np.frombuffer(bytearray(data), np.uint8, offset=start).reshape(shape)
+
+
+def _from_npz(path: Path) -> dict[str, np.ndarray]:
+    if not npz_has(path, *PARTS):
+        raise DataError(f"{path} is not {WANTS}.")
+    return {key: npz_array(path, key) for key in PARTS}
+
+
+def _from_idx(folder: Path) -> dict[str, np.ndarray]:
+    return {key: read_idx(find(folder, f"{name}.gz", name)) for key, name in PARTS.items()}
+
+
+def _remotes(host: str, sums: tuple[str, ...]) -> tuple[Remote, ...]:
+    return tuple(Remote(f"{host}{name}.gz", f"sha256:{s}") for name, s in zip(PARTS.values(), sums, strict=True))

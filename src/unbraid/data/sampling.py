@@ -1,0 +1,119 @@
+"""Which rows come next: epochs without repeats, splits, rows that share a factor, pairs.
+
+Everything is recomputable from a seed and a counter (see `unbraid.noise`); nothing keeps a generator.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from unbraid import noise
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
+
+
+class Epochs:
+    """Batches of row positions [member, batch], one permutation per epoch and member.
+
+    No index repeats inside a batch: repeats would bias every minibatch estimate of q(z). Rows that do not fill a
+    last batch sit out the epoch.
+    """
+
+    def __init__(self, count: int, batch: int, seeds: Tensor) -> None:
+        if batch > count:
+            raise UsageError(
+                f"batch={batch} is more than the {count} images to train on; choose batch={count} or less."
+            )
+        self.count, self.batch, self.seeds = count, batch, seeds
+        self.per_epoch = count // batch
+        self._epoch, self._order = -1, torch.empty(0)
+
+    def __getitem__(self, step: int) -> Tensor:
+        epoch, position = divmod(step, self.per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, noise.permutation(self.seeds, epoch, self.count)
+        return self._order[:, position * self.batch : (position + 1) * self.batch]
+
+
+class Split(NamedTuple):
+    """Rows to train on and rows held out; `held_out` is None where all rows are used for both."""
+
+    train: Tensor
+    held_out: Tensor | None
+    rule: str
+
+
+def split(dataset: FactorDataset, rule: str | float, seed: int = 0) -> Split:
+    """Divide a data set.
+
+    `default`: its own test rows if it has some, else none (complete factor grids). `none`: train and score on
+    everything. A fraction such as .1: that share of the rows, at random. `posX:0,1,2`: rows with those factor values.
+    The division depends on the data alone, not on a run's seed, so that runs can be compared.
+    """
+    everything = torch.arange(len(dataset), device=dataset.device)
+    if rule == "none" or (rule == "default" and dataset.held_out is None):
+        return Split(everything, None, "none")
+    if rule == "default":
+        held_out = torch.zeros(len(dataset), dtype=torch.bool, device=dataset.device)
+        held_out[dataset.held_out] = True
+    elif isinstance(rule, (int, float)):
+        held_out = _random_rows(dataset, float(rule), seed)
+    else:
+        held_out = _rows_with_values(dataset, rule)
+    if not bool(held_out.any()) or bool(held_out.all()):
+        raise UsageError(f"split={rule} holds out {int(held_out.sum())} of {len(dataset)} rows; both sides need some.")
+    return Split(everything[~held_out], everything[held_out], str(rule))
+
+
+def _random_rows(dataset: FactorDataset, fraction: float, seed: int) -> Tensor:
+    if not 0 < fraction < 1:
+        raise UsageError(f"split={fraction} must lie between 0 and 1.")
+    order = noise.permutation(noise.seed_tensor(seed, device=dataset.device), -1, len(dataset))[0]
+    held_out = torch.zeros(len(dataset), dtype=torch.bool, device=dataset.device)
+    held_out[order[: round(fraction * len(dataset))]] = True
+    return held_out
+
+
+def _rows_with_values(dataset: FactorDataset, rule: str) -> Tensor:
+    name, colon, listed = rule.partition(":")
+    values = [part.strip() for part in listed.split(",")]
+    if not colon or not all(value.isdigit() for value in values):
+        raise UsageError(f"split={rule} is none of: default, none, a fraction such as 0.1, FACTOR:VALUE,VALUE.")
+    column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, dataset.factor_position(name)]
+    return torch.isin(column, torch.tensor([int(value) for value in values], device=dataset.device))
+
+
+def random_rows(dataset: FactorDataset, count: int, seed: int, draw: int) -> Tensor:
+    """`count` independent rows (with replacement, as evaluation protocols draw them)."""
+    unit = noise.uniform(noise.seed_tensor(seed, device=dataset.device), draw, "rows", (count,))[0]
+    return (unit.double() * len(dataset)).long()
+
+
+def fixed_factor(dataset: FactorDataset, factor: int, count: int, seed: int, draw: int) -> Tensor:
+    """`count` independent rows that share the value of one factor, the value itself drawn with the first row."""
+    rows = random_rows(dataset, count, seed, draw)
+    if dataset.is_grid:
+        values = dataset.values_of(rows)
+        values[:, factor] = values[0, factor].clone()
+        return dataset.index_of(values)
+    column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, factor]
+    matching = torch.nonzero(column == column[rows[0]])[:, 0]
+    return matching[rows % len(matching)]
+
+
+def pairs(dataset: FactorDataset, count: int, differing: int, seed: int, draw: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs of rows whose factors agree except for `differing` of them, redrawn at random.
+
+    Returns both rows and the mask [count, factors] of those redrawn (a redrawn factor may keep its value, as in
+    locatello2020).
+    """
+    if not dataset.is_grid:
+        raise UsageError(f"Pairs need a complete grid of factors, which {dataset.name} is not.")
+    if not 0 < differing <= len(dataset.factors):
+        raise UsageError(f"Between 1 and {len(dataset.factors)} factors can differ, not {differing}.")
+    first, other = random_rows(dataset, 2 * count, seed, draw).split(count)
+    keys = noise.bits(noise.seed_tensor(seed, device=dataset.device), draw, "pairs", (count, len(dataset.factors)))[0]
+    changed = keys.argsort(dim=-1).argsort(dim=-1) < differing
+    values = torch.where(changed, dataset.values_of(other), dataset.values_of(first))
+    return first, dataset.index_of(values), changed

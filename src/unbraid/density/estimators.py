@@ -1,0 +1,154 @@
+r"""Densities of the aggregate posterior q(z) = 1/N sum_n q(z|x_n), from a batch or from the whole data set.
+
+Every estimator is one formula,
+
+    log q(z_i) = logsumexp_j [ log q(z_i | x_j) + log w_ij ],
+
+and differs from the others only in its weights, which take at most three values: for j = i, for j = i + 1 (mod B), and
+for all other j. The same holds for q of any group of latent variables and for each variable alone.
+
+| estimator  | own (j = i) | next       | other             | source                      |
+|------------|-------------|------------|-------------------|-----------------------------|
+| mws        | 1/(NB)      | 1/(NB)     | 1/(NB)            | chen2018, section 3.2       |
+| mss        | 1/N         | (N-M)/(NM) | 1/M, M = B - 1    | chen2018, appendix B.2, S7  |
+| stratified | 1/N         | as other   | (N-1)/(N(B-1))    | esmaeili2018, eq. 13        |
+| exact      | 1/N         | 1/N        | 1/N, over all N   | the definition              |
+
+mss, stratified and exact estimate q(z) itself without bias as long as no index repeats inside a batch; their logarithm
+is biased downwards by Jensen's inequality. mws with its constant lies about log N below log q(z), so its total
+correlation is about (D - 1) log N too high: it may train, and is never printed as a total correlation.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from unbraid.errors import UsageError, unknown
+from unbraid.latents import Space
+
+CHUNK_ELEMENTS = 2**24
+"""Numbers held at once in the pairwise tensor [..., i, chunk, leaves]."""
+
+
+class Weighting(NamedTuple):
+    """Log weights of the mixture's components as seen from row i."""
+
+    own: float
+    next: float
+    other: float
+
+
+def mws(batch: int, size: int) -> Weighting:
+    """Minibatch weighted sampling (chen2018)."""
+    each = -math.log(size * batch)
+    return Weighting(each, each, each)
+
+
+def mss(batch: int, size: int) -> Weighting:
+    """Minibatch stratified sampling (chen2018)."""
+    others = batch - 1
+    return Weighting(-math.log(size), math.log((size - others) / (size * others)), -math.log(others))
+
+
+def stratified(batch: int, size: int) -> Weighting:
+    """The own component in full, all others in proportion (esmaeili2018)."""
+    other = math.log((size - 1) / (size * (batch - 1)))
+    return Weighting(-math.log(size), other, other)
+
+
+ESTIMATORS: dict[str, Callable[[int, int], Weighting]] = {"mws": mws, "mss": mss, "stratified": stratified}
+
+
+def weighting(estimator: str, batch: int, size: int) -> Weighting:
+    """Weights of a minibatch estimator for `batch` of `size` data points."""
+    if estimator not in ESTIMATORS:
+        raise unknown("estimator", estimator, ESTIMATORS)
+    if batch < 2 or batch > size:
+        raise UsageError(f"The {estimator} estimator needs a batch of 2 to {size} different data points, not {batch}.")
+    return ESTIMATORS[estimator](batch, size)
+
+
+class Aggregate(NamedTuple):
+    """Log densities of the aggregate posterior: per level of the space's groups a tensor [..., i, groups]."""
+
+    levels: tuple[Tensor, ...]
+
+    @property
+    def joint(self) -> Tensor:
+        """log q(z) [..., i]."""
+        return self.levels[0].squeeze(-1)
+
+    @property
+    def leaves(self) -> Tensor:
+        """log q of each variable alone [..., i, leaves]."""
+        return self.levels[-1]
+
+
+def batch_aggregate(
+    space: Space, posterior: Mapping[str, Tensor], sample: Mapping[str, Tensor], estimator: str, size: int
+) -> Aggregate:
+    """log q(z) of a batch's samples, estimated from the batch; row i of `sample` is drawn from row i of `posterior`."""
+    first = next(iter(sample.values()))
+    batch = first.shape[-2]
+    weights = weighting(estimator, batch, size)
+    rows = torch.arange(batch, device=first.device)
+
+    def log_weights(columns: Tensor) -> Tensor:
+        ahead = (columns[None, :] - rows[:, None]) % batch
+        table = torch.full(ahead.shape, weights.other, device=first.device, dtype=first.dtype)
+        return table.masked_fill(ahead == 1, weights.next).masked_fill(ahead == 0, weights.own)
+
+    return _aggregate(space, posterior, sample, log_weights)
+
+
+def exact_aggregate(
+    space: Space, posterior: Mapping[str, Tensor], sample: Mapping[str, Tensor], log_p: Tensor | None = None
+) -> Aggregate:
+    """log q(z) of any samples under the posteriors of the whole data set.
+
+    `log_p` [n] are the logarithms of the probabilities with which data points are drawn, uniform if absent.
+    """
+    first = next(iter(posterior.values()))
+    if log_p is None:
+        log_p = torch.full((first.shape[-2],), -math.log(first.shape[-2]), device=first.device, dtype=first.dtype)
+    return _aggregate(space, posterior, sample, lambda columns: log_p[None, columns])
+
+
+def _aggregate(
+    space: Space,
+    posterior: Mapping[str, Tensor],
+    sample: Mapping[str, Tensor],
+    log_weights: Callable[[Tensor], Tensor],
+) -> Aggregate:
+    """Stream over components j in chunks, keeping running logsumexps; gradients recompute each chunk."""
+    first = next(iter(posterior.values()))
+    groups = [list(group) for level in space.levels[:-1] for group in level]
+    rows = next(iter(sample.values()))
+    total = first.shape[-2]
+    per_component = math.prod(rows.shape[:-1]) * space.leaves
+    chunk = max(1, min(total, CHUNK_ELEMENTS // max(per_component, 1)))
+    names = list(posterior)
+
+    def piece(columns: Tensor, *tensors: Tensor) -> Tensor:
+        parameters = dict(zip(names, tensors[: len(names)], strict=True))
+        values = dict(zip(names, tensors[len(names) :], strict=True))
+        pairs = space.pairwise(parameters, values)  # [..., i, chunk, leaves]
+        pairs = torch.cat([*(pairs[..., group].sum(-1, keepdim=True) for group in groups), pairs], dim=-1)
+        return (pairs + log_weights(columns)[..., None]).logsumexp(dim=-2)
+
+    values = [sample[name] for name in names]
+    running: Tensor | None = None
+    for start in range(0, total, chunk):
+        columns = torch.arange(start, min(start + chunk, total), device=first.device)
+        parameters = [posterior[name][..., start : start + chunk, :] for name in names]
+        if chunk < total and torch.is_grad_enabled():
+            part = checkpoint(piece, columns, *parameters, *values, use_reentrant=False, preserve_rng_state=False)
+        else:
+            part = piece(columns, *parameters, *values)
+        running = part if running is None else torch.logaddexp(running, part)
+    assert running is not None
+    return Aggregate(running.split([len(level) for level in space.levels], dim=-1))

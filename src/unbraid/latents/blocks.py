@@ -1,0 +1,103 @@
+"""Latent blocks: the families that a posterior, a prior and their densities may belong to.
+
+A block is static structure; its parameters travel as one flat tensor [..., batch, parameters], so that a whole model
+is a tensor function. A *leaf* is the smallest variable that a decomposition splits off: one coordinate of a Normal, a
+whole categorical variable.
+"""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from unbraid.noise import Need
+from unbraid.registry import Registry
+
+block: Registry[type["Block"]] = Registry("latent block")
+"""Decorator for a `Block`; its keyword arguments are the block's settings."""
+
+
+class Block(ABC):
+    """One named part of the code.
+
+    `parameters` maps the names of its flat parameters to their widths, in order; `width` is the number of coordinates
+    that the decoder sees and `leaves` the number of variables.
+    """
+
+    parameters: dict[str, int]
+    width: int
+    leaves: int
+
+    @property
+    def parameter_count(self) -> int:
+        """Width of the flat parameter tensor."""
+        return sum(self.parameters.values())
+
+    @abstractmethod
+    def need(self, batch: int) -> Need:
+        """Noise that `sample` consumes."""
+
+    @abstractmethod
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """Reparameterised draw [..., width]."""
+
+    @abstractmethod
+    def center(self, parameters: Tensor) -> Tensor:
+        """The deterministic code [..., width] that stands for a posterior."""
+
+    @abstractmethod
+    def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
+        """Log density of each leaf [..., leaves]; parameters and value broadcast against each other."""
+
+    @abstractmethod
+    def kl(self, posterior: Tensor, prior: Tensor) -> Tensor:
+        """Closed-form KL(posterior || prior) of each leaf [..., leaves]."""
+
+    @abstractmethod
+    def standard(self, like: Tensor) -> Tensor:
+        """Parameters [1, parameters] of the standard prior."""
+
+    def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
+        """Log density of every value [..., i, width] under every posterior [..., j, :], as [..., i, j, leaves]."""
+        return self.log_density(parameters.unsqueeze(-3), value.unsqueeze(-2))
+
+
+@block("normal")
+class Normal(Block):
+    """Independent normal coordinates, standard normal prior; parameters are the mean and the log variance."""
+
+    def __init__(self, *, size: int = 10) -> None:
+        self.width = self.leaves = size
+        self.parameters = {"mean": size, "log_variance": size}
+
+    def need(self, batch: int) -> Need:
+        """Standard normal numbers."""
+        return Need("normal", (batch, self.width))
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """mean + sigma * noise."""
+        mean, log_variance = parameters.chunk(2, dim=-1)
+        return mean + (0.5 * log_variance).exp() * noise
+
+    def center(self, parameters: Tensor) -> Tensor:
+        """The mean."""
+        return parameters[..., : self.width]
+
+    def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
+        """-1/2 [log 2 pi + log sigma^2 + (value - mean)^2 / sigma^2]."""
+        mean, log_variance = parameters.chunk(2, dim=-1)
+        constant = log_variance + math.log(2 * math.pi)
+        return -0.5 * (constant + (value - mean).square() * (-log_variance).exp())
+
+    def kl(self, posterior: Tensor, prior: Tensor) -> Tensor:
+        """1/2 [s^2/t^2 + (m - n)^2/t^2 - 1 - log s^2/t^2] for N(m, s^2) against N(n, t^2)."""
+        mean, log_variance = posterior.chunk(2, dim=-1)
+        prior_mean, prior_log_variance = prior.chunk(2, dim=-1)
+        log_ratio = log_variance - prior_log_variance
+        distance = (mean - prior_mean).square() * (-prior_log_variance).exp()
+        return 0.5 * (log_ratio.exp() + distance - 1 - log_ratio)
+
+    def standard(self, like: Tensor) -> Tensor:
+        """Mean 0, log variance 0."""
+        return torch.zeros(1, self.parameter_count, dtype=like.dtype, device=like.device)

@@ -1,0 +1,170 @@
+"""Scores: records that carry their protocol, and what a metric gets to see of a model.
+
+A metric is a decorated function `(evaluation, *, settings) -> Score | list[Score]`. Its name is `metric/protocol`; a
+number without its protocol is never printed. Most are thin covers of a function on plain arrays beside them.
+"""
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from unbraid import noise
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import DataError, unknown
+from unbraid.latents import Space
+from unbraid.metrics.arrays import chosen_factors
+from unbraid.models import Model
+from unbraid.progress import progress
+from unbraid.registry import Registry
+
+Made = TypeVar("Made")
+
+metric: Registry[Callable[..., Any]] = Registry("metric")
+"""Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One measured number: what, by which protocol, from how many samples, how certain, how long it took."""
+
+    metric: str
+    protocol: str
+    value: float
+    samples: int
+    interval: tuple[float, float] | None = None
+    predictor: str | None = None
+    seconds: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """`metric/protocol`, with the predictor where there is one."""
+        return "/".join(part for part in (self.metric, self.protocol, self.predictor) if part)
+
+    def as_record(self) -> dict[str, Any]:
+        """Plain mapping for scores.jsonl."""
+        record = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        record["interval"] = None if self.interval is None else list(self.interval)
+        record["details"] = dict(self.details)
+        return record
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> "Score":
+        """Inverse of `as_record`."""
+        fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
+        if fields.get("interval") is not None:
+            fields["interval"] = tuple(fields["interval"])
+        return cls(**fields)
+
+
+class Evaluation:
+    """A model on data: every row is encoded once, and all metrics share the codes.
+
+    `rows` restricts it to a held-out split; None means the whole data set. Then "all rows", "q(z)" and "the population"
+    mean these rows, too: a score never looks beyond them.
+    """
+
+    def __init__(
+        self, model: Model, dataset: FactorDataset, rows: Tensor | None = None, seed: int = 0, batch: int = 4096
+    ) -> None:
+        self.model = model.eval()
+        self.dataset = dataset
+        self.rows = torch.arange(len(dataset), device=dataset.device) if rows is None else rows.to(dataset.device)
+        self.held_out = rows is not None
+        self.seed = seed
+        self.batch = batch
+        self._made: dict[Hashable, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def space(self) -> Space:
+        """The model's latent space."""
+        return self.model.space
+
+    @property
+    def code_names(self) -> list[str]:
+        """Names of a code's coordinates: `z0`, `z1`, …, or the block's own name where it has only one."""
+        blocks = self.space.blocks.items()
+        return [name if b.width == 1 else f"{name}{i}" for name, b in blocks for i in range(b.width)]
+
+    @cached_property
+    def posterior(self) -> dict[str, Tensor]:
+        """Posterior parameters [rows, parameters] by block."""
+        parts: list[dict[str, Tensor]] = []
+        with torch.no_grad(), progress("encoding", len(self)) as bar:
+            for chunk in self.rows.split(self.batch):
+                parts.append(self.model.encode(self.dataset.images(chunk)))
+                bar.advance(len(chunk))
+        return {name: torch.cat([part[name] for part in parts]) for name in self.space.blocks}
+
+    @cached_property
+    def means(self) -> Tensor:
+        """Deterministic codes [rows, width]."""
+        return self.space.center(self.posterior)
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """One posterior sample per row [rows, width], fixed by the evaluation's seed."""
+        seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
+        drawn = noise.draw(self.space.needs(len(self)), seeds, step=0)
+        return self.space.join(self.space.sample(self.posterior, {name: t[0] for name, t in drawn.items()}))
+
+    @cached_property
+    def factors(self) -> Tensor:
+        """Factor values [rows, factors]."""
+        if not self.dataset.factors:
+            raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
+        return self.dataset.values_of(self.rows)
+
+    def chosen_factors(self, wanted: Sequence[str] | None) -> tuple[Tensor, list[str]]:
+        """Values [rows, chosen] and names of the wanted factors, in the data set's order; None means all."""
+        values, names = self.factors, self.dataset.factor_names
+        columns = chosen_factors(names, wanted)
+        return values[:, columns], [names[k] for k in columns]
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made at the first call with this key: several scores may come from one computation."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def choose(self, count: int) -> Tensor:
+        """Positions of `count` different rows in random order (all rows if there are fewer)."""
+        seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
+        return noise.permutation(seeds, 0, len(self))[0, :count]
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """`mig` -> every registered protocol of it; full names stay as they are."""
+    chosen: list[str] = []
+    for name in names:
+        matches = [known for known in metric if known == name or known.startswith(name + "/")]
+        if not matches:
+            raise unknown("metric", name, metric)
+        chosen += [match for match in matches if match not in chosen]
+    return chosen
+
+
+def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> list[Score]:
+    """Run metrics and time each of them; a setting goes to every metric that has it."""
+    entries = [metric[name] for name in expand(names)]
+    known = {key for entry in entries for key in entry.settings}
+    for key in settings:
+        if key not in known:
+            raise unknown("setting of these metrics", key, known)
+    scores: list[Score] = []
+    for entry in entries:
+        given = {key: value for key, value in settings.items() if key in entry.settings}
+        start = time.perf_counter()
+        made = entry.make(evaluation, **entry.resolve(given))
+        seconds = time.perf_counter() - start
+        made = [made] if isinstance(made, Score) else list(made)
+        scores += [replace(score, seconds=score.seconds or seconds) for score in made]
+    return scores

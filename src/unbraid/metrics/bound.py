@@ -1,0 +1,189 @@
+r"""The evidence lower bound and its terms, in nats, with the estimator in each name.
+
+    ELBO = E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)),    E_n KL = MI + TC + dimension-wise KL  (chen2018, eq. 3)
+
+`exact` means that log q(z) and log q(z_d) are sums over every row of the evaluation; the expectation over z is a Monte
+Carlo mean with a confidence interval. `stratified` estimates log q(z) from batches, as training does; it saturates
+where posteriors are narrow. On a held-out split the aggregate posterior q(z) is that of the held-out rows. The mutual
+information I(n; z) of a row's index and its code cannot exceed the logarithm of the number of rows.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from scipy.stats import t
+from torch import Tensor
+
+from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
+from unbraid.errors import UsageError
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.objectives.decomposition import divergences, total_correlation_names
+from unbraid.progress import progress
+from unbraid.types import Output
+
+PIECE = 64
+"""Samples whose densities under all rows are computed between two moves of the progress bar."""
+
+
+class Sampled(NamedTuple):
+    """Terms by name, each with one value per row or, where the rows of a batch share an estimate, per batch."""
+
+    values: dict[str, Tensor]
+    rows: int
+
+    def score(self, term: str, name: str, protocol: str) -> Score:
+        """Mean with its 95% interval by Student's t."""
+        values = self.values[term].cpu().double()
+        value, count = float(values.mean()), len(values)
+        if count < 2:
+            return Score(name, protocol, value, self.rows)
+        error = float(t.ppf(0.975, count - 1)) * float(values.std()) / math.sqrt(count)
+        return Score(name, protocol, value, self.rows, (value - error, value + error))
+
+
+@metric("reconstruction/nats", year=2014, reference="kingma2014")
+def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
+    """-E[log p(x|z)], summed over pixels, one posterior sample per row."""
+    return _reconstruction(evaluation, samples).score("reconstruction", "reconstruction", "nats")
+
+
+@metric("kl/closed-form", year=2014, reference="kingma2014")
+def kl(evaluation: Evaluation) -> Score:
+    """E_n KL(q(z|x_n) || p(z)) over all rows.
+
+    `details` has each latent's share.
+    """
+    each = latent_kl(evaluation)
+    value = float(each.sum())
+    details = {"latents": dict(zip(evaluation.space.leaf_names(), each.tolist(), strict=True))}
+    return Score("kl", "closed-form", value, len(evaluation), (value, value), details=details)
+
+
+@metric("elbo/closed-form", year=2014, reference="kingma2014")
+def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
+    """E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)), the KL in closed form."""
+    loss, divergence = reconstruction(evaluation, samples=samples), kl(evaluation)
+    interval = loss.interval and (-loss.interval[1] - divergence.value, -loss.interval[0] - divergence.value)
+    return Score("elbo", "closed-form", -loss.value - divergence.value, loss.samples, interval)
+
+
+@metric("mi/exact", year=2018, reference="chen2018")
+def mi_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
+    """I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows."""
+    return _exact(evaluation, samples).score("mi", "mi", "exact")
+
+
+@metric("tc/exact", year=2018, reference="chen2018")
+def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
+    """TC = E[log q(z) - sum_d log q(z_d)], q over all rows.
+
+    With grouped latents there is also a score for its part on each level.
+    """
+    return _correlations(evaluation, _exact(evaluation, samples), "exact")
+
+
+@metric("dimension-kl/exact", year=2018, reference="chen2018")
+def dimension_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
+    """sum_d KL(q(z_d) || p(z_d)), q over all rows."""
+    return _exact(evaluation, samples).score("dimension", "dimension-kl", "exact")
+
+
+@metric("mi/stratified", year=2018, reference="esmaeili2018")
+def mi_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
+    """I(n; z) with q(z) estimated from batches."""
+    return _stratified(evaluation, batch, batches).score("mi", "mi", "stratified")
+
+
+@metric("tc/stratified", year=2018, reference="esmaeili2018")
+def tc_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> list[Score]:
+    """TC with q(z) and q(z_d) estimated from batches."""
+    return _correlations(evaluation, _stratified(evaluation, batch, batches), "stratified")
+
+
+@metric("dimension-kl/stratified", year=2018, reference="esmaeili2018")
+def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
+    """sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches."""
+    return _stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")
+
+
+def latent_kl(evaluation: Evaluation) -> Tensor:
+    """Closed-form KL of each leaf [leaves], mean over all rows."""
+
+    def make() -> Tensor:
+        prior = evaluation.space.prior(like=next(iter(evaluation.posterior.values())))
+        return evaluation.space.kl(evaluation.posterior, prior).cpu().double().mean(0)
+
+    return evaluation.once("latent_kl", make)
+
+
+def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
+    """-log p(x|z) of each chosen row."""
+
+    def make() -> Sampled:
+        model, losses = evaluation.model, []
+        rows = evaluation.choose(_at_least(2, "samples", samples))
+        with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
+            for part in rows.split(min(evaluation.batch, 1024)):
+                x = evaluation.dataset.images(evaluation.rows[part])
+                decoded = model.decode(evaluation.samples[part])  # type: ignore[operator]
+                losses.append(-model.likelihood.log_prob(decoded, x, x.ndim - 1))  # type: ignore
+                bar.advance(len(part))
+        return Sampled({"reconstruction": torch.cat(losses)}, len(rows))
+
+    return evaluation.once(("reconstruction", samples), make)
+
+
+def _exact(evaluation: Evaluation, samples: int) -> Sampled:
+    """Terms of each sampled row under the aggregate posterior of all rows."""
+
+    def make() -> Sampled:
+        rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
+        parts = []
+        with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
+            for part in rows.split(PIECE):
+                sample = space.unjoin(evaluation.samples[part])
+                parts.append(exact_aggregate(space, evaluation.posterior, sample).levels)
+                bar.advance(len(part))
+        levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
+        return _terms(evaluation, rows[:, None], Aggregate(levels))  # each row as a batch of one: no mean is taken
+
+    return evaluation.once(("exact", samples), make)
+
+
+def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
+    """Terms of each of several disjoint batches, as means over the batch."""
+
+    def make() -> Sampled:
+        size = min(_at_least(2, "batch", batch), len(evaluation))
+        count = min(_at_least(1, "batches", batches), len(evaluation) // size)
+        rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
+        posterior = {name: p[rows] for name, p in evaluation.posterior.items()}
+        with torch.no_grad():
+            sample = space.unjoin(evaluation.samples[rows])
+            aggregate = batch_aggregate(space, posterior, sample, "stratified", len(evaluation))
+        return _terms(evaluation, rows, aggregate)
+
+    return evaluation.once(("stratified", batch, batches), make)
+
+
+def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sampled:
+    """MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
+    space = evaluation.space
+    posterior = {name: p[rows] for name, p in evaluation.posterior.items()}
+    prior = space.prior(like=next(iter(posterior.values())))
+    out = Output(posterior, prior, space.unjoin(evaluation.samples[rows]), {})
+    values = divergences(out, space, aggregate)
+    values["tc"] = torch.stack([values[name] for name in total_correlation_names(space)]).sum(0)
+    return Sampled(values, rows.numel())
+
+
+def _correlations(evaluation: Evaluation, sampled: Sampled, protocol: str) -> list[Score]:
+    levels = [name for name in total_correlation_names(evaluation.space) if name != "tc"]
+    return [sampled.score(name, name.replace("_", "-"), protocol) for name in ("tc", *levels)]
+
+
+def _at_least(least: int, name: str, value: int) -> int:
+    if value < least:
+        raise UsageError(f"{name} must be at least {least}, not {value}.")
+    return value

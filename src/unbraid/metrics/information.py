@@ -1,0 +1,222 @@
+r"""The mutual information gap (chen2018, section 4): does one latent, and only one, know each factor?
+
+    MIG = 1/K sum_k [ I(z_{j(k)}; v_k) - max_{j != j(k)} I(z_j; v_k) ] / H(v_k),    j(k) = argmax_j I(z_j; v_k)
+
+The number depends on how I is measured, so the protocol is part of its name:
+
+| protocol            | what z is                    | how I is measured                                            |
+|---------------------|------------------------------|--------------------------------------------------------------|
+| `exact`             | the posterior itself, eq. 6  | quadrature over all rows; nothing is random                  |
+| `histogram-mean`    | posterior means              | 20 equal-width bins per latent, 10,000 rows (locatello2019)  |
+| `histogram-sampled` | one sample of each posterior | as above                                                     |
+
+Twenty bins cannot tell 32 or 40 values apart, so a perfect code scores about .90 under a histogram; and a histogram of
+means does not see how uncertain a code is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.errors import DataError, UsageError
+from unbraid.latents import Normal
+from unbraid.metrics.arrays import (
+    Labels,
+    chosen_factors,
+    label_matrix,
+    latent_names,
+    plain,
+    real_matrix,
+)
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.histogram import Cells, discretise
+from unbraid.metrics.quadrature import mutual_information
+
+Histogram = Literal["histogram-mean", "histogram-sampled"]
+
+
+@metric("mig/histogram-mean", year=2018, reference="chen2018", needs=("factors",))
+def histogram_mean(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    bins: int = 20,
+    samples: int = 10_000,
+    resamples: int = 200,
+) -> Score:
+    """Mutual information gap of posterior means, by histograms."""
+    settings = {"bins": bins, "samples": samples, "resamples": resamples}
+    return _histogram(evaluation, evaluation.means, "histogram-mean", factors, settings)
+
+
+@metric("mig/histogram-sampled", year=2018, reference="chen2018", needs=("factors",))
+def histogram_sampled(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    bins: int = 20,
+    samples: int = 10_000,
+    resamples: int = 200,
+) -> Score:
+    """Mutual information gap of posterior samples, by histograms."""
+    settings = {"bins": bins, "samples": samples, "resamples": resamples}
+    return _histogram(evaluation, evaluation.samples, "histogram-sampled", factors, settings)
+
+
+@metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"))
+def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
+    """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
+    for name, block in evaluation.space.blocks.items():
+        if not isinstance(block, Normal):
+            raise UsageError(f"mig/exact needs Normal latents, and {name} is not; use mig/histogram-sampled.")
+    parameters = [p.chunk(2, dim=-1) for p in evaluation.posterior.values()]
+    means = torch.cat([mean for mean, _ in parameters], dim=-1)
+    stds = torch.cat([(0.5 * log_variance).exp() for _, log_variance in parameters], dim=-1)
+    values, names = evaluation.chosen_factors(factors)
+    score = mig_exact(means, stds, values, names=names, latents=evaluation.code_names)
+    return _left_out(score, evaluation)
+
+
+def mig(
+    codes: Any,
+    factors: Any,
+    *,
+    protocol: Histogram = "histogram-mean",
+    names: Sequence[str] | None = None,
+    latents: Sequence[str] | None = None,
+    bins: int = 20,
+    samples: int | None = 10_000,
+    resamples: int = 200,
+    seed: int = 0,
+) -> Score:
+    """Mutual information gap of any codes [rows, latents] and discrete factors [rows, factors], by histograms.
+
+    `protocol` says what the codes are: means or samples of posteriors. Of more than `samples` rows that many are drawn
+    without repetition (None takes all). `names` and `latents` name the columns in the score's details.
+
+    The 95% interval is the value -+ 1.96 bootstrap standard errors. Resampled rows repeat, which lifts every I a
+    little, so percentiles of the resampled gaps need not contain the value.
+    """
+    if protocol not in ("histogram-mean", "histogram-sampled"):
+        hint = "; use mig_exact(means, stds, factors)" if protocol == "exact" else ""
+        raise UsageError(f"The protocol of mig must be histogram-mean or histogram-sampled, not {protocol}{hint}.")
+    if bins < 2:
+        raise UsageError(f"bins must be at least 2, not {bins}.")
+    rng = np.random.default_rng(seed)
+    values, given = _some_rows(_codes(codes), plain(factors), samples, rng)
+    labels = label_matrix(given, len(values), names)
+    cells = Cells(discretise(values, bins), bins, labels)
+    drawn = [cells.information(rng.integers(len(values), size=len(values))) for _ in range(resamples)]
+    spread = float(np.std([_gaps(*one).mean() for one in drawn], ddof=1)) if resamples > 1 else None
+    score = _score(protocol, *cells.information(), labels, latent_names(values.shape[1], latents), len(values))
+    interval = (
+        None if spread is None else (max(0.0, score.value - 1.96 * spread), min(1.0, score.value + 1.96 * spread))
+    )
+    return replace(score, interval=interval, details={**score.details, "bins": bins})
+
+
+def mig_exact(
+    means: Any, stds: Any, factors: Any, *, names: Sequence[str] | None = None, latents: Sequence[str] | None = None
+) -> Score:
+    """Mutual information gap of Normal posteriors [rows, latents] and discrete factors, by quadrature over all rows.
+
+    The rows are the whole population: nothing is drawn, and the interval is the value itself. `details` gives the
+    spacing of each latent's grid. A CUDA tensor is worked on where it is.
+    """
+    centres, widths = _codes(means), real_matrix("stds", stds)
+    if widths.shape != centres.shape:
+        raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
+    if not (widths > 0).all():
+        raise DataError("stds must all be greater than 0.")
+    labels = label_matrix(factors, len(centres), names)
+    named = latent_names(centres.shape[1], latents)
+    device = means.device if isinstance(means, Tensor) and means.is_cuda else torch.device("cpu")
+    tensors = [torch.as_tensor(array, device=device) for array in (centres, widths, labels.values)]
+    information = mutual_information(tensors[0], tensors[1], tensors[2], labels.sizes, named)
+    score = _score("exact", information.matrix.numpy(), labels.entropy, labels, named, len(centres))
+    details = {**score.details, "spacing": dict(zip(named, information.spacing.tolist(), strict=True))}
+    return replace(score, interval=(score.value, score.value), details=details)
+
+
+def restricted(score: Score, factors: Sequence[str]) -> Score:
+    """The same gap over some of its factors only, from the score's details (chen2018 leaves shape out).
+
+    An interval cannot be derived, except for `exact`, which needs none.
+    """
+    gaps = score.details["gaps"]
+    kept = [list(gaps)[k] for k in chosen_factors(list(gaps), factors)]
+    value = float(np.mean([gaps[name] for name in kept]))
+    details = {
+        key: {name: part[name] for name in kept} if key in ("gaps", "entropy", "information", "winner") else part
+        for key, part in score.details.items()
+    }
+    details["left_out"] = [*score.details.get("left_out", []), *(name for name in gaps if name not in kept)]
+    return replace(score, value=value, interval=(value, value) if score.protocol == "exact" else None, details=details)
+
+
+def _histogram(
+    evaluation: Evaluation,
+    codes: Tensor,
+    protocol: Histogram,
+    factors: Sequence[str] | None,
+    settings: dict[str, int],
+) -> Score:
+    rows = evaluation.choose(settings["samples"])
+    values, names = evaluation.chosen_factors(factors)
+    seed, latents = evaluation.seed, evaluation.code_names
+    score = mig(codes[rows], values[rows], protocol=protocol, names=names, latents=latents, seed=seed, **settings)
+    return _left_out(score, evaluation)
+
+
+def _codes(codes: Any) -> np.ndarray:
+    """Codes of at least two latents: a gap needs a runner-up."""
+    values = real_matrix("codes", codes)
+    if values.shape[1] < 2:
+        raise UsageError(f"MIG sets the best latent against the second best, but there are {values.shape[1]} latents.")
+    return values
+
+
+def _some_rows(
+    codes: np.ndarray, factors: np.ndarray, count: int | None, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    if count is not None and count < 2:
+        raise UsageError(f"samples must be at least 2, not {count}.")
+    if count is None or len(codes) <= count or factors.ndim == 0 or len(factors) != len(codes):
+        return codes, factors
+    rows = rng.choice(len(codes), count, replace=False)
+    return codes[rows], factors[rows]
+
+
+def _gaps(information: np.ndarray, entropy: np.ndarray) -> np.ndarray:
+    """(best - second best) / H(v) [factors] from I [latents, factors]."""
+    second, best = np.sort(information, axis=0)[-2:]
+    return (best - second) / np.where(entropy > 0, entropy, 1.0)  # a resample may miss all but one value: then I = 0
+
+
+def _score(
+    protocol: str,
+    information: np.ndarray,
+    entropy: np.ndarray,
+    labels: Labels,
+    latents: Sequence[str],
+    samples: int,
+) -> Score:
+    gaps, names = _gaps(information, entropy), labels.names
+    details = {
+        "gaps": dict(zip(names, gaps.tolist(), strict=True)),
+        "winner": {name: latents[j] for name, j in zip(names, information.argmax(0), strict=True)},
+        "entropy": dict(zip(names, entropy.tolist(), strict=True)),
+        "information": dict(zip(names, information.T.tolist(), strict=True)),
+        "latents": list(latents),
+    }
+    return Score("mig", protocol, float(gaps.mean()), samples, details=details)
+
+
+def _left_out(score: Score, evaluation: Evaluation) -> Score:
+    """Say which of the data set's factors the score does not look at."""
+    others = [name for name in evaluation.dataset.factor_names if name not in score.details["gaps"]]
+    return replace(score, details={**score.details, "left_out": others})

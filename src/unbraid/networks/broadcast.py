@@ -1,0 +1,51 @@
+"""Spatial broadcast decoders (watters2019): the code is tiled over the image beside each pixel's coordinates.
+
+The first layer is linear in (code, coordinates), so it is computed as a linear map of the code added to a linear map of
+the coordinates: the tiled tensor is never built.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from unbraid.errors import UsageError
+from unbraid.networks.base import decoder
+from unbraid.types import Shape
+
+
+class Broadcast(nn.Module):
+    """First layer of a broadcast decoder: [batch, width] -> [batch, channels, height, width of image]."""
+
+    def __init__(self, width: int, channels: int, height: int, columns: int) -> None:
+        super().__init__()
+        self.code = nn.Linear(width, channels)
+        self.position = nn.Linear(2, channels, bias=False)
+        y, x = torch.meshgrid(torch.linspace(-1, 1, height), torch.linspace(-1, 1, columns), indexing="ij")
+        self.register_buffer("coordinates", torch.stack([x, y], dim=-1), persistent=False)
+
+    def forward(self, code: Tensor) -> Tensor:
+        """Affine in the code and in the coordinates (-1..1) of each pixel."""
+        position = self.position(self.coordinates).permute(2, 0, 1)  # [channels, height, columns]
+        return self.code(code)[..., None, None] + position
+
+
+@decoder("broadcast", year=2019, reference="watters2019")
+def broadcast(width: int, shape: Shape, *, channels: int = 64, layers: int = 4, kernel: int = 3) -> nn.Module:
+    """Broadcast, then 3x3 convolutions at full resolution, ReLU."""
+    return _stack("broadcast", width, shape, channels, layers, kernel)
+
+
+@decoder("broadcast-pixel", year=2019, reference="watters2019")
+def broadcast_pixel(width: int, shape: Shape, *, channels: int = 64, layers: int = 3) -> nn.Module:
+    """Broadcast with 1x1 convolutions only: one MLP per pixel, the strongest bias towards positions."""
+    return _stack("broadcast-pixel", width, shape, channels, layers, kernel=1)
+
+
+def _stack(name: str, width: int, shape: Shape, channels: int, layers: int, kernel: int) -> nn.Module:
+    if len(shape) != 3:
+        raise UsageError(f"Decoder '{name}' makes images, not observations of shape {tuple(shape)}.")
+    if layers < 2:
+        raise UsageError(f"Decoder '{name}' needs at least 2 layers, not {layers}.")
+    parts: list[nn.Module] = [Broadcast(width, channels, shape[1], shape[2]), nn.ReLU()]
+    for _ in range(layers - 2):
+        parts += [nn.Conv2d(channels, channels, kernel, padding=kernel // 2), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Conv2d(channels, shape[0], kernel, padding=kernel // 2))

@@ -1,0 +1,95 @@
+"""Likelihoods p(x | z): what a decoder's output means. Log densities are summed over all pixels, in nats."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unbraid.registry import Registry
+
+likelihood: Registry[type["Likelihood"]] = Registry("likelihood")
+"""Decorator for a `Likelihood`; its keyword arguments are its settings."""
+
+
+class Likelihood(nn.Module):
+    """Turns a decoder's raw output into named parameters, and those into densities and pictures.
+
+    `forward` runs inside the model and may add learned parameters; the other methods take what it returned.
+    """
+
+    def forward(self, raw: Tensor) -> dict[str, Tensor]:
+        """Parameters by name; `""` is the decoder's own output."""
+        return {"": raw}
+
+    def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
+        """log p(x | z), summed over the last `dims` dimensions of x."""
+        raise NotImplementedError
+
+    def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Expected observation."""
+        return parameters[""]
+
+
+@likelihood("bernoulli")
+class Bernoulli(Likelihood):
+    """Bernoulli pixels on logits; grey values count as probabilities (cross-entropy)."""
+
+    def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
+        """x log p + (1 - x) log (1 - p), stable in the logits."""
+        loss = functional.binary_cross_entropy_with_logits(parameters[""], x, reduction="none")
+        return -loss.flatten(-dims).sum(-1)
+
+    def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Probability of a set pixel."""
+        return parameters[""].sigmoid()
+
+
+class _Scaled(Likelihood):
+    """A location family with one scale for all pixels, fixed or learned."""
+
+    def __init__(self, *, scale: float = 1.0, learned: bool = False) -> None:
+        super().__init__()
+        start = torch.full((1,), math.log(scale))
+        if learned:
+            self.log_scale = nn.Parameter(start)
+        else:
+            self.register_buffer("log_scale", start, persistent=False)
+
+    def forward(self, raw: Tensor) -> dict[str, Tensor]:
+        """The location and the common log scale."""
+        return {"": raw, "log_scale": self.log_scale}
+
+    def _standardised(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> tuple[Tensor, Tensor]:
+        log_scale = parameters["log_scale"]  # [..., 1], with the member axis in front where there is one
+        distance = (x - parameters[""]).flatten(-dims)
+        log_scale = log_scale.unsqueeze(-2) if log_scale.ndim > 1 else log_scale
+        return distance * (-log_scale).exp(), log_scale
+
+
+@likelihood("gaussian")
+class Gaussian(_Scaled):
+    """Normal pixels around the decoder's output, with a fixed or one learned scale."""
+
+    def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
+        """-1/2 (x - mean)^2 / scale^2 - log scale - 1/2 log 2 pi."""
+        standard, log_scale = self._standardised(parameters, x, dims)
+        return (-0.5 * standard.square() - log_scale - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+
+@likelihood("laplace")
+class Laplace(_Scaled):
+    """Laplace pixels around the decoder's output, with a fixed or one learned scale."""
+
+    def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
+        """-|x - location| / scale - log (2 scale)."""
+        standard, log_scale = self._standardised(parameters, x, dims)
+        return (-standard.abs() - log_scale - math.log(2)).sum(-1)
+
+
+def make_likelihood(name: str, settings: Mapping[str, Any]) -> Likelihood:
+    """A registered likelihood."""
+    entry = likelihood[name]
+    return entry.make(**entry.resolve(settings))

@@ -1,0 +1,87 @@
+"""Random numbers as a pure function of (seed, step, name, shape).
+
+Every number is a hash of its own address, so there is no generator state: plain, compiled, captured, stacked and
+resumed runs see the same numbers on every device, a checkpoint only needs the step, and one tensor operation serves
+many members, each under its own seed. The hash is the splitmix64 finaliser (Steele, Lea and Flood, 2014), whose
+64-bit products wrap around in torch as they do in C.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
+_UNIT = 2.0**-53
+
+Kind = Literal["normal", "uniform"]
+
+
+class Need(NamedTuple):
+    """What a model or an objective wants drawn for one step: the kind of numbers, and their shape per member."""
+
+    kind: Kind
+    shape: tuple[int, ...]
+
+
+def draw(needs: Mapping[str, Need], seeds: Tensor, step: int | Tensor) -> dict[str, Tensor]:
+    """One tensor [member, *shape] per need; `seeds` holds one integer per member."""
+    kinds = {"normal": normal, "uniform": uniform}
+    return {name: kinds[need.kind](seeds, step, name, need.shape) for name, need in needs.items()}
+
+
+def uniform(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Uniform in (0, 1), float32, shape [member, *shape]."""
+    return _unit(bits(seeds, step, name, shape)).to(torch.float32).clamp_(2.0**-25, 1 - 2.0**-24)
+
+
+def normal(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal, float32, shape [member, *shape], by Box and Muller (1958) in float64."""
+    radius = (-2 * _unit(bits(seeds, step, name + "/radius", shape)).log()).sqrt()
+    angle = 2 * torch.pi * _unit(bits(seeds, step, name + "/angle", shape))
+    return (radius * angle.cos()).to(torch.float32)
+
+
+def permutation(seeds: Tensor, epoch: int | Tensor, count: int) -> Tensor:
+    """One random order of `count` items per member, shape [member, count], recomputable from seed and epoch."""
+    return bits(seeds, epoch, "permutation", (count,)).argsort(dim=-1, stable=True)
+
+
+def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """64 random bits per element as int64, shape [member, *shape]."""
+    key = _mix(_mix(_mix(seeds) + stream(name)) + step)  # [member]
+    count = 1
+    for length in shape:
+        count *= length
+    address = torch.arange(1, count + 1, device=seeds.device, dtype=torch.int64) * _GOLDEN
+    return _mix(key[:, None] + address).view(len(seeds), *shape)
+
+
+def stream(name: str) -> int:
+    """A name as a signed 64-bit number, equal on every machine."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+
+
+def seed_tensor(*seeds: int, device: torch.device | str = "cpu") -> Tensor:
+    """Seeds of a group's members as the tensor that the functions here take."""
+    return torch.tensor(seeds, dtype=torch.int64, device=device)
+
+
+def _unit(random_bits: Tensor) -> Tensor:
+    """The upper 53 bits as a float64 in (0, 1): never 0, so that a logarithm is always finite."""
+    return (_shift(random_bits, 11).to(torch.float64) + 0.5) * _UNIT
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _MIX_1
+    x = (x ^ _shift(x, 27)) * _MIX_2
+    return x ^ _shift(x, 31)
+
+
+def _shift(x: Tensor, count: int) -> Tensor:
+    """Logical right shift; torch's own copies the sign bit."""
+    return (x >> count) & ((1 << (64 - count)) - 1)

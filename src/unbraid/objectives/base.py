@@ -1,0 +1,63 @@
+"""What an objective is: a function of a model's output that returns named, weighted terms.
+
+A stateless objective is a decorated function `(out, batch, context, *, settings) -> Terms`. One with networks of its
+own or with several players is a small class over `Objective`, decorated in the same way.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from unbraid.latents import Space
+from unbraid.networks import Likelihood
+from unbraid.noise import Need
+from unbraid.registry import Registry
+from unbraid.types import Batch, Noise, Output, Player, Terms
+
+objective: Registry[Callable[..., Any]] = Registry("objective")
+"""Decorator: `@objective("name", model="vae", year=…, reference=…)`; the name is the recipe that users type."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an objective may know besides the output: structure, the number of data points, the step.
+
+    `apply` runs one of the objective's own networks, by name, on tensors with a member axis.
+    """
+
+    space: Space
+    likelihoods: Mapping[str, Likelihood]
+    size: int
+    step: int | Tensor
+    noise: Noise
+    apply: Callable[..., Any]
+
+
+class Objective:
+    """An objective bound to its settings: terms, players, and the noise and networks that it needs."""
+
+    def __init__(self, terms: Callable[[Output, Batch, Context], Terms]) -> None:
+        self.terms = terms
+
+    def players(self) -> list[Player]:
+        """The sides that are trained, in the order in which they move."""
+        return [Player("model", ("model.",), self.terms)]
+
+    def networks(self, space: Space) -> dict[str, nn.Module]:
+        """Networks besides the model, by name."""
+        return {}
+
+    def needs(self, batch: int, space: Space) -> dict[str, Need]:
+        """Noise besides the model's."""
+        return {}
+
+
+def bind(name: str, settings: Mapping[str, Any]) -> Objective:
+    """A registered objective with its settings; a setting may be a tensor [member] where it is a `Weight`."""
+    make = objective[name].make
+    if isinstance(make, type):
+        return make(**settings)
+    return Objective(partial(make, **settings))

@@ -1,0 +1,58 @@
+r"""The terms of the evidence lower bound, each estimated once and weighted by whoever asks.
+
+With the aggregate posterior q(z) = 1/N sum_n q(z|x_n) and a factorised prior (chen2018, eq. 3; esmaeili2018, fig. 4),
+
+    E_n KL(q(z|x_n) || p(z)) = MI + TC + dimension
+      MI         E[log q(z|x) - log q(z)]                    index-code mutual information
+      TC         E[log q(z) - sum_d log q(z_d)]              total correlation
+      dimension  sum_d E[log q(z_d) - log p(z_d)]            dimension-wise KL
+
+When the latent variables are grouped, TC splits into one term per level: between the groups and within them, and so on.
+Terms are sums over dimensions and means over the batch, in nats, one value per member.
+"""
+
+from torch import Tensor
+
+from unbraid.density import Aggregate
+from unbraid.latents import Space
+from unbraid.objectives.base import Context
+from unbraid.types import Batch, Output
+
+
+def reconstruction(out: Output, batch: Batch, context: Context) -> Tensor:
+    """-E[log p(x|z)], summed over modalities."""
+    total = None
+    for name, likelihood in context.likelihoods.items():
+        x = batch.x[name]
+        dims = x.ndim - out.sample[next(iter(out.sample))].ndim + 1
+        value = -likelihood.log_prob(out.decoded[name], x, dims).mean(-1)
+        total = value if total is None else total + value
+    assert total is not None
+    return total
+
+
+def closed_form_kl(out: Output, space: Space) -> Tensor:
+    """E_n KL(q(z|x_n) || p(z)) in closed form, over the batch."""
+    return space.kl(out.posterior, out.prior).sum(-1).mean(-1)
+
+
+def total_correlation_names(space: Space) -> list[str]:
+    """Names of the TC terms: `tc` without groups, `tc_between` and `tc_within` with one level of them."""
+    depth = len(space.levels) - 1
+    if depth == 1:
+        return ["tc"]
+    if depth == 2:
+        return ["tc_between", "tc_within"]
+    return [f"tc_{level}" for level in range(1, depth + 1)]
+
+
+def divergences(out: Output, space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
+    """MI, one TC per level, and the dimension-wise KL, by Monte Carlo over the batch's samples."""
+    own = space.log_density(out.posterior, out.sample).sum(-1)
+    prior = space.log_density(out.prior, out.sample).sum(-1)
+    sums = [level.sum(-1) for level in aggregate.levels]  # [..., batch] each, coarse to fine
+    values = {"mi": (own - sums[0]).mean(-1)}
+    for name, coarse, fine in zip(total_correlation_names(space), sums[:-1], sums[1:], strict=True):
+        values[name] = (coarse - fine).mean(-1)
+    values["dimension"] = (sums[-1] - prior).mean(-1)
+    return values

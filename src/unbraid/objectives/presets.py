@@ -1,0 +1,103 @@
+"""Objectives that are weights on the terms of the evidence lower bound: HFVAE's table 1 (esmaeili2018) as code.
+
+A preset returns the weights of the terms it needs. `{"kl": …}` needs only the closed form; weights on `mi`, `tc` and
+`dimension` need log q(z) and bring the settings `estimator` (how it is estimated) and `kl`: with `closed` the loss is
+the closed-form KL plus what the weights add to it (lower variance), with `sampled` the weighted sum of the sampled
+terms, as the papers write it.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal
+
+from torch import Tensor
+
+from unbraid.density import batch_aggregate
+from unbraid.errors import UsageError
+from unbraid.objectives.base import Context, objective
+from unbraid.objectives.decomposition import closed_form_kl, divergences, reconstruction
+from unbraid.objectives.schedules import ramp
+from unbraid.types import Batch, Output, Terms, Weight
+
+Weights = dict[str, Weight]
+Estimator = Literal["stratified", "mss", "mws"]
+
+
+def preset(name: str, **facts: Any) -> Callable[[Callable[..., Weights]], Callable[..., Weights]]:
+    """Register a function from settings to weights as an objective."""
+
+    def register(weights_of: Callable[..., Weights]) -> Callable[..., Weights]:
+        signature = inspect.signature(weights_of)
+        sampled = "kl" not in weights_of(**{p.name: p.default for p in signature.parameters.values()})
+        shared = _sampled_terms if sampled else _closed_terms
+
+        def terms(out: Output, batch: Batch, context: Context, **settings: Any) -> Terms:
+            given = {key: settings.pop(key) for key in signature.parameters}
+            return shared(out, batch, context, weights_of(**given), **settings)
+
+        added = [p for p in inspect.signature(shared).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        terms.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore
+        terms.__doc__, terms.__name__, terms.__qualname__ = (
+            weights_of.__doc__,
+            weights_of.__name__,
+            weights_of.__qualname__,
+        )
+        terms.__module__ = weights_of.__module__
+        objective(name, **facts)(terms)
+        return weights_of
+
+    return register
+
+
+def _closed_terms(out: Output, batch: Batch, context: Context, weights: Weights, *, warmup: int = 0) -> Terms:
+    """Reconstruction and the closed-form KL: no pairwise densities are built."""
+    scale = ramp(context.step, warmup)
+    return Terms(
+        {
+            "reconstruction": (reconstruction(out, batch, context), 1.0),
+            "kl": (closed_form_kl(out, context.space), weights["kl"] * scale),
+        }
+    )
+
+
+def _sampled_terms(
+    out: Output,
+    batch: Batch,
+    context: Context,
+    weights: Weights,
+    *,
+    estimator: Estimator = "stratified",
+    kl: Literal["closed", "sampled"] = "closed",
+    warmup: int = 0,
+) -> Terms:
+    """Reconstruction and the weighted terms of the decomposition."""
+    space = context.space
+    aggregate = batch_aggregate(space, out.posterior, out.sample, estimator, context.size)
+    values = divergences(out, space, aggregate)
+    if set(values) != set(weights):
+        raise UsageError(f"This objective weighs {', '.join(weights)}, but these latents have {', '.join(values)}.")
+    scale = ramp(context.step, warmup)
+    base = weights["dimension"] if kl == "closed" else 0.0
+    terms: dict[str, tuple[Tensor, Weight]] = {"reconstruction": (reconstruction(out, batch, context), 1.0)}
+    terms["kl"] = (closed_form_kl(out, space), base * scale)
+    for name, value in values.items():
+        terms[name] = (value, (weights[name] - base) * scale)
+    return Terms(terms)
+
+
+@preset("vae", year=2014, reference="kingma2014")
+def vae() -> Weights:
+    """VAE: the evidence lower bound, E[log p(x|z)] - KL(q(z|x) || p(z))."""
+    return {"kl": 1.0}
+
+
+@preset("beta-vae", year=2017, reference="higgins2017")
+def beta_vae(*, beta: Weight = 4.0) -> Weights:
+    """beta-VAE: E[log p(x|z)] - beta KL(q(z|x) || p(z))."""
+    return {"kl": beta}
+
+
+@preset("beta-tcvae", year=2018, reference="chen2018")
+def beta_tcvae(*, alpha: Weight = 1.0, beta: Weight = 6.0, gamma: Weight = 1.0) -> Weights:
+    """beta-TCVAE: E[log p(x|z)] - alpha MI - beta TC - gamma dimension-wise KL (eq. 5)."""
+    return {"mi": alpha, "tc": beta, "dimension": gamma}

@@ -1,0 +1,13 @@
+"""Weights and targets that move with the step; the step may be a tensor, so a compiled step never recompiles."""
+
+from torch import Tensor
+
+from unbraid.types import Weight
+
+
+def ramp(step: int | Tensor, over: int) -> Weight:
+    """From 0 to 1 in a straight line over the first `over` steps, then 1; always 1 if `over` is 0."""
+    if over == 0:
+        return 1.0
+    fraction = (step + 1) / over
+    return fraction.clamp(max=1.0) if isinstance(fraction, Tensor) else min(1.0, fraction)

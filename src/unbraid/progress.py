@@ -1,0 +1,51 @@
+"""A progress bar that only appears where somebody can see it and the wait is long enough to wonder."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Progress:
+    """Counts work; draws a bar on stderr once `delay` seconds have passed, unless silent."""
+
+    def __init__(self, description: str, total: int | None, delay: float, visible: bool) -> None:
+        self.description, self.total, self.done = description, total, 0
+        self._show_at = time.monotonic() + delay if visible else float("inf")
+        self._bar = None
+
+    def advance(self, n: int = 1) -> None:
+        """Record `n` more units of work."""
+        self.done += n
+        if self._bar is not None:
+            self._bar.advance(self._task, n)
+        elif time.monotonic() >= self._show_at:
+            self._start()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self.description, total=self.total, completed=self.done)
+        self._bar.start()
+
+
+@contextmanager
+def progress(description: str, total: int | None, delay: float = 2.0) -> Iterator[Progress]:
+    """Context with an `advance(n)` method.
+
+    Silent when stderr is not a terminal or `UNBRAID_QUIET=1`; a `total` of None draws a bar without an end.
+    """
+    visible = sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
+    bar = Progress(description, total, delay, visible)
+    try:
+        yield bar
+    finally:
+        bar.close()

@@ -1,0 +1,177 @@
+"""One registry for objectives, networks, data sets, metrics and experiments.
+
+An entry is one decorated function. Its keyword-only arguments are its settings, with the types and defaults that
+its signature states; nothing else has to be written for it to be listed, configured, checked and saved.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from unbraid.errors import UsageError, unknown
+
+Made = TypeVar("Made", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Entry(Generic[Made]):
+    """A registered function with the facts that a listing shows."""
+
+    name: str
+    make: Made
+    year: int | None = None
+    reference: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """First line of the docstring."""
+        return (inspect.getdoc(self.make) or "").partition("\n")[0]
+
+    @property
+    def settings(self) -> dict[str, inspect.Parameter]:
+        """Keyword-only arguments: the settings a config may hold."""
+        return {p.name: p for p in self._parameters() if p.kind is p.KEYWORD_ONLY}
+
+    @property
+    def sweepable(self) -> frozenset[str]:
+        """Settings annotated `Weight`: numbers that may differ between the members of one program."""
+        return frozenset(name for name, p in self.settings.items() if is_weight(p.annotation))
+
+    def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All settings of this entry: the given ones checked, the others by default."""
+        settings, resolved = self.settings, {}
+        for key in given:
+            if key not in settings:
+                raise unknown(f"setting of '{self.name}'", key, settings)
+        for key, parameter in settings.items():
+            if key in given:
+                resolved[key] = coerce(f"{self.name}.{key}", given[key], parameter.annotation)
+            elif parameter.default is parameter.empty:
+                raise UsageError(f"'{self.name}' needs {key}=…, which has no default.")
+            else:
+                resolved[key] = parameter.default
+        return resolved
+
+    def _parameters(self) -> list[inspect.Parameter]:
+        return list(inspect.signature(self.make).parameters.values())
+
+
+class Registry(Generic[Made]):
+    """Name -> `Entry`. Calling the registry with a name gives the decorator that fills it.
+
+    >>> metric = Registry("metric")
+    >>> @metric("mig", year=2018, reference="chen2018")
+    ... def mig(codes, *, bins: int = 20): ...
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, Entry[Made]] = {}
+
+    def __call__(
+        self, name: str, *, year: int | None = None, reference: str = "", **facts: Any
+    ) -> Callable[[Made], Made]:
+        """Decorator that registers a function under `name`."""
+
+        def register(make: Made) -> Made:
+            if name in self._entries and not _same_source(self._entries[name].make, make):
+                raise UsageError(f"There is already a {self.kind} named '{name}'.")
+            self._entries[name] = Entry(name, make, year, reference, facts)
+            return make
+
+        return register
+
+    def __getitem__(self, name: str) -> Entry[Made]:
+        if name not in self._entries:
+            raise unknown(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def remove(self, name: str) -> None:
+        """Forget an entry (examples and tests clean up after themselves)."""
+        self._entries.pop(self[name].name)
+
+
+def _same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
+    """Whether two functions are one piece of source, loaded twice (a reloaded module or notebook cell)."""
+    return (first.__module__, first.__qualname__) == (second.__module__, second.__qualname__)
+
+
+def coerce(name: str, value: Any, annotation: Any) -> Any:
+    """`value` as `annotation` asks, or a `UsageError` that says what was expected.
+
+    Command-line values arrive already parsed as YAML scalars, so this widens (int to float, str to a choice), checks,
+    and never guesses.
+    """
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return value
+    allowed = _alternatives(annotation)
+    for kind in allowed:
+        fits, result = _fit(name, value, kind)
+        if fits:
+            return result
+    wanted = " or ".join(_describe(kind) for kind in allowed)
+    raise UsageError(f"{name} must be {wanted}, not {value!r}.")
+
+
+def is_weight(annotation: Any) -> bool:
+    """Whether an annotation is `unbraid.types.Weight`, told by its mark so that this module needs no torch."""
+    return "sweepable" in getattr(annotation, "__metadata__", ())
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    if is_weight(annotation):
+        return (float,)  # one member's own number; only a stack of members makes it a tensor
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _fit(name: str, value: Any, kind: Any) -> tuple[bool, Any]:
+    origin = typing.get_origin(kind)
+    if kind is type(None):
+        return value is None, None
+    if origin is typing.Literal:
+        return value in typing.get_args(kind), value
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return True, _coerce_tuple(name, tuple(value), typing.get_args(kind))
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool), _float(value)
+    if kind is int:
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        return whole and not isinstance(value, bool), int(value) if whole else None
+    plain = origin or kind
+    return isinstance(plain, type) and isinstance(value, plain), value
+
+
+def _float(value: Any) -> Any:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _coerce_tuple(name: str, values: tuple[Any, ...], kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        kinds = (kinds[0],) * len(values)
+    if kinds and len(kinds) != len(values):
+        raise UsageError(f"{name} must have {len(kinds)} entries, not {len(values)}.")
+    return tuple(coerce(f"{name}[{i}]", v, k) for i, (v, k) in enumerate(zip(values, kinds, strict=True)))
+
+
+def _describe(kind: Any) -> str:
+    if kind is type(None):
+        return "none"
+    if typing.get_origin(kind) is typing.Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    return words.get(kind, str(getattr(kind, "__name__", kind)))

@@ -1,0 +1,7 @@
+"""Pictures of a model, and one self-contained page about a run."""
+
+from unbraid.report.page import write_report
+from unbraid.report.pictures import Picture
+from unbraid.report.traversals import Traversal, traversal, traverse
+
+__all__ = ["Picture", "Traversal", "traversal", "traverse", "write_report"]

@@ -1,0 +1,86 @@
+"""Charts as inline SVG whose ink follows the page: dark on a light page, light on a dark one."""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from unbraid.errors import UsageError
+
+INK, ACCENT = "#010203", "#040506"
+"""Colours that stand for the page's own: `svg` writes the page's in their place."""
+
+PALETTE = ("#e07a3f", "#2f9e8f", "#4c7bd9", "#b565c4", "#c9a227", "#7a8691")
+"""Line colours that are told apart on light and on dark ground."""
+
+_STYLE = {
+    "axes.edgecolor": INK,
+    "axes.facecolor": "none",
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 9,
+    "figure.facecolor": "none",
+    "font.family": "sans-serif",
+    "font.size": 8,
+    "lines.linewidth": 1.4,
+    "svg.fonttype": "none",
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": INK,
+    "xtick.major.width": 0.6,
+    "ytick.color": INK,
+    "ytick.major.width": 0.6,
+}
+
+
+def optional(module: str) -> ModuleType:
+    """A module of the `report` extra."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(f"A report needs {module.partition('.')[0]}: pip install 'unbraid[report]'.") from error
+
+
+@contextmanager
+def drawing() -> Iterator[Any]:
+    """The class `Figure`, under the page's style; no global figure is ever made."""
+    figure = optional("matplotlib.figure")
+    with optional("matplotlib").rc_context({**_STYLE, "svg.hashsalt": "unbraid"}):
+        yield figure.Figure
+
+
+def svg(figure: Any, prefix: str) -> str:
+    """A figure as an SVG element for a page; `prefix` keeps the ids of several of them apart."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+    text = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
+    text = text[text.index("<svg") :].replace(INK, "currentColor").replace(ACCENT, "var(--accent)")
+    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
+    width, height = (round(72 * length) for length in figure.get_size_inches())
+    opening = f'<svg viewBox="0 0 {width} {height}" style="--natural: {width}px" aria-hidden="true">'
+    return re.sub(r"^<svg[^>]*>", opening, text)
+
+
+def curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:
+    """A small line chart of one logged number."""
+    with drawing() as make:
+        figure = make(figsize=(3.4, 1.9), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(steps, values, color=ACCENT)
+        if len(steps) == 1:
+            axes.plot(steps, values, "o", color=ACCENT)
+        axes.margins(x=0.01)
+        axes.locator_params(nbins=4)
+        settled = values[len(values) // 20 :]  # a first value far above all others would flatten the rest
+        room = 0.06 * (max(settled) - min(settled)) or 1e-9 + 0.1 * abs(settled[0])
+        axes.set_ylim(min(settled) - room, max(settled) + room)
+        axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.6)
+        axes.set_xlabel("step")
+        return svg(figure, prefix)

@@ -1,0 +1,145 @@
+"""Latents against factors (chen2018, figure S4): the mean code at each value of each factor."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.data.factors import Factor, FactorDataset
+from unbraid.metrics import Evaluation
+from unbraid.report.figures import ACCENT, INK, PALETTE, drawing, optional, svg
+from unbraid.report.traversals import coordinate_kl
+
+ACTIVE = 0.05
+"""Nats of KL below which a latent is left out: it holds next to nothing."""
+
+MOST_LATENTS = 10
+POSITIONS = ("posX", "posY")
+
+
+class Conditional(NamedTuple):
+    """Mean and standard deviation of codes at each value of a label [values, latents]; NaN where no row has it."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+
+def conditional(codes: Tensor, labels: Tensor, size: int) -> Conditional:
+    """Mean and spread of codes [rows, latents] over the rows of each label."""
+    codes, labels = codes.cpu().double(), labels.cpu()
+    count = torch.bincount(labels, minlength=size).double()[:, None]
+    mean = torch.zeros(size, codes.shape[1], dtype=codes.dtype).index_add_(0, labels, codes) / count
+    squares = torch.zeros_like(mean).index_add_(0, labels, (codes - mean[labels]).square())
+    return Conditional(mean.numpy(), (squares / count).sqrt().numpy())
+
+
+def active_latents(evaluation: Evaluation) -> list[int]:
+    """Coordinates that hold information, the most informative first; at least two."""
+    kl = coordinate_kl(evaluation)
+    order = kl.argsort(descending=True).tolist()
+    return order[: max(2, min(MOST_LATENTS, int((kl > ACTIVE).sum())))]
+
+
+def latent_factor(evaluation: Evaluation, prefix: str = "latent-factor") -> str:
+    """SVG with one row per factor and one column per active latent.
+
+    Lines are means over all other factors and bands one standard deviation. Factors posX and posY share a row of maps
+    (blue is high, red is low). Where a factor has words for values, such as shape, lines are split by it.
+    """
+    data, latents = evaluation.dataset, active_latents(evaluation)
+    codes, values = evaluation.means[:, latents], evaluation.factors
+    rows = _rows(data)
+    with drawing() as make:
+        figure = make(figsize=(0.6 + 1.35 * len(latents), 0.5 + 1.2 * len(rows)), layout="constrained")
+        panels = figure.subplots(len(rows), len(latents), squeeze=False, sharey=False)
+        for line, factors in zip(panels, rows, strict=True):
+            if len(factors) == 2:
+                _maps(line, codes, values[:, list(factors)], [data.factors[k] for k in factors])
+            else:
+                _curves(line, codes, values, data, factors[0])
+        for axes, latent in zip(panels[0], latents, strict=True):
+            axes.set_title(evaluation.code_names[latent])
+        _legend(figure, data)
+        return svg(figure, prefix)
+
+
+def _rows(data: FactorDataset) -> list[tuple[int, ...]]:
+    """Factors of each row: two for the map of positions, one otherwise."""
+    names = data.factor_names
+    if not all(position in names for position in POSITIONS):
+        return [(k,) for k in range(len(names))]
+    pair = tuple(names.index(position) for position in POSITIONS)
+    return [(k,) for k in range(len(names)) if k not in pair] + [pair]
+
+
+def _split_factor(data: FactorDataset) -> int | None:
+    """The factor that lines are split by: the first with a few words for values."""
+    for k, factor in enumerate(data.factors):
+        if _words(factor) and factor.size <= len(PALETTE):
+            return k
+    return None
+
+
+def _words(factor: Factor) -> bool:
+    return factor.values is not None and isinstance(factor.values[0], str)
+
+
+def _curves(line: np.ndarray, codes: Tensor, values: Tensor, data: FactorDataset, k: int) -> None:
+    factor, split = data.factors[k], _split_factor(data)
+    x = np.arange(factor.size)
+    if _words(factor) or split is None:
+        stats = conditional(codes, values[:, k], factor.size)
+        for j, axes in enumerate(line):
+            if _words(factor):
+                axes.errorbar(x, stats.mean[:, j], stats.std[:, j], fmt="o", color=ACCENT, markersize=3, linewidth=1)
+            else:
+                _band(axes, x, stats.mean[:, j], stats.std[:, j], ACCENT)
+    else:
+        groups = data.factors[split].size
+        stats = conditional(codes, values[:, split] * factor.size + values[:, k], groups * factor.size)
+        for j, axes in enumerate(line):
+            for g in range(groups):
+                part = slice(g * factor.size, (g + 1) * factor.size)
+                _band(axes, x, stats.mean[part, j], stats.std[part, j], PALETTE[g])
+    _axes(line, factor)
+
+
+def _band(axes: Any, x: np.ndarray, mean: np.ndarray, std: np.ndarray, color: str) -> None:
+    axes.plot(x, mean, color=color)
+    axes.fill_between(x, mean - std, mean + std, color=color, alpha=0.12, linewidth=0)
+
+
+def _axes(line: np.ndarray, factor: Factor) -> None:
+    for axes in line:
+        axes.set_ylim(-2.8, 2.8)
+        axes.axhline(0, color=INK, alpha=0.2, linewidth=0.6, zorder=0)
+        axes.set_xticks(range(factor.size) if _words(factor) else [0, factor.size - 1])
+        axes.tick_params(labelleft=axes is line[0], labelsize=6)
+        if _words(factor) and factor.values is not None:
+            axes.set_xticks(range(factor.size), [str(word)[:7] for word in factor.values], rotation=30)
+            axes.margins(x=0.2)
+    line[0].set_ylabel(factor.name)
+
+
+def _maps(line: np.ndarray, codes: Tensor, values: Tensor, factors: list[Factor]) -> None:
+    """Mean code at each position, y downwards as in the image."""
+    across, down = factors[0].size, factors[1].size
+    stats = conditional(codes, values[:, 1] * across + values[:, 0], down * across)
+    reach = float(np.nanmax(np.abs(stats.mean))) or 1.0
+    for j, axes in enumerate(line):
+        axes.imshow(stats.mean[:, j].reshape(down, across), cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+    line[0].set_ylabel("position")
+
+
+def _legend(figure: Any, data: FactorDataset) -> None:
+    split = _split_factor(data)
+    if split is None or len(data.factors) == 1:
+        return
+    words = data.factors[split].values or ()
+    make = optional("matplotlib.lines").Line2D
+    lines = [make([], [], color=color, label=str(word)) for color, word in zip(PALETTE, words, strict=False)]
+    figure.legend(handles=lines, loc="outside lower left", ncols=len(lines), frameon=False)

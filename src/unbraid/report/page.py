@@ -1,0 +1,169 @@
+"""`report.html`: everything about a run in one file that needs nothing beside it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unbraid import atomic, noise
+from unbraid.metrics import Evaluation, Score, metric
+from unbraid.report.figures import curve, optional
+from unbraid.report.latent_factor import latent_factor
+from unbraid.report.pictures import data_uri, tiled
+from unbraid.report.traversals import decode, traverse
+from unbraid.store import RunFolder
+
+COLUMNS = 12
+HEADLINES = ("mig/exact", "mig/histogram-mean", "tc/exact", "mi/exact", "elbo/closed-form", "reconstruction/nats")
+NOT_CURVES = ("format", "step", "epoch", "seconds", "images_per_second")
+
+
+def write_report(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> Path:
+    """Write report.html into a run's folder and return its path."""
+    path = folder.path / "report.html"
+    atomic.write_text(path, render(folder, evaluation, scores))
+    return path
+
+
+def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> str:
+    """The page as text."""
+    jinja = optional("jinja2")
+    source = resources.files("unbraid.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+    environment = jinja.Environment(
+        autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = number
+    config = folder.config
+    drawable = len(evaluation.dataset.shape) == 3
+    return environment.from_string(source).render(
+        config=config,
+        settings=config.to_yaml(),
+        evaluation=evaluation,
+        data=evaluation.dataset,
+        where=where_scored(evaluation),
+        headlines=_headlines(scores),
+        scores=[_score_row(score) for score in scores],
+        curves=_curves(folder.lines("history"), config.objective.settings.get("estimator")),
+        traversal=_traversal(evaluation) if drawable else None,
+        reconstructions=_reconstructions(evaluation) if drawable else None,
+        samples=_samples(evaluation) if drawable else None,
+        latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
+        information=_information(scores),
+        facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},
+    )
+
+
+def where_scored(evaluation: Evaluation) -> str:
+    """Which rows the scores are about, and whether training saw them."""
+    data, count = evaluation.dataset, f"{len(evaluation):,}"
+    if evaluation.held_out:
+        return f"Scores are on {count} held-out images that training never saw."
+    if data.is_grid:
+        return f"Scores are on the complete grid of all {count} factor combinations, the same images as in training."
+    return f"Scores are on all {count} images, the same as in training: nothing was held out."
+
+
+def number(value: float | None) -> str:
+    """Four significant digits at most, thousands separated, a true minus sign."""
+    if value is None or not math.isfinite(value):
+        return "–" if value is None else str(value)
+    if value != 0 and not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.2e}".replace("-", "−")
+    digits = 3 if abs(value) < 10 else max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def _headlines(scores: Sequence[Score]) -> list[Score]:
+    by_name = {score.name: score for score in scores}
+    return ([by_name[name] for name in HEADLINES if name in by_name] or list(scores))[:4]
+
+
+def _score_row(score: Score) -> dict[str, Any]:
+    registered = f"{score.metric}/{score.protocol}"
+    left_out = score.details.get("left_out") or []
+    return {
+        "score": score,
+        "protocol": "/".join(part for part in (score.protocol, score.predictor) if part),
+        "summary": metric[registered].summary if registered in metric else "",
+        "left_out": ", ".join(left_out),
+    }
+
+
+def _curves(history: Sequence[Mapping[str, Any]], estimator: str | None) -> list[dict[str, str]]:
+    """One chart per logged number; steps where it is missing or not finite are skipped."""
+    names = dict.fromkeys(key for line in history for key in line)
+    charts = []
+    for name in (n for n in names if n not in NOT_CURVES):
+        points = [(float(line["step"]), float(line[name])) for line in history if _is_finite(line.get(name))]
+        if points:
+            steps, values = zip(*points, strict=True)
+            title, first, last = _curve_title(name, estimator), number(values[0]), number(values[-1])
+            alt = f"{title} over training: from {first} to {last}"
+            charts.append({"name": title, "last": last, "alt": alt, "svg": curve(steps, values, f"c{len(charts)}")})
+    return charts
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _curve_title(name: str, estimator: str | None) -> str:
+    """A logged term with its estimator; minibatch weighted sampling does not estimate what the term is named after."""
+    title = name.replace("_", " ")
+    if estimator is None or name.partition("_")[0] not in ("mi", "tc", "dimension"):
+        return title
+    return f"{title} term by mws (no estimate)" if estimator == "mws" else f"{title}/{estimator}"
+
+
+def _traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
+    made = traverse(evaluation)
+    first, last = (f"{made.values[0, end]:+.1f}".replace("-", "−") for end in (0, -1))
+    most = max(*made.kl, 1e-9)
+    return [
+        {
+            "name": name,
+            "kl": kl,
+            "share": round(100 * max(kl, 0) / most, 1),
+            "uri": data_uri(tiled(made.images[row : row + 1])),
+            "alt": f"Decoded images while {name} moves from {first} to {last}",
+        }
+        for row, (name, kl) in enumerate(zip(made.names, made.kl, strict=True))
+    ]
+
+
+def _reconstructions(evaluation: Evaluation) -> str:
+    """Originals above the decoder's expectation at their mean codes."""
+    rows = evaluation.choose(COLUMNS)
+    originals = evaluation.dataset.images(evaluation.rows[rows])
+    decoded = decode(evaluation, evaluation.means[rows])
+    return data_uri(tiled(torch.stack([originals, decoded])))
+
+
+def _samples(evaluation: Evaluation, rows: int = 3) -> str:
+    """Decoded draws from the prior."""
+    space, like = evaluation.space, next(iter(evaluation.posterior.values()))
+    seeds = noise.seed_tensor(evaluation.seed, device=like.device)
+    drawn = noise.draw(space.needs(rows * COLUMNS), seeds, step=0)
+    codes = space.join(space.sample(space.prior(like=like), {name: draw[0] for name, draw in drawn.items()}))
+    return data_uri(tiled(decode(evaluation, codes).unflatten(0, (rows, COLUMNS))))
+
+
+def _information(scores: Sequence[Score]) -> dict[str, Any] | None:
+    """The table of I(z; v) / H(v), from the most exact score that has one."""
+    having = sorted((s for s in scores if "information" in s.details), key=lambda s: s.protocol != "exact")
+    if not having:
+        return None
+    details = having[0].details
+    rows = [
+        {
+            "factor": factor,
+            "shares": [value / details["entropy"][factor] for value in values],
+            "winner": details["latents"].index(details["winner"][factor]),
+            "gap": details["gaps"][factor],
+        }
+        for factor, values in details["information"].items()
+    ]
+    return {"protocol": having[0].name, "latents": details["latents"], "rows": rows}

@@ -1,0 +1,71 @@
+"""Images as one picture: tiles with thin separators, enlarged so that single pixels stay sharp."""
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from unbraid.errors import UsageError
+from unbraid.types import Shape
+
+Picture = Image.Image
+
+TILE = 64
+"""Least width of a tile, in pixels of the picture."""
+
+CLEAR = (0, 0, 0, 0)
+WHITE = (255, 255, 255, 255)
+
+
+def check_images(shape: Shape) -> None:
+    """Only observations of the shape [channels, height, width] can be drawn."""
+    if len(shape) != 3:
+        raise UsageError(f"Only images can be drawn, not observations of shape {tuple(shape)}.")
+
+
+def as_bytes(images: Tensor) -> np.ndarray:
+    """Images [..., channels, height, width] in 0..1 as uint8 [..., height, width, 3]; grey unless of 3 channels."""
+    rgb = images if images.shape[-3] == 3 else images.mean(-3, keepdim=True).expand(*images.shape[:-3], 3, -1, -1)
+    return (rgb.detach().clamp(0, 1) * 255).round().byte().movedim(-3, -1).cpu().numpy()
+
+
+def tiled(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None = None) -> Picture:
+    """Images [rows, columns, channels, height, width] as one picture; see `place` for where a tile lies."""
+    check_images(tuple(images.shape[2:]))
+    tiles = as_bytes(images)
+    rows, columns, height, width, _ = tiles.shape
+    scale = scale or enlargement(width)
+    (down, right), gap = pitch(height, width, scale), separator(scale)
+    canvas = np.empty((rows * down - gap, columns * right - gap, 4), dtype=np.uint8)
+    canvas[:] = background
+    for i in range(rows):
+        for j in range(columns):
+            y, x = i * down, j * right
+            tile = tiles[i, j].repeat(scale, 0).repeat(scale, 1)
+            canvas[y : y + height * scale, x : x + width * scale, :3] = tile
+            canvas[y : y + height * scale, x : x + width * scale, 3] = 255
+    return Image.fromarray(canvas, "RGBA")
+
+
+def pitch(height: int, width: int, scale: int) -> tuple[int, int]:
+    """Distance from one tile to the next, down and to the right."""
+    return height * scale + separator(scale), width * scale + separator(scale)
+
+
+def enlargement(width: int) -> int:
+    """Whole factor that brings a tile to at least `TILE` pixels."""
+    return max(1, -(-TILE // width))
+
+
+def separator(scale: int) -> int:
+    """Pixels between two tiles."""
+    return max(2, scale)
+
+
+def data_uri(picture: Picture) -> str:
+    """A picture as text that an HTML page can hold."""
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

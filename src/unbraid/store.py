@@ -1,0 +1,213 @@
+"""A run is a folder that can be read without this library.
+
+    config.yaml        every setting                    history.jsonl   one line per logging point
+    model.safetensors  final weights and buffers        scores.jsonl    one line per score, only ever appended
+    checkpoints/       the last two, each one file      environment.json, status.json
+
+Nothing is pickled: opening a stranger's run executes nothing.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unbraid import atomic
+from unbraid.config import FORMAT, Config
+from unbraid.errors import RunError, UnbraidError
+
+KEPT_CHECKPOINTS = 2
+
+
+class RunFolder:
+    """Reads and writes one run's files; every write is whole or absent."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: Path | str, config: Config) -> "RunFolder":
+        """A new folder, or an existing one of the same config."""
+        folder = cls(path)
+        stored = folder.path / "config.yaml"
+        if stored.exists():
+            if folder.config != config:
+                raise RunError(
+                    f"{folder.path} holds a run with other settings; choose another name or remove the folder."
+                )
+        else:
+            atomic.write_text(stored, config.to_yaml())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path | str) -> "RunFolder":
+        """An existing run."""
+        folder = cls(path)
+        if not folder.path.is_dir():
+            raise RunError(f"There is no run folder {folder.path}.")
+        if not (folder.path / "config.yaml").exists():
+            raise RunError(f"{folder.path} is not a run: it has no config.yaml.")
+        return folder
+
+    @property
+    def config(self) -> Config:
+        """The run's settings."""
+        stored = self.path / "config.yaml"
+        try:
+            return Config.from_yaml(stored.read_text(encoding="utf-8"))
+        except UnbraidError as error:
+            raise RunError(f"{stored}: {error}") from error
+        except Exception as error:
+            raise RunError(f"{stored} is not readable YAML: {str(error).splitlines()[0]}.") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out of this run; the lock ends with the process, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("a+") as handle:
+            if not _try_lock(handle.fileno()):
+                raise RunError(f"{self.path} is in use by another process; wait for it, or train under another name.")
+            atomic.sweep_parts(self.path)
+            atomic.sweep_parts(self.checkpoint_folder)
+            yield
+
+    # JSON facts
+
+    def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Write `name`.json."""
+        atomic.write_text(self.path / f"{name}.json", json.dumps({"format": FORMAT, **facts}, indent=2) + "\n")
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Content of `name`.json, empty if there is none."""
+        path = self.path / f"{name}.json"
+        if not path.exists():
+            return {}
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise RunError(f"{path} is not readable JSON: {error}.") from error
+
+    @property
+    def finished(self) -> bool:
+        """Whether training reached its last step."""
+        return self.read_json("status").get("state") == "finished" and self.model_path.exists()
+
+    # line files
+
+    def append(self, name: str, record: Mapping[str, Any]) -> None:
+        """Add one line to `name`.jsonl; a line that a killed process left half-written is dropped first."""
+        path = self.path / f"{name}.jsonl"
+        with path.open("ab+") as handle:
+            _drop_partial_line(handle)
+            handle.write((json.dumps({"format": FORMAT, **record}) + "\n").encode())
+            handle.flush()
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """All complete lines of `name`.jsonl."""
+        path = self.path / f"{name}.jsonl"
+        if not path.exists():
+            return []
+        content = path.read_text(encoding="utf-8")
+        try:
+            return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
+        except json.JSONDecodeError as error:
+            raise RunError(f"{path} is damaged: {error}.") from error
+
+    def cut_history(self, step: int) -> None:
+        """Drop the history after `step`: what a resumed run is about to write again."""
+        kept = [line for line in self.lines("history") if line["step"] <= step]
+        atomic.write_text(self.path / "history.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+    # tensors
+
+    @property
+    def model_path(self) -> Path:
+        """Final weights."""
+        return self.path / "model.safetensors"
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    def save_model(self, tensors: Mapping[str, Any]) -> None:
+        """Write the final weights and buffers."""
+        save_tensors(self.model_path, tensors)
+
+    def load_model(self) -> dict[str, Any]:
+        """Final weights and buffers."""
+        if not self.model_path.exists():
+            raise RunError(f"{self.path} has no model.safetensors: it did not finish; resume it with --resume.")
+        return load_tensors(self.model_path)[0]
+
+    def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> Path:
+        """Write a checkpoint and keep the last two."""
+        path = self.checkpoint_folder / f"step-{step:09d}.safetensors"
+        save_tensors(path, tensors, {"step": str(step)})
+        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def checkpoints(self) -> list[Path]:
+        """Checkpoint files, oldest first."""
+        return sorted(self.checkpoint_folder.glob("step-*.safetensors"))
+
+    def latest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
+        """Step and tensors of the newest readable checkpoint, or None before the first one."""
+        for path in reversed(self.checkpoints()):
+            try:
+                tensors, facts = load_tensors(path)
+            except RunError:
+                continue  # a damaged disk block: the one before it is whole
+            return int(facts["step"]), tensors
+        return None
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:
+    """One safetensors file, atomically; `facts` go into its header."""
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic.replacing(path) as part:
+        save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Tensors and header facts of a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as handle:
+            return {name: handle.get_tensor(name) for name in handle.keys()}, handle.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path} cannot be read: {error}.") from error
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # pyrefly: ignore[missing-attribute]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _drop_partial_line(handle: Any) -> None:
+    if handle.seek(0, os.SEEK_END) == 0:
+        return
+    handle.seek(-1, os.SEEK_END)
+    if handle.read(1) != b"\n":
+        handle.seek(0)
+        handle.truncate(handle.read().rfind(b"\n") + 1)
+    handle.seek(0, os.SEEK_END)

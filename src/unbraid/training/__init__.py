@@ -1,0 +1,7 @@
+"""Training: from a config and a data set to a run folder."""
+
+from unbraid.training.environment import choose_device
+from unbraid.training.loop import Cadence, Interrupted, train
+from unbraid.training.recipe import configure
+
+__all__ = ["Cadence", "Interrupted", "choose_device", "configure", "train"]

@@ -1,0 +1,82 @@
+"""A group of runs as one program: parameters and buffers stacked along a leading member axis.
+
+One run is a group of one; it takes the same path, without the cost of a batched one.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.utils._pytree import tree_map
+
+from unbraid.models import Model
+
+
+class System(nn.Module):
+    """All that is trained in a run: the model and the objective's own networks."""
+
+    def __init__(self, model: Model, networks: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = nn.ModuleDict(networks)
+
+
+class Group:
+    """Systems of one structure, run by name on tensors whose first axis is the member."""
+
+    def __init__(self, systems: Sequence[System], device: torch.device, precision: str = "f32") -> None:
+        self.skeleton = systems[0].to(device)
+        self.device = device
+        self.precision = precision
+        self.members = len(systems)
+        if self.members == 1:
+            named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
+            stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
+        else:
+            stacked = list(stack_module_state([system.to(device) for system in systems]))
+        self.parameters: dict[str, Tensor] = {
+            name: tensor.detach().requires_grad_(tensor.is_floating_point()) for name, tensor in stacked[0].items()
+        }
+        self.buffers: dict[str, Tensor] = {name: tensor.detach() for name, tensor in stacked[1].items()}
+
+    def apply(self, path: str, *inputs: Any) -> Any:
+        """Run the submodule at `path` ("model", "objective.discriminator") on trees of tensors [member, …]."""
+        module = self.skeleton.get_submodule(path)
+        state = {**_under(self.parameters, path), **_under(self.buffers, path)}
+        with self._precision():
+            if self.members > 1:
+                return vmap(lambda state, *inputs: functional_call(module, state, inputs))(state, *inputs)
+            out = functional_call(module, tree_map(_first, state), tree_map(_first, inputs))
+            return tree_map(lambda tensor: tensor.unsqueeze(0), out)
+
+    def member(self, index: int) -> dict[str, Tensor]:
+        """Parameters and buffers of one member, as its own state dict."""
+        saved = self.skeleton.state_dict().keys()  # leaves out what is not persistent
+        return {name: t[index] for name, t in {**self.parameters, **self.buffers}.items() if name in saved}
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Overwrite parameters and buffers [member, …] in place, keeping each one's memory layout."""
+        with torch.no_grad():
+            for name, tensor in {**self.parameters, **self.buffers}.items():
+                if name in tensors:
+                    tensor.copy_(tensors[name])
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        """bf16 and tf32 hold inside the networks only: latents, likelihoods and densities stay float32."""
+        if self.precision == "tf32" and self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            yield
+
+
+def _under(tensors: dict[str, Tensor], path: str) -> dict[str, Tensor]:
+    return {name[len(path) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(path + ".")}
+
+
+def _first(value: Any) -> Any:
+    """The only member, as a view, so that buffers updated in place are the group's own."""
+    return value.squeeze(0) if isinstance(value, Tensor) else value

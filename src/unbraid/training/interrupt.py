@@ -1,0 +1,34 @@
+"""Ctrl-C and a scheduler's SIGTERM end a run after the current step, with a checkpoint; a second one at once."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stop:
+    """Whether somebody has asked to stop."""
+
+    asked = False
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Turn the first interrupt into a request; only the main thread can catch signals."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,163 @@
+"""The one training loop: it alternates players, logs, checkpoints and resumes, whichever method it trains."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from unbraid.config import Config
+from unbraid.data.factors import FactorDataset
+from unbraid.data.sampling import split
+from unbraid.errors import DivergedError, UnbraidError
+from unbraid.models import build
+from unbraid.objectives import bind
+from unbraid.store import RunFolder
+from unbraid.training.environment import environment
+from unbraid.training.group import Group, System
+from unbraid.training.interrupt import stoppable
+from unbraid.training.progress import TrainingBar
+from unbraid.training.state import State
+
+
+class Interrupted(UnbraidError):  # noqa: N818 (it is no error)
+    """Training was asked to stop; everything so far is in the checkpoint."""
+
+    exit_code = 130
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often things are written; none of it changes the result."""
+
+    log_steps: int | None = None
+    checkpoint_steps: int | None = None
+    checkpoint_seconds: float = 60.0
+
+    def logs(self, step: int, steps: int) -> bool:
+        """Whether a history line is due after `step` steps."""
+        every = self.log_steps or max(1, min(100, steps // 50))
+        return step % every == 0 or step == steps
+
+    def checkpoints(self, step: int, seconds: float) -> bool:
+        """Whether a checkpoint is due after `step` steps, `seconds` after the last one."""
+        if self.checkpoint_steps is not None:
+            return step % self.checkpoint_steps == 0
+        return seconds >= self.checkpoint_seconds
+
+
+def train(
+    folder: RunFolder,
+    config: Config,
+    dataset: FactorDataset,
+    cadence: Cadence | None = None,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+) -> None:
+    """Fit a config on a data set, where the data set is, into a folder; continues from the newest checkpoint."""
+    cadence = cadence or Cadence()
+    with folder.locked(), stoppable() as stop:
+        state = prepare(config, dataset, encoder, decoder)
+        _resume(folder, state)
+        folder.write_json("environment", environment(dataset.device))
+        folder.write_json("data", _describe(config, dataset))
+        folder.write_json("status", {"state": "running", "step": state.step})
+        steps, saved_at, line_at = config.training.steps, time.monotonic(), time.monotonic()
+        with TrainingBar(config, state.step) as bar:
+            while state.step < steps:
+                state.advance()
+                bar.advance()
+                if cadence.logs(state.step, steps):
+                    _check(folder, state)
+                    line_at = _log(folder, state, line_at, bar)
+                if stop.asked:
+                    _stop(folder, state)
+                if state.step < steps and cadence.checkpoints(state.step, time.monotonic() - saved_at):
+                    _checkpoint(folder, state)
+                    saved_at = time.monotonic()
+        _finish(folder, state)
+
+
+def prepare(
+    config: Config, dataset: FactorDataset, encoder: nn.Module | None = None, decoder: nn.Module | None = None
+) -> State:
+    """A fresh training state: model, objective, group of one, on the data set's device."""
+    model = build(config, dataset.shape, encoder, decoder)
+    objective = bind(config.objective.name, config.objective.settings)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.manual_seed(config.training.seed + 1)
+        system = System(model, objective.networks(model.space))
+    if dataset.device.type == "cpu":
+        system.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
+    group = Group([system], dataset.device, config.training.precision)
+    rows = split(dataset, config.training.split).train
+    return State(group, objective, [config], dataset, rows)
+
+
+def _describe(config: Config, dataset: FactorDataset) -> dict[str, Any]:
+    """Facts about the data for a reader of the folder."""
+    parts = split(dataset, config.training.split)
+    return {
+        "name": dataset.name,
+        "source": dataset.source,
+        "images": len(dataset),
+        "shape": list(dataset.shape),
+        "factors": {factor.name: factor.size for factor in dataset.factors},
+        "trained_on": len(parts.train),
+        "held_out": 0 if parts.held_out is None else len(parts.held_out),
+    }
+
+
+def _resume(folder: RunFolder, state: State) -> None:
+    found = folder.latest_checkpoint()
+    if found is not None:
+        state.restore(*found)
+    folder.cut_history(state.step)
+
+
+def _log(folder: RunFolder, state: State, since: float, bar: TrainingBar) -> float:
+    """Append a history line; returns the time from which the next one counts."""
+    steps, now = max(state.count, 1), time.monotonic()
+    rate = steps * state.epochs.batch / max(now - since, 1e-9)
+    line = state.line()[0]
+    epoch = state.step / state.epochs.per_epoch
+    folder.append(
+        "history", {"step": state.step, "epoch": round(epoch, 4), **line, "images_per_second": round(rate, 1)}
+    )
+    bar.show(line, rate)
+    return now
+
+
+def _checkpoint(folder: RunFolder, state: State) -> None:
+    _check(folder, state)
+    folder.save_checkpoint(state.step, state.tensors())
+    folder.write_json("status", {"state": "running", "step": state.step})
+
+
+def _check(folder: RunFolder, state: State) -> None:
+    """Stop at numbers that are not usable, before they reach a checkpoint."""
+    found = state.diverged()
+    if found is None and state.finite():
+        return
+    step, term, _ = found or (state.step - 1, "a parameter", 0)
+    good = folder.latest_checkpoint()
+    kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
+    folder.write_json("status", {"state": "diverged", "step": step, "term": term})
+    raise DivergedError(
+        f"Training of {folder.path} diverged at step {step}: {term} is no longer a finite, sensible number. "
+        f"{kept}. Try a smaller lr, or clip=1."
+    )
+
+
+def _stop(folder: RunFolder, state: State) -> None:
+    _checkpoint(folder, state)
+    folder.write_json("status", {"state": "interrupted", "step": state.step})
+    raise Interrupted(f"Stopped at step {state.step}; continue with --resume (nothing is lost: {folder.path}).")
+
+
+def _finish(folder: RunFolder, state: State) -> None:
+    folder.save_model(state.group.member(0))
+    folder.write_json("status", {"state": "finished", "step": state.step})
+    for checkpoint in folder.checkpoints():
+        checkpoint.unlink(missing_ok=True)

@@ -1,0 +1,47 @@
+"""The training bar: steps, terms and images per second, where somebody can see it."""
+
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from unbraid.config import Config
+
+
+class TrainingBar:
+    """A rich progress bar on stderr; silent when stderr is no terminal or `UNBRAID_QUIET=1`."""
+
+    def __init__(self, config: Config, start: int) -> None:
+        self.total, self.start = config.training.steps, start
+        self.label = f"{config.objective.name} on {config.data.name}, seed {config.training.seed}"
+        self.visible = sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
+        self._bar: Any = None
+
+    def __enter__(self) -> "TrainingBar":
+        if self.visible:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, TextColumn("{task.fields[terms]}"), console=Console(stderr=True))
+            self._task = self._bar.add_task(self.label, total=self.total, completed=self.start, terms="")
+            self._bar.start()
+        return self
+
+    def advance(self) -> None:
+        """One step done."""
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def show(self, terms: Mapping[str, float], rate: float) -> None:
+        """Show the newest terms."""
+        if self._bar is not None:
+            text = "  ".join(f"{name} {value:.2f}" for name, value in terms.items())
+            self._bar.update(self._task, terms=f"{text}  {rate:,.0f} images/s")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,98 @@
+"""From what a user typed to a full config: a recipe's defaults, the data's defaults, then the overrides."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from unbraid.config import Choice, Config, Training
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError, unknown
+from unbraid.latents import Space
+from unbraid.models import CUSTOM
+from unbraid.networks import decoder as decoders
+from unbraid.networks import encoder as encoders
+from unbraid.networks import likelihood as likelihoods
+from unbraid.objectives import objective
+from unbraid.registry import Registry
+from unbraid.types import Shape
+
+SECTIONS = ("data", "encoder", "decoder", "likelihood")
+
+
+def configure(
+    recipe: str,
+    data: Choice,
+    dataset: FactorDataset,
+    overrides: Mapping[str, Any],
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+) -> Config:
+    """The config of a recipe on a data set.
+
+    Overrides are flat: an objective's settings and those of `Training` by name, `z` for the number of latents,
+    `network`, `encoder`, `decoder` and `likelihood` by name, and their own settings with a dot (`encoder.width=600`).
+    """
+    entry = objective[recipe]
+    given = {**entry.facts.get("defaults", {}), **overrides}
+    _refuse_unknown(recipe, given)
+    network = given.get("network")
+    encoder_name = given.get("encoder", network) or default_network(dataset.shape)
+    decoder_name = given.get("decoder", network) or default_network(dataset.shape)
+    likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
+    latents = {"z": {"kind": "normal", "size": given.get("z", 10)}}
+    Space.from_config(latents)
+    return Config(
+        objective=Choice(recipe, entry.resolve(_only(given, entry.settings))),
+        model=entry.facts.get("model", "vae"),
+        data=data,
+        encoder=_own(encoder) or _choice(encoders, encoder_name, _under(given, "encoder")),
+        decoder=_own(decoder) or _choice(decoders, decoder_name, _under(given, "decoder")),
+        likelihood=_choice(likelihoods, likelihood_name, _under(given, "likelihood")),
+        latents=latents,
+        training=Training.checked(_only(given, Training.fields())),
+    )
+
+
+def default_network(shape: Shape) -> str:
+    """A network that takes these observations."""
+    if len(shape) == 3 and shape[1] == shape[2] == 64:
+        return "conv-locatello"
+    if len(shape) == 3 and shape[1] == shape[2] and shape[1] in (28, 32):
+        return "conv-small"
+    return "mlp"
+
+
+def keys(recipe: str) -> list[str]:
+    """Every key that `configure` takes for a recipe, besides the dotted ones."""
+    return [*objective[recipe].settings, *Training.fields(), "z", "network", "encoder", "decoder", "likelihood"]
+
+
+def _refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
+    known = keys(recipe)
+    for key in given:
+        section = key.partition(".")[0]
+        if key not in known and not (section != key and section in SECTIONS):
+            raise unknown(f"setting of recipe '{recipe}'", key, [*known, *(f"{s}.…" for s in SECTIONS)])
+
+
+def _choice(registry: Registry[Any], name: Any, settings: Mapping[str, Any]) -> Choice:
+    if not isinstance(name, str):
+        raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
+    return Choice(name, registry[name].resolve(settings))
+
+
+def _own(module: nn.Module | None) -> Choice | None:
+    """How a config records a module that the user passed in: by its class and its size."""
+    if module is None:
+        return None
+    count = sum(p.numel() for p in module.parameters())
+    return Choice(CUSTOM, {"module": type(module).__qualname__, "parameters": count})
+
+
+def _only(given: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key in names}
+
+
+def _under(given: Mapping[str, Any], section: str) -> dict[str, Any]:
+    return {key[len(section) + 1 :]: value for key, value in given.items() if key.startswith(section + ".")}

@@ -1,0 +1,104 @@
+"""What travels between the layers: batches, outputs, terms, players.
+
+Everything that a compiled or stacked step touches is a plain tree of tensors. In a group of runs each tensor carries a
+leading member axis, written [member, batch, …]; one run is a group of one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
+
+from torch import Tensor
+
+Weight = Annotated[float | Tensor, "sweepable"]
+"""A number that may differ between members: a float in a config, a tensor [member] inside a stacked step."""
+
+Shape = tuple[int, ...]
+"""Shape of one observation: (channels, height, width) of an image or (features,) of a vector."""
+
+Noise = Mapping[str, Tensor]
+"""One named tensor per random draw of a step (see `unbraid.noise`)."""
+
+
+class Batch(NamedTuple):
+    """Observations by modality, with their positions in the data set.
+
+    A data set with one modality calls it `x`. `present` masks the modalities that a row really has; None means all.
+    """
+
+    x: dict[str, Tensor]
+    index: Tensor
+    present: dict[str, Tensor] | None = None
+
+
+class Output(NamedTuple):
+    """What a model's forward returns: tensors only; their meaning lies with the latent space and the likelihoods.
+
+    `posterior` and `prior` hold each latent block's flat parameters, `sample` its reparameterised draw, `decoded`
+    each modality's likelihood parameters by name.
+    """
+
+    posterior: dict[str, Tensor]
+    prior: dict[str, Tensor]
+    sample: dict[str, Tensor]
+    decoded: dict[str, dict[str, Tensor]]
+
+
+class Term(NamedTuple):
+    """One summand of a loss: its value (nats, mean over the batch, one per member) and its weight."""
+
+    value: Tensor
+    weight: Weight
+
+
+class Terms(Mapping[str, Term]):
+    """Ordered mapping from a term's name to value and weight; the loss is the weighted sum.
+
+    A weight of exactly 0.0 (a float, so the same for every member) logs a term without training on it.
+    """
+
+    def __init__(self, terms: Mapping[str, tuple[Tensor, Weight]] | None = None) -> None:
+        self._terms = {name: Term(value, weight) for name, (value, weight) in (terms or {}).items()}
+
+    def __getitem__(self, name: str) -> Term:
+        return self._terms[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._terms)
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def __or__(self, other: "Terms") -> "Terms":
+        return Terms({**self._terms, **other._terms})
+
+    @property
+    def loss(self) -> Tensor:
+        """Weighted sum of all terms, one value per member."""
+        parts = [
+            t.value * t.weight for t in self._terms.values() if not (isinstance(t.weight, float) and t.weight == 0.0)
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
+
+    @property
+    def logged(self) -> dict[str, Tensor]:
+        """Unweighted values, detached: what the history logs."""
+        return {name: term.value.detach() for name, term in self._terms.items()}
+
+
+@dataclass(frozen=True)
+class Player:
+    """One side of a training game: which parameters it moves, by which loss, how often.
+
+    `owns` are prefixes of parameter names. `loss` receives the shared forward's output, the batch and the objective's
+    context, and returns the player's terms; gradients are taken for its own parameters only.
+    """
+
+    name: str
+    owns: tuple[str, ...]
+    loss: Callable[..., Terms]
+    every: int = 1
+    optimizer: Mapping[str, Any] = field(default_factory=dict)

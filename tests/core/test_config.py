@@ -1,0 +1,107 @@
+"""Configs: stable ids, YAML both ways, key=value parsing."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unbraid.config import Choice, Config, Training, parse_overrides, parse_value
+from unbraid.errors import UsageError
+
+
+def make(**training):
+    return Config(
+        objective=Choice("beta-tcvae", {"alpha": 1.0, "beta": 6.0, "estimator": "stratified"}),
+        model="vae",
+        data=Choice("sprites", {"size": 64}),
+        encoder=Choice("mlp", {"hidden": (256, 256)}),
+        decoder=Choice("broadcast-pixel", {"channels": 64}),
+        likelihood=Choice("bernoulli", {}),
+        latents={"z": {"kind": "normal", "size": 10}},
+        training=Training(**training),
+    )
+
+
+@given(
+    st.integers(1, 10**6),
+    st.integers(1, 4096),
+    st.floats(1e-8, 1e3),
+    st.integers(0, 2**31),
+    st.none() | st.floats(1e-3, 10),
+)
+def test_yaml_round_trip(steps, batch, lr, seed, clip):
+    config = make(steps=steps, batch=batch, lr=lr, seed=seed, clip=clip)
+    again = Config.from_yaml(config.to_yaml())
+    assert again == config
+    assert again.run_id == config.run_id
+
+
+def test_id_is_pinned_and_equal_in_another_process():
+    config = make()
+    assert config.run_id == "beta-tcvae-sprites-s0-29ce98fc"
+    code = "import sys; from unbraid.config import Config; print(Config.from_yaml(sys.stdin.read()).run_id)"
+    made = subprocess.run(
+        [sys.executable, "-c", code], input=config.to_yaml(), capture_output=True, text=True, check=True
+    )
+    assert made.stdout.strip() == config.run_id
+
+
+def test_id_depends_on_every_setting_and_not_on_key_order():
+    ids = {make().run_id, make(lr=2e-3).run_id, make(seed=1).run_id, make(split=0.1).run_id}
+    assert len(ids) == 4
+    shuffled = dict(reversed(make().as_dict().items()))
+    assert Config.from_dict(shuffled).run_id == make().run_id
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": 2}, "has format 2, but this version reads format 1"),
+        ({"extra": 1}, "Unknown config section 'extra'"),
+        ({"training": {"stepz": 3}}, "Unknown training setting 'stepz'. Did you mean 'steps'"),
+        ({"training": {"steps": "many"}}, "steps must be a whole number"),
+    ],
+)
+def test_foreign_configs_are_refused(change, words):
+    with pytest.raises(UsageError, match=words):
+        Config.from_dict({**make().as_dict(), **change})
+
+
+def test_missing_section_is_named():
+    stored = make().as_dict()
+    del stored["decoder"]
+    with pytest.raises(UsageError, match="lacks decoder"):
+        Config.from_yaml(yaml.safe_dump(stored))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("6", 6), ("1e-3", 1e-3), (".5", 0.5), ("-2", -2), ("true", True), ("none", None), ("no", "no"),
+        ("mlp-chen", "mlp-chen"), ("[256,256]", (256, 256)), ("[]", ()), ("1_000", 1000),
+    ],
+)  # fmt: skip
+def test_values(text, value):
+    assert parse_value(text) == value
+    assert type(parse_value(text)) is type(value)
+
+
+def test_overrides():
+    assert parse_overrides(["beta=6", "data.size=32", "split=posX:0,1"]) == {
+        "beta": 6,
+        "data.size": 32,
+        "split": "posX:0,1",
+    }
+    with pytest.raises(UsageError, match="'beta' is not of the form key=value"):
+        parse_overrides(["beta"])
+    with pytest.raises(UsageError, match="'beta' is given twice"):
+        parse_overrides(["beta=1", "beta=2"])
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"batch": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"clip": -1.0}])
+def test_impossible_training_is_refused(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Training(**wrong)

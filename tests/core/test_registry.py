@@ -1,0 +1,80 @@
+"""Names, settings and types: wrong ones answer with what would have been right."""
+
+from typing import Literal
+
+import pytest
+
+from unbraid.errors import UsageError
+from unbraid.registry import Registry, coerce
+from unbraid.types import Weight
+
+
+@pytest.fixture
+def registry():
+    made = Registry("thing")
+
+    @made("alpha-beta", year=2018, reference="someone2018")
+    def alpha_beta(
+        first, *, rate: Weight = 1.0, size: int = 3, mode: Literal["a", "b"] = "a", hidden: tuple[int, ...] = (1,)
+    ):
+        """Summary line.
+
+        More.
+        """
+
+    return made
+
+
+def test_entry_knows_its_settings(registry):
+    entry = registry["alpha-beta"]
+    assert (entry.summary, entry.year, entry.reference) == ("Summary line.", 2018, "someone2018")
+    assert list(entry.settings) == ["rate", "size", "mode", "hidden"]
+    assert entry.sweepable == {"rate"}
+
+
+def test_resolve_fills_defaults_and_widens(registry):
+    resolved = registry["alpha-beta"].resolve({"rate": 2, "hidden": [4, 5]})
+    assert resolved == {"rate": 2.0, "size": 3, "mode": "a", "hidden": (4, 5)}
+    assert isinstance(resolved["rate"], float)
+
+
+def test_unknown_name_names_the_nearest_and_the_list(registry):
+    with pytest.raises(
+        UsageError, match=r"Unknown thing 'alfa-beta'\. Did you mean 'alpha-beta'\? Known: alpha-beta\."
+    ):
+        registry["alfa-beta"]
+
+
+def test_unknown_setting_names_the_nearest(registry):
+    with pytest.raises(UsageError, match=r"Did you mean 'size'\?.*hidden, mode, rate, size"):
+        registry["alpha-beta"].resolve({"sise": 3})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"size": 2.5}, "size must be a whole number, not 2.5"),
+        ({"size": True}, "size must be a whole number, not True"),
+        ({"rate": "fast"}, "rate must be a number, not 'fast'"),
+        ({"mode": "c"}, "mode must be one of a, b, not 'c'"),
+        ({"hidden": (1, "x")}, r"hidden\[1\] must be a whole number"),
+    ],
+)
+def test_wrong_types_are_told(registry, settings, words):
+    with pytest.raises(UsageError, match=words):
+        registry["alpha-beta"].resolve(settings)
+
+
+def test_optional_and_fixed_length():
+    assert coerce("x", None, float | None) is None
+    assert coerce("x", 1, float | None) == 1.0
+    with pytest.raises(UsageError, match="must have 2 entries, not 3"):
+        coerce("x", (1, 2, 3), tuple[int, int])
+
+
+def test_two_functions_cannot_share_a_name(registry):
+    with pytest.raises(UsageError, match="already a thing named 'alpha-beta'"):
+
+        @registry("alpha-beta")
+        def other():
+            """Other."""

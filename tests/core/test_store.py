@@ -1,0 +1,120 @@
+"""Run folders: whole files or none, one process at a time, damaged things named."""
+
+import json
+import multiprocessing
+
+import pytest
+import torch
+
+from tests.core.test_config import make
+from unbraid import atomic
+from unbraid.errors import RunError
+from unbraid.store import RunFolder, load_tensors
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path / "run", make())
+
+
+def test_config_survives(folder):
+    assert RunFolder.open(folder.path).config == make()
+
+
+def test_another_config_is_refused(folder):
+    with pytest.raises(RunError, match="holds a run with other settings"):
+        RunFolder.create(folder.path, make(seed=1))
+
+
+def test_what_is_no_run_is_named(tmp_path):
+    with pytest.raises(RunError, match="There is no run folder"):
+        RunFolder.open(tmp_path / "nothing")
+    with pytest.raises(RunError, match=r"is not a run: it has no config\.yaml"):
+        RunFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[1, 2", "just words", "format: 7"])
+def test_damaged_config_names_the_file(folder, text):
+    (folder.path / "config.yaml").write_text(text)
+    with pytest.raises(RunError, match=r"config\.yaml"):
+        _ = folder.config
+
+
+def test_lines_append_and_survive_a_half_written_one(folder):
+    folder.append("history", {"step": 1})
+    with (folder.path / "history.jsonl").open("a") as handle:
+        handle.write('{"step": 2, "lo')
+    assert [line["step"] for line in folder.lines("history")] == [1]
+    folder.append("history", {"step": 3})
+    assert [line["step"] for line in folder.lines("history")] == [1, 3]
+
+
+def test_history_is_cut_back(folder):
+    for step in (10, 20, 30):
+        folder.append("history", {"step": step})
+    folder.cut_history(20)
+    assert [line["step"] for line in folder.lines("history")] == [10, 20]
+
+
+def test_every_file_states_its_format(folder):
+    folder.append("scores", {"metric": "mig"})
+    folder.write_json("status", {"state": "running"})
+    folder.save_model({"a": torch.ones(2)})
+    assert folder.lines("scores")[0]["format"] == 1
+    assert json.loads((folder.path / "status.json").read_text())["format"] == 1
+    assert load_tensors(folder.model_path)[1]["format"] == "1"
+
+
+def test_checkpoints_keep_two_and_fall_back_from_a_damaged_one(folder):
+    for step in (1, 2, 3):
+        folder.save_checkpoint(step, {"x": torch.full((3,), float(step))})
+    assert [path.name for path in folder.checkpoints()] == ["step-000000002.safetensors", "step-000000003.safetensors"]
+    step, tensors = folder.latest_checkpoint()
+    assert step == 3
+    assert tensors["x"].tolist() == [3, 3, 3]
+    newest = folder.checkpoints()[-1]
+    newest.write_bytes(newest.read_bytes()[:40])
+    assert folder.latest_checkpoint()[0] == 2
+
+
+def test_strided_tensors_are_stored_by_value(folder):
+    weight = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    folder.save_model({"weight": weight})
+    assert torch.equal(folder.load_model()["weight"], weight)
+
+
+def test_unfinished_run_says_how_to_go_on(folder):
+    with pytest.raises(RunError, match="resume it with --resume"):
+        folder.load_model()
+
+
+def test_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.txt"
+    atomic.write_text(path, "old")
+    with pytest.raises(RuntimeError), atomic.replacing(path) as part:
+        part.write_text("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file.txt"]
+
+
+def _try_to_lock(path, queue):
+    try:
+        with RunFolder(path).locked():
+            queue.put("locked")
+    except RunError as error:
+        queue.put(str(error))
+
+
+def test_second_process_is_kept_out(folder):
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    with folder.locked():
+        process = context.Process(target=_try_to_lock, args=(folder.path, queue))
+        process.start()
+        assert "is in use by another process" in queue.get(timeout=30)
+        process.join()
+    process = context.Process(target=_try_to_lock, args=(folder.path, queue))
+    process.start()
+    assert queue.get(timeout=30) == "locked"
+    process.join()

@@ -1,0 +1,259 @@
+"""Folders, arrays and torch Datasets of the user's own."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from unbraid.data import from_array, from_dataset, from_folder, load
+from unbraid.errors import DataError, UsageError
+
+RANDOM = np.random.default_rng(0)
+
+
+def noise(*shape):
+    return RANDOM.integers(0, 256, shape, dtype=np.uint8)
+
+
+def everything(data):
+    return data.images(torch.arange(len(data))).numpy()
+
+
+# folders
+
+
+def test_grey_folder_in_path_order(tmp_path):
+    pictures = noise(3, 5, 7)
+    for name, picture in zip(("b.png", "a/z.PNG", "c.bmp"), pictures, strict=True):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("not a picture")
+    data = load("images", {"folder": str(tmp_path)})
+    assert data.shape == (1, 5, 7)
+    assert (data.pixels.stored[:, 0].numpy() == pictures[[1, 0, 2]]).all()
+    assert data.factors == ()
+
+
+def test_every_mode_becomes_the_same_red_and_grey(tmp_path):
+    red = Image.new("RGB", (4, 4), (200, 0, 0))
+    red.save(tmp_path / "0_rgb.png")
+    Image.new("RGBA", (4, 4), (200, 0, 0, 255)).save(tmp_path / "1_rgba.png")
+    red.convert("P", palette=Image.Palette.ADAPTIVE).save(tmp_path / "2_p.png")
+    red.convert("CMYK").save(tmp_path / "3_cmyk.tif")
+    Image.new("RGBA", (4, 4), (200, 0, 0, 0)).save(tmp_path / "4_clear.png")
+    Image.new("L", (4, 4), 100).save(tmp_path / "5_l.png")
+    Image.new("LA", (4, 4), (100, 255)).save(tmp_path / "6_la.png")
+    Image.fromarray(np.full((4, 4), 100 * 257, np.uint16)).save(tmp_path / "7_16.png")
+    Image.new("1", (4, 4), 1).save(tmp_path / "8_1.png")
+    Image.fromarray(np.full((4, 4), 100 / 255, np.float32)).save(tmp_path / "9_f.tif")
+    data = from_folder(tmp_path)
+    colours = [pixel.tolist() for pixel in data.pixels.stored[:, :, 2, 2]]
+    assert colours == [*([[200, 0, 0]] * 4), [255, 255, 255], *([[100] * 3] * 3), [255] * 3, [100] * 3]
+
+
+def test_grey_modes_alone_stay_grey(tmp_path):
+    Image.new("L", (4, 4), 100).save(tmp_path / "l.png")
+    Image.fromarray(np.full((4, 4), 65535, np.uint16)).save(tmp_path / "m.png")
+    Image.new("LA", (4, 4), (100, 0)).save(tmp_path / "n.png")
+    data = from_folder(tmp_path)
+    assert data.shape == (1, 4, 4)
+    assert data.pixels.stored[:, 0, 0, 0].tolist() == [100, 255, 255]
+
+
+def test_size_takes_the_middle_and_averages(tmp_path):
+    wide = np.zeros((4, 8), np.uint8)
+    wide[:, 2:4], wide[:, 4:6] = 100, 200
+    Image.fromarray(wide).save(tmp_path / "a.png")
+    Image.fromarray(np.full((2, 2), 7, np.uint8)).save(tmp_path / "b.png")
+    data = load("images", {"folder": tmp_path, "size": 2})
+    assert data.pixels.stored[:, 0].tolist() == [[[100, 200]] * 2, [[7, 7]] * 2]
+
+
+def test_camera_orientation_is_applied(tmp_path):
+    picture = Image.fromarray(noise(4, 6))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "turned.png", exif=exif)
+    assert from_folder(tmp_path).shape == (1, 6, 4)
+
+
+def test_folder_errors_name_the_files(tmp_path):
+    with pytest.raises(DataError, match="nowhere is not a folder"):
+        from_folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="holds no pictures"):
+        from_folder(tmp_path)
+    with pytest.raises(UsageError, match=r"needs folder=…"):
+        load("images")
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    Image.new("L", (4, 5)).save(tmp_path / "b.png")
+    with pytest.raises(DataError, match=r"a\.png is 4 x 4 pixels and .*b\.png is 4 x 5; give size=…"):
+        from_folder(tmp_path)
+    with pytest.raises(UsageError, match="size must be at least 1, not 0"):
+        from_folder(tmp_path, size=0)
+    (tmp_path / "b.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"b\.png is not a readable picture"):
+        from_folder(tmp_path)
+    Image.fromarray(noise(64, 64)).save(tmp_path / "b.png")
+    whole = (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"b\.png is not a readable picture"):
+        from_folder(tmp_path, size=4)
+    Image.fromarray(np.full((4, 4), 7.5, np.float32)).save(tmp_path / "b.tif")
+    (tmp_path / "b.png").unlink()
+    with pytest.raises(DataError, match=r"b\.tif is not a readable picture .its float pixels lie outside"):
+        from_folder(tmp_path)
+
+
+# arrays
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+def test_array_layouts_agree(kind):
+    images = noise(6, 3, 8, 9)
+    first, last = from_array(kind(images)), from_array(kind(np.ascontiguousarray(images.transpose(0, 2, 3, 1))))
+    assert first.shape == (3, 8, 9)
+    assert first.content_hash() == last.content_hash()
+    assert from_array(kind(images[:, 0].copy())).shape == (1, 8, 9)
+    assert (everything(first) == images.astype(np.float32) / 255).all()
+
+
+def test_floats_that_are_bytes_are_stored_as_bytes():
+    images = noise(6, 1, 8, 8)
+    data = from_array(images.astype(np.float32) / 255)
+    assert data.pixels.stored.dtype == torch.uint8
+    assert data.content_hash() == from_array(images).content_hash()
+
+
+def test_other_floats_are_kept():
+    images = RANDOM.random((6, 1, 8, 8))
+    data = from_array(images)
+    assert data.pixels.stored.dtype == torch.float32
+    assert np.allclose(everything(data), images)
+
+
+def test_truth_values_are_stored_as_bits():
+    images = RANDOM.random((6, 5, 5)) < 0.5
+    data = from_array(images)
+    assert data.pixels.bits
+    assert (everything(data)[:, 0] == images).all()
+
+
+def test_vectors_may_have_any_size():
+    vectors = RANDOM.normal(0, 50, (7, 4))
+    data = from_array(vectors)
+    assert data.shape == (4,)
+    assert np.allclose(everything(data), vectors)
+    assert from_array([[1.0, 2.0], [3.0, 4.0]]).shape == (2,)
+    assert from_array(vectors.astype(">f4")).content_hash() == data.content_hash()
+
+
+def test_later_changes_of_the_array_stay_out():
+    images = noise(2, 4, 4)
+    data = from_array(images)
+    images[:] = 0
+    assert data.pixels.stored.sum() > 0
+
+
+def test_factors_of_an_array():
+    table = np.array([[0, 2], [1, 0], [1, 1]])
+    data = from_array(noise(3, 4, 4), factors=table, factor_names=["left", "right"])
+    assert (data.factor_names, data.sizes) == (("left", "right"), (2, 3))
+    assert data.table.tolist() == table.tolist()
+    assert from_array(noise(3, 4, 4), factors=torch.tensor([0, 1, 0])).factor_names == ("factor 0",)
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.array([[0.5, np.nan], [0, 1]]), "NaN or infinite values, first in row 0"),
+        (torch.tensor([[[0.0]], [[float("inf")]]]), "NaN or infinite values, first in row 1"),
+        (np.full((2, 4, 4), 200.0), r"floats from 200 to 200; images must lie in \[0, 1\]"),
+        (np.full((2, 4, 4), -1.0), r"floats from -1 to -1; images must lie in \[0, 1\]"),
+        (np.zeros((2, 4, 4), np.int64), r"holds torch\.int64; use uint8"),
+        (np.zeros((2, 4, 4), np.complex64), "dtype complex64; numbers are needed"),
+        (np.array([["a", "b"]]), "dtype <U1; numbers are needed"),
+        (np.array([[None, 1]], object), "dtype object; numbers are needed"),
+        ([[1.0, 2.0], [3.0]], "its rows differ in shape"),
+        (np.zeros(5), r"has shape \(5,\); \[n, d\]"),
+        (np.zeros((2, 3, 4, 5, 6)), r"has shape \(2, 3, 4, 5, 6\)"),
+        (np.zeros((0, 4, 4), np.uint8), "is empty: its shape is"),
+        (np.zeros((2, 0), np.float32), "is empty: its shape is"),
+        (np.zeros((2, 3, 8, 3), np.uint8), r"say where its channels are with channels='first'"),
+        (np.zeros((2, 8, 8, 8), np.uint8), r"say where its channels are"),
+    ],
+)
+def test_array_errors(array, reason):
+    with pytest.raises(DataError, match=rf"^mine .*{reason}"):
+        from_array(array, name="mine")
+
+
+def test_said_channels_are_believed():
+    images = noise(2, 3, 8, 3)
+    assert from_array(images, channels="first").shape == (3, 8, 3)
+    assert from_array(images, channels="last").shape == (3, 3, 8)
+
+
+@pytest.mark.parametrize(
+    ("factors", "reason"),
+    [
+        (np.zeros(2, int), r"factors have shape \(2, 1\), expected \(3, factors\)"),
+        (np.array([0, -1, 2]), "factors must be whole numbers from 0"),
+        (np.array([0.5, 1, 2]), "factors must be whole numbers from 0"),
+    ],
+)
+def test_factor_errors(factors, reason):
+    with pytest.raises(DataError, match=reason):
+        from_array(noise(3, 4, 4), factors=factors)
+
+
+def test_wrong_number_of_factor_names():
+    with pytest.raises(UsageError, match="2 factor names for 1 factors"):
+        from_array(noise(3, 4, 4), factors=np.arange(3), factor_names=["a", "b"])
+
+
+# torch Datasets
+
+
+class Pictures(Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return (torch.full((1, 4, 4), k / 255) for k in range(3))
+
+
+def test_dataset_of_tensors_with_labels():
+    images, labels = torch.from_numpy(noise(5, 3, 6, 6)), torch.tensor([4, 0, 1, 1, 2])
+    data = from_dataset(TensorDataset(images, labels))
+    assert (data.factor_names, data.sizes, data.table[:, 0].tolist()) == (("label",), (5,), labels.tolist())
+    assert torch.equal(data.pixels.stored, images)
+
+
+def test_dataset_of_pictures_and_stream():
+    pictures = noise(3, 6, 5, 3)
+    data = from_dataset(Pictures([(Image.fromarray(p), {"any": "thing"}) for p in pictures]))
+    assert data.factors == ()
+    assert (data.pixels.stored.numpy() == pictures.transpose(0, 3, 1, 2)).all()
+    assert from_dataset(Pictures(list(pictures))).content_hash() == data.content_hash()
+    assert from_dataset(Stream()).pixels.stored[:, 0, 0, 0].tolist() == [0, 1, 2]
+    assert from_dataset(Pictures([torch.zeros(3), torch.ones(3)])).shape == (3,)
+
+
+def test_dataset_errors():
+    with pytest.raises(DataError, match="dataset is empty"):
+        from_dataset(Pictures([]))
+    with pytest.raises(DataError, match=r"item 1 is \(1, 4, 5\), item 0 is \(1, 4, 4\)"):
+        from_dataset(Pictures([torch.zeros(1, 4, 4), torch.zeros(1, 4, 5)]))
+    with pytest.raises(UsageError, match="int is neither"):
+        from_dataset(3)
+    with pytest.raises(DataError, match=r"item 0 of dataset has dtype"):
+        from_dataset(Pictures(["a word"]))

@@ -1,0 +1,109 @@
+"""Traversals move one coordinate and nothing else; tiles lie where they should."""
+
+import numpy as np
+import pytest
+import torch
+
+from unbraid.errors import UsageError
+from unbraid.report import traversal, traverse
+from unbraid.report.latent_factor import active_latents, conditional, latent_factor
+from unbraid.report.pictures import as_bytes, enlargement, pitch, tiled
+from unbraid.report.traversals import coordinate_kl, decode
+
+
+def recorded(evaluation, monkeypatch):
+    """Codes that the decoder was asked for."""
+    asked, original = [], evaluation.model.decode
+    monkeypatch.setattr(evaluation.model, "decode", lambda code: (asked.append(code), original(code))[1])
+    return asked
+
+
+@pytest.mark.parametrize("by", ["range", "quantiles"])
+@pytest.mark.parametrize("base", [None, -1, 5])
+def test_a_traversal_varies_one_coordinate(evaluation, monkeypatch, by, base):
+    asked = recorded(evaluation, monkeypatch)
+    made = traverse(evaluation, by=by, base=base, columns=5)
+    codes = torch.cat(asked).unflatten(0, (3, 5))
+    start = {None: evaluation.means[evaluation.choose(1)[0]], -1: torch.zeros(3), 5: evaluation.means[5]}[base]
+    for row, latent in enumerate(made.latents):
+        others = [j for j in range(3) if j != latent]
+        assert torch.equal(codes[row, :, latent], made.values[row])
+        assert torch.equal(codes[row][:, others], start[others].expand(5, -1))
+        assert (made.values[row].diff() > 0).all()
+    if by == "range":
+        assert made.values[0].tolist() == [-2, -1, 0, 1, 2]
+
+
+def test_rows_are_ordered_by_kl_and_show_the_decoder(evaluation):
+    made = traverse(evaluation, columns=3)
+    kl = coordinate_kl(evaluation)
+    assert list(made.kl) == sorted(kl.tolist(), reverse=True)
+    assert made.names == tuple(f"z{j}" for j in made.latents)
+    code = evaluation.means[evaluation.choose(1)[0]].clone()
+    code[made.latents[1]] = 2.0
+    assert torch.allclose(made.images[1, 2], decode(evaluation, code[None])[0], atol=1e-6)
+
+
+def test_chosen_latents_keep_their_order(evaluation):
+    assert traverse(evaluation, latents=["z2", "z0"]).latents == (2, 0)
+
+
+def test_the_picture_has_the_right_size(evaluation):
+    picture = traversal(evaluation, columns=4)
+    down, right = pitch(8, 8, enlargement(8))
+    assert picture.mode == "RGB"
+    assert picture.height >= 3 * down
+    assert picture.width > 4 * right
+    assert enlargement(8) == 8
+    assert enlargement(64) == enlargement(100) == 1
+
+
+def test_bad_requests_are_answered(evaluation):
+    for request, words in [
+        ({"columns": 1}, "2 columns"),
+        ({"span": 0.0}, "span"),
+        ({"base": 99}, "row from 0 to 23"),
+        ({"latents": ["z9"]}, "no latent 'z9'"),
+    ]:
+        with pytest.raises(UsageError, match=words):
+            traversal(evaluation, **request)
+    with pytest.raises(UsageError, match="Only images"):
+        tiled(torch.zeros(2, 2, 5))
+
+
+def test_tiles_lie_where_they_should():
+    images = torch.zeros(2, 3, 1, 4, 5)
+    images[1, 2, 0, 0, 1] = 1
+    picture = np.asarray(tiled(images, scale=2))
+    down, right = pitch(4, 5, 2)
+    assert picture.shape == (2 * down - 2, 3 * right - 2, 4)
+    on = np.argwhere((picture[..., 0] == 255) & (picture[..., 3] == 255))
+    assert on.min(0).tolist() == [down, 2 * right + 2]
+    assert on.max(0).tolist() == [down + 1, 2 * right + 3]
+    assert (picture[8, :, 3] == 0).all()  # the separator is clear
+
+
+def test_colours_and_odd_channels():
+    red = torch.zeros(3, 1, 1)
+    red[0] = 2.0
+    assert as_bytes(red).tolist() == [[[255, 0, 0]]]
+    assert as_bytes(torch.tensor([0.0, 1.0])[:, None, None]).tolist() == [[[128, 128, 128]]]
+
+
+def test_conditional_means_and_spreads():
+    codes, labels = torch.randn(50, 2), torch.randint(0, 3, (50,))
+    stats = conditional(codes, labels, 4)
+    for value in range(3):
+        rows = codes[labels == value].double().numpy()
+        np.testing.assert_allclose(stats.mean[value], rows.mean(0), atol=1e-9)
+        np.testing.assert_allclose(stats.std[value], rows.std(0), atol=1e-6)
+    assert np.isnan(stats.mean[3]).all()
+
+
+def test_latent_factor_chart(evaluation):
+    chart = latent_factor(evaluation)
+    assert chart.startswith("<svg") and chart.rstrip().endswith("</svg>")
+    for latent in active_latents(evaluation):
+        assert evaluation.code_names[latent] in chart
+    assert "position" in chart and "disc" in chart
+    assert "currentColor" in chart and "#010203" not in chart

@@ -1,0 +1,264 @@
+"""The loop: resumes exactly, stops at divergence, stops on request, trains players apart."""
+
+import math
+import os
+import signal
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from unbraid.config import Choice
+from unbraid.data import load
+from unbraid.errors import DivergedError, UsageError
+from unbraid.objectives import Objective, objective
+from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.store import RunFolder, load_tensors
+from unbraid.training import Cadence, Interrupted, configure, train
+from unbraid.training.loop import prepare
+from unbraid.training.optim import clip_by_norm
+from unbraid.types import Player, Terms
+
+SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
+
+
+@pytest.fixture(scope="module")
+def sprites():
+    return load("sprites-small")
+
+
+def config_of(sprites, recipe="beta-tcvae", **overrides):
+    return configure(recipe, Choice("sprites-small", {}), sprites, {**SMALL, **overrides})
+
+
+def weights_of(folder):
+    return load_tensors(folder.model_path)[0]
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def trained(tmp_path, config, sprites, name="run", **cadence):
+    folder = RunFolder.create(tmp_path / name, config)
+    train(folder, config, sprites, Cadence(**cadence) if cadence else None)
+    return folder
+
+
+def test_loss_falls_and_history_adds_up(tmp_path, sprites):
+    folder = trained(tmp_path, config_of(sprites, steps=200, lr=3e-3), sprites)
+    history = folder.lines("history")
+    assert history[-1]["step"] == 200
+    assert history[-1]["loss"] < 0.6 * history[0]["loss"]
+    for line in history:
+        closed = line["reconstruction"] + line["kl"] + 5 * line["tc"]  # beta = 6: the closed-form KL holds one of them
+        assert line["loss"] == pytest.approx(closed, rel=1e-5)
+    assert folder.finished
+    assert folder.checkpoints() == []
+
+
+def test_sampled_form_weighs_every_term(tmp_path, sprites):
+    config = config_of(sprites, kl="sampled", alpha=0.5, beta=3.0, gamma=2.0)
+    line = trained(tmp_path, config, sprites).lines("history")[-1]
+    assert line["loss"] == pytest.approx(
+        line["reconstruction"] + 0.5 * line["mi"] + 3 * line["tc"] + 2 * line["dimension"], rel=1e-5
+    )
+
+
+def test_same_seed_same_weights_and_other_seed_other_weights(tmp_path, sprites):
+    one = trained(tmp_path, config_of(sprites), sprites, "one")
+    two = trained(tmp_path, config_of(sprites), sprites, "two", log_steps=7, checkpoint_steps=9)
+    other = trained(tmp_path, config_of(sprites, seed=1), sprites, "other")
+    assert_same(weights_of(one), weights_of(two))
+    name = "model.encoder.1.0.weight"
+    assert not torch.equal(weights_of(one)[name], weights_of(other)[name])
+
+
+def interrupted_at(step, state_advance):
+    """`State.advance` that asks the process to stop, as Ctrl-C does, during `step`."""
+
+    def advance(self):
+        state_advance(self)
+        if self.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return advance
+
+
+@pytest.mark.parametrize("network", ["mlp", "batchnorm"])
+def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprites, monkeypatch, network):
+    config = config_of(sprites)
+    own = {} if network == "mlp" else {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1024), nn.Linear(1024, 6))}
+    fresh = {key: module.state_dict() for key, module in own.items()}
+    fresh = {key: {n: t.clone() for n, t in state.items()} for key, state in fresh.items()}
+    config = configure("beta-tcvae", Choice("sprites-small", {}), sprites, {**SMALL}, **own) if own else config
+    whole, broken = (RunFolder.create(tmp_path / name, config) for name in ("whole", "broken"))
+    train(whole, config, sprites, Cadence(log_steps=8), **own)
+    for key, module in own.items():
+        module.load_state_dict(fresh[key])
+    with monkeypatch.context() as patch:
+        from unbraid.training.state import State
+
+        patch.setattr(State, "advance", interrupted_at(21, State.advance))
+        with pytest.raises(Interrupted, match="Stopped at step 21; continue with --resume"):
+            train(broken, config, sprites, Cadence(log_steps=8), **own)
+    assert broken.read_json("status")["state"] == "interrupted"
+    assert not broken.finished
+    train(broken, config, sprites, Cadence(log_steps=8), **own)
+    assert_same(weights_of(whole), weights_of(broken))
+
+    def told(folder):
+        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.lines("history")]
+
+    assert told(whole) == told(broken)
+
+
+def test_training_in_a_thread_needs_no_signals(tmp_path, sprites):
+    failures = []
+
+    def work():
+        try:
+            trained(tmp_path, config_of(sprites, steps=3), sprites)
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert failures == []
+
+
+def test_divergence_names_step_term_and_checkpoint(tmp_path, sprites, monkeypatch):
+    from unbraid.training.state import State
+
+    advance = State.advance
+
+    def poisoned(self):
+        if self.step == 17:
+            with torch.no_grad():
+                next(iter(self.group.parameters.values())).fill_(math.nan)
+        advance(self)
+
+    monkeypatch.setattr(State, "advance", poisoned)
+    config = config_of(sprites)
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(DivergedError, match=r"diverged at step 17: loss .*last good checkpoint is at step 15"):
+        train(folder, config, sprites, Cadence(log_steps=10, checkpoint_steps=5))
+    assert folder.read_json("status") == {"format": 1, "state": "diverged", "step": 17, "term": "loss"}
+    assert all(t.isfinite().all() for t in folder.latest_checkpoint()[1].values() if t.is_floating_point())
+
+
+def test_an_absurd_rate_diverges_with_a_sentence(tmp_path, sprites):
+    config = config_of(sprites, lr=1e4, steps=300)
+    with pytest.raises(DivergedError, match=r"There is no checkpoint yet. Try a smaller lr, or clip=1\."):
+        trained(tmp_path, config, sprites)
+
+
+def test_batch_larger_than_the_data_is_refused(tmp_path, sprites):
+    with pytest.raises(UsageError, match="batch=2000 is more than the 1536 images"):
+        trained(tmp_path, config_of(sprites, batch=2000), sprites)
+
+
+def test_clipping_bounds_each_member_by_itself():
+    gradients = [torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[[4.0]], [[0.4]]])]
+    clip_by_norm(gradients, 1.0)
+    norms = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+    assert norms.tolist() == pytest.approx([1.0, 0.5], abs=1e-5)
+
+
+def test_fused_adam_with_channels_last_equals_the_plain_one():
+    """The fused update walks raw memory; a gradient in another layout would silently move the wrong weights."""
+    images = load("sprites-small")
+    config = configure(
+        "vae", Choice("sprites-small", {}), images, {"network": "conv-small", "z": 3, "batch": 16, "steps": 3}
+    )
+    state, reference = prepare(config, images), prepare(config, images)
+    plain = [p.detach().clone().contiguous().requires_grad_() for p in reference.group.parameters.values()]
+    adam = torch.optim.Adam(plain, lr=config.training.lr, fused=False, foreach=False)
+    for _ in range(3):
+        for mine, theirs in zip(plain, reference.group.parameters.values(), strict=True):
+            theirs.data.copy_(mine.data)
+        reference.players[0].adam.step = lambda: None
+        reference.advance()
+        for mine, theirs in zip(plain, reference.group.parameters.values(), strict=True):
+            mine.grad = theirs.grad.contiguous()
+        adam.step()
+        state.advance()
+    for mine, theirs in zip(state.group.parameters.values(), plain, strict=True):
+        torch.testing.assert_close(mine.detach(), theirs.detach(), rtol=1e-4, atol=1e-6)
+
+
+class TwoPlayers(Objective):
+    """A VAE whose codes a critic tries to tell from noise."""
+
+    def __init__(self, *, weight: float = 1.0) -> None:
+        self.weight = weight
+
+    def networks(self, space):
+        return {"critic": nn.Linear(space.width, 1)}
+
+    def players(self):
+        return [
+            Player("model", ("model.",), self.model_loss),
+            Player(
+                "critic", ("objective.critic",), self.critic_loss, every=2, optimizer={"lr": 1e-2, "betas": (0.5, 0.9)}
+            ),
+        ]
+
+    def model_loss(self, out, batch, context):
+        fooled = context.apply("critic", out.sample["z"]).mean((-1, -2))
+        return Terms(
+            {
+                "reconstruction": (reconstruction(out, batch, context), 1.0),
+                "kl": (closed_form_kl(out, context.space), 1.0),
+                "fooled": (fooled, self.weight),
+            }
+        )
+
+    def critic_loss(self, out, batch, context):
+        value = context.apply("critic", out.sample["z"].detach()).sigmoid().mean((-1, -2))
+        return Terms({"caught": (value, 1.0)})
+
+
+@pytest.fixture
+def two_players():
+    objective("two-players")(TwoPlayers)
+    yield
+    objective.remove("two-players")
+
+
+def test_players_move_only_their_own_parameters(sprites, two_players):
+    state = prepare(config_of(sprites, "two-players"), sprites)
+    critic, model = "objective.critic.weight", "model.encoder.1.0.weight"
+
+    def moved():
+        before = {name: state.group.parameters[name].detach().clone() for name in (critic, model)}
+        state.advance()
+        return {name: not torch.equal(before[name], state.group.parameters[name]) for name in before}
+
+    assert moved() == {critic: True, model: True}
+    assert moved() == {critic: False, model: True}
+    assert list(state.line()[0]) == ["loss", "reconstruction", "kl", "fooled", "critic/loss", "critic/caught"]
+
+
+def test_players_resume_exactly(tmp_path, sprites, two_players, monkeypatch):
+    config = config_of(sprites, "two-players")
+    whole = trained(tmp_path, config, sprites, "whole")
+    broken = RunFolder.create(tmp_path / "broken", config)
+    with monkeypatch.context() as patch:
+        from unbraid.training.state import State
+
+        patch.setattr(State, "advance", interrupted_at(13, State.advance))
+        with pytest.raises(Interrupted):
+            train(broken, config, sprites)
+    train(broken, config, sprites)
+    assert_same(weights_of(whole), weights_of(broken))
+
+
+def test_bf16_trains_close_to_f32(tmp_path, sprites):
+    wide = trained(tmp_path, config_of(sprites, steps=100), sprites, "f32").lines("history")[-1]
+    narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").lines("history")[-1]
+    assert narrow["loss"] == pytest.approx(wide["loss"], rel=0.05)
+    assert narrow["loss"] != wide["loss"]
