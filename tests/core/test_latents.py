@@ -40,7 +40,7 @@ def test_pairwise_is_every_pair(made):
     pairs = made.pairwise(parameters, value)
     for i in range(4):
         for j in range(4):
-            torch.testing.assert_close(pairs[i, j], made.log_density(parameters[j], value[i]))
+            torch.testing.assert_close(pairs[i, :, j], made.log_density(parameters[j], value[i]))
 
 
 def test_kl_is_zero_against_itself_and_positive_otherwise(made):

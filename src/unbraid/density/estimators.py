@@ -30,8 +30,8 @@ from torch.utils.checkpoint import checkpoint
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space
 
-CHUNK_ELEMENTS = 2**24
-"""Numbers held at once in the pairwise tensor [..., i, chunk, leaves]."""
+CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
+"""Numbers held at once in the pairwise tensor [..., i, leaves, chunk]: what fits a CPU's cache, or fills a GPU."""
 
 
 class Weighting(NamedTuple):
@@ -130,15 +130,17 @@ def _aggregate(
     rows = next(iter(sample.values()))
     total = first.shape[-2]
     per_component = math.prod(rows.shape[:-1]) * space.leaves
-    chunk = max(1, min(total, CHUNK_ELEMENTS // max(per_component, 1)))
+    chunk = max(1, min(total, CHUNK_ELEMENTS.get(first.device.type, 2**24) // max(per_component, 1)))
     names = list(posterior)
 
     def piece(columns: Tensor, *tensors: Tensor) -> Tensor:
         parameters = dict(zip(names, tensors[: len(names)], strict=True))
         values = dict(zip(names, tensors[len(names) :], strict=True))
-        pairs = space.pairwise(parameters, values)  # [..., i, chunk, leaves]
-        pairs = torch.cat([*(pairs[..., group].sum(-1, keepdim=True) for group in groups), pairs], dim=-1)
-        return (pairs + log_weights(columns)[..., None]).logsumexp(dim=-2)
+        pairs = space.pairwise(parameters, values)  # [..., i, leaves, chunk]
+        weights = log_weights(columns)
+        sums = (pairs.sum(-2) if len(group) == space.leaves else pairs[..., group, :].sum(-2) for group in groups)
+        grouped = [(summed + weights).logsumexp(dim=-1, keepdim=True) for summed in sums]
+        return torch.cat([*grouped, (pairs + weights[:, None]).logsumexp(dim=-1)], dim=-1)
 
     values = [sample[name] for name in names]
     running: Tensor | None = None

@@ -59,8 +59,11 @@ class Block(ABC):
         """Parameters [1, parameters] of the standard prior."""
 
     def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """Log density of every value [..., i, width] under every posterior [..., j, :], as [..., i, j, leaves]."""
-        return self.log_density(parameters.unsqueeze(-3), value.unsqueeze(-2))
+        """Log density of every value [..., i, width] under every posterior [..., j, :], as [..., i, leaves, j].
+
+        Components come last because estimators reduce over them, and a reduction over adjacent numbers is the fast one.
+        """
+        return self.log_density(parameters.unsqueeze(-3), value.unsqueeze(-2)).transpose(-1, -2)
 
 
 @block("normal")
@@ -89,6 +92,12 @@ class Normal(Block):
         mean, log_variance = parameters.chunk(2, dim=-1)
         constant = log_variance + math.log(2 * math.pi)
         return -0.5 * (constant + (value - mean).square() * (-log_variance).exp())
+
+    def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
+        """The same density, laid out for the estimators from the start."""
+        mean, log_variance = parameters.transpose(-1, -2).unsqueeze(-3).chunk(2, dim=-2)  # [..., 1, leaves, j]
+        standard = (value.unsqueeze(-1) - mean) * (-0.5 * log_variance).exp()
+        return torch.add(-0.5 * (log_variance + math.log(2 * math.pi)), standard.square(), alpha=-0.5)
 
     def kl(self, posterior: Tensor, prior: Tensor) -> Tensor:
         """1/2 [s^2/t^2 + (m - n)^2/t^2 - 1 - log s^2/t^2] for N(m, s^2) against N(n, t^2)."""

@@ -87,8 +87,9 @@ class Space:
         return torch.cat([b.log_density(parameters[n], values[n]) for n, b in self.blocks.items()], dim=-1)
 
     def pairwise(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
-        """Log density of every value i under every posterior j [..., i, j, leaves]."""
-        return torch.cat([b.pairwise(parameters[n], values[n]) for n, b in self.blocks.items()], dim=-1)
+        """Log density of every value i under every posterior j [..., i, leaves, j]."""
+        parts = [b.pairwise(parameters[n], values[n]) for n, b in self.blocks.items()]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
     def kl(self, posterior: Mapping[str, Tensor], prior: Mapping[str, Tensor]) -> Tensor:
         """Closed-form KL of each leaf [..., leaves]."""

@@ -17,6 +17,7 @@ from unbraid.store import RunFolder
 from unbraid.training.environment import environment
 from unbraid.training.group import Group, System
 from unbraid.training.interrupt import stoppable
+from unbraid.training.memory import keep_freed_memory
 from unbraid.training.progress import TrainingBar
 from unbraid.training.state import State
 
@@ -89,6 +90,7 @@ def prepare(
         torch.manual_seed(config.training.seed + 1)
         system = System(model, objective.networks(model.space))
     if dataset.device.type == "cpu":
+        keep_freed_memory()
         system.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
     group = Group([system], dataset.device, config.training.precision)
     rows = split(dataset, config.training.split).train

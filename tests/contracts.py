@@ -1,0 +1,167 @@
+"""What every registered objective, network, data set and metric promises.
+
+Tests run these over the registries, so a new entry is covered by its decorator alone; test_documents.py runs them over
+the examples of CONTRIBUTING.md.
+"""
+
+import functools
+import inspect
+import math
+import tempfile
+from pathlib import Path
+
+import torch
+from torch.func import functional_call, stack_module_state, vmap
+
+from unbraid import api
+from unbraid.data import FactorDataset, dataset, load
+from unbraid.errors import UsageError
+from unbraid.metrics import Evaluation, Score, evaluate, metric
+from unbraid.models import VAE
+from unbraid.networks import decoder, encoder
+from unbraid.objectives import objective
+from unbraid.store import load_tensors
+from unbraid.training import Cadence, Interrupted
+from unbraid.training.loop import prepare
+from unbraid.training.state import State
+
+SHAPES = [(1, 64, 64), (3, 64, 64), (1, 28, 28), (1, 32, 32), (3, 32, 32), (7,)]
+OUTPUTS = {"z.mean": 4, "z.log_variance": 4}
+SMALL_DATA = {"sprites": {"positions": 2, "orientations": 3}}
+SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 24}
+
+
+@functools.cache
+def trained(recipe: str) -> api.Run:
+    """One small run per recipe, shared by all checks."""
+    folder = tempfile.mkdtemp(prefix="unbraid-contract-")
+    return api.train(recipe, data="sprites-small", root=folder, cadence=Cadence(log_steps=4), device="cpu", **SMALL_RUN)
+
+
+def check_objective(name: str) -> None:
+    """Explains itself, trains to finite terms, moves every parameter, loads equal and resumes equal."""
+    entry = objective[name]
+    assert entry.summary.endswith(".")
+    assert inspect.signature(entry.make)
+    run = trained(name)
+    numbers = [v for line in run.history for v in line.values()]
+    assert len(run.history) >= 6
+    assert all(math.isfinite(v) for v in numbers)
+    _check_gradients(name, run)
+    _check_reloads(run)
+    _check_resumes(name, run)
+
+
+def _check_gradients(name: str, run: api.Run) -> None:
+    state = prepare(run.config, run.dataset)
+    before = {n: p.detach().clone() for n, p in state.group.parameters.items()}
+    for _ in range(max(player.every for player in state.objective.players())):
+        state.advance()
+    unmoved = [n for n, p in state.group.parameters.items() if torch.equal(before[n], p)]
+    assert unmoved == [], f"{name} gives no gradient to {unmoved}"
+
+
+def _check_reloads(run: api.Run) -> None:
+    again = api.load(run.path, device="cpu")
+    images = run.dataset.images(torch.arange(5))
+    assert torch.equal(again.encode(images), run.encode(images))
+    assert again.config.run_id == run.config.run_id
+
+
+def _check_resumes(name: str, run: api.Run) -> None:
+    """Stop in the middle, as Ctrl-C does, and go on: the same weights."""
+    advance = State.advance
+
+    def stopping(self: State) -> None:
+        advance(self)
+        if self.step == 11:
+            raise Interrupted("stop here")
+
+    folder = Path(tempfile.mkdtemp(prefix="unbraid-resume-"))
+    again = {**SMALL_RUN, "data": "sprites-small", "root": folder, "device": "cpu"}
+    try:
+        State.advance = stopping  # type: ignore[method-assign]
+        api.train(name, cadence=Cadence(checkpoint_steps=5), **again)
+    except Interrupted:
+        pass
+    finally:
+        State.advance = advance  # type: ignore[method-assign]
+    resumed = api.train(name, **again)
+    expected, made = (load_tensors(r.folder.model_path)[0] for r in (run, resumed))
+    assert all(torch.equal(expected[n], made[n]) for n in expected)
+
+
+def build(side: str, name: str, shape: tuple[int, ...]) -> torch.nn.Module:
+    entry = (encoder if side == "encoder" else decoder)[name]
+    arguments = (shape, OUTPUTS) if side == "encoder" else (8, shape)
+    return entry.make(*arguments, **entry.resolve({}))
+
+
+def check_network(side: str, name: str) -> None:
+    """Takes some common shape, names itself where it refuses one, trains everywhere, stacks."""
+    assert (encoder if side == "encoder" else decoder)[name].summary.endswith(".")
+    made = {}
+    for shape in SHAPES:
+        try:
+            made[shape] = build(side, name, shape)
+        except UsageError as error:
+            assert name in str(error)
+            assert str(shape) in str(error)
+    assert made, f"{side} '{name}' takes none of {SHAPES}"
+    for shape, module in made.items():
+        given, wanted = (shape, (8,)) if side == "encoder" else ((8,), shape)
+        assert module(torch.rand(3, *given)).shape == (3, *wanted)
+    shape, module = next(iter(made.items()))
+    x = torch.randn(2, 4, *(shape if side == "encoder" else (8,)), dtype=torch.float64)
+    module(x[0].float()).square().mean().backward()
+    assert all(p.grad is not None for p in module.parameters())
+    _check_stacks([build(side, name, shape).double() for _ in range(2)], x)
+
+
+def _check_stacks(modules: list[torch.nn.Module], x: torch.Tensor) -> None:
+    """Members in one vmapped call equal members alone."""
+    parameters, buffers = stack_module_state(modules)
+    buffers = {k: v.clone() for k, v in buffers.items()}
+    together = vmap(lambda p, b, x: functional_call(modules[0], (p, b), (x,)))(parameters, buffers, x)
+    for m, module in enumerate(modules):
+        torch.testing.assert_close(together[m], module(x[m]), rtol=1e-9, atol=1e-9)
+
+
+def check_dataset(name: str) -> None:
+    """Explains itself, gives floats of its shape in [0, 1], and maps rows to factor values and back."""
+    entry = dataset[name]
+    assert entry.summary.endswith(".")
+    assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(entry.make).parameters.values())
+    data = load(name, SMALL_DATA.get(name, {}))
+    index = torch.arange(len(data))
+    images = data.images(index[:7])
+    assert images.dtype == torch.float32
+    assert images.shape == (len(index[:7]), *data.shape)
+    assert 0 <= float(images.min()) <= float(images.max()) <= 1
+    values = data.values_of(index)
+    assert torch.equal(data.values_of(data.index_of(values)), values)
+    assert ((values >= 0) & (values < torch.tensor(data.sizes))).all()
+    assert all(factor.values is None or len(factor.values) == factor.size for factor in data.factors)
+    assert data.name == name
+
+
+@functools.cache
+def small_evaluation() -> Evaluation:
+    run = trained("beta-tcvae")
+    assert isinstance(run.model, VAE)
+    assert isinstance(run.dataset, FactorDataset)
+    return Evaluation(run.model, run.dataset)
+
+
+def check_metric(name: str) -> None:
+    """Explains itself; returns finite scores under its own name, the same ones twice, that survive a record."""
+    assert metric[name].summary.endswith(".")
+    scores = evaluate(small_evaluation(), [name])
+    again = evaluate(Evaluation(trained("beta-tcvae").model, trained("beta-tcvae").dataset), [name])
+    assert [s.value for s in scores] == [s.value for s in again]
+    assert name in {f"{s.metric}/{s.protocol}" for s in scores}
+    for score in scores:
+        assert math.isfinite(score.value)
+        assert score.samples > 0
+        assert score.interval is None or score.interval[0] <= score.value <= score.interval[1]
+        assert Score.from_record(score.as_record()) == score

@@ -1,0 +1,44 @@
+"""The contracts, over everything that is registered."""
+
+import pytest
+
+from tests import contracts
+from unbraid.data import dataset
+from unbraid.metrics import metric
+from unbraid.networks import decoder, encoder
+from unbraid.objectives import objective
+
+MADE = [name for name in dataset if "recipe" not in dataset[name].facts and name != "images"]  # the others need files
+
+
+@pytest.mark.parametrize("name", list(objective))
+def test_objective(name):
+    contracts.check_objective(name)
+
+
+@pytest.mark.parametrize("name", list(encoder))
+def test_encoder(name):
+    contracts.check_network("encoder", name)
+
+
+@pytest.mark.parametrize("name", list(decoder))
+def test_decoder(name):
+    contracts.check_network("decoder", name)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_dataset(name):
+    contracts.check_dataset(name)
+
+
+@pytest.mark.parametrize("name", list(metric))
+def test_metric(name):
+    contracts.check_metric(name)
+
+
+def test_no_objective_setting_hides_a_training_setting():
+    from unbraid.config import Training
+
+    reserved = {*Training.fields(), "z", "data", "network", "encoder", "decoder", "likelihood"}
+    for name in objective:
+        assert not reserved & set(objective[name].settings), name
