@@ -8,8 +8,10 @@ all MIG protocols, with and without the factor shape, and by the exact terms of 
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import unbraid as ub
@@ -61,14 +63,17 @@ def main() -> None:
     parser.add_argument("--precision", default="tf32")
     parser.add_argument("--root", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path, default=Path("results/reference"))
+    parser.add_argument("--parallel", type=int, default=1, help="seeds trained at a time, each in its own process")
     parser.add_argument("--commit", default="", help="commit of this checkout, stored beside the numbers")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
-    for seed in arguments.seeds:
-        rows.append(one(seed, arguments))
+    pool = ProcessPoolExecutor(arguments.parallel, mp_context=multiprocessing.get_context("spawn"))
+    for finished in as_completed([pool.submit(one, seed, arguments) for seed in arguments.seeds]):
+        rows = sorted([*rows, finished.result()], key=lambda row: row["seed"])
         command = f"python benchmarks/reference_run.py --seeds {' '.join(map(str, arguments.seeds))}"
         command += f" --steps {arguments.steps} --precision {arguments.precision}"
+        command += f" --parallel {arguments.parallel}"
         facts = {"command": command, "commit": arguments.commit, "rows": rows}
         (arguments.out / "table.json").write_text(json.dumps(facts, indent=2) + "\n")
         (arguments.out / "table.md").write_text(f"`{command}`, commit {arguments.commit}\n\n" + table(rows))

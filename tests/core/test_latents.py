@@ -69,6 +69,14 @@ def test_normal_equals_torch_distributions():
     )
 
 
+def test_a_collapsed_posterior_still_has_a_density():
+    made = Normal(size=1)
+    parameters = torch.tensor([[0.7, -100.0]])
+    value = made.sample(parameters, torch.tensor([[1.3]]))
+    assert made.log_density(parameters, value).isfinite().all()
+    assert made.pairwise(parameters, value).isfinite().all()
+
+
 def test_space_joins_blocks_in_order():
     space = Space({"a": Normal(size=2), "b": Normal(size=3)})
     assert space.outputs == {"a.mean": 2, "a.log_variance": 2, "b.mean": 3, "b.log_variance": 3}

@@ -90,14 +90,12 @@ class Normal(Block):
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
         """-1/2 [log 2 pi + log sigma^2 + (value - mean)^2 / sigma^2]."""
         mean, log_variance = parameters.chunk(2, dim=-1)
-        constant = log_variance + math.log(2 * math.pi)
-        return -0.5 * (constant + (value - mean).square() * (-log_variance).exp())
+        return _log_normal(value - mean, log_variance)
 
     def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
         """The same density, laid out for the estimators from the start."""
         mean, log_variance = parameters.transpose(-1, -2).unsqueeze(-3).chunk(2, dim=-2)  # [..., 1, leaves, j]
-        standard = (value.unsqueeze(-1) - mean) * (-0.5 * log_variance).exp()
-        return torch.add(-0.5 * (log_variance + math.log(2 * math.pi)), standard.square(), alpha=-0.5)
+        return _log_normal(value.unsqueeze(-1) - mean, log_variance)
 
     def kl(self, posterior: Tensor, prior: Tensor) -> Tensor:
         """1/2 [s^2/t^2 + (m - n)^2/t^2 - 1 - log s^2/t^2] for N(m, s^2) against N(n, t^2)."""
@@ -110,3 +108,13 @@ class Normal(Block):
     def standard(self, like: Tensor) -> Tensor:
         """Mean 0, log variance 0."""
         return torch.zeros(1, self.parameter_count, dtype=like.dtype, device=like.device)
+
+
+def _log_normal(distance: Tensor, log_variance: Tensor) -> Tensor:
+    """Log density at a distance from the mean, standardised before it is squared.
+
+    The other order, distance^2 / sigma^2, is 0 times infinity in float32 once log sigma^2 falls below -88, as it does
+    for single images in long runs.
+    """
+    standard = distance * (-0.5 * log_variance).exp()
+    return torch.add(-0.5 * (log_variance + math.log(2 * math.pi)), standard.square(), alpha=-0.5)
