@@ -11,10 +11,11 @@ import json
 import multiprocessing
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import unbraid as ub
+from unbraid.errors import UnbraidError
 from unbraid.metrics import restricted
 
 WITHOUT_SHAPE = ("scale", "orientation", "posX", "posY")
@@ -48,11 +49,19 @@ def one(seed: int, arguments: argparse.Namespace) -> dict:
     return {**row, "environment": run.folder.read_json("environment")}
 
 
+def outcome(finished: Future, seed: int) -> dict:
+    """A seed's row; one that failed says so, and the others are kept."""
+    try:
+        return finished.result()
+    except UnbraidError as error:
+        return {"seed": seed, "failed": str(error)}
+
+
 def table(rows: list[dict]) -> str:
     """The rows as Markdown, one column per seed."""
-    names = [name for name, value in rows[0].items() if not isinstance(value, dict)]
+    names = list(dict.fromkeys(n for row in rows for n, value in row.items() if not isinstance(value, dict)))
     lines = ["| | " + " | ".join(f"seed {row['seed']}" for row in rows) + " |", "|---" * (len(rows) + 1) + "|"]
-    lines += [f"| {name} | " + " | ".join(str(row[name]) for row in rows) + " |" for name in names[1:]]
+    lines += [f"| {name} | " + " | ".join(str(row.get(name, "")) for row in rows) + " |" for name in names[1:]]
     return "\n".join(lines) + "\n"
 
 
@@ -69,8 +78,9 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
     pool = ProcessPoolExecutor(arguments.parallel, mp_context=multiprocessing.get_context("spawn"))
-    for finished in as_completed([pool.submit(one, seed, arguments) for seed in arguments.seeds]):
-        rows = sorted([*rows, finished.result()], key=lambda row: row["seed"])
+    jobs = {pool.submit(one, seed, arguments): seed for seed in arguments.seeds}
+    for finished in as_completed(jobs):
+        rows = sorted([*rows, outcome(finished, jobs[finished])], key=lambda row: row["seed"])
         command = f"python benchmarks/reference_run.py --seeds {' '.join(map(str, arguments.seeds))}"
         command += f" --steps {arguments.steps} --precision {arguments.precision}"
         command += f" --parallel {arguments.parallel}"

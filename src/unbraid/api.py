@@ -20,7 +20,7 @@ from unbraid.metrics.base import Evaluation, Score, evaluate
 from unbraid.models import CUSTOM, Model, build
 from unbraid.report import Picture, traversal, write_report
 from unbraid.store import RunFolder
-from unbraid.training import Cadence, choose_device, configure
+from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
 
 DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc", "dimension-kl")
@@ -55,6 +55,7 @@ def train(
     settings = _dotted(
         {**overrides, **{k: v for k, v in (("encoder", encoder), ("decoder", decoder)) if v is not None}}
     )
+    refuse_unknown(recipe, settings)  # before minutes are spent on data
     choice, dataset = _find_data(data, settings, place)
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
     config = configure(recipe, choice, dataset, settings, **modules)

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from unbraid.errors import UsageError
 from unbraid.noise import Need
 from unbraid.registry import Registry
 
@@ -71,6 +72,8 @@ class Normal(Block):
     """Independent normal coordinates, standard normal prior; parameters are the mean and the log variance."""
 
     def __init__(self, *, size: int = 10) -> None:
+        if size < 1:
+            raise UsageError(f"A latent block needs at least 1 variable, not {size}.")
         self.width = self.leaves = size
         self.parameters = {"mean": size, "log_variance": size}
 

@@ -2,6 +2,6 @@
 
 from unbraid.training.environment import choose_device
 from unbraid.training.loop import Cadence, Interrupted, train
-from unbraid.training.recipe import configure
+from unbraid.training.recipe import configure, refuse_unknown
 
-__all__ = ["Cadence", "Interrupted", "choose_device", "configure", "train"]
+__all__ = ["Cadence", "Interrupted", "choose_device", "configure", "refuse_unknown", "train"]

@@ -14,7 +14,7 @@ from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import objective
-from unbraid.registry import Registry
+from unbraid.registry import Registry, coerce
 from unbraid.types import Shape
 
 SECTIONS = ("data", "encoder", "decoder", "likelihood")
@@ -35,13 +35,13 @@ def configure(
     """
     entry = objective[recipe]
     given = {**entry.facts.get("defaults", {}), **overrides}
-    _refuse_unknown(recipe, given)
+    refuse_unknown(recipe, given)
     network = given.get("network")
     encoder_name = given.get("encoder", network) or default_network(dataset.shape)
     decoder_name = given.get("decoder", network) or default_network(dataset.shape)
     likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
-    latents = {"z": {"kind": "normal", "size": given.get("z", 10)}}
-    Space.from_config(latents)
+    latents = {"z": {"kind": "normal", "size": coerce("z", given.get("z", 10), int)}}
+    Space.from_config(latents)  # refuses what cannot be a space before anything is trained
     return Config(
         objective=Choice(recipe, entry.resolve(_only(given, entry.settings))),
         model=entry.facts.get("model", "vae"),
@@ -68,7 +68,8 @@ def keys(recipe: str) -> list[str]:
     return [*objective[recipe].settings, *Training.fields(), "z", "network", "encoder", "decoder", "likelihood"]
 
 
-def _refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
+def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
+    """A `UsageError` for the first key that no part of the recipe takes."""
     known = keys(recipe)
     for key in given:
         section = key.partition(".")[0]

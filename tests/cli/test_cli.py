@@ -1,0 +1,189 @@
+"""The command line as a person or a program uses it: output, exit codes, one clear sentence for a mistake."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unbraid.cli import main
+
+SMALL = ["data=sprites-small", "network=mlp", "encoder.hidden=[16]", "z=3", "batch=32", "steps=30"]
+VAE = ["train", "vae", "data=sprites-small"]
+SOURCE = str(Path(__file__).parents[2] / "src")
+
+
+def unbraid(*arguments, cwd=None, code=0, **environment):
+    """Run a command in this process, as its entry point does; returns what it printed where it should have."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "argv", ["unbraid", *map(str, arguments)])
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        if cwd is not None:
+            patch.chdir(cwd)
+        with pytest.raises(SystemExit) as left:
+            main()
+    assert (left.value.code or 0) == code, out.getvalue() + err.getvalue()
+    return out.getvalue() if code == 0 else err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("cli")
+    told = json.loads(unbraid("train", "beta-tcvae", *SMALL, "--json", "--device", "cpu", cwd=made))
+    assert told["step"] == 30
+    assert Path(made / told["run"]).name == told["id"]
+    return made / told["run"]
+
+
+def test_help_imports_no_torch_and_shows_an_example():
+    code = "import sys, unbraid.cli\nsys.argv = ['unbraid', '--help']\n"
+    code += "try:\n    unbraid.cli.main()\nexcept SystemExit:\n    pass\n"
+    code += "assert not {'torch', 'numpy', 'scipy'} & set(sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": SOURCE}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "unbraid train beta-tcvae" in " ".join(done.stdout.split())
+    for command in ("demo", "train", "evaluate", "report", "list", "data"):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["train"], ["evaluate"], ["report"], ["list"], ["demo"], ["data", "fetch"], ["data", "check"]]
+)
+def test_every_command_helps_with_an_example(command):
+    assert re.search(r"Examples?: +unbraid ", unbraid(*command, "--help"))
+
+
+def test_evaluate_prints_names_with_protocols(folder):
+    table = unbraid("evaluate", folder, "--metric", "mig", "--device", "cpu")
+    assert all(name in table for name in ("mig/exact", "mig/histogram-mean", "mig/histogram-sampled"))
+    records = json.loads(unbraid("evaluate", folder, "--metric", "tc/exact", "--json", "--device", "cpu"))
+    assert records[0]["metric"] == "tc"
+    assert records[0]["protocol"] == "exact"
+    names = [json.loads(line)["metric"] for line in (folder / "scores.jsonl").read_text().splitlines()]
+    assert names.count("mig") == 3
+    assert names.count("tc") == 1
+
+
+def test_report_is_written(folder):
+    path = unbraid("report", folder, "--device", "cpu").strip()
+    assert Path(path).read_text().startswith("<!doctype html>")
+
+
+def test_finished_run_is_not_trained_again(folder):
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    unbraid("train", "beta-tcvae", *SMALL, "--device", "cpu", cwd=folder.parents[1])
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("kind", ["objectives", "networks", "datasets", "metrics"])
+def test_listings(kind):
+    rows = json.loads(unbraid("list", kind, "--json"))
+    assert rows
+    assert all(row["name"] and row["what"].endswith(".") for row in rows)
+
+
+def test_data_listing_and_check():
+    rows = json.loads(unbraid("data", "list", "--json"))
+    assert {"sprites", "mnist", "images"} <= {row["name"] for row in rows}
+    assert json.loads(unbraid("data", "check", "sprites", "--json"))[0]["state"] == "made"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["train", "beta-tcva"], "error: Unknown objective 'beta-tcva'. Did you mean 'beta-tcvae'?"),
+        (["train", "vae", "data=sprite"], "error: Unknown data set 'sprite'. Did you mean 'sprites'?"),
+        ([*VAE, "stepz=3"], "Unknown setting of recipe 'vae' 'stepz'. Did you mean 'steps'?"),
+        ([*VAE, "steps=many"], "error: steps must be a whole number, not 'many'."),
+        ([*VAE, "network=mlp-chan"], "Unknown encoder 'mlp-chan'. Did you mean 'mlp-chen'?"),
+        ([*VAE, "network=conv-burgess"], "takes 64x64 images"),
+        ([*VAE, "encoder.widht=3"], "Unknown setting of 'conv-small' 'widht'. Did you mean 'width'?"),
+        ([*VAE, "data.sise=3"], "Unknown setting of 'sprites-small' 'sise'"),
+        ([*VAE, "z=0"], "A latent block needs at least 1 variable, not 0."),
+        ([*VAE, "z=3.5"], "error: z must be a whole number, not 3.5."),
+        (["train", "vae", "beta"], "'beta' is not of the form key=value"),
+        ([*VAE, "--device", "tpu"], "Unknown device 'tpu'"),
+        ([*VAE, "--fresh"], "--fresh needs --name"),
+        (["list", "objective"], "Unknown list 'objective'. Did you mean 'objectives'?"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_one_sentence_and_exit_2(arguments, sentence, tmp_path):
+    told = unbraid(*arguments, cwd=tmp_path, code=2)
+    assert sentence in told
+    assert len(told.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["evaluate", "nowhere"], "There is no run folder nowhere."),
+        (["report", "."], "is not a run: it has no config.yaml."),
+        (["train", "vae", "data=mnist"], "run `unbraid data fetch mnist"),
+        (["train", "vae", "data=images", "data.folder=nothing"], "nothing"),
+    ],
+)
+def test_failures_are_one_sentence_and_exit_1(arguments, sentence, tmp_path):
+    told = unbraid(*arguments, cwd=tmp_path, code=1, UNBRAID_DATA=str(tmp_path / "data"))
+    assert sentence in told
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_damaged_weights_are_named(folder, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(folder, tmp_path / "run")
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    assert "model.safetensors cannot be read" in unbraid("evaluate", copy, "--device", "cpu", code=1)
+
+
+def test_ctrl_c_saves_and_resume_finishes(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "unbraid",
+        "train",
+        "vae",
+        *SMALL[:-1],
+        "steps=100000",
+        "--name",
+        "long",
+        "--log-steps",
+        "5",
+    ]
+    env = {**os.environ, "PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    history = tmp_path / "runs/long/history.jsonl"
+    deadline = time.monotonic() + 60
+    while not (history.exists() and history.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert re.search(r"Stopped at step \d+; continue with --resume", told)
+    assert json.loads((tmp_path / "runs/long/status.json").read_text())["state"] == "interrupted"
+    again = unbraid("train", "vae", *SMALL[:-1], "steps=100000", "--name", "long", cwd=tmp_path, code=2)
+    assert "unfinished run of these settings; continue it with --resume" in again
+    other = unbraid("train", "vae", *SMALL, "--name", "long", cwd=tmp_path, code=1)
+    assert "holds a run with other settings" in other
+    unbraid("train", "vae", *SMALL, "--name", "long", "--fresh", cwd=tmp_path)
+
+
+def test_completion_knows_the_recipes():
+    from unbraid.cli import registered_names
+    from unbraid.data import dataset
+    from unbraid.objectives import objective
+
+    assert registered_names("objectives", "objective|preset") == list(objective)
+    assert registered_names("data", "dataset") == list(dataset)
