@@ -41,6 +41,7 @@ class Training:
     steps: int = 20_000
     batch: int = 256
     lr: float = 1e-3
+    decay: Literal["none", "linear", "cosine"] = "none"
     seed: int = 0
     clip: float | None = None
     precision: Literal["f32", "tf32", "bf16"] = "f32"

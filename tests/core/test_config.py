@@ -41,7 +41,7 @@ def test_yaml_round_trip(steps, batch, lr, seed, clip):
 
 def test_id_is_pinned_and_equal_in_another_process():
     config = make()
-    assert config.run_id == "beta-tcvae-sprites-s0-29ce98fc"
+    assert config.run_id == "beta-tcvae-sprites-s0-8f647287"
     code = "import sys; from unbraid.config import Config; print(Config.from_yaml(sys.stdin.read()).run_id)"
     made = subprocess.run(
         [sys.executable, "-c", code], input=config.to_yaml(), capture_output=True, text=True, check=True

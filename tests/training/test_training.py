@@ -17,7 +17,7 @@ from unbraid.objectives.decomposition import closed_form_kl, reconstruction
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, Interrupted, configure, train
 from unbraid.training.loop import prepare
-from unbraid.training.optim import clip_by_norm
+from unbraid.training.optim import clip_by_norm, remaining
 from unbraid.types import Player, Terms
 
 SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
@@ -159,6 +159,24 @@ def test_an_absurd_rate_diverges_with_a_sentence(tmp_path, sprites):
 def test_batch_larger_than_the_data_is_refused(tmp_path, sprites):
     with pytest.raises(UsageError, match="batch=2000 is more than the 1536 images"):
         trained(tmp_path, config_of(sprites, batch=2000), sprites)
+
+
+@pytest.mark.parametrize(
+    ("decay", "shares"), [("none", [1, 1, 1]), ("linear", [1, 0.5, 0.25]), ("cosine", [1, 0.5, 0.1464])]
+)
+def test_decay_of_the_learning_rate(sprites, decay, shares):
+    training = config_of(sprites, decay=decay).training
+    made = [remaining(training, step) for step in (0, training.steps // 2, training.steps * 3 // 4)]
+    assert made == pytest.approx(shares, abs=1e-3)
+
+
+def test_decayed_rate_reaches_the_optimizer(sprites):
+    state = prepare(config_of(sprites, decay="linear", steps=4), sprites)
+    rates = []
+    for _ in range(4):
+        state.advance()
+        rates.append(state.players[0].adam.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
 
 
 def test_clipping_bounds_each_member_by_itself():

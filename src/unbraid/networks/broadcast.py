@@ -29,23 +29,23 @@ class Broadcast(nn.Module):
 
 
 @decoder("broadcast", year=2019, reference="watters2019")
-def broadcast(width: int, shape: Shape, *, channels: int = 64, layers: int = 4, kernel: int = 3) -> nn.Module:
+def broadcast(code: int, shape: Shape, *, channels: int = 64, layers: int = 4, kernel: int = 3) -> nn.Module:
     """Broadcast, then 3x3 convolutions at full resolution, ReLU."""
-    return _stack("broadcast", width, shape, channels, layers, kernel)
+    return _stack("broadcast", code, shape, channels, layers, kernel)
 
 
 @decoder("broadcast-pixel", year=2019, reference="watters2019")
-def broadcast_pixel(width: int, shape: Shape, *, channels: int = 64, layers: int = 3) -> nn.Module:
+def broadcast_pixel(code: int, shape: Shape, *, channels: int = 64, layers: int = 3) -> nn.Module:
     """Broadcast with 1x1 convolutions only: one MLP per pixel, the strongest bias towards positions."""
-    return _stack("broadcast-pixel", width, shape, channels, layers, kernel=1)
+    return _stack("broadcast-pixel", code, shape, channels, layers, kernel=1)
 
 
-def _stack(name: str, width: int, shape: Shape, channels: int, layers: int, kernel: int) -> nn.Module:
+def _stack(name: str, code: int, shape: Shape, channels: int, layers: int, kernel: int) -> nn.Module:
     if len(shape) != 3:
         raise UsageError(f"Decoder '{name}' makes images, not observations of shape {tuple(shape)}.")
     if layers < 2:
         raise UsageError(f"Decoder '{name}' needs at least 2 layers, not {layers}.")
-    parts: list[nn.Module] = [Broadcast(width, channels, shape[1], shape[2]), nn.ReLU()]
+    parts: list[nn.Module] = [Broadcast(code, channels, shape[1], shape[2]), nn.ReLU()]
     for _ in range(layers - 2):
         parts += [nn.Conv2d(channels, channels, kernel, padding=kernel // 2), nn.ReLU()]
     return nn.Sequential(*parts, nn.Conv2d(channels, shape[0], kernel, padding=kernel // 2))

@@ -23,10 +23,10 @@ def locatello_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> n
 
 
 @decoder("conv-locatello", year=2019, reference="locatello2019")
-def locatello_decoder(width: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
+def locatello_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
     """256, 4x4x64, then 64k4, 32k4, 32k4 and the image, each stride 2 (table 1)."""
     channels, _ = image_side("conv-locatello", shape, 64)
-    start = [*dense([width, hidden, 64 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (64, 4, 4))]
+    start = [*dense([code, hidden, 64 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (64, 4, 4))]
     return nn.Sequential(*start, *_double([64, 64, 32, 32, channels]))
 
 
@@ -39,10 +39,10 @@ def burgess_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> nn.
 
 
 @decoder("conv-burgess", year=2018, reference="burgess2018")
-def burgess_decoder(width: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
+def burgess_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
     """The transpose of the encoder (appendix A.1)."""
     channels, _ = image_side("conv-burgess", shape, 64)
-    start = [*dense([width, hidden, hidden, 32 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (32, 4, 4))]
+    start = [*dense([code, hidden, hidden, 32 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (32, 4, 4))]
     return nn.Sequential(*start, *_double([32, 32, 32, 32, channels]))
 
 
@@ -55,10 +55,10 @@ def daunhawer_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
 
 
 @decoder("conv-daunhawer", year=2019, reference="daunhawer2019")
-def daunhawer_decoder(width: int, shape: Shape) -> nn.Module:
+def daunhawer_decoder(code: int, shape: Shape) -> nn.Module:
     """256, then 64k4, 64k4, 32k4, 32k4 and the image; the last layer gives logits (table 2)."""
     channels, _ = image_side("conv-daunhawer", shape, 64)
-    start = [nn.Linear(width, 256), nn.ReLU(), nn.Unflatten(1, (256, 1, 1)), nn.ConvTranspose2d(256, 64, 4), nn.ReLU()]
+    start = [nn.Linear(code, 256), nn.ReLU(), nn.Unflatten(1, (256, 1, 1)), nn.ConvTranspose2d(256, 64, 4), nn.ReLU()]
     return nn.Sequential(*start, *_double([64, 64, 32, 32, channels]))
 
 
@@ -79,12 +79,12 @@ def chen_encoder(
 
 @decoder("conv-chen", year=2018, reference="chen2018")
 def chen_decoder(
-    width: int, shape: Shape, *, widths: tuple[int, int, int, int, int] = (32, 32, 64, 64, 512)
+    code: int, shape: Shape, *, widths: tuple[int, int, int, int, int] = (32, 32, 64, 64, 512)
 ) -> nn.Module:
     """The transpose of the encoder, with BatchNorm (appendix H.1)."""
     channels, _ = image_side("conv-chen", shape, 64)
     low, mid, high, top, wide = widths
-    start = [nn.Unflatten(1, (width, 1, 1)), nn.ConvTranspose2d(width, wide, 1), nn.BatchNorm2d(wide), nn.ReLU()]
+    start = [nn.Unflatten(1, (code, 1, 1)), nn.ConvTranspose2d(code, wide, 1), nn.BatchNorm2d(wide), nn.ReLU()]
     start += [nn.ConvTranspose2d(wide, top, 4), nn.BatchNorm2d(top), nn.ReLU()]
     return nn.Sequential(*start, *_double([top, high, mid, low, channels], normalised=True))
 
@@ -98,12 +98,12 @@ def small_encoder(shape: Shape, outputs: Outputs, *, width: int = 32, hidden: in
 
 
 @decoder("conv-small")
-def small_decoder(width: int, shape: Shape, *, channels: int = 32, hidden: int = 256) -> nn.Module:
+def small_decoder(code: int, shape: Shape, *, width: int = 32, hidden: int = 256) -> nn.Module:
     """For 28x28 and 32x32 images: 256, a quarter-size map, two doubling convolutions."""
-    depth, side = image_side("conv-small", shape, 28, 32)
-    small = (2 * channels, side // 4, side // 4)
-    start = [*dense([width, hidden, 2 * channels * (side // 4) ** 2], nn.ReLU), nn.ReLU(), nn.Unflatten(1, small)]
-    return nn.Sequential(*start, *_double([2 * channels, channels, depth]))
+    channels, side = image_side("conv-small", shape, 28, 32)
+    small = (2 * width, side // 4, side // 4)
+    start = [*dense([code, hidden, 2 * width * (side // 4) ** 2], nn.ReLU), nn.ReLU(), nn.Unflatten(1, small)]
+    return nn.Sequential(*start, *_double([2 * width, width, channels]))
 
 
 def _halve(channels: Sequence[int], kernel: int = 4, padding: int = 1, normalised: bool = False) -> list[nn.Module]:

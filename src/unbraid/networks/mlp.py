@@ -13,9 +13,9 @@ def mlp_encoder(shape: Shape, outputs: Outputs, *, hidden: tuple[int, ...] = (25
 
 
 @decoder("mlp")
-def mlp_decoder(width: int, shape: Shape, *, hidden: tuple[int, ...] = (256, 256)) -> nn.Module:
+def mlp_decoder(code: int, shape: Shape, *, hidden: tuple[int, ...] = (256, 256)) -> nn.Module:
     """Hidden layers of the given widths, ReLU."""
-    return nn.Sequential(dense([width, *hidden, pixels(shape)], nn.ReLU), nn.Unflatten(1, shape))
+    return nn.Sequential(dense([code, *hidden, pixels(shape)], nn.ReLU), nn.Unflatten(1, shape))
 
 
 @encoder("mlp-chen", year=2018, reference="chen2018")
@@ -25,6 +25,6 @@ def mlp_chen_encoder(shape: Shape, outputs: Outputs, *, width: int = 1200) -> nn
 
 
 @decoder("mlp-chen", year=2018, reference="chen2018")
-def mlp_chen_decoder(width: int, shape: Shape, *, hidden: int = 1200) -> nn.Module:
+def mlp_chen_decoder(code: int, shape: Shape, *, width: int = 1200) -> nn.Module:
     """Three hidden layers of 1200, tanh (appendix H.1, dSprites)."""
-    return nn.Sequential(dense([width, hidden, hidden, hidden, pixels(shape)], nn.Tanh), nn.Unflatten(1, shape))
+    return nn.Sequential(dense([code, width, width, width, pixels(shape)], nn.Tanh), nn.Unflatten(1, shape))

@@ -1,5 +1,6 @@
 """One Adam (kingma2015) per player, and gradients that reach only its own parameters."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,20 +19,22 @@ class PlayerOptimizer:
 
     def __init__(self, player: Player, group: Group, training: Training) -> None:
         self.player = player
-        self.clip = training.clip
+        self.training = training
         self.parameters = {n: p for n, p in group.parameters.items() if n.startswith(player.owns)}
         fused = group.device.type in ("cpu", "cuda")
         settings: dict[str, Any] = {"lr": training.lr, **player.optimizer}
+        self.rate: float = settings["lr"]
         self.adam = torch.optim.Adam(list(self.parameters.values()), fused=fused, **settings)
 
-    def step(self, loss: Tensor, retain_graph: bool) -> None:
+    def step(self, loss: Tensor, step: int, retain_graph: bool) -> None:
         """One update by the sum of the members' losses: members are independent, so each sees its own gradient."""
         parameters = list(self.parameters.values())
         gradients = torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else _laid_out_as(gradient, parameter)
-        if self.clip is not None:
-            clip_by_norm([p.grad for p in parameters if p.grad is not None], self.clip)
+        if self.training.clip is not None:
+            clip_by_norm([p.grad for p in parameters if p.grad is not None], self.training.clip)
+        self.adam.param_groups[0]["lr"] = self.rate * remaining(self.training, step)
         self.adam.step()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -55,6 +58,12 @@ class PlayerOptimizer:
                 "exp_avg": torch.empty_like(parameter).copy_(stored["exp_avg"]),
                 "exp_avg_sq": torch.empty_like(parameter).copy_(stored["exp_avg_sq"]),
             }
+
+
+def remaining(training: Training, step: int) -> float:
+    """Share of the learning rate that its decay leaves at a step: 1 throughout, or from 1 towards 0."""
+    done = step / training.steps
+    return {"none": 1.0, "linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(math.pi * done)}[training.decay]
 
 
 def clip_by_norm(gradients: list[Tensor], limit: float) -> None:

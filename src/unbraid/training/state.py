@@ -52,7 +52,7 @@ class State:
         for optimizer in self.players:
             terms = optimizer.player.loss(out, batch, context)
             if optimizer in moving:
-                optimizer.step(terms.loss, retain_graph=optimizer is not moving[-1])
+                optimizer.step(terms.loss, self.step, retain_graph=optimizer is not moving[-1])
             prefix = "" if optimizer is self.players[0] else f"{optimizer.player.name}/"
             logged |= _logged(terms, prefix)
         self._tally(logged)
