@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit number
-_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9 as a signed 64-bit number
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 _UNIT = 2.0**-53
 
@@ -57,10 +56,12 @@ def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -
     count = 1
     for length in shape:
         count *= length
-    address = torch.arange(1, count + 1, device=seeds.device, dtype=torch.int64) * _GOLDEN
+    # Scattered by the hash and not by a product: a compiler may fold (i * large constant) into narrow index arithmetic.
+    address = _mix(torch.arange(1, count + 1, device=seeds.device, dtype=torch.int64))
     return _mix(key[:, None] + address).view(len(seeds), *shape)
 
 
+@torch.compiler.assume_constant_result
 def stream(name: str) -> int:
     """A name as a signed 64-bit number, equal on every machine."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)

@@ -172,6 +172,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic.replacing(path) as part:
         save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
+        part.chmod(0o644)  # the library writes for its owner alone, but a run is there to be shared
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -1,0 +1,43 @@
+"""The step's tensor functions compile without a graph break, and compiled they see the same numbers."""
+
+import pytest
+import torch
+
+from unbraid import noise
+from unbraid.config import Choice
+from unbraid.data import load
+from unbraid.models import build
+from unbraid.objectives import Context, bind
+from unbraid.training import configure
+from unbraid.types import Batch
+
+pytestmark = pytest.mark.compiles
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (64, 10), (3, 1000)])
+def test_noise_is_the_same_compiled(shape):
+    """Vectorised integer arithmetic must wrap around as the plain one does."""
+    seeds, step = noise.seed_tensor(0, 1), torch.tensor(5)
+    assert torch.equal(
+        torch.compile(noise.bits, fullgraph=True)(seeds, step, "z", shape), noise.bits(seeds, step, "z", shape)
+    )
+
+
+@pytest.mark.parametrize("recipe", ["vae", "beta-tcvae", "annealed-vae"])
+def test_forward_and_terms_compile_whole(recipe):
+    data = load("sprites-small")
+    settings = {"network": "mlp", "encoder.hidden": (16,), "z": 3, "batch": 8}
+    config = configure(recipe, Choice("sprites-small"), data, settings)
+    model, terms = build(config, data.shape), bind(recipe, config.objective.settings).terms
+    seeds, index = noise.seed_tensor(0), torch.arange(8)
+
+    def loss(x, step):
+        drawn = {name: tensor[0] for name, tensor in noise.draw(model.needs(8), seeds, step).items()}
+        out = model({"x": x}, drawn)
+        context = Context(model.space, model.likelihoods, len(data), step, drawn, lambda *inputs: None)
+        return terms(out, Batch({"x": x}, index), context).loss
+
+    compiled = torch.compile(loss, fullgraph=True)
+    for step in (0, 5):
+        x, at = data.images(index + step), torch.tensor(step)
+        torch.testing.assert_close(compiled(x, at), loss(x, at), rtol=1e-5, atol=1e-4)
