@@ -59,7 +59,13 @@ def test_own_modules_are_trained_and_asked_for(tmp_path, images):
     before = own[1].weight.detach().clone()
     made = ub.train("beta-tcvae", data=images, encoder=own, decoder="mlp", decoder_hidden=(8,), root=tmp_path, **SMALL)
     assert made.config.encoder.name == "custom"
-    assert not torch.equal(before, own[1].weight)
+    assert torch.equal(before, own[1].weight)  # a copy is trained; the caller's module stays as it was
+    assert not torch.equal(before, made.model.encoder[1].weight)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(144, 6))
+    again = ub.train(
+        "beta-tcvae", data=images, encoder=other, decoder="mlp", decoder_hidden=(8,), root=tmp_path, **SMALL
+    )
+    assert again.path != made.path
     with pytest.raises(RunError, match=r"trained with your own encoder \(Sequential\); pass it"):
         _ = ub.load(made.path, data=images, device="cpu").model
     fresh = nn.Sequential(nn.Flatten(), nn.Linear(144, 6))
@@ -98,7 +104,8 @@ def test_scores_are_appended_never_overwritten(run, images):
 
 def test_unlabelled_data_have_no_mig(run, images):
     opened = ub.load(run.path, data=images, device="cpu")
-    assert "mig" not in opened.default_scores()
+    assert "mig" not in {score.metric for score in opened.score()}
+    assert [note.split()[0] for note in opened.notes] == ["mig/exact", "mig/histogram-mean", "mig/histogram-sampled"]
     with pytest.raises(DataError, match="has no factor labels"):
         opened.score("mig")
 
@@ -122,3 +129,76 @@ def test_public_names_resolve():
         assert getattr(ub, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ub.nothing
+
+
+class TestOwnModules:
+    """What a caller may hand in, and what happens to it."""
+
+    def encoder(self, *layers):
+        return nn.Sequential(nn.Flatten(), nn.Linear(144, 8), *layers, nn.Linear(8, 6))
+
+    def test_frozen_parameters_stay(self, images, tmp_path):
+        own = self.encoder(nn.ReLU())
+        own[1].requires_grad_(False)
+        made = ub.train("vae", data=images, encoder=own, decoder="mlp", root=tmp_path, **SMALL)
+        assert torch.equal(made.model.encoder[1].weight, own[1].weight)
+        assert not torch.equal(made.model.encoder[3].weight, own[3].weight)
+
+    def test_batchnorm_trains_even_if_it_came_in_evaluation_mode(self, images, tmp_path):
+        own = self.encoder(nn.BatchNorm1d(8)).eval()
+        made = ub.train("vae", data=images, encoder=own, decoder="mlp", root=tmp_path, **SMALL)
+        assert int(made.model.encoder[2].num_batches_tracked) == SMALL["steps"]
+        assert int(own[2].num_batches_tracked) == 0
+
+    def test_tied_weights_load_again(self, images, tmp_path):
+        own = nn.Sequential(nn.Flatten(), nn.Linear(144, 144), nn.Tanh(), nn.Linear(144, 144), nn.Linear(144, 6))
+        own[3].weight = own[1].weight
+        made = ub.train("vae", data=images, encoder=own, decoder="mlp", root=tmp_path, **SMALL)
+        assert torch.equal(made.model.encoder[1].weight, made.model.encoder[3].weight)
+
+    def test_dropout_is_refused(self, images, tmp_path):
+        with pytest.raises(UsageError, match="has a Dropout layer"):
+            ub.train("vae", data=images, encoder=self.encoder(nn.Dropout()), decoder="mlp", root=tmp_path, **SMALL)
+
+    @pytest.mark.parametrize("width", [5, 7])
+    def test_wrong_outputs_are_named(self, images, tmp_path, width):
+        own = nn.Sequential(nn.Flatten(), nn.Linear(144, width))
+        with pytest.raises(UsageError, match=r"encoder must return \[batch, 6\]"):
+            ub.train("vae", data=images, encoder=own, decoder="mlp", root=tmp_path, **SMALL)
+        flat = nn.Linear(3, 144)
+        with pytest.raises(UsageError, match=r"decoder must return observations of shape \(1, 12, 12\), not \(144,\)"):
+            ub.train("vae", data=images, encoder="mlp", decoder=flat, likelihood="gaussian", root=tmp_path, **SMALL)
+
+
+def test_other_data_than_the_runs_are_refused(tmp_path):
+    made = ub.train("vae", data="sprites-small", network="mlp", root=tmp_path, **SMALL)
+    with pytest.raises(RunError, match="trained on other data than these"):
+        ub.load(made.path, data=np.zeros((50, 32, 32), dtype=np.float32), device="cpu").score("kl")
+
+
+def test_replaced_pictures_are_noticed(tmp_path):
+    from PIL import Image
+
+    def draw(shade):
+        for i in range(20):
+            Image.new("L", (8, 8), shade + i).save(tmp_path / f"{i:02d}.png")
+
+    draw(10)
+    settings = {"data": "images", "data_folder": str(tmp_path), "root": tmp_path / "runs", **SMALL}
+    ub.train("vae", **settings)
+    draw(90)
+    with pytest.raises(RunError, match="trained on other data than these"):
+        ub.train("vae", **settings)
+
+
+def test_values_that_bernoulli_cannot_hold_are_refused(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+    with pytest.raises(UsageError, match=r"likelihood=bernoulli needs values in \[0, 1\]"):
+        ub.train("vae", data=vectors, likelihood="bernoulli", root=tmp_path, **SMALL)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    made = ub.train("beta-vae", data="sprites-small", network="mlp", beta=np.float32(3), root=tmp_path, **SMALL)
+    assert made.config.objective.settings["beta"] == 3.0
+    with pytest.raises(UsageError, match="beta must be a number, not nan"):
+        ub.train("beta-vae", data="sprites-small", network="mlp", beta=float("nan"), root=tmp_path, **SMALL)

@@ -15,13 +15,14 @@ from unbraid.data import from_array, from_dataset
 from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import split
-from unbraid.errors import RunError, UsageError
-from unbraid.metrics.base import Evaluation, Score, evaluate
+from unbraid.errors import DataError, RunError, UsageError
+from unbraid.metrics.base import Evaluation, Score, evaluate, expand, metric
 from unbraid.models import CUSTOM, Model, build
 from unbraid.report import Picture, traversal, write_report
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
+from unbraid.training.recipe import SECTIONS, keys
 
 DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc", "dimension-kl")
 GIVEN = "given"
@@ -53,14 +54,16 @@ def train(
     """
     place = choose_device(device)
     settings = _dotted(
-        {**overrides, **{k: v for k, v in (("encoder", encoder), ("decoder", decoder)) if v is not None}}
+        recipe, {**overrides, **{k: v for k, v in (("encoder", encoder), ("decoder", decoder)) if v is not None}}
     )
     refuse_unknown(recipe, settings)  # before minutes are spent on data
     choice, dataset = _find_data(data, settings, place)
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
     config = configure(recipe, choice, dataset, settings, **modules)
     folder = RunFolder.create(Path(root) / (name or config.run_id), config)
-    if not folder.finished:
+    if folder.finished:
+        _same_data(folder, dataset)
+    else:
         if not resume and folder.checkpoints():
             raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
         fit(folder, config, dataset, cadence, **modules)
@@ -116,22 +119,23 @@ class Run:
     @property
     def scores(self) -> list[Score]:
         """Every score ever measured on this run, oldest first."""
-        return [Score.from_record(line) for line in self.folder.lines("scores")]
+        try:
+            return [Score.from_record(line) for line in self.folder.lines("scores")]
+        except TypeError as error:
+            raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is no score.") from error
 
     @cached_property
     def dataset(self) -> FactorDataset:
         """The data that the run was trained on."""
         stored = self.config.data
         if self._given is None and stored.name != GIVEN:
-            return load_data(stored.name, stored.settings, self.device)
+            return _same_data(self.folder, load_data(stored.name, stored.settings, self.device))
         if self._given is None:
             raise RunError(
                 f"{self.path} was trained on data that were passed in ({stored.settings['source']}, content "
                 f"{stored.settings['content'][:12]}…); pass them again: unbraid.load(path, data=…)."
             )
-        if stored.name == GIVEN and self._given.content_hash() != stored.settings["content"]:
-            raise RunError(f"{self.path} was trained on other data than these: their content hashes differ.")
-        return self._given
+        return _same_data(self.folder, self._given)
 
     @cached_property
     def model(self) -> Model:
@@ -142,10 +146,11 @@ class Run:
                 raise RunError(
                     f"{self.path} was trained with your own {side} ({wanted}); pass it: unbraid.load(path, {side}=…)."
                 )
-        shape = tuple(self.folder.read_json("data")["shape"])
-        model = build(self.config, shape, **self._modules)
-        prefix = "model."
-        tensors = {n[len(prefix) :]: t for n, t in self.folder.load_model().items() if n.startswith(prefix)}
+        tensors = _under("model.", self.folder.load_model())
+        shape = self.folder.read_json("data").get("shape")
+        if shape is None:
+            raise RunError(f"{self.path} has no data.json that says which observations it takes.")
+        model = build(self.config, tuple(shape), **self._modules)
         _load_state(model, tensors, self.folder.model_path)
         return model.to(self.device).eval()
 
@@ -154,16 +159,28 @@ class Run:
         """The model on its held-out rows, or on everything where nothing was held out."""
         return Evaluation(self.model, self.dataset, split(self.dataset, self.config.training.split).held_out)
 
-    def score(self, *names: str) -> list[Score]:
-        """Measure, append to scores.jsonl, return. Without names: the default set."""
-        made = evaluate(self.evaluation, names or self.default_scores())
-        for score in made:
-            self.folder.append("scores", score.as_record())
-        return made
+    def score(self, *names: str, **settings: Any) -> list[Score]:
+        """Measure, append each score to scores.jsonl as soon as it is there, return them.
 
-    def default_scores(self) -> list[str]:
-        """Scores that this run's data allow."""
-        return [name for name in DEFAULT_SCORES if name != "mig" or self.dataset.factors]
+        Without names: the default set, less what these data or this model do not allow; `notes` says what and why.
+        A setting (`factors=("posX", "posY")`) goes to every metric that has it.
+        """
+        made: list[Score] = []
+        self.notes: list[str] = []
+        evaluation = self.evaluation
+        for name in expand(names or DEFAULT_SCORES):
+            own = {key: value for key, value in settings.items() if key in metric[name].settings}
+            try:
+                new = evaluate(evaluation, [name], **own)
+            except (DataError, UsageError) as error:
+                if names:
+                    raise
+                self.notes.append(f"{name} is left out: {error}")
+                continue
+            for score in new:
+                self.folder.append("scores", score.as_record())
+            made += new
+        return made
 
     def encode(self, images: Any) -> Tensor:
         """Deterministic codes [n, width] of images given as the data were, or as an array."""
@@ -184,6 +201,8 @@ class Run:
 
     def sample(self, count: int = 16, seed: int = 0) -> Tensor:
         """Expected observations of codes drawn from the prior."""
+        if count < 1:
+            raise UsageError(f"At least 1 sample can be drawn, not {count}.")
         space = self.model.space
         drawn = noise.draw(space.needs(count), noise.seed_tensor(seed, device=self.device), step=0)
         prior = space.prior(like=torch.zeros(1, device=self.device))
@@ -218,14 +237,25 @@ def _find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tu
     return Choice(GIVEN, facts), wrapped.to(device)
 
 
-def _dotted(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _same_data(folder: RunFolder, dataset: FactorDataset) -> FactorDataset:
+    """The data, if they are those that the run was trained on."""
+    content = folder.read_json("data").get("content")
+    if content is not None and content != dataset.content_hash():
+        raise RunError(f"{folder.path} was trained on other data than these: their content hashes differ.")
+    return dataset
+
+
+def _dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
-    sections = ("data", "encoder", "decoder", "likelihood")
-    dotted = {}
+    dotted, known = {}, keys(recipe)
     for key, value in overrides.items():
         head, underscore, tail = key.partition("_")
-        dotted[f"{head}.{tail}" if underscore and head in sections else key] = value
+        dotted[f"{head}.{tail}" if underscore and head in SECTIONS and key not in known else key] = value
     return dotted
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -32,7 +32,18 @@ def write_text(path: Path, text: str) -> None:
 def sweep_parts(folder: Path) -> None:
     """Remove what killed processes left behind."""
     for part in folder.glob(".*.part"):
-        part.unlink(missing_ok=True)
+        if not _alive(int(part.name.split(".")[-2])):
+            part.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is somebody else's, and alive
+    return process != os.getpid()  # what this process left behind, it has given up
 
 
 def _sync(path: Path) -> None:

@@ -96,12 +96,21 @@ def train(
     log_steps: Annotated[int | None, typer.Option(help="Write a history line every so many steps.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing."""
+    """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing.
+
+    Settings: those of the recipe (unbraid list objectives); z, the number of latent variables; data, network, encoder,
+    decoder and likelihood by name, each with settings of its own behind a dot (encoder.hidden=[256,256]); and of the
+    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16), split (default,
+    none, 0.1, posX:0,1).
+    """
     from unbraid.api import train as train_run
     from unbraid.config import parse_overrides
     from unbraid.training import Cadence
 
     given = parse_overrides(settings or [])
+    for key in ("device", "root", "name", "resume"):
+        if key in given:
+            raise UsageError(f"'{key}' is no setting of a run; write --{key}.")
     if fresh and name is None:
         raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
     if name is not None:
@@ -109,7 +118,7 @@ def train(
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
     data = given.pop("data", "sprites")
     run = train_run(recipe, data=data, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
-    last = run.history[-1]
+    last = (run.history or [{"step": run.config.training.steps}])[-1]
     if as_json:
         _print_json({"run": str(run.path), "id": run.config.run_id, **last})
     else:
@@ -119,17 +128,21 @@ def train(
         typer.echo(f"{run.path}  step {last['step']}  {terms}\nNext: unbraid evaluate {run.path}")
 
 
-@app.command(epilog="Example:  unbraid evaluate runs/demo --metric mig --metric tc/exact")
+@app.command(epilog="Example:  unbraid evaluate runs/demo --metric mig --metric tc/exact factors=[posX,posY]")
 def evaluate(
     run: RunPath,
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings of metrics, as bins=30.")] = None,
     metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Score a finished run; scores are appended to its scores.jsonl."""
     from unbraid.api import load
+    from unbraid.config import parse_overrides
 
-    _print_scores(load(run, device=device).score(*(metric or ())), as_json)
+    opened = load(run, device=device)
+    _print_scores(opened.score(*(metric or ()), **parse_overrides(settings or [])), as_json)
+    _print_notes(opened.notes)
 
 
 @app.command(epilog="Example:  unbraid report runs/demo")
@@ -140,13 +153,15 @@ def report(run: RunPath, device: Device = "auto", as_json: AsJson = False) -> No
     opened = load(run, device=device)
     if not opened.scores:
         opened.score()
+        _print_notes(opened.notes)
     path = opened.report()
     _print_json({"report": str(path)}) if as_json else typer.echo(str(path))
 
 
 @app.command("list", epilog="Example:  unbraid list objectives")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="objectives, networks, datasets or metrics.")], as_json: AsJson = False
+    kind: Annotated[str, typer.Argument(help="objectives, networks, likelihoods, datasets or metrics.")],
+    as_json: AsJson = False,
 ) -> None:
     """List what is registered, with year, reference and settings."""
     kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
@@ -154,6 +169,7 @@ def list_names(
         "networks": _networks,
         "datasets": lambda: _entries("unbraid.data", "dataset"),
         "metrics": lambda: _entries("unbraid.metrics", "metric"),
+        "likelihoods": lambda: _entries("unbraid.networks", "likelihood"),
     }
     if kind not in kinds:
         raise unknown("list", kind, kinds)
@@ -269,6 +285,11 @@ def _print_scores(scores: Iterable[Any], as_json: bool) -> None:
     _print_rows(rows, False)
 
 
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+
+
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         _print_json(rows)
@@ -298,6 +319,9 @@ def main() -> None:
     except UnbraidError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        typer.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ") + ".", err=True)
+        sys.exit(1)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         sys.exit(130)

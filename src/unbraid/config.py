@@ -51,6 +51,8 @@ class Training:
         for name in ("steps", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not 0 <= self.seed < 2**62:
+            raise UsageError(f"seed must be a whole number from 0 to 2^62, not {self.seed}.")
         if not self.lr > 0:
             raise UsageError(f"lr must be above 0, not {self.lr}.")
         if self.clip is not None and not self.clip > 0:

@@ -13,6 +13,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+SCHEME = 1
+"""Raised whenever the numbers change: a run only resumes under the scheme it was begun with."""
+
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9 as a signed 64-bit number
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 _UNIT = 2.0**-53

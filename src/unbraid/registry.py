@@ -5,6 +5,8 @@ its signature states; nothing else has to be written for it to be listed, config
 """
 
 import inspect
+import numbers
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -112,16 +114,17 @@ def _same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
 def coerce(name: str, value: Any, annotation: Any) -> Any:
     """`value` as `annotation` asks, or a `UsageError` that says what was expected.
 
-    Command-line values arrive already parsed as YAML scalars, so this widens (int to float, str to a choice), checks,
-    and never guesses.
+    Command-line values arrive already parsed, so this widens (int to float), takes a word back that looked like a
+    number or like none where a word is wanted, checks, and never guesses.
     """
     if annotation is inspect.Parameter.empty or annotation is Any:
         return value
     allowed = _alternatives(annotation)
-    for kind in allowed:
-        fits, result = _fit(name, value, kind)
-        if fits:
-            return result
+    for candidate in (value, *_as_typed(value)):
+        for kind in allowed:
+            fits, result = _fit(name, candidate, kind)
+            if fits:
+                return result
     wanted = " or ".join(_describe(kind) for kind in allowed)
     raise UsageError(f"{name} must be {wanted}, not {value!r}.")
 
@@ -147,17 +150,28 @@ def _fit(name: str, value: Any, kind: Any) -> tuple[bool, Any]:
         return value in typing.get_args(kind), value
     if origin is tuple and isinstance(value, (list, tuple)):
         return True, _coerce_tuple(name, tuple(value), typing.get_args(kind))
-    if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool), _float(value)
-    if kind is int:
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        return whole and not isinstance(value, bool), int(value) if whole else None
+    if kind in (int, float):
+        return _fit_number(value, kind)
     plain = origin or kind
     return isinstance(plain, type) and isinstance(value, plain), value
 
 
-def _float(value: Any) -> Any:
-    return float(value) if isinstance(value, (int, float)) else None
+def _fit_number(value: Any, kind: type) -> tuple[bool, Any]:
+    """Numbers of any library, but no NaN: nothing can be compared with it, or trained."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or value != value:
+        return False, None
+    if kind is float:
+        return True, float(value)
+    if isinstance(value, numbers.Integral):
+        return True, operator.index(value)
+    return float(value).is_integer(), int(float(value)) if float(value).is_integer() else None
+
+
+def _as_typed(value: Any) -> tuple[str, ...]:
+    """What may have been typed for a value that was read as something else: the words none and 2024."""
+    if value is None:
+        return ("none",)
+    return (str(value),) if isinstance(value, int) and not isinstance(value, bool) else ()
 
 
 def _coerce_tuple(name: str, values: tuple[Any, ...], kinds: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
     config.yaml        every setting                    history.jsonl   one line per logging point
     model.safetensors  final weights and buffers        scores.jsonl    one line per score, only ever appended
-    checkpoints/       the last two, each one file      environment.json, status.json
+    checkpoints/       the last two, each one file      status.json, environment.json, data.json
 
 Nothing is pickled: opening a stranger's run executes nothing.
 """
@@ -85,9 +85,12 @@ class RunFolder:
         if not path.exists():
             return {}
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
             raise RunError(f"{path} is not readable JSON: {error}.") from error
+        if not isinstance(content, dict):
+            raise RunError(f"{path} should hold a JSON object.")
+        return content
 
     @property
     def finished(self) -> bool:
@@ -109,10 +112,10 @@ class RunFolder:
         path = self.path / f"{name}.jsonl"
         if not path.exists():
             return []
-        content = path.read_text(encoding="utf-8")
         try:
-            return [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
-        except json.JSONDecodeError as error:
+            content = path.read_text(encoding="utf-8")
+            return [dict(json.loads(line)) for line in content[: content.rfind("\n") + 1].splitlines()]
+        except (ValueError, TypeError) as error:
             raise RunError(f"{path} is damaged: {error}.") from error
 
     def cut_history(self, step: int) -> None:

@@ -86,7 +86,7 @@ def test_finished_run_is_not_trained_again(folder):
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("kind", ["objectives", "networks", "datasets", "metrics"])
+@pytest.mark.parametrize("kind", ["objectives", "networks", "datasets", "metrics", "likelihoods"])
 def test_listings(kind):
     rows = json.loads(unbraid("list", kind, "--json"))
     assert rows
@@ -115,6 +115,11 @@ def test_data_listing_and_check():
         (["train", "vae", "beta"], "'beta' is not of the form key=value"),
         ([*VAE, "--device", "tpu"], "Unknown device 'tpu'"),
         ([*VAE, "--fresh"], "--fresh needs --name"),
+        ([*VAE, "device=cpu"], "'device' is no setting of a run; write --device."),
+        ([*VAE, "seed=99999999999999999999"], "seed must be a whole number from 0 to 2^62"),
+        ([*VAE, "likelihood=gaussian", "likelihood.scale=0"], "scale must be above 0"),
+        ([*VAE, "--checkpoint-steps", "0"], "checkpoint_steps must be at least 1, not 0."),
+        ([*VAE, "--device", "cpu:x"], "Device 'cpu:x' cannot be used"),
         (["list", "objective"], "Unknown list 'objective'. Did you mean 'objectives'?"),
     ],
 )  # fmt: skip
@@ -131,6 +136,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(arguments, sentence, tmp_path):
         (["report", "."], "is not a run: it has no config.yaml."),
         (["train", "vae", "data=mnist"], "run `unbraid data fetch mnist"),
         (["train", "vae", "data=images", "data.folder=nothing"], "nothing"),
+        ([*VAE, "--root", "/dev/null"], "/dev/null"),
     ],
 )
 def test_failures_are_one_sentence_and_exit_1(arguments, sentence, tmp_path):
@@ -187,3 +193,53 @@ def test_completion_knows_the_recipes():
 
     assert registered_names("objectives", "objective|preset") == list(objective)
     assert registered_names("data", "dataset") == list(dataset)
+
+
+def test_train_help_names_every_setting():
+    from unbraid.config import Training
+
+    told = unbraid("train", "--help")
+    assert all(name in told for name in [*Training.fields(), "network", "likelihood", "decoder"])
+
+
+def test_words_that_look_like_nothing_are_words(tmp_path):
+    unbraid("train", "vae", *SMALL, "split=none", "decay=none", "--device", "cpu", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("data.json", "[]"),
+        ("status.json", "{"),
+        ("data.json", None),
+        ("scores.jsonl", '{"a": 1}\n'),
+        ("history.jsonl", "[[\n"),
+    ],
+)
+def test_damaged_files_are_named(folder, tmp_path, name, content):
+    import shutil
+
+    copy = shutil.copytree(folder, tmp_path / "run")
+    (copy / name).unlink(missing_ok=True)
+    if content is not None:
+        (copy / name).write_text(content)
+    command = "report" if name.endswith("l") else "evaluate"
+    told = unbraid(command, copy, "--device", "cpu", code=1) if name != "status.json" else ""
+    assert name == "status.json" or name in told
+    if name == "status.json":
+        from unbraid.errors import RunError
+        from unbraid.store import RunFolder
+
+        with pytest.raises(RunError, match=r"status\.json is not readable JSON"):
+            _ = RunFolder(copy).finished
+
+
+def test_scores_that_data_do_not_allow_are_noted_and_the_others_kept(tmp_path):
+    unbraid("train", "vae", *SMALL, "split=posX:3", "--name", "one", "--device", "cpu", cwd=tmp_path)
+    table = unbraid("evaluate", "runs/one", "--device", "cpu", cwd=tmp_path)
+    assert "tc/exact" in table
+    assert "mig" not in table
+    allowed = unbraid(
+        "evaluate", "runs/one", "factors=[posY,scale]", "--metric", "mig", "--device", "cpu", cwd=tmp_path
+    )
+    assert "mig/exact" in allowed

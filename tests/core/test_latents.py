@@ -69,9 +69,10 @@ def test_normal_equals_torch_distributions():
     )
 
 
-def test_a_collapsed_posterior_still_has_a_density():
+@pytest.mark.parametrize("log_variance", [-100.0, -300.0])
+def test_a_collapsed_posterior_still_has_a_density(log_variance):
     made = Normal(size=1)
-    parameters = torch.tensor([[0.7, -100.0]])
+    parameters = torch.tensor([[0.7, log_variance]])
     value = made.sample(parameters, torch.tensor([[1.3]]))
     assert made.log_density(parameters, value).isfinite().all()
     assert made.pairwise(parameters, value).isfinite().all()

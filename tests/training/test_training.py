@@ -11,7 +11,7 @@ from torch import nn
 
 from unbraid.config import Choice
 from unbraid.data import load
-from unbraid.errors import DivergedError, UsageError
+from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.objectives import Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
 from unbraid.store import RunFolder, load_tensors
@@ -91,13 +91,9 @@ def interrupted_at(step, state_advance):
 def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprites, monkeypatch, network):
     config = config_of(sprites)
     own = {} if network == "mlp" else {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1024), nn.Linear(1024, 6))}
-    fresh = {key: module.state_dict() for key, module in own.items()}
-    fresh = {key: {n: t.clone() for n, t in state.items()} for key, state in fresh.items()}
     config = configure("beta-tcvae", Choice("sprites-small", {}), sprites, {**SMALL}, **own) if own else config
     whole, broken = (RunFolder.create(tmp_path / name, config) for name in ("whole", "broken"))
     train(whole, config, sprites, Cadence(log_steps=8), **own)
-    for key, module in own.items():
-        module.load_state_dict(fresh[key])
     with monkeypatch.context() as patch:
         from unbraid.training.state import State
 
@@ -273,6 +269,36 @@ def test_players_resume_exactly(tmp_path, sprites, two_players, monkeypatch):
             train(broken, config, sprites)
     train(broken, config, sprites)
     assert_same(weights_of(whole), weights_of(broken))
+
+
+class StalePlayers(TwoPlayers):
+    """Two sides of one forward, of which the second differentiates through what the first has just moved."""
+
+    def players(self):
+        return [
+            Player("decoder", ("model.decoder",), self.model_loss),
+            Player("encoder", ("model.encoder",), self.model_loss),
+        ]
+
+
+def test_stale_gradients_raise_instead_of_training_on(sprites):
+    objective("stale-players")(StalePlayers)
+    try:
+        state = prepare(config_of(sprites, "stale-players"), sprites)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            state.advance()
+    finally:
+        objective.remove("stale-players")
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(sprites):
+    state = prepare(config_of(sprites), sprites)
+    state.advance()
+    stored = {name: tensor.clone() for name, tensor in state.tensors().items()}
+    with pytest.raises(RunError, match="does not fit this model"):
+        state.restore(1, {n: t for n, t in stored.items() if "encoder" not in n})
+    with pytest.raises(RunError, match="other random numbers"):
+        state.restore(1, {**stored, "noise": stored["noise"] + 1})
 
 
 def test_bf16_trains_close_to_f32(tmp_path, sprites):

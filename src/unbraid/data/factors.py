@@ -158,9 +158,10 @@ class FactorDataset:
         return found
 
     def content_hash(self) -> str:
-        """SHA-256 of pixels and factor values, equal on every machine and device."""
-        digest = hashlib.sha256(repr((self.shape, self.pixels.bits, self.sizes)).encode())
-        for tensor in (self.pixels.stored, self.table):
+        """SHA-256 of pixels, factor values and test rows, equal on every machine and device."""
+        facts = (self.shape, self.pixels.bits, str(self.pixels.stored.dtype), self.sizes, self.factor_names)
+        digest = hashlib.sha256(repr(facts).encode())
+        for tensor in (self.pixels.stored, self.table, self.held_out):
             if tensor is not None:
                 digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
         return digest.hexdigest()

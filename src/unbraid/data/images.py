@@ -154,6 +154,8 @@ def _pixels(tensor: Tensor, name: str) -> Pixels:
     if tensor.dtype == torch.bool:
         return Pixels(pack_bits(tensor), shape, bits=True)
     if tensor.dtype == torch.uint8:
+        if tensor.numel() and 0 < int(tensor.max()) <= 1:
+            raise DataError(f"{name} holds bytes 0 and 1 only, which as bytes are black; pass it as x.astype(bool).")
         return Pixels(tensor, shape)
     if not tensor.is_floating_point():
         raise DataError(f"{name} holds {tensor.dtype}; use uint8 (0 … 255), bool or float.")

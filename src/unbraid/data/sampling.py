@@ -80,14 +80,20 @@ def _rows_with_values(dataset: FactorDataset, rule: str) -> Tensor:
     values = [part.strip() for part in listed.split(",")]
     if not colon or not all(value.isdigit() for value in values):
         raise UsageError(f"split={rule} is none of: default, none, a fraction such as 0.1, FACTOR:VALUE,VALUE.")
-    column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, dataset.factor_position(name)]
+    position = dataset.factor_position(name)
+    column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, position]
     return torch.isin(column, torch.tensor([int(value) for value in values], device=dataset.device))
 
 
 def random_rows(dataset: FactorDataset, count: int, seed: int, draw: int) -> Tensor:
     """`count` independent rows (with replacement, as evaluation protocols draw them)."""
-    unit = noise.uniform(noise.seed_tensor(seed, device=dataset.device), draw, "rows", (count,))[0]
-    return (unit.double() * len(dataset)).long()
+    return _below(len(dataset), count, seed, draw, "rows", dataset.device)
+
+
+def _below(limit: int, count: int, seed: int, draw: int, name: str, device: torch.device) -> Tensor:
+    """`count` whole numbers from 0 up to `limit`, each as likely as the others (to 2^-40)."""
+    bits = noise.bits(noise.seed_tensor(seed, device=device), draw, name, (count,))[0]
+    return ((bits >> 1) & (2**62 - 1)) % limit
 
 
 def fixed_factor(dataset: FactorDataset, factor: int, count: int, seed: int, draw: int) -> Tensor:
@@ -99,7 +105,7 @@ def fixed_factor(dataset: FactorDataset, factor: int, count: int, seed: int, dra
         return dataset.index_of(values)
     column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, factor]
     matching = torch.nonzero(column == column[rows[0]])[:, 0]
-    return matching[rows % len(matching)]
+    return matching[_below(len(matching), count, seed, draw, "matching", dataset.device)]
 
 
 def pairs(dataset: FactorDataset, count: int, differing: int, seed: int, draw: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -116,8 +116,8 @@ class Normal(Block):
 def _log_normal(distance: Tensor, log_variance: Tensor) -> Tensor:
     """Log density at a distance from the mean, standardised before it is squared.
 
-    The other order, distance^2 / sigma^2, is 0 times infinity in float32 once log sigma^2 falls below -88, as it does
-    for single images in long runs.
+    The other order, distance^2 / sigma^2, is 0 times infinity in float32 once log sigma^2 falls below -88, and this one
+    below -177; the bound keeps even that finite.
     """
-    standard = distance * (-0.5 * log_variance).exp()
+    standard = distance * (-0.5 * log_variance).clamp(max=80.0).exp()
     return torch.add(-0.5 * (log_variance + math.log(2 * math.pi)), standard.square(), alpha=-0.5)

@@ -1,7 +1,9 @@
 """The registry of models, and how a config becomes one."""
 
+import copy
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -55,11 +57,19 @@ class Model(nn.Module):
         """Likelihood parameters of a code."""
 
 
-def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
-    """The model of a config, its weights drawn from the config's seed; own modules take the place of named ones."""
-    space = Space.from_config(config.latents)
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Initial weights are drawn on the CPU, from this seed alone; the caller's generators stay as they are."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(config.training.seed)
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
+    """The model of a config, its weights drawn from the config's seed; copies of own modules replace named ones."""
+    space = Space.from_config(config.latents)
+    encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
+    with seeded(config.training.seed):
         if encoder is None:
             encoder = encoders[config.encoder.name].make(shape, space.outputs, **config.encoder.settings)
         if decoder is None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import Model, model
 from unbraid.networks import Likelihood
@@ -43,8 +44,15 @@ class VAE(Model):
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         """Posterior parameters by block; densities stay in float32 whatever the networks compute in."""
-        return self.space.split(self.encoder(x).float())
+        flat = self.encoder(x).float()
+        wanted = sum(self.space.outputs.values())
+        if flat.ndim != 2 or flat.shape[1] != wanted:
+            raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
+        return self.space.split(flat)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of a code."""
-        return self.likelihood(self.decoder(code).float())
+        raw = self.decoder(code).float()
+        if tuple(raw.shape[1:]) != tuple(self.shape):  # a likelihood would broadcast, and train on nonsense
+            raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
+        return self.likelihood(raw)

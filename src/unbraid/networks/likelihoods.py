@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unbraid.errors import UsageError
 from unbraid.registry import Registry
 
 likelihood: Registry[type["Likelihood"]] = Registry("likelihood")
@@ -52,6 +53,8 @@ class _Scaled(Likelihood):
 
     def __init__(self, *, scale: float = 1.0, learned: bool = False) -> None:
         super().__init__()
+        if not scale > 0:
+            raise UsageError(f"A likelihood's scale must be above 0, not {scale}.")
         start = torch.full((1,), math.log(scale))
         if learned:
             self.log_scale = nn.Parameter(start)

@@ -8,6 +8,7 @@ import numpy
 import torch
 
 from unbraid._version import __version__
+from unbraid.errors import UsageError
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -27,17 +28,16 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu`, `cuda`, `cuda:1`, `mps` -> a device that exists."""
-    from unbraid.errors import UsageError
-
+    """`auto` (CUDA where there is one, else the CPU), `cpu`, `cuda`, `cuda:1`, `mps` -> a device that exists."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps") if torch.backends.mps.is_available() else torch.device("cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind = name.partition(":")[0]
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available:
         raise UsageError(f"Unknown device '{name}'; choose auto, cpu, cuda or mps.")
     if not available[kind]:
         raise UsageError(f"Device '{name}' is not available here; use --device cpu.")
-    return torch.device(name)
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"Device '{name}' cannot be used: {str(error).splitlines()[0]}") from error

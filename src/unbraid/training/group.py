@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
+from unbraid.errors import RunError
 from unbraid.models import Model
 
 
@@ -37,16 +38,15 @@ class Group:
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
         else:
             stacked = list(stack_module_state([system.to(device) for system in systems]))
-        self.parameters: dict[str, Tensor] = {
-            name: tensor.detach().requires_grad_(tensor.is_floating_point()) for name, tensor in stacked[0].items()
-        }
+        wanted = {name: parameter.requires_grad for name, parameter in self.skeleton.named_parameters()}
+        self.parameters: dict[str, Tensor] = {n: t.detach().requires_grad_(wanted[n]) for n, t in stacked[0].items()}
         self.buffers: dict[str, Tensor] = {name: tensor.detach() for name, tensor in stacked[1].items()}
 
     def apply(self, path: str, *inputs: Any) -> Any:
         """Run the submodule at `path` ("model", "objective.discriminator") on trees of tensors [member, …]."""
         module = self.skeleton.get_submodule(path)
         state = {**_under(self.parameters, path), **_under(self.buffers, path)}
-        with self._precision():
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if self.members > 1:
                 return vmap(lambda state, *inputs: functional_call(module, state, inputs))(state, *inputs)
             out = functional_call(module, tree_map(_first, state), tree_map(_first, inputs))
@@ -54,23 +54,30 @@ class Group:
 
     def member(self, index: int) -> dict[str, Tensor]:
         """Parameters and buffers of one member, as its own state dict."""
-        saved = self.skeleton.state_dict().keys()  # leaves out what is not persistent
-        return {name: t[index] for name, t in {**self.parameters, **self.buffers}.items() if name in saved}
+        tensors = {**self.parameters, **self.buffers}
+        first = {id(t): name for name, t in reversed(list(self.skeleton.named_parameters(remove_duplicate=False)))}
+        names = {name: first.get(id(t), name) for name, t in self.skeleton.named_parameters(remove_duplicate=False)}
+        saved = self.skeleton.state_dict().keys()  # leaves out what is not persistent, names a tied weight twice
+        return {name: tensors[names.get(name, name)][index].clone() for name in saved}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Overwrite parameters and buffers [member, …] in place, keeping each one's memory layout."""
+        own = {**self.parameters, **self.buffers}
+        if {n: t.shape for n, t in own.items()} != {n: t.shape for n, t in tensors.items()}:
+            raise RunError("The checkpoint does not fit this model: other tensors, or other shapes.")
         with torch.no_grad():
-            for name, tensor in {**self.parameters, **self.buffers}.items():
-                if name in tensors:
-                    tensor.copy_(tensors[name])
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name])
 
     @contextmanager
-    def _precision(self) -> Iterator[None]:
-        """bf16 and tf32 hold inside the networks only: latents, likelihoods and densities stay float32."""
-        if self.precision == "tf32" and self.device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+    def matrix_products(self) -> Iterator[None]:
+        """Around a whole step, backward included: TF32 on CUDA where the run asks for it, and only there."""
+        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        try:
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
             yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def _under(tensors: dict[str, Tensor], path: str) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -10,8 +10,8 @@ from torch import nn
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import split
-from unbraid.errors import DivergedError, UnbraidError
-from unbraid.models import build
+from unbraid.errors import DivergedError, RunError, UnbraidError, UsageError
+from unbraid.models import build, seeded
 from unbraid.objectives import bind
 from unbraid.store import RunFolder
 from unbraid.training.environment import environment
@@ -28,6 +28,13 @@ class Interrupted(UnbraidError):  # noqa: N818 (it is no error)
     exit_code = 130
 
 
+class Mark(NamedTuple):
+    """When a step was reached."""
+
+    step: int
+    time: float
+
+
 @dataclass(frozen=True)
 class Cadence:
     """How often things are written; none of it changes the result."""
@@ -35,6 +42,11 @@ class Cadence:
     log_steps: int | None = None
     checkpoint_steps: int | None = None
     checkpoint_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("log_steps", "checkpoint_steps"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
 
     def logs(self, step: int, steps: int) -> bool:
         """Whether a history line is due after `step` steps."""
@@ -60,18 +72,19 @@ def train(
     cadence = cadence or Cadence()
     with folder.locked(), stoppable() as stop:
         state = prepare(config, dataset, encoder, decoder)
-        _resume(folder, state)
+        described = _describe(config, dataset)
+        _resume(folder, state, described["content"])
         folder.write_json("environment", environment(dataset.device))
-        folder.write_json("data", _describe(config, dataset))
+        folder.write_json("data", described)
         folder.write_json("status", {"state": "running", "step": state.step})
-        steps, saved_at, line_at = config.training.steps, time.monotonic(), time.monotonic()
+        steps, saved_at, last = config.training.steps, time.monotonic(), Mark(state.step, time.monotonic())
         with TrainingBar(config, state.step) as bar:
             while state.step < steps:
                 state.advance()
                 bar.advance()
                 if cadence.logs(state.step, steps):
                     _check(folder, state)
-                    line_at = _log(folder, state, line_at, bar)
+                    last = _log(folder, state, last, bar)
                 if stop.asked:
                     _stop(folder, state)
                 if state.step < steps and cadence.checkpoints(state.step, time.monotonic() - saved_at):
@@ -86,9 +99,8 @@ def prepare(
     """A fresh training state: model, objective, group of one, on the data set's device."""
     model = build(config, dataset.shape, encoder, decoder)
     objective = bind(config.objective.name, config.objective.settings)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.manual_seed(config.training.seed + 1)
-        system = System(model, objective.networks(model.space))
+    with seeded(config.training.seed + 1):
+        system = System(model, objective.networks(model.space)).train()
     if dataset.device.type == "cpu":
         keep_freed_memory()
         system.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
@@ -102,6 +114,7 @@ def _describe(config: Config, dataset: FactorDataset) -> dict[str, Any]:
     parts = split(dataset, config.training.split)
     return {
         "name": dataset.name,
+        "content": dataset.content_hash(),
         "source": dataset.source,
         "images": len(dataset),
         "shape": list(dataset.shape),
@@ -111,24 +124,26 @@ def _describe(config: Config, dataset: FactorDataset) -> dict[str, Any]:
     }
 
 
-def _resume(folder: RunFolder, state: State) -> None:
+def _resume(folder: RunFolder, state: State, content: str) -> None:
     found = folder.latest_checkpoint()
     if found is not None:
+        if folder.read_json("data").get("content") != content:
+            raise RunError(f"{folder.path} was begun on other data than these; train under another name, or --fresh.")
         state.restore(*found)
     folder.cut_history(state.step)
 
 
-def _log(folder: RunFolder, state: State, since: float, bar: TrainingBar) -> float:
-    """Append a history line; returns the time from which the next one counts."""
-    steps, now = max(state.count, 1), time.monotonic()
-    rate = steps * state.epochs.batch / max(now - since, 1e-9)
+def _log(folder: RunFolder, state: State, last: Mark, bar: TrainingBar) -> Mark:
+    """Append a history line; returns the mark from which the next one counts."""
+    mark = Mark(state.step, time.monotonic())
+    rate = (mark.step - last.step) * state.epochs.batch / max(mark.time - last.time, 1e-9)
     line = state.line()[0]
     epoch = state.step / state.epochs.per_epoch
     folder.append(
         "history", {"step": state.step, "epoch": round(epoch, 4), **line, "images_per_second": round(rate, 1)}
     )
     bar.show(line, rate)
-    return now
+    return mark
 
 
 def _checkpoint(folder: RunFolder, state: State) -> None:

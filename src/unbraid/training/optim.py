@@ -20,7 +20,8 @@ class PlayerOptimizer:
     def __init__(self, player: Player, group: Group, training: Training) -> None:
         self.player = player
         self.training = training
-        self.parameters = {n: p for n, p in group.parameters.items() if n.startswith(player.owns)}
+        owned = {n: p for n, p in group.parameters.items() if n.startswith(player.owns)}
+        self.parameters = {n: p for n, p in owned.items() if p.requires_grad}  # a frozen parameter stays as it is
         fused = group.device.type in ("cpu", "cuda")
         settings: dict[str, Any] = {"lr": training.lr, **player.optimizer}
         self.rate: float = settings["lr"]
@@ -36,6 +37,9 @@ class PlayerOptimizer:
             clip_by_norm([p.grad for p in parameters if p.grad is not None], self.training.clip)
         self.adam.param_groups[0]["lr"] = self.rate * remaining(self.training, step)
         self.adam.step()
+        # The fused update does not tell autograd that it moved the parameters; without this, a later player that
+        # differentiates through them would silently mix old activations with new weights instead of raising.
+        torch.autograd.graph.increment_version(parameters)
 
     def tensors(self) -> dict[str, Tensor]:
         """Optimizer state for a checkpoint."""

@@ -1,8 +1,10 @@
 """From what a user typed to a full config: a recipe's defaults, the data's defaults, then the overrides."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from unbraid.config import Choice, Config, Training
@@ -40,6 +42,7 @@ def configure(
     encoder_name = given.get("encoder", network) or default_network(dataset.shape)
     decoder_name = given.get("decoder", network) or default_network(dataset.shape)
     likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
+    _refuse_out_of_range(likelihood_name, dataset)
     latents = {"z": {"kind": "normal", "size": coerce("z", given.get("z", 10), int)}}
     Space.from_config(latents)  # refuses what cannot be a space before anything is trained
     return Config(
@@ -52,6 +55,15 @@ def configure(
         latents=latents,
         training=Training.checked(_only(given, Training.fields())),
     )
+
+
+def _refuse_out_of_range(likelihood: str, dataset: FactorDataset) -> None:
+    stored = dataset.pixels.stored
+    if likelihood == "bernoulli" and stored.is_floating_point() and not (stored.min() >= 0 and stored.max() <= 1):
+        raise UsageError(
+            f"likelihood=bernoulli needs values in [0, 1], but {dataset.name} has some from {float(stored.min()):g} to "
+            f"{float(stored.max()):g}; use likelihood=gaussian."
+        )
 
 
 def default_network(shape: Shape) -> str:
@@ -84,11 +96,19 @@ def _choice(registry: Registry[Any], name: Any, settings: Mapping[str, Any]) -> 
 
 
 def _own(module: nn.Module | None) -> Choice | None:
-    """How a config records a module that the user passed in: by its class and its size."""
+    """How a config records a module that the user passed in: by its class, its structure and its first weights."""
     if module is None:
         return None
-    count = sum(p.numel() for p in module.parameters())
-    return Choice(CUSTOM, {"module": type(module).__qualname__, "parameters": count})
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            raise UsageError(
+                f"Your module has a {type(part).__name__} layer, whose random draws no checkpoint holds; a resumed run "
+                "would differ. Take it out: the noise of a VAE's code already regularises."
+            )
+    digest = hashlib.sha256(repr(module).encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return Choice(CUSTOM, {"module": type(module).__qualname__, "content": digest.hexdigest()})
 
 
 def _only(given: Mapping[str, Any], names: Any) -> dict[str, Any]:

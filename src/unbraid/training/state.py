@@ -9,6 +9,7 @@ from unbraid import noise
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import Epochs
+from unbraid.errors import RunError, UsageError
 from unbraid.models import Model
 from unbraid.objectives import Context, Objective
 from unbraid.training.group import Group
@@ -28,23 +29,31 @@ class State:
         training = configs[0].training
         self.group, self.objective, self.dataset, self.rows = group, objective, dataset, rows
         self.model: Model = group.skeleton.model
-        self.seeds = noise.seed_tensor(*(config.training.seed for config in configs), device=group.device)
+        place = "cpu" if group.device.type == "mps" else group.device  # noise needs 64-bit floats, which MPS has not
+        self.seeds = noise.seed_tensor(*(config.training.seed for config in configs), device=place)
         self.epochs = Epochs(len(rows), training.batch, self.seeds)
         space = self.model.space
-        self.needs = {**self.model.needs(training.batch), **objective.needs(training.batch, space)}
+        own, extra = self.model.needs(training.batch), objective.needs(training.batch, space)
+        if own.keys() & extra.keys():
+            raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
+        self.needs = {**own, **extra}
         self.players = [PlayerOptimizer(player, group, training) for player in objective.players()]
         self.step = 0
         self.names: list[str] = []
         self.sums = torch.zeros(0)  # [term, member] since the last line of the history
         self.count = 0
-        self.bad_steps = torch.zeros(0)  # [term, member] first step at which a term was not a usable number, or -1
+        self.bad_steps = torch.zeros(0, dtype=torch.int64)  # [term, member] first step without a usable number, or -1
 
     def advance(self) -> None:
         """One shared forward; then each player moves, on its own loss and its own parameters."""
-        positions = self.epochs[self.step]  # [member, batch]
-        index = self.rows[positions]
+        with self.group.matrix_products():
+            self._advance()
+        self.step += 1
+
+    def _advance(self) -> None:
+        index = self.rows[self.epochs[self.step].to(self.rows.device)]  # [member, batch]
         batch = Batch({"x": self.dataset.images(index)}, index)
-        drawn = noise.draw(self.needs, self.seeds, self.step)
+        drawn = {n: t.to(self.group.device) for n, t in noise.draw(self.needs, self.seeds, self.step).items()}
         out = self.group.apply("model", batch.x, {name: drawn[name] for name in self.model.needs(1)})
         context = Context(self.model.space, self.model.likelihoods, len(self.rows), self.step, drawn, self._network)
         logged: dict[str, Tensor] = {}
@@ -56,7 +65,6 @@ class State:
             prefix = "" if optimizer is self.players[0] else f"{optimizer.player.name}/"
             logged |= _logged(terms, prefix)
         self._tally(logged)
-        self.step += 1
 
     def line(self) -> list[dict[str, float]]:
         """Mean of each term since the last call, by member; resets the sums."""
@@ -68,7 +76,7 @@ class State:
 
     def diverged(self) -> tuple[int, str, int] | None:
         """First (step, term, member) at which a term was not a usable number."""
-        bad = self.bad_steps.long()
+        bad = self.bad_steps
         if not bool((bad >= 0).any()):
             return None
         first = torch.where(bad >= 0, bad, torch.iinfo(torch.int64).max)
@@ -80,10 +88,12 @@ class State:
         stored = {f"system/{n}": t for n, t in {**self.group.parameters, **self.group.buffers}.items()}
         for optimizer in self.players:
             stored |= {f"optimizer/{name}": tensor for name, tensor in optimizer.tensors().items()}
-        return stored | {"sums": self.sums, "count": torch.tensor(self.count)}
+        return stored | {"sums": self.sums, "count": torch.tensor(self.count), "noise": torch.tensor(noise.SCHEME)}
 
     def restore(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Inverse of `tensors`."""
+        if int(tensors["noise"]) != noise.SCHEME:
+            raise RunError("The checkpoint was made by a version with other random numbers; start the run afresh.")
         self.group.load(_strip("system/", tensors))
         for optimizer in self.players:
             optimizer.load(_strip("optimizer/", tensors))
@@ -102,10 +112,10 @@ class State:
         if self.sums.shape != values.shape:
             self.sums = torch.zeros_like(values)
         if self.bad_steps.shape != values.shape:
-            self.bad_steps = torch.full_like(values, -1.0, dtype=torch.float64)
+            self.bad_steps = torch.full_like(values, -1, dtype=torch.int64)
         self.names = list(logged)
         bad = ~(values.abs() < HUGE)  # also catches NaN
-        self.bad_steps = torch.where(bad & (self.bad_steps < 0), float(self.step), self.bad_steps)
+        self.bad_steps = torch.where(bad & (self.bad_steps < 0), self.step, self.bad_steps)
         self.sums = self.sums + values
         self.count += 1
 
