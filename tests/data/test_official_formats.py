@@ -83,6 +83,7 @@ def test_mnist(tmp_path, digits, form):
         (gzip.compress(idx(np.zeros((2, 3, 3))))[:-12], "not an idx file"),
         (b"", "it starts with"),
     ],
+    ids=["wrong-type", "short", "half-packed", "empty"],
 )
 def test_broken_idx_file(tmp_path, content, reason):
     path = tmp_path / "train-images-idx3-ubyte"

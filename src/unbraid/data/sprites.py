@@ -8,8 +8,7 @@ import hashlib
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +22,7 @@ from unbraid.data.base import data_home, dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.errors import DataError, UsageError
 from unbraid.progress import progress
+from unbraid.threads import one_thread
 
 Sprite = Literal["square", "ellipse", "heart"]
 
@@ -83,7 +83,7 @@ def render(
     device = torch.get_default_device()
     device = torch.device("cpu") if device.type == "mps" else device  # which has no float64
     lengths = [len(values) for values in (shapes, scales, orientations, xs, ys)]
-    with device, _one_thread(), progress("Rendering sprites", len(scales) * len(xs)) as bar:
+    with device, one_thread(), progress("Rendering sprites", len(scales) * len(xs)) as bar:
         packed = torch.zeros(*lengths, -(-size * size // 8), dtype=torch.uint8)
         turns = torch.tensor([(math.cos(angle), math.sin(angle)) for angle in orientations], dtype=torch.float64)
         for (k, scale), (i, x) in itertools.product(enumerate(scales), enumerate(xs)):
@@ -106,20 +106,6 @@ def _window(size: int, centre: float, reach: float) -> tuple[slice, Tensor]:
     first = min(size, max(0, math.floor((centre - reach) / unit)))
     last = max(first, min(size, math.ceil((centre + reach) / unit)))
     return slice(first, last), (torch.arange(first, last, dtype=torch.float64) + 0.5) * unit - centre
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Thousands of small operations on one core: sharing each among threads costs more than it gains.
-
-    On busy cores it costs many times as much, since threads wait for each other after every operation.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @dataset("sprites", images=737_280, shape=(1, 64, 64), factors=FACTORS)

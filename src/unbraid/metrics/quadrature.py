@@ -10,8 +10,6 @@ band-limited up to exp(-2 pi^2) = 3e-9, so the Fourier transform carries it over
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from unbraid.errors import DataError
 from unbraid.progress import progress
+from unbraid.threads import one_thread
 
 PER_SIGMA = 2
 """Grid points per standard deviation at which an octave is laid down."""
@@ -93,7 +92,7 @@ def mutual_information(
     classes, total = labels + starts, sum(sizes)
     counts = torch.bincount(classes.flatten(), minlength=total).double()
     matrix, spacing = [], []
-    with _one_thread(), progress("mutual information", means.shape[1]) as bar:
+    with one_thread(), progress("mutual information", means.shape[1]) as bar:
         for j, latent in enumerate(names):
             mean, std = means[:, j].contiguous(), stds[:, j].contiguous()
             grid = Grid.over(latent, mean, std)
@@ -101,17 +100,6 @@ def mutual_information(
             spacing.append(grid.finest)
             bar.advance()
     return Information(torch.stack(matrix).cpu(), torch.tensor(spacing, dtype=torch.float64))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread for torch: the pieces are cache-sized, and sharing one among threads costs more than it saves."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -> Tensor:
