@@ -1,0 +1,56 @@
+"""Adam (kingma2015) for stacked members: torch's takes one learning rate for a tensor, members have one each."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class StackedAdam:
+    """Adam on parameters [member, …] with a rate per member; a member that is not alive does not move.
+
+    m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
+    p <- p - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], rate: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
+        self.parameters, self.rate, self.betas, self.eps = list(parameters), rate, betas, eps
+        self.steps = torch.zeros_like(rate)  # [member]
+        self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None], alive: Tensor, share: float = 1.0) -> None:
+        """Move the members that are alive [member] by `share` of their rate."""
+        first, second = self.betas
+        self.steps += alive
+        rate = self.rate * share / (1 - first**self.steps)
+        spread = (1 - second**self.steps).sqrt()
+        for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
+            if gradient is None:
+                continue
+            moves = _along(alive, parameter)
+            # `where`, not a product: the gradient of a diverged member is NaN, and NaN times 0 is NaN
+            mean.copy_(torch.where(moves, mean.lerp(gradient, 1 - first), mean))
+            square.copy_(torch.where(moves, square * second + (1 - second) * gradient.square(), square))
+            change = _along(rate, parameter) * mean / (square.sqrt() / _along(spread, parameter) + self.eps)
+            parameter.copy_(torch.where(moves, parameter - change, parameter))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """State for a checkpoint, by the position of each parameter."""
+        stored = {"steps": self.steps}
+        for i, (mean, square) in enumerate(zip(self.means, self.squares, strict=True)):
+            stored |= {f"{i}/mean": mean, f"{i}/square": square}
+        return stored
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Inverse of `tensors`."""
+        for name, own in self.tensors().items():
+            own.copy_(tensors[name])
+
+
+def _along(values: Tensor, parameter: Tensor) -> Tensor:
+    """One value per member, shaped to broadcast against a parameter [member, …]."""
+    return values.view(-1, *[1] * (parameter.ndim - 1))

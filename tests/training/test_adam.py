@@ -1,0 +1,67 @@
+"""Adam for members equals torch's for each of them, and leaves the dead alone."""
+
+import math
+
+import pytest
+import torch
+
+from unbraid.training.adam import StackedAdam
+
+RATES = (1e-2, 3e-3, 1e-4)
+
+
+def gradients_at(step, count=3):
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(count, *shape, generator=generator, dtype=torch.float64) for shape in ((4, 3), (4,), ())]
+
+
+@pytest.fixture
+def parameters():
+    return [tensor.requires_grad_() for tensor in gradients_at(1000)]
+
+
+def test_equals_torch_for_each_member(parameters):
+    alone = [[p[m].detach().clone().requires_grad_() for p in parameters] for m in range(3)]
+    theirs = [torch.optim.Adam(alone[m], lr=RATES[m], betas=(0.5, 0.9), eps=1e-6) for m in range(3)]
+    ours = StackedAdam(parameters, torch.tensor(RATES, dtype=torch.float64), (0.5, 0.9), 1e-6)
+    for step in range(50):
+        gradients = gradients_at(step)
+        ours.step(gradients, torch.ones(3, dtype=torch.bool))
+        for m in range(3):
+            for parameter, gradient in zip(alone[m], gradients, strict=True):
+                parameter.grad = gradient[m].clone()
+            theirs[m].step()
+    for m in range(3):
+        for stacked, single in zip(parameters, alone[m], strict=True):
+            torch.testing.assert_close(stacked[m], single, rtol=1e-12, atol=1e-12)
+
+
+def test_a_dead_member_stays_and_the_others_go_on(parameters):
+    reference = [p.detach().clone().requires_grad_() for p in parameters]
+    ours = StackedAdam(parameters, torch.tensor(RATES, dtype=torch.float64))
+    plain = StackedAdam(reference, torch.tensor(RATES, dtype=torch.float64))
+    for step in range(10):
+        gradients = gradients_at(step)
+        plain.step(gradients, torch.ones(3, dtype=torch.bool))
+        if step == 4:
+            before = [p[1].detach().clone() for p in parameters]
+        if step >= 4:
+            for gradient in gradients:
+                gradient[1] = math.nan
+        ours.step(gradients, torch.tensor([True, step < 4, True]))
+    for i, (made, whole) in enumerate(zip(parameters, reference, strict=True)):
+        assert torch.equal(made[1], before[i])
+        assert torch.equal(made[0], whole[0])
+        assert torch.equal(made[2], whole[2])
+
+
+def test_state_survives(parameters):
+    ours = StackedAdam(parameters, torch.tensor(RATES, dtype=torch.float64))
+    for step in range(3):
+        ours.step(gradients_at(step), torch.ones(3, dtype=torch.bool))
+    copies = [p.detach().clone().requires_grad_() for p in parameters]
+    again = StackedAdam(copies, torch.tensor(RATES, dtype=torch.float64))
+    again.load({name: tensor.clone() for name, tensor in ours.tensors().items()})
+    for adam in (ours, again):
+        adam.step(gradients_at(9), torch.ones(3, dtype=torch.bool), share=0.5)
+    assert all(torch.equal(a, b) for a, b in zip(parameters, copies, strict=True))
