@@ -8,12 +8,15 @@ import functools
 import inspect
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
 from unbraid import api
+from unbraid.config import Choice, Config
 from unbraid.data import FactorDataset, dataset, load
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, Score, evaluate, metric
@@ -50,6 +53,7 @@ def check_objective(name: str) -> None:
     _check_gradients(name, run)
     _check_reloads(run)
     _check_resumes(name, run)
+    _check_members(name, run)
 
 
 def _check_gradients(name: str, run: api.Run) -> None:
@@ -89,6 +93,33 @@ def _check_resumes(name: str, run: api.Run) -> None:
     resumed = api.train(name, **again)
     expected, made = (load_tensors(r.folder.model_path)[0] for r in (run, resumed))
     assert all(torch.equal(expected[n], made[n]) for n in expected)
+
+
+def _check_members(name: str, run: api.Run, steps: int = 40) -> None:
+    """Runs trained as one stacked program equal the same runs trained alone, in float64."""
+    training = replace(run.config.training, precision="f64", lr=2e-3)
+    configs = [
+        replace(run.config, training=training),
+        replace(run.config, training=replace(training, seed=5, lr=1e-3, clip=10.0), objective=_heavier(run.config)),
+    ]
+    together = prepare(configs, run.dataset)
+    alone = [prepare(config, run.dataset) for config in configs]
+    for state in (together, *alone):
+        for _ in range(steps):
+            state.advance()
+    for m, single in enumerate(alone):
+        for n, parameter in single.group.parameters.items():
+            torch.testing.assert_close(together.group.parameters[n][m], parameter[0], rtol=1e-8, atol=1e-8)
+    logged = together.line()
+    for m, single in enumerate(alone):
+        assert logged[m] == pytest.approx(single.line()[0], rel=1e-8, abs=1e-8)
+
+
+def _heavier(config: Config) -> Choice:
+    """The same objective with every sweepable weight half as large again."""
+    names = objective[config.objective.name].sweepable
+    settings = {k: 1.5 * v if k in names else v for k, v in config.objective.settings.items()}
+    return Choice(config.objective.name, settings)
 
 
 def build(side: str, name: str, shape: tuple[int, ...]) -> torch.nn.Module:

@@ -100,8 +100,8 @@ def train(
 
     Settings: those of the recipe (unbraid list objectives); z, the number of latent variables; data, network, encoder,
     decoder and likelihood by name, each with settings of its own behind a dot (encoder.hidden=[256,256]); and of the
-    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16), split (default,
-    none, 0.1, posX:0,1).
+    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), and split
+    (default, none, 0.1, posX:0,1).
     """
     from unbraid.api import train as train_run
     from unbraid.config import parse_overrides

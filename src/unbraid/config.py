@@ -44,7 +44,7 @@ class Training:
     decay: Literal["none", "linear", "cosine"] = "none"
     seed: int = 0
     clip: float | None = None
-    precision: Literal["f32", "tf32", "bf16"] = "f32"
+    precision: Literal["f32", "tf32", "bf16", "f64"] = "f32"
     split: str | float = "default"
 
     def __post_init__(self) -> None:

@@ -301,6 +301,48 @@ def test_a_checkpoint_that_does_not_fit_is_refused(sprites):
         state.restore(1, {**stored, "noise": stored["noise"] + 1})
 
 
+@pytest.mark.parametrize("recipe", ["vae", "beta-tcvae", "two-players"])
+@pytest.mark.parametrize("network", ["mlp", "batchnorm"])
+def test_members_equal_single_runs_for_200_steps(sprites, two_players, recipe, network):
+    encoders = {
+        "mlp": {},
+        "batchnorm": {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1024), nn.Linear(1024, 6))},
+    }
+    own = encoders[network]
+    weights = {"beta-tcvae": ({"beta": 2.0}, {"beta": 8.0})}.get(recipe, ({}, {}))
+    made = [{**SMALL, **weight, "precision": "f64", "seed": seed} for seed, weight in enumerate(weights)]
+    configs = [configure(recipe, Choice("sprites-small", {}), sprites, settings, **own) for settings in made]
+    together, alone = prepare(configs, sprites, **own), [prepare(config, sprites, **own) for config in configs]
+    for state in (together, *alone):
+        for _ in range(200):
+            state.advance()
+    for m, single in enumerate(alone):
+        for name, tensor in {**single.group.parameters, **single.group.buffers}.items():
+            stacked = {**together.group.parameters, **together.group.buffers}[name]
+            torch.testing.assert_close(stacked[m], tensor[0], rtol=1e-8, atol=1e-8)
+
+
+def test_a_diverging_member_leaves_its_neighbours_alone(sprites):
+    configs = [config_of(sprites, seed=seed) for seed in range(3)]
+    whole, broken = prepare(configs, sprites), prepare(configs, sprites)
+    for step in range(20):
+        if step == 7:
+            with torch.no_grad():
+                next(iter(broken.group.parameters.values()))[1].fill_(math.nan)
+                frozen = {n: p[1].detach().clone() for n, p in broken.group.parameters.items()}
+        whole.advance()
+        broken.advance()
+    assert broken.alive.tolist() == [True, False, True]
+    assert broken.diverged() == (7, "loss", 1)
+    for name, parameter in broken.group.parameters.items():
+        assert torch.equal(parameter[0], whole.group.parameters[name][0])
+        assert torch.equal(parameter[2], whole.group.parameters[name][2])
+        torch.testing.assert_close(parameter[1], frozen[name], rtol=0, atol=0, equal_nan=True)
+    lines = [state.line() for state in (whole, broken)]
+    assert lines[0][0] == lines[1][0]
+    assert lines[0][2] == lines[1][2]
+
+
 def test_bf16_trains_close_to_f32(tmp_path, sprites):
     wide = trained(tmp_path, config_of(sprites, steps=100), sprites, "f32").lines("history")[-1]
     narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").lines("history")[-1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from unbraid.errors import UsageError
@@ -44,7 +45,7 @@ class VAE(Model):
 
     def encode(self, x: Tensor) -> dict[str, Tensor]:
         """Posterior parameters by block; densities stay in float32 whatever the networks compute in."""
-        flat = self.encoder(x).float()
+        flat = _full_precision(self.encoder(x))
         wanted = sum(self.space.outputs.values())
         if flat.ndim != 2 or flat.shape[1] != wanted:
             raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
@@ -52,7 +53,12 @@ class VAE(Model):
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of a code."""
-        raw = self.decoder(code).float()
+        raw = _full_precision(self.decoder(code))
         if tuple(raw.shape[1:]) != tuple(self.shape):  # a likelihood would broadcast, and train on nonsense
             raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
         return self.likelihood(raw)
+
+
+def _full_precision(tensor: Tensor) -> Tensor:
+    """Whatever the networks compute in, densities and likelihoods are float32 at least."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()

@@ -29,7 +29,8 @@ class Group:
     """Systems of one structure, run by name on tensors whose first axis is the member."""
 
     def __init__(self, systems: Sequence[System], device: torch.device, precision: str = "f32") -> None:
-        self.skeleton = systems[0].to(device)
+        self.dtype = torch.float64 if precision == "f64" else torch.float32
+        self.skeleton = systems[0].to(device, self.dtype)
         self.device = device
         self.precision = precision
         self.members = len(systems)
@@ -37,7 +38,7 @@ class Group:
             named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
         else:
-            stacked = list(stack_module_state([system.to(device) for system in systems]))
+            stacked = list(stack_module_state([system.to(device, self.dtype) for system in systems]))
         wanted = {name: parameter.requires_grad for name, parameter in self.skeleton.named_parameters()}
         self.parameters: dict[str, Tensor] = {n: t.detach().requires_grad_(wanted[n]) for n, t in stacked[0].items()}
         self.buffers: dict[str, Tensor] = {name: tensor.detach() for name, tensor in stacked[1].items()}

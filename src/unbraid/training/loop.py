@@ -1,6 +1,7 @@
 """The one training loop: it alternates players, logs, checkpoints and resumes, whichever method it trains."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import split
 from unbraid.errors import DivergedError, RunError, UnbraidError, UsageError
 from unbraid.models import build, seeded
-from unbraid.objectives import bind
+from unbraid.objectives import Objective, bind
+from unbraid.objectives import objective as objectives
 from unbraid.store import RunFolder
 from unbraid.training.environment import environment
 from unbraid.training.group import Group, System
@@ -94,19 +96,45 @@ def train(
 
 
 def prepare(
-    config: Config, dataset: FactorDataset, encoder: nn.Module | None = None, decoder: nn.Module | None = None
+    configs: Config | Sequence[Config],
+    dataset: FactorDataset,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
 ) -> State:
-    """A fresh training state: model, objective, group of one, on the data set's device."""
+    """A fresh training state on the data set's device, of one run or of a group that shares all but its numbers."""
+    configs = [configs] if isinstance(configs, Config) else list(configs)
+    objective = bind(configs[0].objective.name, stacked_settings(configs, dataset.device))
+    systems = [_system(config, objective, dataset, encoder, decoder) for config in configs]
+    training = configs[0].training
+    group = Group(systems, dataset.device, training.precision)
+    return State(group, objective, configs, dataset, split(dataset, training.split).train)
+
+
+def stacked_settings(configs: Sequence[Config], device: torch.device) -> dict[str, Any]:
+    """The objective's settings; a `Weight` in which members differ becomes a tensor [member]."""
+    settings = dict(configs[0].objective.settings)
+    dtype = torch.float64 if configs[0].training.precision == "f64" else torch.float32
+    for name in objectives[configs[0].objective.name].sweepable:
+        values = [config.objective.settings[name] for config in configs]
+        if len(set(values)) > 1:
+            settings[name] = torch.tensor(values, device=device, dtype=dtype)
+    return settings
+
+
+def _system(
+    config: Config,
+    objective: Objective,
+    dataset: FactorDataset,
+    encoder: nn.Module | None,
+    decoder: nn.Module | None,
+) -> System:
     model = build(config, dataset.shape, encoder, decoder)
-    objective = bind(config.objective.name, config.objective.settings)
     with seeded(config.training.seed + 1):
         system = System(model, objective.networks(model.space)).train()
     if dataset.device.type == "cpu":
         keep_freed_memory()
         system.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
-    group = Group([system], dataset.device, config.training.precision)
-    rows = split(dataset, config.training.split).train
-    return State(group, objective, [config], dataset, rows)
+    return system
 
 
 def _describe(config: Config, dataset: FactorDataset) -> dict[str, Any]:

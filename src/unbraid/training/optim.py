@@ -1,13 +1,14 @@
 """One Adam (kingma2015) per player, and gradients that reach only its own parameters."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from unbraid.config import Training
+from unbraid.training.adam import StackedAdam
 from unbraid.training.group import Group
 from unbraid.types import Player
 
@@ -17,25 +18,37 @@ STATE = ("step", "exp_avg", "exp_avg_sq")
 class PlayerOptimizer:
     """Moves one player's parameters."""
 
-    def __init__(self, player: Player, group: Group, training: Training) -> None:
+    def __init__(self, player: Player, group: Group, trainings: Sequence[Training]) -> None:
         self.player = player
-        self.training = training
+        self.training = trainings[0]
         owned = {n: p for n, p in group.parameters.items() if n.startswith(player.owns)}
         self.parameters = {n: p for n, p in owned.items() if p.requires_grad}  # a frozen parameter stays as it is
-        fused = group.device.type in ("cpu", "cuda")
-        settings: dict[str, Any] = {"lr": training.lr, **player.optimizer}
-        self.rate: float = settings["lr"]
-        self.adam = torch.optim.Adam(list(self.parameters.values()), fused=fused, **settings)
+        own: dict[str, Any] = {key: value for key, value in player.optimizer.items() if key != "lr"}
+        rates = [float(player.optimizer.get("lr", t.lr)) for t in trainings]
+        limits = [math.inf if t.clip is None else t.clip for t in trainings]
+        self.clip = None if min(limits) == math.inf else torch.tensor(limits, device=group.device, dtype=group.dtype)
+        parameters = list(self.parameters.values())
+        if group.members == 1:
+            self.rate = rates[0]
+            fused = group.device.type in ("cpu", "cuda")
+            self.adam: torch.optim.Adam | StackedAdam = torch.optim.Adam(parameters, self.rate, fused=fused, **own)
+        else:
+            rate = torch.tensor(rates, device=group.device, dtype=group.dtype)
+            self.adam = StackedAdam(parameters, rate, **own)
 
-    def step(self, loss: Tensor, step: int, retain_graph: bool) -> None:
+    def step(self, loss: Tensor, step: int, alive: Tensor, retain_graph: bool) -> None:
         """One update by the sum of the members' losses: members are independent, so each sees its own gradient."""
         parameters = list(self.parameters.values())
         gradients = torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
+        if self.clip is not None:
+            clip_by_norm([g for g in gradients if g is not None], self.clip)
+        share = remaining(self.training, step)
+        if isinstance(self.adam, StackedAdam):
+            self.adam.step(gradients, alive & loss.detach().isfinite(), share)
+            return
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else _laid_out_as(gradient, parameter)
-        if self.training.clip is not None:
-            clip_by_norm([p.grad for p in parameters if p.grad is not None], self.training.clip)
-        self.adam.param_groups[0]["lr"] = self.rate * remaining(self.training, step)
+        self.adam.param_groups[0]["lr"] = self.rate * share
         self.adam.step()
         # The fused update does not tell autograd that it moved the parameters; without this, a later player that
         # differentiates through them would silently mix old activations with new weights instead of raising.
@@ -43,6 +56,8 @@ class PlayerOptimizer:
 
     def tensors(self) -> dict[str, Tensor]:
         """Optimizer state for a checkpoint."""
+        if isinstance(self.adam, StackedAdam):
+            return {f"{self.player.name}/{name}": tensor for name, tensor in self.adam.tensors().items()}
         return {
             f"{self.player.name}/{name}/{key}": self.adam.state[parameter][key]
             for name, parameter in self.parameters.items()
@@ -52,6 +67,10 @@ class PlayerOptimizer:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Inverse of `tensors`."""
+        if isinstance(self.adam, StackedAdam):
+            prefix = f"{self.player.name}/"
+            self.adam.load({n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)})
+            return
         for name, parameter in self.parameters.items():
             prefix = f"{self.player.name}/{name}/"
             if prefix + "step" not in tensors:
@@ -70,7 +89,7 @@ def remaining(training: Training, step: int) -> float:
     return {"none": 1.0, "linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(math.pi * done)}[training.decay]
 
 
-def clip_by_norm(gradients: list[Tensor], limit: float) -> None:
+def clip_by_norm(gradients: list[Tensor], limit: float | Tensor) -> None:
     """Scale each member's gradients [member, …] so that their joint norm is at most `limit`."""
     squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)  # [member]
     scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)

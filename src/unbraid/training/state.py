@@ -37,7 +37,8 @@ class State:
         if own.keys() & extra.keys():
             raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
         self.needs = {**own, **extra}
-        self.players = [PlayerOptimizer(player, group, training) for player in objective.players()]
+        trainings = [config.training for config in configs]
+        self.players = [PlayerOptimizer(player, group, trainings) for player in objective.players()]
         self.step = 0
         self.names: list[str] = []
         self.sums = torch.zeros(0)  # [term, member] since the last line of the history
@@ -52,8 +53,9 @@ class State:
 
     def _advance(self) -> None:
         index = self.rows[self.epochs[self.step].to(self.rows.device)]  # [member, batch]
-        batch = Batch({"x": self.dataset.images(index)}, index)
-        drawn = {n: t.to(self.group.device) for n, t in noise.draw(self.needs, self.seeds, self.step).items()}
+        batch = Batch({"x": self.dataset.images(index).to(self.group.dtype)}, index)
+        drawn = noise.draw(self.needs, self.seeds, self.step)
+        drawn = {name: tensor.to(self.group.device, self.group.dtype) for name, tensor in drawn.items()}
         out = self.group.apply("model", batch.x, {name: drawn[name] for name in self.model.needs(1)})
         context = Context(self.model.space, self.model.likelihoods, len(self.rows), self.step, drawn, self._network)
         logged: dict[str, Tensor] = {}
@@ -61,10 +63,17 @@ class State:
         for optimizer in self.players:
             terms = optimizer.player.loss(out, batch, context)
             if optimizer in moving:
-                optimizer.step(terms.loss, self.step, retain_graph=optimizer is not moving[-1])
+                optimizer.step(terms.loss, self.step, self.alive, retain_graph=optimizer is not moving[-1])
             prefix = "" if optimizer is self.players[0] else f"{optimizer.player.name}/"
             logged |= _logged(terms, prefix)
         self._tally(logged)
+
+    @property
+    def alive(self) -> Tensor:
+        """Which members have only had usable numbers so far [member]."""
+        if self.bad_steps.numel() == 0:
+            return torch.ones(self.group.members, dtype=torch.bool, device=self.group.device)
+        return (self.bad_steps < 0).all(0)
 
     def line(self) -> list[dict[str, float]]:
         """Mean of each term since the last call, by member; resets the sums."""
