@@ -184,7 +184,7 @@ def test_replaced_pictures_are_noticed(tmp_path):
             Image.new("L", (8, 8), shade + i).save(tmp_path / f"{i:02d}.png")
 
     draw(10)
-    settings = {"data": "images", "data_folder": str(tmp_path), "root": tmp_path / "runs", **SMALL}
+    settings = {"data": tmp_path, "root": tmp_path / "runs", **SMALL}
     ub.train("vae", **settings)
     draw(90)
     with pytest.raises(RunError, match="trained on other data than these"):

@@ -11,24 +11,26 @@ from torch import Tensor, nn
 
 from unbraid import noise
 from unbraid.config import Choice, Config
+from unbraid.data import dataset as datasets
 from unbraid.data import from_array, from_dataset
 from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import split
-from unbraid.errors import DataError, RunError, UsageError
+from unbraid.errors import DataError, RunError, UsageError, unknown
 from unbraid.metrics.base import Evaluation, Score, evaluate, expand, metric
 from unbraid.models import CUSTOM, Model, build
 from unbraid.report import Picture, traversal, write_report
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
+from unbraid.training.loop import prepare
 from unbraid.training.recipe import SECTIONS, keys
 
 DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc", "dimension-kl")
 GIVEN = "given"
 """Name under which a config records data that were passed in; their content hash stands beside it."""
 
-Data = str | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset
+Data = str | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset
 
 
 def train(
@@ -46,10 +48,10 @@ def train(
 ) -> "Run":
     """Train a recipe on data and return the finished run.
 
-    `data` is a registered name, an array (images as bytes or floats, or feature vectors), a torch Dataset or a
-    `FactorDataset`; settings of a named data set go by `data_KEY=…`. `encoder` and `decoder` may be registered
-    names or modules of your own. Every other keyword is a setting of the recipe, its networks or the training (see
-    `unbraid list objectives`). The run lives in `root / name`, by default named by a hash of its settings: a finished
+    `data` is a registered name, a folder of pictures, an array (images as bytes or floats, or feature vectors), a torch
+    Dataset or a `FactorDataset`; settings of a named data set go by `data_KEY=…`. `encoder` and `decoder` may be
+    registered names or modules of your own. Every other keyword is a setting of the recipe, its networks or the
+    training (see `unbraid list objectives`). The run lives in `root / name`, by default named by a hash of its settings: a finished
     run of the same settings is returned as it is, an unfinished one is continued (`resume=False` refuses).
     """
     place = choose_device(device)
@@ -60,14 +62,20 @@ def train(
     choice, dataset = _find_data(data, settings, place)
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
     config = configure(recipe, choice, dataset, settings, **modules)
-    folder = RunFolder.create(Path(root) / (name or config.run_id), config)
-    if folder.finished:
+    path = Path(root) / _folder_name(name or config.run_id)
+    if not path.exists():
+        prepare(config, dataset, **modules)  # what cannot be trained is refused before it leaves a folder behind
+    folder = RunFolder.create(path, config)
+    reused = folder.finished
+    if reused:
         _same_data(folder, dataset)
     else:
         if not resume and folder.checkpoints():
             raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
         fit(folder, config, dataset, cadence, **modules)
-    return Run(folder, dataset=dataset, **modules)
+    run = Run(folder, dataset=dataset, **modules)
+    run.reused = reused
+    return run
 
 
 def load(
@@ -102,6 +110,8 @@ class Run:
         self._modules: dict[str, nn.Module | None] = {"encoder": encoder, "decoder": decoder}
         self._given = dataset
         self.device = dataset.device if dataset is not None else device or choose_device("auto")
+        self.reused = False
+        self.notes: list[str] = []
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -166,9 +176,13 @@ class Run:
         A setting (`factors=("posX", "posY")`) goes to every metric that has it.
         """
         made: list[Score] = []
-        self.notes: list[str] = []
-        evaluation = self.evaluation
-        for name in expand(names or DEFAULT_SCORES):
+        self.notes = []
+        evaluation, chosen = self.evaluation, expand(names or DEFAULT_SCORES)
+        known = {key for name in chosen for key in metric[name].settings}
+        for key in settings:
+            if key not in known:
+                raise unknown("setting", key, known, of="these metrics")
+        for name in chosen:
             own = {key: value for key, value in settings.items() if key in metric[name].settings}
             try:
                 new = evaluate(evaluation, [name], **own)
@@ -221,9 +235,9 @@ class Run:
 def _find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
     """Load or wrap what the user gave; settings under `data.` are taken out of `settings`."""
     own = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
+        data, own = "images", {"folder": str(data), **own}
     if isinstance(data, str):
-        from unbraid.data import dataset as datasets
-
         return Choice(data, datasets[data].resolve(own)), load_data(data, own, device)
     if own:
         raise UsageError(f"data.{next(iter(own))} is a setting of a named data set, but the data were passed in.")
@@ -235,6 +249,12 @@ def _find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tu
         wrapped = from_dataset(data)
     facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}
     return Choice(GIVEN, facts), wrapped.to(device)
+
+
+def _folder_name(name: str) -> str:
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise UsageError(f"A run's name is the name of one folder, not '{name}'; choose the place with root.")
+    return name
 
 
 def _same_data(folder: RunFolder, dataset: FactorDataset) -> FactorDataset:

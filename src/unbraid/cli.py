@@ -12,6 +12,9 @@ import typer
 from unbraid._version import __version__
 from unbraid.errors import UnbraidError, UsageError, unknown
 
+INTERRUPTED = 130
+"""Exit code of a run that was asked to stop: nothing went wrong."""
+
 app = typer.Typer(
     name="unbraid",
     help="Learn, measure and explore disentangled representations.",
@@ -43,6 +46,7 @@ Recipe = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")
 ]
+DataSettings = Annotated[list[str] | None, typer.Argument(help="Settings of the data set, as size=64 variant=real.")]
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
@@ -101,7 +105,8 @@ def train(
     Settings: those of the recipe (unbraid list objectives); z, the number of latent variables; data, network, encoder,
     decoder and likelihood by name, each with settings of its own behind a dot (encoder.hidden=[256,256]); and of the
     training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), and split
-    (default, none, 0.1, posX:0,1).
+    (default, none, 0.1, posX:0,1). Where nothing is said: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a
+    network and likelihood that fit the data.
     """
     from unbraid.api import train as train_run
     from unbraid.config import parse_overrides
@@ -118,6 +123,8 @@ def train(
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
     data = given.pop("data", "sprites")
     run = train_run(recipe, data=data, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
+    if run.reused and not as_json:
+        typer.echo("This run is finished already; nothing was trained.")
     last = (run.history or [{"step": run.config.training.steps}])[-1]
     if as_json:
         _print_json({"run": str(run.path), "id": run.config.run_id, **last})
@@ -141,6 +148,9 @@ def evaluate(
     from unbraid.config import parse_overrides
 
     opened = load(run, device=device)
+    if not as_json:
+        where = "held-out rows" if opened.evaluation.held_out else "rows, the same as in training"
+        typer.echo(f"{opened.config.run_id}, on {len(opened.evaluation):,} {where}")
     _print_scores(opened.score(*(metric or ()), **parse_overrides(settings or [])), as_json)
     _print_notes(opened.notes)
 
@@ -189,7 +199,7 @@ def data_list(as_json: AsJson = False) -> None:
 )
 def data_fetch(
     name: Annotated[str, typer.Argument(help="Data set.", autocompletion=complete("data", "dataset"))],
-    settings: Overrides = None,
+    settings: DataSettings = None,
     source: Annotated[Path | None, typer.Option("--from", help="Convert a file or folder that you have.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -204,7 +214,7 @@ def data_fetch(
 @data_app.command("check", epilog="Examples:  unbraid data check  ·  unbraid data check mpi3d variant=real")
 def data_check(
     name: Annotated[str | None, typer.Argument(help="Data set; default: all that are here.")] = None,
-    settings: Overrides = None,
+    settings: DataSettings = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify stored data files against the checksums inside them; exit code 1 if one is missing or damaged."""
@@ -317,7 +327,7 @@ def main() -> None:
     try:
         app()
     except UnbraidError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(str(error) if error.exit_code == INTERRUPTED else f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         typer.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ") + ".", err=True)

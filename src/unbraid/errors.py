@@ -28,10 +28,11 @@ class DivergedError(UnbraidError):
     """Training left the finite numbers; the message names step, term and the last good checkpoint."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """`UsageError` for a name that does not exist, with the nearest match and the whole list."""
+def unknown(kind: str, name: str, known: Iterable[str], of: str = "") -> UsageError:
+    """`UsageError` for a name that does not exist (`of` something), with the nearest match and the whole list."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     listing = ", ".join(names) if names else "none"
-    return UsageError(f"Unknown {kind} '{name}'.{hint} Known: {listing}.")
+    owner = f" of {of}" if of else ""
+    return UsageError(f"Unknown {kind} '{name}'{owner}.{hint} Known: {listing}.")

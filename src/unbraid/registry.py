@@ -48,7 +48,7 @@ class Entry(Generic[Made]):
         settings, resolved = self.settings, {}
         for key in given:
             if key not in settings:
-                raise unknown(f"setting of '{self.name}'", key, settings)
+                raise unknown("setting", key, settings, of=f"'{self.name}'")
         for key, parameter in settings.items():
             if key in given:
                 resolved[key] = coerce(f"{self.name}.{key}", given[key], parameter.annotation)

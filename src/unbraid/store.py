@@ -34,8 +34,9 @@ class RunFolder:
         stored = folder.path / "config.yaml"
         if stored.exists():
             if folder.config != config:
+                told = "; ".join(_differences(folder.config.as_dict(), config.as_dict())[:3])
                 raise RunError(
-                    f"{folder.path} holds a run with other settings; choose another name or remove the folder."
+                    f"{folder.path} holds a run with other settings ({told}); choose another name, or --fresh."
                 )
         else:
             atomic.write_text(stored, config.to_yaml())
@@ -166,6 +167,18 @@ class RunFolder:
                 continue  # a damaged disk block: the one before it is whole
             return int(facts["step"]), tensors
         return None
+
+
+def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Settings in which two configs differ, in words."""
+    told: list[str] = []
+    for key in dict.fromkeys([*stored, *wanted]):
+        old, new = stored.get(key), wanted.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            told += _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            told.append(f"{prefix}{key} is {old} there and {new} here")
+    return told
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:

@@ -75,6 +75,20 @@ def test_evaluate_prints_names_with_protocols(folder):
     assert names.count("tc") == 1
 
 
+def test_misspelt_settings_of_metrics_are_refused(folder):
+    told = unbraid("evaluate", folder, "bin=3", "--metric", "mig", "--device", "cpu", code=2)
+    assert "Unknown setting 'bin' of these metrics. Did you mean 'bins'?" in told
+    assert "Did you mean 'mig'" in unbraid("evaluate", folder, "--metric", "migg", "--device", "cpu", code=2)
+
+
+def test_records_hold_their_whole_protocol(folder):
+    record = json.loads(
+        unbraid("evaluate", folder, "bins=7", "--metric", "mig/histogram-mean", "--json", "--device", "cpu")
+    )
+    assert record[0]["details"]["settings"]["bins"] == 7
+    assert record[0]["details"]["rows"] == "all"
+
+
 def test_report_is_written(folder):
     path = unbraid("report", folder, "--device", "cpu").strip()
     assert Path(path).read_text().startswith("<!doctype html>")
@@ -82,7 +96,8 @@ def test_report_is_written(folder):
 
 def test_finished_run_is_not_trained_again(folder):
     before = (folder / "model.safetensors").stat().st_mtime_ns
-    unbraid("train", "beta-tcvae", *SMALL, "--device", "cpu", cwd=folder.parents[1])
+    told = unbraid("train", "beta-tcvae", *SMALL, "--device", "cpu", cwd=folder.parents[1])
+    assert "finished already; nothing was trained" in told
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
@@ -104,17 +119,20 @@ def test_data_listing_and_check():
     [
         (["train", "beta-tcva"], "error: Unknown objective 'beta-tcva'. Did you mean 'beta-tcvae'?"),
         (["train", "vae", "data=sprite"], "error: Unknown data set 'sprite'. Did you mean 'sprites'?"),
-        ([*VAE, "stepz=3"], "Unknown setting of recipe 'vae' 'stepz'. Did you mean 'steps'?"),
+        ([*VAE, "stepz=3"], "Unknown setting 'stepz' of recipe 'vae'. Did you mean 'steps'?"),
         ([*VAE, "steps=many"], "error: steps must be a whole number, not 'many'."),
-        ([*VAE, "network=mlp-chan"], "Unknown encoder 'mlp-chan'. Did you mean 'mlp-chen'?"),
+        ([*VAE, "network=mlp-chan"], "Unknown network 'mlp-chan'. Did you mean 'mlp-chen'?"),
         ([*VAE, "network=conv-burgess"], "takes 64x64 images"),
-        ([*VAE, "encoder.widht=3"], "Unknown setting of 'conv-small' 'widht'. Did you mean 'width'?"),
-        ([*VAE, "data.sise=3"], "Unknown setting of 'sprites-small' 'sise'"),
+        ([*VAE, "encoder.widht=3"], "Unknown setting 'widht' of 'conv-small'. Did you mean 'width'?"),
+        ([*VAE, "data.sise=3"], "Unknown setting 'sise' of 'sprites-small'"),
         ([*VAE, "z=0"], "A latent block needs at least 1 variable, not 0."),
         ([*VAE, "z=3.5"], "error: z must be a whole number, not 3.5."),
         (["train", "vae", "beta"], "'beta' is not of the form key=value"),
         ([*VAE, "--device", "tpu"], "Unknown device 'tpu'"),
         ([*VAE, "--fresh"], "--fresh needs --name"),
+        ([*VAE, "encoder=broadcast"], "'broadcast' has no encoder; choose another one with encoder=NAME"),
+        ([*VAE, "batch=99999"], "batch=99999 is more than the 1536 images"),
+        ([*VAE, "--name", "../evil"], "A run's name is the name of one folder, not '../evil'"),
         ([*VAE, "device=cpu"], "'device' is no setting of a run; write --device."),
         ([*VAE, "seed=99999999999999999999"], "seed must be a whole number from 0 to 2^62"),
         ([*VAE, "likelihood=gaussian", "likelihood.scale=0"], "scale must be above 0"),
@@ -127,6 +145,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(arguments, sentence, tmp_path):
     told = unbraid(*arguments, cwd=tmp_path, code=2)
     assert sentence in told
     assert len(told.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("runs/*/*")), "what was refused leaves no run behind"
 
 
 @pytest.mark.parametrize(
@@ -182,7 +201,7 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     again = unbraid("train", "vae", *SMALL[:-1], "steps=100000", "--name", "long", cwd=tmp_path, code=2)
     assert "unfinished run of these settings; continue it with --resume" in again
     other = unbraid("train", "vae", *SMALL, "--name", "long", cwd=tmp_path, code=1)
-    assert "holds a run with other settings" in other
+    assert "holds a run with other settings (training.steps is 100000 there and 30 here)" in other
     unbraid("train", "vae", *SMALL, "--name", "long", "--fresh", cwd=tmp_path)
 
 

@@ -118,7 +118,7 @@ def test_settings_have_files_of_their_own(tmp_path, monkeypatch):
     assert check("chairs3d", size=32, crop=400, color=True).path.name == "chairs3d-32-400-color-v1.safetensors"
     with pytest.raises(UsageError, match="one of toy, realistic, real"):
         check("mpi3d", variant="other")
-    with pytest.raises(UsageError, match="setting of 'mpi3d' 'size'"):
+    with pytest.raises(UsageError, match="setting 'size' of 'mpi3d'"):
         check("mpi3d", size=3)
 
 

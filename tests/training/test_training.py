@@ -53,7 +53,9 @@ def test_loss_falls_and_history_adds_up(tmp_path, sprites):
     assert history[-1]["step"] == 200
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]
     for line in history:
-        closed = line["reconstruction"] + line["kl"] + 5 * line["tc"]  # beta = 6: the closed-form KL holds one of them
+        closed = (
+            line["reconstruction"] + line["kl"] + 5 * line["tc/stratified"]
+        )  # beta = 6: the closed-form KL holds one of them
         assert line["loss"] == pytest.approx(closed, rel=1e-5)
     assert folder.finished
     assert folder.checkpoints() == []
@@ -63,7 +65,11 @@ def test_sampled_form_weighs_every_term(tmp_path, sprites):
     config = config_of(sprites, kl="sampled", alpha=0.5, beta=3.0, gamma=2.0)
     line = trained(tmp_path, config, sprites).lines("history")[-1]
     assert line["loss"] == pytest.approx(
-        line["reconstruction"] + 0.5 * line["mi"] + 3 * line["tc"] + 2 * line["dimension"], rel=1e-5
+        line["reconstruction"]
+        + 0.5 * line["mi/stratified"]
+        + 3 * line["tc/stratified"]
+        + 2 * line["dimension/stratified"],
+        rel=1e-5,
     )
 
 

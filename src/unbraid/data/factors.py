@@ -128,7 +128,7 @@ class FactorDataset:
     def factor_position(self, name: str) -> int:
         """Column of a factor."""
         if name not in self.factor_names:
-            raise unknown(f"factor of {self.name}", name, self.factor_names)
+            raise unknown("factor", name, self.factor_names, of=self.name)
         return self.factor_names.index(name)
 
     def values_of(self, index: Int[Tensor, "*n"]) -> Int[Tensor, "*n k"]:

@@ -147,7 +147,7 @@ def expand(names: Iterable[str]) -> list[str]:
     for name in names:
         matches = [known for known in metric if known == name or known.startswith(name + "/")]
         if not matches:
-            raise unknown("metric", name, metric)
+            raise unknown("metric", name, {*metric, *(known.partition("/")[0] for known in metric)})
         chosen += [match for match in matches if match not in chosen]
     return chosen
 
@@ -158,7 +158,7 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
     known = {key for entry in entries for key in entry.settings}
     for key in settings:
         if key not in known:
-            raise unknown("setting of these metrics", key, known)
+            raise unknown("setting", key, known, of="these metrics")
     scores: list[Score] = []
     for entry in entries:
         given = {key: value for key, value in settings.items() if key in entry.settings}
@@ -166,5 +166,6 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
         made = entry.make(evaluation, **entry.resolve(given))
         seconds = time.perf_counter() - start
         made = [made] if isinstance(made, Score) else list(made)
-        scores += [replace(score, seconds=score.seconds or seconds) for score in made]
+        how = {"settings": entry.resolve(given), "rows": "held out" if evaluation.held_out else "all"}
+        scores += [replace(score, seconds=score.seconds or seconds, details={**score.details, **how}) for score in made]
     return scores

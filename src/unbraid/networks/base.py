@@ -43,7 +43,7 @@ def image_side(name: str, shape: Shape, *sides: int) -> tuple[int, int]:
     wanted = " or ".join(f"{side}x{side}" for side in sides)
     raise UsageError(
         f"Network '{name}' takes {wanted} images, not observations of shape {tuple(shape)}; "
-        "resize them (size=…) or choose another network (unbraid list networks)."
+        "choose another network (unbraid list networks), or resize pictures of your own (data.size=…)."
     )
 
 

@@ -81,7 +81,7 @@ def _sampled_terms(
     terms: dict[str, tuple[Tensor, Weight]] = {"reconstruction": (reconstruction(out, batch, context), 1.0)}
     terms["kl"] = (closed_form_kl(out, space), base * scale)
     for name, value in values.items():
-        terms[name] = (value, (weights[name] - base) * scale)
+        terms[f"{name}/{estimator}"] = (value, (weights[name] - base) * scale)
     return Terms(terms)
 
 

@@ -46,7 +46,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         where=where_scored(evaluation),
         headlines=_headlines(scores),
         scores=[_score_row(score) for score in scores],
-        curves=_curves(folder.lines("history"), config.objective.settings.get("estimator")),
+        curves=_curves(folder.lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
         reconstructions=_reconstructions(evaluation) if drawable else None,
         samples=_samples(evaluation) if drawable else None,
@@ -92,7 +92,7 @@ def _score_row(score: Score) -> dict[str, Any]:
     }
 
 
-def _curves(history: Sequence[Mapping[str, Any]], estimator: str | None) -> list[dict[str, str]]:
+def _curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """One chart per logged number; steps where it is missing or not finite are skipped."""
     names = dict.fromkeys(key for line in history for key in line)
     charts = []
@@ -100,7 +100,7 @@ def _curves(history: Sequence[Mapping[str, Any]], estimator: str | None) -> list
         points = [(float(line["step"]), float(line[name])) for line in history if _is_finite(line.get(name))]
         if points:
             steps, values = zip(*points, strict=True)
-            title, first, last = _curve_title(name, estimator), number(values[0]), number(values[-1])
+            title, first, last = _curve_title(name), number(values[0]), number(values[-1])
             alt = f"{title} over training: from {first} to {last}"
             charts.append({"name": title, "last": last, "alt": alt, "svg": curve(steps, values, f"c{len(charts)}")})
     return charts
@@ -110,12 +110,10 @@ def _is_finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _curve_title(name: str, estimator: str | None) -> str:
-    """A logged term with its estimator; minibatch weighted sampling does not estimate what the term is named after."""
-    title = name.replace("_", " ")
-    if estimator is None or name.partition("_")[0] not in ("mi", "tc", "dimension"):
-        return title
-    return f"{title} term by mws (no estimate)" if estimator == "mws" else f"{title}/{estimator}"
+def _curve_title(name: str) -> str:
+    """A logged term's name; minibatch weighted sampling does not estimate what its terms are named after."""
+    term, _, estimator = name.partition("/")
+    return f"{term} term by mws (no estimate)" if estimator == "mws" else name
 
 
 def _traversal(evaluation: Evaluation) -> list[dict[str, Any]]:

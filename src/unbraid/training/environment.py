@@ -1,7 +1,9 @@
 """Where a run was made: versions, machine, device. Facts for the reader; nothing depends on them."""
 
 import platform
+import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -23,8 +25,14 @@ def environment(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": name,
         "threads": torch.get_num_threads(),
-        "command": " ".join(["unbraid", *sys.argv[1:]]) if sys.argv[0].endswith("unbraid") else "",
+        "command": _command(),
     }
+
+
+def _command() -> str:
+    """The command line, where there was one."""
+    ours = Path(sys.argv[0]).stem in ("unbraid", "__main__")
+    return shlex.join(["unbraid", *sys.argv[1:]]) if ours else ""
 
 
 def choose_device(name: str) -> torch.device:

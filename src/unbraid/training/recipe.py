@@ -39,8 +39,16 @@ def configure(
     given = {**entry.facts.get("defaults", {}), **overrides}
     refuse_unknown(recipe, given)
     network = given.get("network")
+    if network is not None and network not in encoders and network not in decoders:
+        raise unknown("network", str(network), {*encoders, *decoders})
     encoder_name = given.get("encoder", network) or default_network(dataset.shape)
     decoder_name = given.get("decoder", network) or default_network(dataset.shape)
+    for side, name, registry, other in (
+        ("encoder", encoder_name, encoders, decoders),
+        ("decoder", decoder_name, decoders, encoders),
+    ):
+        if name not in registry and name in other:
+            raise UsageError(f"'{name}' has no {side}; choose another one with {side}=NAME (unbraid list networks).")
     likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
     _refuse_out_of_range(likelihood_name, dataset)
     latents = {"z": {"kind": "normal", "size": coerce("z", given.get("z", 10), int)}}
@@ -86,7 +94,7 @@ def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
     for key in given:
         section = key.partition(".")[0]
         if key not in known and not (section != key and section in SECTIONS):
-            raise unknown(f"setting of recipe '{recipe}'", key, [*known, *(f"{s}.…" for s in SECTIONS)])
+            raise unknown("setting", key, ["data", *known, *(f"{s}.…" for s in SECTIONS)], of=f"recipe '{recipe}'")
 
 
 def _choice(registry: Registry[Any], name: Any, settings: Mapping[str, Any]) -> Choice:
