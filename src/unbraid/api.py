@@ -48,11 +48,12 @@ def train(
 ) -> "Run":
     """Train a recipe on data and return the finished run.
 
-    `data` is a registered name, a folder of pictures, an array (images as bytes or floats, or feature vectors), a torch
-    Dataset or a `FactorDataset`; settings of a named data set go by `data_KEY=…`. `encoder` and `decoder` may be
-    registered names or modules of your own. Every other keyword is a setting of the recipe, its networks or the
-    training (see `unbraid list objectives`). The run lives in `root / name`, by default named by a hash of its settings: a finished
-    run of the same settings is returned as it is, an unfinished one is continued (`resume=False` refuses).
+    `data` is a registered name, a folder of pictures, an array (images as bytes or floats, or feature vectors), a
+    torch Dataset or a `FactorDataset`; settings of a named data set go by `data_KEY=…`. `encoder` and `decoder` may
+    be registered names or modules of your own. Every other keyword is a setting of the recipe, its networks or the
+    training (see `unbraid list objectives`). The run lives in `root / name`, by default named by a hash of its
+    settings: a finished run of the same settings is returned as it is, an unfinished one is continued
+    (`resume=False` refuses).
     """
     place = choose_device(device)
     settings = _dotted(

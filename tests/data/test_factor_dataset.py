@@ -57,7 +57,7 @@ def test_wrong_counts_are_errors():
 
 
 def test_unknown_factor_names_the_nearest():
-    with pytest.raises(UsageError, match="factor of grid 'd'"):
+    with pytest.raises(UsageError, match="factor 'd' of grid"):
         grid().factor_position("d")
     assert grid().factor_position("c") == 2
 

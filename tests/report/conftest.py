@@ -37,7 +37,8 @@ def folder(tmp_path) -> RunFolder:
     made = RunFolder.create(tmp_path / "run", tiny_config())
     for step in (1, 5, 10):
         made.append(
-            "history", {"step": step, "epoch": 1.0, "loss": 9.0 / step, "tc": 1.0 if step > 1 else float("nan")}
+            "history",
+            {"step": step, "epoch": 1.0, "loss": 9.0 / step, "tc/stratified": 1.0 if step > 1 else float("nan")},
         )
     made.write_json("environment", {"torch": "2", "command": HOSTILE})
     return made
