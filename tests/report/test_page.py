@@ -103,7 +103,10 @@ def test_page_of_observations_that_are_no_images(folder):
 
     vectors = FactorDataset("vectors", Pixels(torch.rand(10, 5), (5,)))
     page = render(folder, Evaluation(build(tiny_config("gaussian"), (5,)), vectors), [])
-    assert page.count("not images") == 3
+    assert page.count("not images") == 1
+    assert "10 observations" in page
+    assert 'id="traversal"' not in page
+    assert 'href="#traversal"' not in page
 
 
 def test_the_page_says_what_was_scored(evaluation):

@@ -43,7 +43,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         settings=config.to_yaml(),
         evaluation=evaluation,
         data=evaluation.dataset,
-        where=where_scored(evaluation),
+        where=" ".join([where_scored(evaluation), *_absent(evaluation)]),
         headlines=_headlines(scores),
         scores=[_score_row(score) for score in scores],
         curves=_curves(folder.lines("history")),
@@ -59,11 +59,21 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
 def where_scored(evaluation: Evaluation) -> str:
     """Which rows the scores are about, and whether training saw them."""
     data, count = evaluation.dataset, f"{len(evaluation):,}"
+    things = "images" if len(data.shape) == 3 else "observations"
     if evaluation.held_out:
-        return f"Scores are on {count} held-out images that training never saw."
+        return f"Scores are on {count} held-out {things} that training never saw."
     if data.is_grid:
-        return f"Scores are on the complete grid of all {count} factor combinations, the same images as in training."
-    return f"Scores are on all {count} images, the same as in training: nothing was held out."
+        return f"Scores are on the complete grid of all {count} factor combinations, the same {things} as in training."
+    return f"Scores are on all {count} {things}, the same as in training: nothing was held out."
+
+
+def _absent(evaluation: Evaluation) -> list[str]:
+    """Why a section of the page is missing."""
+    reasons = {
+        "The observations are not images, so there are no pictures.": len(evaluation.dataset.shape) != 3,
+        "The data have no factor labels, so nothing is set against them.": not evaluation.dataset.factors,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def number(value: float | None) -> str:
