@@ -289,7 +289,8 @@ def _print_scores(scores: Iterable[Any], as_json: bool) -> None:
         return
     rows = []
     for score in scores:
-        interval = "" if score.interval is None else f"{score.interval[0]:.3f} .. {score.interval[1]:.3f}"
+        low, high = score.interval or (None, None)
+        interval = "" if low is None else "exact" if low == high else f"{low:.4g} .. {high:.4g}"
         row = {"score": score.name, "value": f"{score.value:.4g}", "interval": interval}
         rows.append({**row, "samples": str(score.samples), "seconds": f"{score.seconds:.2f}"})
     _print_rows(rows, False)
