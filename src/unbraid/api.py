@@ -20,7 +20,7 @@ from unbraid.errors import DataError, RunError, UsageError, unknown
 from unbraid.metrics.base import Evaluation, Score, evaluate, expand, metric
 from unbraid.models import CUSTOM, Model, build
 from unbraid.report import Picture, traversal, write_report
-from unbraid.store import RunFolder
+from unbraid.store import RunFolder, under
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
 from unbraid.training.loop import prepare
@@ -157,7 +157,7 @@ class Run:
                 raise RunError(
                     f"{self.path} was trained with your own {side} ({wanted}); pass it: unbraid.load(path, {side}=…)."
                 )
-        tensors = _under("model.", self.folder.load_model())
+        tensors = under("model.", self.folder.load_model())
         shape = self.folder.read_json("data").get("shape")
         if shape is None:
             raise RunError(f"{self.path} has no data.json that says which observations it takes.")
@@ -273,10 +273,6 @@ def _dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         head, underscore, tail = key.partition("_")
         dotted[f"{head}.{tail}" if underscore and head in SECTIONS and key not in known else key] = value
     return dotted
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

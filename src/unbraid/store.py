@@ -181,6 +181,11 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: s
     return told
 
 
+def under(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Entries whose name starts with a prefix, named by what follows it."""
+    return {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:
     """One safetensors file, atomically; `facts` go into its header."""
     from safetensors.torch import save_file

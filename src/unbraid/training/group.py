@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
 from unbraid.models import Model
+from unbraid.store import under
 
 
 class System(nn.Module):
@@ -46,7 +47,7 @@ class Group:
     def apply(self, path: str, *inputs: Any) -> Any:
         """Run the submodule at `path` ("model", "objective.discriminator") on trees of tensors [member, …]."""
         module = self.skeleton.get_submodule(path)
-        state = {**_under(self.parameters, path), **_under(self.buffers, path)}
+        state = under(f"{path}.", {**self.parameters, **self.buffers})
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if self.members > 1:
                 return vmap(lambda state, *inputs: functional_call(module, state, inputs))(state, *inputs)
@@ -79,10 +80,6 @@ class Group:
             yield
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-def _under(tensors: dict[str, Tensor], path: str) -> dict[str, Tensor]:
-    return {name[len(path) + 1 :]: tensor for name, tensor in tensors.items() if name.startswith(path + ".")}
 
 
 def _first(value: Any) -> Any:

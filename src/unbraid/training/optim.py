@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from unbraid.config import Training
+from unbraid.store import under
 from unbraid.training.adam import StackedAdam
 from unbraid.training.group import Group
 from unbraid.types import Player
@@ -69,7 +70,7 @@ class PlayerOptimizer:
         """Inverse of `tensors`."""
         if isinstance(self.adam, StackedAdam):
             prefix = f"{self.player.name}/"
-            self.adam.load({n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)})
+            self.adam.load(under(prefix, tensors))
             return
         for name, parameter in self.parameters.items():
             prefix = f"{self.player.name}/{name}/"

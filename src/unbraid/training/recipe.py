@@ -17,6 +17,7 @@ from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import objective
 from unbraid.registry import Registry, coerce
+from unbraid.store import under
 from unbraid.types import Shape
 
 SECTIONS = ("data", "encoder", "decoder", "likelihood")
@@ -57,9 +58,9 @@ def configure(
         objective=Choice(recipe, entry.resolve(_only(given, entry.settings))),
         model=entry.facts.get("model", "vae"),
         data=data,
-        encoder=_own(encoder) or _choice(encoders, encoder_name, _under(given, "encoder")),
-        decoder=_own(decoder) or _choice(decoders, decoder_name, _under(given, "decoder")),
-        likelihood=_choice(likelihoods, likelihood_name, _under(given, "likelihood")),
+        encoder=_own(encoder) or _choice(encoders, encoder_name, under("encoder.", given)),
+        decoder=_own(decoder) or _choice(decoders, decoder_name, under("decoder.", given)),
+        likelihood=_choice(likelihoods, likelihood_name, under("likelihood.", given)),
         latents=latents,
         training=Training.checked(_only(given, Training.fields())),
     )
@@ -121,7 +122,3 @@ def _own(module: nn.Module | None) -> Choice | None:
 
 def _only(given: Mapping[str, Any], names: Any) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key in names}
-
-
-def _under(given: Mapping[str, Any], section: str) -> dict[str, Any]:
-    return {key[len(section) + 1 :]: value for key, value in given.items() if key.startswith(section + ".")}

@@ -12,6 +12,7 @@ from unbraid.data.sampling import Epochs
 from unbraid.errors import RunError, UsageError
 from unbraid.models import Model
 from unbraid.objectives import Context, Objective
+from unbraid.store import under
 from unbraid.training.group import Group
 from unbraid.training.optim import PlayerOptimizer
 from unbraid.types import Batch, Terms
@@ -103,9 +104,9 @@ class State:
         """Inverse of `tensors`."""
         if int(tensors["noise"]) != noise.SCHEME:
             raise RunError("The checkpoint was made by a version with other random numbers; start the run afresh.")
-        self.group.load(_strip("system/", tensors))
+        self.group.load(under("system/", tensors))
         for optimizer in self.players:
-            optimizer.load(_strip("optimizer/", tensors))
+            optimizer.load(under("optimizer/", tensors))
         self.sums, self.count = tensors["sums"].to(self.group.device), int(tensors["count"])
         self.step = step
 
@@ -132,7 +133,3 @@ class State:
 def _logged(terms: Terms, prefix: str) -> dict[str, Tensor]:
     values = {"loss": terms.loss.detach(), **terms.logged}
     return {prefix + name: value for name, value in values.items()}
-
-
-def _strip(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
