@@ -1,5 +1,7 @@
 """The step's tensor functions compile without a graph break, and compiled they see the same numbers."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -9,6 +11,8 @@ from unbraid.data import load
 from unbraid.models import build
 from unbraid.objectives import Context, bind
 from unbraid.training import configure
+from unbraid.training.execution import Compiled
+from unbraid.training.loop import prepare
 from unbraid.types import Batch
 
 pytestmark = pytest.mark.compiles
@@ -41,3 +45,46 @@ def test_forward_and_terms_compile_whole(recipe):
     for step in (0, 5):
         x, at = data.images(index + step), torch.tensor(step)
         torch.testing.assert_close(compiled(x, at), loss(x, at), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "members", "settings"),
+    [
+        ("beta-tcvae", 1, {"decay": "cosine", "warmup": 5, "clip": 10.0}),
+        ("two-players", 1, {}),
+        ("beta-tcvae", 3, {"decay": "cosine", "warmup": 5, "clip": 10.0}),
+        pytest.param("two-players", 3, {}, marks=pytest.mark.slow),
+        pytest.param("vae", 1, {"network": "conv-small"}, marks=pytest.mark.slow),
+        pytest.param("vae", 3, {"network": "conv-small"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_step_trains_as_the_plain_one(recipe, settings, members):
+    from tests.training.players import registered
+
+    data = load("sprites-small")
+    common = {"network": "mlp", "z": 3, "batch": 16, "steps": 30, "precision": "f64", **settings}
+    with registered():
+        made = [configure(recipe, Choice("sprites-small"), data, {**common, "seed": s}) for s in range(members)]
+        plain, compiled = prepare(made, data), prepare(made, data, execution="compiled")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="The step")
+            for _ in range(10):
+                plain.advance()
+                compiled.advance()
+    for name, tensor in plain.tensors().items():
+        torch.testing.assert_close(compiled.tensors()[name], tensor, rtol=1e-7, atol=1e-7, msg=name)
+
+
+def test_what_does_not_compile_runs_plain_and_says_so():
+    def refuses(x):
+        return x + 1
+
+    function = Compiled(refuses)
+    function.call = _raise_unsupported
+    with pytest.warns(UserWarning, match="runs uncompiled, and slower: of its own accord"):
+        assert float(function(torch.zeros(()))) == 1
+    assert function.call is refuses
+
+
+def _raise_unsupported(x):
+    raise torch._dynamo.exc.Unsupported("of its own accord")

@@ -30,10 +30,24 @@ class Epochs:
         self._epoch, self._order = -1, torch.empty(0)
 
     def __getitem__(self, step: int) -> Tensor:
-        epoch, position = divmod(step, self.per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, noise.permutation(self.seeds, epoch, self.count)
-        return self._order[:, position * self.batch : (position + 1) * self.batch]
+        self.turn_to(step)
+        return self.at(step)
+
+    def turn_to(self, step: int) -> None:
+        """Lay out the permutation of a step's epoch; in place, because a captured step reads it at a fixed address."""
+        epoch = step // self.per_epoch
+        if epoch == self._epoch:
+            return
+        order = noise.permutation(self.seeds, epoch, self.count)
+        self._order = order if self._epoch < 0 else self._order.copy_(order)
+        self._epoch = epoch
+
+    def at(self, step: int | Tensor) -> Tensor:
+        """Batch of a step of the epoch that was turned to; the step may be a tensor on the seeds' device."""
+        start = step % self.per_epoch * self.batch
+        if isinstance(start, int):
+            return self._order[:, start : start + self.batch]
+        return self._order.index_select(1, start + torch.arange(self.batch, device=self._order.device))
 
 
 class Split(NamedTuple):

@@ -22,11 +22,11 @@ class StackedAdam:
         self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor | None], alive: Tensor, share: float = 1.0) -> None:
+    def step(self, gradients: Sequence[Tensor | None], alive: Tensor, share: float | Tensor = 1.0) -> None:
         """Move the members that are alive [member] by `share` of their rate."""
         first, second = self.betas
         self.steps += alive
-        rate = self.rate * share / (1 - first**self.steps)
+        rate = (self.rate * share / (1 - first**self.steps)).to(self.rate.dtype)
         spread = (1 - second**self.steps).sqrt()
         for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
             if gradient is None:

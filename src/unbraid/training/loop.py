@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,11 +18,12 @@ from unbraid.objectives import Objective, bind
 from unbraid.objectives import objective as objectives
 from unbraid.store import RunFolder
 from unbraid.training.environment import environment
+from unbraid.training.execution import Execution
 from unbraid.training.group import Group, System
 from unbraid.training.interrupt import stoppable
 from unbraid.training.memory import keep_freed_memory
 from unbraid.training.progress import TrainingBar
-from unbraid.training.state import State
+from unbraid.training.state import Divergence, State
 
 
 class Interrupted(UnbraidError):  # noqa: N818 (it is no error)
@@ -71,28 +73,135 @@ def train(
     decoder: nn.Module | None = None,
 ) -> None:
     """Fit a config on a data set, where the data set is, into a folder; continues from the newest checkpoint."""
+    train_group(folder, [folder], [config], dataset, cadence, encoder, decoder)
+    status = folder.read_json("status")
+    if status["state"] == "diverged":
+        good = folder.latest_checkpoint()
+        kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
+        raise DivergedError(
+            f"Training of {folder.path} diverged at step {status['step']}: {status['term']} is no longer a finite, "
+            f"sensible number. {kept}. Try a smaller lr, or clip=1."
+        )
+
+
+def train_group(
+    group: RunFolder,
+    folders: Sequence[RunFolder],
+    configs: Sequence[Config],
+    dataset: FactorDataset,
+    cadence: Cadence | None = None,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+) -> list[str]:
+    """Fit configs that share all but their numbers as one program, each into a folder of its own.
+
+    `group` holds their common checkpoints. Returns how each run ended: "finished" or "diverged". A diverged run stops
+    moving and does not touch the others.
+    """
     cadence = cadence or Cadence()
-    with folder.locked(), stoppable() as stop:
-        state = prepare(config, dataset, encoder, decoder)
-        described = _describe(config, dataset)
-        _resume(folder, state, described["content"])
-        folder.write_json("environment", environment(dataset.device))
-        folder.write_json("data", described)
-        folder.write_json("status", {"state": "running", "step": state.step})
-        steps, saved_at, last = config.training.steps, time.monotonic(), Mark(state.step, time.monotonic())
-        with TrainingBar(config, state.step) as bar:
-            while state.step < steps:
-                state.advance()
-                bar.advance()
-                if cadence.logs(state.step, steps):
-                    _check(folder, state)
-                    last = _log(folder, state, last, bar)
-                if stop.asked:
-                    _stop(folder, state)
-                if state.step < steps and cadence.checkpoints(state.step, time.monotonic() - saved_at):
-                    _checkpoint(folder, state)
-                    saved_at = time.monotonic()
-        _finish(folder, state)
+    with ExitStack() as held:
+        for folder in {each.path: each for each in (group, *folders)}.values():
+            held.enter_context(folder.locked())
+        stop = held.enter_context(stoppable())
+        fit = Fit(group, list(folders), prepare(configs, dataset, encoder, decoder))
+        fit.begin(_describe(configs[0], dataset), dataset.device)
+        steps, state = configs[0].training.steps, fit.state
+        saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
+        bar = held.enter_context(TrainingBar(configs, state.step))
+        while state.step < steps and fit.running:
+            state.advance()
+            bar.advance()
+            if cadence.logs(state.step, steps):
+                last = fit.log(last, bar)
+            if stop.asked:
+                fit.stop()
+            if state.step < steps and cadence.checkpoints(state.step, time.monotonic() - saved_at):
+                fit.checkpoint()
+                saved_at = time.monotonic()
+        return fit.finish()
+
+
+class Fit:
+    """A group's state and the folders that tell of it."""
+
+    def __init__(self, group: RunFolder, folders: list[RunFolder], state: State) -> None:
+        self.group, self.folders, self.state = group, folders, state
+        self.diverged: dict[int, Divergence] = {}
+
+    @property
+    def running(self) -> dict[int, RunFolder]:
+        """Folders of the members that still move."""
+        return {m: folder for m, folder in enumerate(self.folders) if m not in self.diverged}
+
+    def begin(self, data: dict[str, Any], device: torch.device) -> None:
+        """Continue from the newest checkpoint, if there is one, and describe the runs."""
+        found = self.group.latest_checkpoint()
+        if found is not None:
+            for folder in self.folders:
+                if folder.read_json("data").get("content") != data["content"]:
+                    raise RunError(
+                        f"{folder.path} was begun on other data than these; train under another name, or --fresh."
+                    )
+            self.state.restore(*found)
+        facts = environment(device)
+        for member, folder in enumerate(self.folders):
+            status = folder.read_json("status") if found is not None else {}
+            if status.get("state") == "diverged":
+                self.diverged[member] = Divergence(member, status["step"], status["term"])
+            folder.cut_history(self.state.step)
+            folder.write_json("environment", facts)
+            folder.write_json("data", data)
+        self.tell("running")
+
+    def check(self) -> None:
+        """Take out members whose numbers are not usable, before those reach a history or a checkpoint."""
+        for found in self.state.divergences():
+            if found.member not in self.diverged:
+                self.diverged[found.member] = found
+                facts = {"state": "diverged", "step": found.step, "term": found.term}
+                self.folders[found.member].write_json("status", facts)
+
+    def tell(self, state: str) -> None:
+        """Write the status of the members that still move."""
+        for folder in self.running.values():
+            folder.write_json("status", {"state": state, "step": self.state.step})
+
+    def log(self, last: Mark, bar: TrainingBar) -> Mark:
+        """Append a line to each history; returns the mark from which the next ones count."""
+        self.check()
+        lines = self.state.line()
+        mark = Mark(self.state.step, time.monotonic())
+        epochs = self.state.epochs
+        rate = (mark.step - last.step) * epochs.batch * len(lines) / max(mark.time - last.time, 1e-9)
+        facts = {"step": mark.step, "epoch": round(mark.step / epochs.per_epoch, 4)}
+        shown = [lines[m] for m in self.running]
+        for member, folder in self.running.items():
+            folder.append("history", {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)})
+        bar.show({name: sum(line[name] for line in shown) / len(shown) for name in lines[0]} if shown else {}, rate)
+        return mark
+
+    def checkpoint(self) -> None:
+        """Save the whole group, unless nothing in it is worth it."""
+        self.check()
+        if self.running:
+            self.group.save_checkpoint(self.state.step, self.state.tensors())
+            self.tell("running")
+
+    def stop(self) -> None:
+        """Leave everything behind that a later call needs to go on."""
+        self.checkpoint()
+        self.tell("interrupted")
+        where = f"nothing is lost: {self.group.path}"
+        raise Interrupted(f"Stopped at step {self.state.step}; continue with --resume ({where}).")
+
+    def finish(self) -> list[str]:
+        """Final weights of the members that got there; without them checkpoints stay for whoever wants to look."""
+        for member, folder in self.running.items():
+            folder.save_model(self.state.group.member(member))
+        self.tell("finished")
+        for checkpoint in self.group.checkpoints() if self.running else ():
+            checkpoint.unlink(missing_ok=True)
+        return ["diverged" if m in self.diverged else "finished" for m in range(len(self.folders))]
 
 
 def prepare(
@@ -100,6 +209,7 @@ def prepare(
     dataset: FactorDataset,
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
+    execution: Execution | None = None,
 ) -> State:
     """A fresh training state on the data set's device, of one run or of a group that shares all but its numbers."""
     configs = [configs] if isinstance(configs, Config) else list(configs)
@@ -107,7 +217,7 @@ def prepare(
     systems = [_system(config, objective, dataset, encoder, decoder) for config in configs]
     training = configs[0].training
     group = Group(systems, dataset.device, training.precision)
-    return State(group, objective, configs, dataset, split(dataset, training.split).train)
+    return State(group, objective, configs, dataset, split(dataset, training.split).train, execution)
 
 
 def stacked_settings(configs: Sequence[Config], device: torch.device) -> dict[str, Any]:
@@ -150,59 +260,3 @@ def _describe(config: Config, dataset: FactorDataset) -> dict[str, Any]:
         "trained_on": len(parts.train),
         "held_out": 0 if parts.held_out is None else len(parts.held_out),
     }
-
-
-def _resume(folder: RunFolder, state: State, content: str) -> None:
-    found = folder.latest_checkpoint()
-    if found is not None:
-        if folder.read_json("data").get("content") != content:
-            raise RunError(f"{folder.path} was begun on other data than these; train under another name, or --fresh.")
-        state.restore(*found)
-    folder.cut_history(state.step)
-
-
-def _log(folder: RunFolder, state: State, last: Mark, bar: TrainingBar) -> Mark:
-    """Append a history line; returns the mark from which the next one counts."""
-    mark = Mark(state.step, time.monotonic())
-    rate = (mark.step - last.step) * state.epochs.batch / max(mark.time - last.time, 1e-9)
-    line = state.line()[0]
-    epoch = state.step / state.epochs.per_epoch
-    folder.append(
-        "history", {"step": state.step, "epoch": round(epoch, 4), **line, "images_per_second": round(rate, 1)}
-    )
-    bar.show(line, rate)
-    return mark
-
-
-def _checkpoint(folder: RunFolder, state: State) -> None:
-    _check(folder, state)
-    folder.save_checkpoint(state.step, state.tensors())
-    folder.write_json("status", {"state": "running", "step": state.step})
-
-
-def _check(folder: RunFolder, state: State) -> None:
-    """Stop at numbers that are not usable, before they reach a checkpoint."""
-    found = state.diverged()
-    if found is None and state.finite():
-        return
-    step, term, _ = found or (state.step - 1, "a parameter", 0)
-    good = folder.latest_checkpoint()
-    kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
-    folder.write_json("status", {"state": "diverged", "step": step, "term": term})
-    raise DivergedError(
-        f"Training of {folder.path} diverged at step {step}: {term} is no longer a finite, sensible number. "
-        f"{kept}. Try a smaller lr, or clip=1."
-    )
-
-
-def _stop(folder: RunFolder, state: State) -> None:
-    _checkpoint(folder, state)
-    folder.write_json("status", {"state": "interrupted", "step": state.step})
-    raise Interrupted(f"Stopped at step {state.step}; continue with --resume (nothing is lost: {folder.path}).")
-
-
-def _finish(folder: RunFolder, state: State) -> None:
-    folder.save_model(state.group.member(0))
-    folder.write_json("status", {"state": "finished", "step": state.step})
-    for checkpoint in folder.checkpoints():
-        checkpoint.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 from unbraid.config import Training
 from unbraid.store import under
 from unbraid.training.adam import StackedAdam
+from unbraid.training.execution import Compiled, Execution
 from unbraid.training.group import Group
 from unbraid.types import Player
 
@@ -19,7 +20,9 @@ STATE = ("step", "exp_avg", "exp_avg_sq")
 class PlayerOptimizer:
     """Moves one player's parameters."""
 
-    def __init__(self, player: Player, group: Group, trainings: Sequence[Training]) -> None:
+    def __init__(
+        self, player: Player, group: Group, trainings: Sequence[Training], execution: Execution = "plain"
+    ) -> None:
         self.player = player
         self.training = trainings[0]
         owned = {n: p for n, p in group.parameters.items() if n.startswith(player.owns)}
@@ -29,31 +32,45 @@ class PlayerOptimizer:
         limits = [math.inf if t.clip is None else t.clip for t in trainings]
         self.clip = None if min(limits) == math.inf else torch.tensor(limits, device=group.device, dtype=group.dtype)
         parameters = list(self.parameters.values())
+        rate = torch.tensor(rates, device=group.device, dtype=group.dtype)
+        compiled = execution != "plain"
+        self.adam: torch.optim.Adam | StackedAdam
         if group.members == 1:
             self.rate = rates[0]
+            if execution == "captured":  # a recording holds addresses, so the rate must have one
+                own |= {"lr": rate[0].clone(), "capturable": True}
             fused = group.device.type in ("cpu", "cuda")
-            self.adam: torch.optim.Adam | StackedAdam = torch.optim.Adam(parameters, self.rate, fused=fused, **own)
+            self.adam = torch.optim.Adam(parameters, **{"lr": self.rate, "fused": fused, **own})
         else:
-            rate = torch.tensor(rates, device=group.device, dtype=group.dtype)
             self.adam = StackedAdam(parameters, rate, **own)
+            self.update = Compiled(self.adam.step) if compiled else self.adam.step
+        self.clipping = Compiled(clip_by_norm) if compiled else clip_by_norm
 
-    def step(self, loss: Tensor, step: int, alive: Tensor, retain_graph: bool) -> None:
+    def step(self, loss: Tensor, when: int | Tensor, alive: Tensor, retain_graph: bool) -> None:
         """One update by the sum of the members' losses: members are independent, so each sees its own gradient."""
         parameters = list(self.parameters.values())
         gradients = torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
         if self.clip is not None:
-            clip_by_norm([g for g in gradients if g is not None], self.clip)
-        share = remaining(self.training, step)
+            self.clipping([g for g in gradients if g is not None], self.clip)
+        share = remaining(self.training, when)
         if isinstance(self.adam, StackedAdam):
-            self.adam.step(gradients, alive & loss.detach().isfinite(), share)
+            self.update(gradients, alive & loss.detach().isfinite(), share)
             return
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else _laid_out_as(gradient, parameter)
-        self.adam.param_groups[0]["lr"] = self.rate * share
+        self._set_rate(share)
         self.adam.step()
         # The fused update does not tell autograd that it moved the parameters; without this, a later player that
         # differentiates through them would silently mix old activations with new weights instead of raising.
         torch.autograd.graph.increment_version(parameters)
+
+    def _set_rate(self, share: float | Tensor) -> None:
+        assert isinstance(self.adam, torch.optim.Adam)
+        settings = self.adam.param_groups[0]
+        if isinstance(settings["lr"], Tensor):
+            settings["lr"].copy_(self.rate * torch.as_tensor(share)) if self.training.decay != "none" else None
+        else:
+            settings["lr"] = self.rate * float(share)
 
     def tensors(self) -> dict[str, Tensor]:
         """Optimizer state for a checkpoint."""
@@ -84,10 +101,14 @@ class PlayerOptimizer:
             }
 
 
-def remaining(training: Training, step: int) -> float:
+def remaining(training: Training, step: int | Tensor) -> float | Tensor:
     """Share of the learning rate that its decay leaves at a step: 1 throughout, or from 1 towards 0."""
-    done = step / training.steps
-    return {"none": 1.0, "linear": 1 - done, "cosine": 0.5 + 0.5 * math.cos(math.pi * done)}[training.decay]
+    if training.decay == "none":
+        return 1.0
+    done = step.double() / training.steps if isinstance(step, Tensor) else step / training.steps
+    if training.decay == "linear":
+        return 1 - done
+    return 0.5 + 0.5 * (done * math.pi).cos() if isinstance(done, Tensor) else 0.5 + 0.5 * math.cos(math.pi * done)
 
 
 def clip_by_norm(gradients: list[Tensor], limit: float | Tensor) -> None:

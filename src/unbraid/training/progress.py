@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,9 +12,11 @@ from unbraid.config import Config
 class TrainingBar:
     """A rich progress bar on stderr; silent when stderr is no terminal or `UNBRAID_QUIET=1`."""
 
-    def __init__(self, config: Config, start: int) -> None:
+    def __init__(self, configs: Sequence[Config], start: int) -> None:
+        config = configs[0]
         self.total, self.start = config.training.steps, start
-        self.label = f"{config.objective.name} on {config.data.name}, seed {config.training.seed}"
+        who = f"seed {config.training.seed}" if len(configs) == 1 else f"{len(configs)} members"
+        self.label = f"{config.objective.name} on {config.data.name}, {who}"
         self.visible = sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
         self._bar: Any = None
 

@@ -1,6 +1,8 @@
 """What training changes: parameters, optimizer state, the step, and the sums behind the next line of the history."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,19 +15,42 @@ from unbraid.errors import RunError, UsageError
 from unbraid.models import Model
 from unbraid.objectives import Context, Objective
 from unbraid.store import under
+from unbraid.training.execution import Captured, Compiled, Execution, default_execution
 from unbraid.training.group import Group
 from unbraid.training.optim import PlayerOptimizer
-from unbraid.types import Batch, Terms
+from unbraid.types import Batch, Noise, Output, Terms
 
 HUGE = 1e12
 """Beyond this many nats a term counts as diverged: no data set has a loss near it."""
+
+
+class Shared(NamedTuple):
+    """What all players of one step look at."""
+
+    out: Output
+    batch: Batch
+    drawn: Noise
+
+
+class Divergence(NamedTuple):
+    """Where a member left the usable numbers."""
+
+    member: int
+    step: int
+    term: str
 
 
 class State:
     """A group in training. `advance` is one step; everything else reads or restores."""
 
     def __init__(
-        self, group: Group, objective: Objective, configs: Sequence[Config], dataset: FactorDataset, rows: Tensor
+        self,
+        group: Group,
+        objective: Objective,
+        configs: Sequence[Config],
+        dataset: FactorDataset,
+        rows: Tensor,
+        execution: Execution | None = None,
     ) -> None:
         training = configs[0].training
         self.group, self.objective, self.dataset, self.rows = group, objective, dataset, rows
@@ -38,36 +63,70 @@ class State:
         if own.keys() & extra.keys():
             raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
         self.needs = {**own, **extra}
+        self.execution = execution or default_execution(group.device)
         trainings = [config.training for config in configs]
-        self.players = [PlayerOptimizer(player, group, trainings) for player in objective.players()]
+        self.players = [PlayerOptimizer(p, group, trainings, self.execution) for p in objective.players()]
         self.step = 0
+        self.clock = torch.zeros((), dtype=torch.int64, device=group.device)  # the step, for a step that is compiled
         self.names: list[str] = []
         self.sums = torch.zeros(0)  # [term, member] since the last line of the history
         self.count = 0
         self.bad_steps = torch.zeros(0, dtype=torch.int64)  # [term, member] first step without a usable number, or -1
+        self._parts = [self._open, *(self._reply(optimizer) for optimizer in self.players[1:])]
+        self._note: Callable[..., None] = self._tally
+        self._carry_out: Callable[[tuple[bool, ...]], None] = self._move
+        if self.execution != "plain":
+            self._parts = [Compiled(part) for part in self._parts]
+            self._note = Compiled(self._tally)
+        if self.execution == "captured":
+            self._carry_out = Captured(self._move)
 
     def advance(self) -> None:
         """One shared forward; then each player moves, on its own loss and its own parameters."""
-        with self.group.matrix_products():
-            self._advance()
+        self.epochs.turn_to(self.step)
+        moving = tuple(self.step % optimizer.player.every == 0 for optimizer in self.players)
+        with self.group.matrix_products(), self._kept():
+            self._carry_out(moving)
         self.step += 1
+        self.count += 1
 
-    def _advance(self) -> None:
-        index = self.rows[self.epochs[self.step].to(self.rows.device)]  # [member, batch]
+    def _move(self, moving: tuple[bool, ...]) -> None:
+        """The step itself: everything here is a tensor operation, and may be recorded."""
+        when = self.step if self.execution == "plain" else self.clock
+        last = max((place for place, moves in enumerate(moving) if moves), default=-1)
+        logged: dict[str, Tensor] = {}
+        shared: tuple[Shared, ...] = ()
+        for place, (part, optimizer) in enumerate(zip(self._parts, self.players, strict=True)):
+            loss, values, *made = part(when, *shared)
+            shared = tuple(made) or shared
+            if moving[place]:
+                optimizer.step(loss, when, self.alive, retain_graph=place != last)
+            logged |= values
+        self._ready(logged)
+        self._note(list(logged.values()), when)
+
+    def _open(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
+        """Batch, noise, the model's forward, and the first player's loss [member] and terms."""
+        index = self.rows[self.epochs.at(when).to(self.rows.device)]  # [member, batch]
         batch = Batch({"x": self.dataset.images(index).to(self.group.dtype)}, index)
-        drawn = noise.draw(self.needs, self.seeds, self.step)
+        drawn = noise.draw(self.needs, self.seeds, when)
         drawn = {name: tensor.to(self.group.device, self.group.dtype) for name, tensor in drawn.items()}
         out = self.group.apply("model", batch.x, {name: drawn[name] for name in self.model.needs(1)})
-        context = Context(self.model.space, self.model.likelihoods, len(self.rows), self.step, drawn, self._network)
-        logged: dict[str, Tensor] = {}
-        moving = [p for p in self.players if self.step % p.player.every == 0]
-        for optimizer in self.players:
-            terms = optimizer.player.loss(out, batch, context)
-            if optimizer in moving:
-                optimizer.step(terms.loss, self.step, self.alive, retain_graph=optimizer is not moving[-1])
-            prefix = "" if optimizer is self.players[0] else f"{optimizer.player.name}/"
-            logged |= _logged(terms, prefix)
-        self._tally(logged)
+        shared = Shared(out, batch, drawn)
+        return *self._judged(self.players[0], when, shared, ""), shared
+
+    def _reply(self, optimizer: PlayerOptimizer) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+        """A later player's loss [member] and terms, from what the first one's part has made."""
+        return lambda when, shared: self._judged(optimizer, when, shared, f"{optimizer.player.name}/")
+
+    def _judged(
+        self, optimizer: PlayerOptimizer, when: int | Tensor, shared: Shared, prefix: str
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        space, likelihoods = self.model.space, self.model.likelihoods
+        context = Context(space, likelihoods, len(self.rows), when, shared.drawn, self._network)
+        terms: Terms = optimizer.player.loss(shared.out, shared.batch, context)
+        values = {"loss": terms.loss.detach(), **terms.logged}
+        return terms.loss, {prefix + name: value for name, value in values.items()}
 
     @property
     def alive(self) -> Tensor:
@@ -81,24 +140,28 @@ class State:
         means = (self.sums / max(self.count, 1)).tolist()
         members = range(self.group.members)
         lines = [{name: means[t][m] for t, name in enumerate(self.names)} for m in members]
-        self.sums, self.count = torch.zeros_like(self.sums), 0
+        self.sums.zero_()
+        self.count = 0
         return lines
 
-    def diverged(self) -> tuple[int, str, int] | None:
-        """First (step, term, member) at which a term was not a usable number."""
-        bad = self.bad_steps
-        if not bool((bad >= 0).any()):
-            return None
-        first = torch.where(bad >= 0, bad, torch.iinfo(torch.int64).max)
-        term, member = divmod(int(first.argmin()), self.group.members)
-        return int(first.min()), self.names[term], member
+    def divergences(self) -> list[Divergence]:
+        """Members that have left the usable numbers, by a term or by a parameter; they do not move any more."""
+        finite = torch.stack([p.isfinite().flatten(1).all(1) for p in self.group.parameters.values()]).all(0).tolist()
+        columns = self.bad_steps.T.tolist() if self.bad_steps.numel() else [[]] * self.group.members
+        found = []
+        for member, column in enumerate(columns):
+            bad = [(step, self.names[term]) for term, step in enumerate(column) if step >= 0]
+            bad += [] if bad or finite[member] else [(self.step - 1, "a parameter")]
+            found += [Divergence(member, *min(bad, key=lambda item: item[0]))] if bad else []
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs besides the step."""
         stored = {f"system/{n}": t for n, t in {**self.group.parameters, **self.group.buffers}.items()}
         for optimizer in self.players:
             stored |= {f"optimizer/{name}": tensor for name, tensor in optimizer.tensors().items()}
-        return stored | {"sums": self.sums, "count": torch.tensor(self.count), "noise": torch.tensor(noise.SCHEME)}
+        sums = {"sums": self.sums, "count": torch.tensor(self.count), "bad_steps": self.bad_steps}
+        return stored | sums | {"noise": torch.tensor(noise.SCHEME)}
 
     def restore(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Inverse of `tensors`."""
@@ -108,28 +171,31 @@ class State:
         for optimizer in self.players:
             optimizer.load(under("optimizer/", tensors))
         self.sums, self.count = tensors["sums"].to(self.group.device), int(tensors["count"])
+        self.bad_steps = tensors["bad_steps"].to(self.group.device)
         self.step = step
+        self.clock.fill_(step)
 
-    def finite(self) -> bool:
-        """Whether every parameter is a usable number."""
-        return all(bool(p.isfinite().all()) for p in self.group.parameters.values())
+    def _kept(self) -> AbstractContextManager[Any]:
+        """Several players differentiate one forward: its compiled backward must not free what the next one needs."""
+        if self.execution == "plain" or len(self.players) == 1:
+            return nullcontext()
+        return torch._functorch.config.patch(donated_buffer=False)
 
     def _network(self, name: str, *inputs: Tensor) -> Tensor:
         return self.group.apply(f"objective.{name}", *inputs)
 
-    def _tally(self, logged: dict[str, Tensor]) -> None:
-        values = torch.stack(list(logged.values()))  # [term, member]
-        if self.sums.shape != values.shape:
-            self.sums = torch.zeros_like(values)
-        if self.bad_steps.shape != values.shape:
-            self.bad_steps = torch.full_like(values, -1, dtype=torch.int64)
+    def _ready(self, logged: dict[str, Tensor]) -> None:
+        """Make room for the sums at the first step: only then is it known which terms there are."""
         self.names = list(logged)
+        wanted = (len(logged), self.group.members)
+        if self.sums.shape != wanted:
+            self.sums = torch.zeros(wanted, device=self.group.device, dtype=self.group.dtype)
+        if self.bad_steps.shape != wanted:
+            self.bad_steps = torch.full(wanted, -1, dtype=torch.int64, device=self.group.device)
+
+    def _tally(self, logged: list[Tensor], when: int | Tensor) -> None:
+        values = torch.stack(logged)  # [term, member]
         bad = ~(values.abs() < HUGE)  # also catches NaN
-        self.bad_steps = torch.where(bad & (self.bad_steps < 0), self.step, self.bad_steps)
-        self.sums = self.sums + values
-        self.count += 1
-
-
-def _logged(terms: Terms, prefix: str) -> dict[str, Tensor]:
-    values = {"loss": terms.loss.detach(), **terms.logged}
-    return {prefix + name: value for name, value in values.items()}
+        self.bad_steps.copy_(torch.where(bad & (self.bad_steps < 0), when, self.bad_steps))
+        self.sums += values
+        self.clock += 1
