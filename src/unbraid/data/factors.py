@@ -159,11 +159,18 @@ class FactorDataset:
 
     def content_hash(self) -> str:
         """SHA-256 of pixels, factor values and test rows, equal on every machine and device."""
+        tensors = [t for t in (self.pixels.stored, self.table, self.held_out) if t is not None]
+        versions = [t._version for t in tensors]  # grow whenever somebody writes into a tensor
+        known = self.__dict__.get("_content")
+        if known is None or known[0] != versions:
+            known = self.__dict__["_content"] = (versions, self._digest(tensors))  # seconds for a large data set
+        return known[1]
+
+    def _digest(self, tensors: list[Tensor]) -> str:
         facts = (self.shape, self.pixels.bits, str(self.pixels.stored.dtype), self.sizes, self.factor_names)
         digest = hashlib.sha256(repr(facts).encode())
-        for tensor in (self.pixels.stored, self.table, self.held_out):
-            if tensor is not None:
-                digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+        for tensor in tensors:
+            digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
         return digest.hexdigest()
 
     def _code(self, values: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from unbraid.objectives.decomposition import divergences, total_correlation_name
 from unbraid.progress import progress
 from unbraid.types import Output
 
-PIECE = 64
+PIECE = {"cpu": 64, "cuda": 4096}
 """Samples whose densities under all rows are computed between two moves of the progress bar."""
 
 
@@ -141,7 +141,7 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
         rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
         parts = []
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
-            for part in rows.split(PIECE):
+            for part in rows.split(PIECE.get(rows.device.type, 64)):
                 sample = space.unjoin(evaluation.samples[part])
                 parts.append(exact_aggregate(space, evaluation.posterior, sample).levels)
                 bar.advance(len(part))

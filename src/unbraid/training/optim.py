@@ -37,10 +37,11 @@ class PlayerOptimizer:
         self.adam: torch.optim.Adam | StackedAdam
         if group.members == 1:
             self.rate = rates[0]
+            own["fused"] = group.device.type in ("cpu", "cuda")
+            own["lr"] = self.rate
             if execution == "captured":  # a recording holds addresses, so the rate must have one
                 own |= {"lr": rate[0].clone(), "capturable": True}
-            fused = group.device.type in ("cpu", "cuda")
-            self.adam = torch.optim.Adam(parameters, **{"lr": self.rate, "fused": fused, **own})
+            self.adam = torch.optim.Adam(parameters, **own)
         else:
             self.adam = StackedAdam(parameters, rate, **own)
             self.update = Compiled(self.adam.step) if compiled else self.adam.step
@@ -67,10 +68,10 @@ class PlayerOptimizer:
     def _set_rate(self, share: float | Tensor) -> None:
         assert isinstance(self.adam, torch.optim.Adam)
         settings = self.adam.param_groups[0]
-        if isinstance(settings["lr"], Tensor):
-            settings["lr"].copy_(self.rate * torch.as_tensor(share)) if self.training.decay != "none" else None
-        else:
+        if not isinstance(settings["lr"], Tensor):
             settings["lr"] = self.rate * float(share)
+        elif isinstance(share, Tensor):
+            settings["lr"].copy_(self.rate * share)
 
     def tensors(self) -> dict[str, Tensor]:
         """Optimizer state for a checkpoint."""

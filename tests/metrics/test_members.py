@@ -1,0 +1,22 @@
+"""Models of one structure that are encoded in one pass score as they would alone."""
+
+import pytest
+import torch
+
+from unbraid.config import Choice
+from unbraid.data import load
+from unbraid.metrics import Evaluation, encode_together, evaluate
+from unbraid.models import build
+from unbraid.training import configure
+
+
+def test_codes_and_scores_of_members_are_their_own():
+    data = load("sprites-small")
+    settings = {"network": "conv-small", "encoder.width": 4, "encoder.hidden": 16, "z": 3}
+    configs = [configure("vae", Choice("sprites-small"), data, {**settings, "seed": seed}) for seed in range(3)]
+    rows = torch.arange(0, len(data), 3)
+    alone, together = ([Evaluation(build(c, data.shape), data, rows) for c in configs] for _ in range(2))
+    encode_together(together)
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(other.posterior, one.posterior, rtol=1e-5, atol=1e-6)
+        assert evaluate(other, ["kl"])[0].value == pytest.approx(evaluate(one, ["kl"])[0].value, rel=1e-5)

@@ -1,0 +1,82 @@
+"""On a GPU: a step that is compiled and replayed trains as the plain one, and members train as single runs."""
+
+import warnings
+
+import pytest
+import torch
+
+from tests.training.players import registered
+from unbraid.config import Choice
+from unbraid.data import load
+from unbraid.training import configure
+from unbraid.training.loop import prepare
+
+pytestmark = pytest.mark.gpu
+
+CASES = [
+    ("vae", {"network": "mlp"}),
+    ("beta-tcvae", {"network": "mlp", "decay": "cosine", "warmup": 5, "clip": 10.0}),
+    ("beta-tcvae", {"network": "conv-small"}),
+    ("two-players", {"network": "mlp"}),
+]
+
+
+@pytest.fixture(scope="module")
+def sprites():
+    return load("sprites-small").to("cuda")
+
+
+@pytest.fixture(autouse=True)
+def recipes():
+    with registered():
+        yield
+
+
+def configs_of(sprites, recipe, seeds, **settings):
+    common = {"z": 3, "batch": 32, "steps": 100, "lr": 1e-3, **settings}
+    return [configure(recipe, Choice("sprites-small"), sprites, {**common, "seed": seed}) for seed in seeds]
+
+
+def losses(state, steps, every=10):
+    """Mean of each term over each `every` steps, [lines][member][term]."""
+    lines = []
+    for _ in range(steps // every):
+        for _ in range(every):
+            state.advance()
+        lines.append([list(line.values()) for line in state.line()])
+    return torch.tensor(lines)
+
+
+@pytest.mark.parametrize(("recipe", "settings"), CASES)
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members):
+    configs = configs_of(sprites, recipe, range(members), **settings)
+    plain, captured = prepare(configs, sprites, execution="plain"), prepare(configs, sprites)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The step")
+        made = losses(captured, 50)
+    torch.testing.assert_close(made, losses(plain, 50), rtol=1e-4, atol=1e-4)
+    assert captured._carry_out.graphs
+
+
+@pytest.mark.parametrize(("recipe", "settings"), CASES)
+def test_members_train_as_single_runs(sprites, recipe, settings):
+    configs = configs_of(sprites, recipe, range(3), **settings)
+    together = losses(prepare(configs, sprites), 50)
+    for member, config in enumerate(configs):
+        alone = losses(prepare(config, sprites), 50)
+        torch.testing.assert_close(together[:, member], alone[:, 0], rtol=1e-4, atol=1e-4)
+
+
+def test_the_host_waits_for_nothing_between_logging_points(sprites):
+    state = prepare(configs_of(sprites, "beta-tcvae", range(2)), sprites)
+    for _ in range(10):
+        state.advance()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(30):
+            state.advance()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert state.step == 40
+    assert int(state.clock) == 40
