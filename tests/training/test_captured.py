@@ -33,7 +33,7 @@ def recipes():
 
 
 def configs_of(sprites, recipe, seeds, **settings):
-    common = {"z": 3, "batch": 32, "steps": 100, "lr": 1e-3, **settings}
+    common = {"z": 3, "batch": 256, "steps": 100, "lr": 1e-3, **settings}
     return [configure(recipe, Choice("sprites-small"), sprites, {**common, "seed": seed}) for seed in seeds]
 
 
@@ -47,6 +47,11 @@ def losses(state, steps, every=10):
     return torch.tensor(lines)
 
 
+def assert_same(made, expected):
+    """To 1e-4 of the loss: a term that is nearly 0 has no digits to compare."""
+    assert ((made - expected).abs() <= 1e-4 * expected[..., :1].abs()).all()
+
+
 @pytest.mark.parametrize(("recipe", "settings"), CASES)
 @pytest.mark.parametrize("members", [1, 3])
 def test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members):
@@ -55,7 +60,7 @@ def test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, memb
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="The step")
         made = losses(captured, 50)
-    torch.testing.assert_close(made, losses(plain, 50), rtol=1e-4, atol=1e-4)
+    assert_same(made, losses(plain, 50))
     assert captured._carry_out.graphs
 
 
@@ -65,7 +70,7 @@ def test_members_train_as_single_runs(sprites, recipe, settings):
     together = losses(prepare(configs, sprites), 50)
     for member, config in enumerate(configs):
         alone = losses(prepare(config, sprites), 50)
-        torch.testing.assert_close(together[:, member], alone[:, 0], rtol=1e-4, atol=1e-4)
+        assert_same(together[:, member], alone[:, 0])
 
 
 def test_the_host_waits_for_nothing_between_logging_points(sprites):

@@ -20,7 +20,8 @@ correlation is about (D - 1) log N too high: it may train, and is never printed 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -28,10 +29,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from unbraid.errors import UsageError, unknown
-from unbraid.latents import Space
+from unbraid.latents import Normal, Space
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
 """Numbers held at once in the pairwise tensor [..., i, leaves, chunk]: what fits a CPU's cache, or fills a GPU."""
+
+FUSED_LEAVES = 64
+"""The most leaves that the fused kernels take."""
+
+TRITON = find_spec("triton") is not None
+"""Whether the fused kernels can be imported; that is left to the first call that uses them, for it takes a while."""
 
 
 class Weighting(NamedTuple):
@@ -95,6 +102,8 @@ def batch_aggregate(
     first = next(iter(sample.values()))
     batch = first.shape[-2]
     weights = weighting(estimator, batch, size)
+    if usable(space, [*posterior.values(), *sample.values()]):
+        return _fused_aggregate(space, posterior, sample, weights)
     rows = torch.arange(batch, device=first.device)
 
     def log_weights(columns: Tensor) -> Tensor:
@@ -113,9 +122,39 @@ def exact_aggregate(
     `log_p` [n] are the logarithms of the probabilities with which data points are drawn, uniform if absent.
     """
     first = next(iter(posterior.values()))
+    if usable(space, [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]):
+        each = 0.0 if log_p is not None else -math.log(first.shape[-2])
+        return _fused_aggregate(space, posterior, sample, Weighting(each, each, each), log_p)
     if log_p is None:
         log_p = torch.full((first.shape[-2],), -math.log(first.shape[-2]), device=first.device, dtype=first.dtype)
     return _aggregate(space, posterior, sample, lambda columns: log_p[None, columns])
+
+
+def usable(space: Space, tensors: Iterable[Tensor]) -> bool:
+    """Whether the fused kernels can do it: Normal blocks alone, and tensors of float32 on a GPU."""
+    normal = space.leaves <= FUSED_LEAVES and all(type(block) is Normal for block in space.blocks.values())
+    return TRITON and normal and all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
+
+
+def _fused_aggregate(
+    space: Space,
+    posterior: Mapping[str, Tensor],
+    sample: Mapping[str, Tensor],
+    weights: Weighting,
+    log_p: Tensor | None = None,
+) -> Aggregate:
+    """The same by one kernel that keeps nothing of all pairs."""
+    from unbraid.density import fused
+
+    names = list(space.blocks)
+    if len(names) == 1:
+        values, parameters = sample[names[0]], posterior[names[0]]
+    else:
+        halves = zip(*(posterior[name].chunk(2, dim=-1) for name in names), strict=True)
+        values, parameters = space.join(sample), torch.cat([half for side in halves for half in side], dim=-1)
+    groups = [group for level in space.levels[:-1] for group in level]
+    densities = fused.log_densities(values, parameters, groups, weights, log_p)
+    return Aggregate(densities.split([len(level) for level in space.levels], dim=-1))
 
 
 def _aggregate(
