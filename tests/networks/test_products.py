@@ -1,0 +1,231 @@
+"""Convolutions as matrix products against torch's own, for stacked members, in values and in every gradient."""
+
+import copy
+import importlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from unbraid.networks.products import ProductConv2d, ProductConvTranspose2d, convolutions_as_products
+
+CASES = {
+    "first layer": (nn.Conv2d(1, 6, 4, stride=2, padding=1), 8),
+    "halving": (nn.Conv2d(6, 5, 4, stride=2, padding=1), 8),
+    "halving, odd": (nn.Conv2d(8, 2, 4, stride=2, padding=1), 9),
+    "halving, k2": (nn.Conv2d(6, 6, 2, stride=2), 8),
+    "3x3": (nn.Conv2d(6, 7, 3, padding=1), 7),
+    "3x3 to the image": (nn.Conv2d(6, 1, 3, padding=1, bias=False), 7),
+    "1x1": (nn.Conv2d(6, 3, 1), 5),
+    "1x1, stride": (nn.Conv2d(6, 3, 1, stride=2), 5),
+    "whole image": (nn.Conv2d(6, 9, 4), 4),
+    "kernel below stride": (nn.Conv2d(8, 2, 2, stride=3), 9),
+    "phases that do not fill": (nn.Conv2d(8, 1, 5, stride=2, padding=2), 9),
+    "not square": (nn.Conv2d(6, 9, (3, 2), stride=(2, 3), padding=(2, 0)), 9),
+    "from one pixel": (nn.ConvTranspose2d(9, 6, 4), 1),
+    "doubling": (nn.ConvTranspose2d(6, 5, 4, stride=2, padding=1), 5),
+    "last layer": (nn.ConvTranspose2d(6, 1, 4, stride=2, padding=1), 5),
+    "transposed 1x1": (nn.ConvTranspose2d(6, 4, 1), 1),
+    "transposed 3x3": (nn.ConvTranspose2d(6, 8, 3, padding=1, bias=False), 6),
+    "transposed, output padding": (nn.ConvTranspose2d(6, 8, 3, stride=2, padding=1, output_padding=1), 5),
+    "transposed, output padding beyond": (nn.ConvTranspose2d(6, 1, 3, stride=2, output_padding=1), 5),
+    "transposed, kernel below stride": (nn.ConvTranspose2d(6, 6, 2, stride=3), 5),
+    "transposed, not square": (nn.ConvTranspose2d(6, 2, (3, 2), stride=(2, 3), padding=(2, 0)), 5),
+}
+BY_KERNELS = {
+    "first layer": (nn.Conv2d(1, 20, 4, stride=2, padding=1), 8),
+    "three channels": (nn.Conv2d(3, 4, 4, stride=2, padding=1, bias=False), 5),
+    "halving": (nn.Conv2d(16, 70, 4, stride=2, padding=1), 4),
+    "3x3": (nn.Conv2d(5, 7, 3, padding=1), 7),
+    "doubling": (nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1), 4),
+    "last layer": (nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1), 5),
+    "phases that do not fill": (nn.ConvTranspose2d(4, 12, 3, stride=2, padding=1, output_padding=1, bias=False), 5),
+    "kernel below stride": (nn.ConvTranspose2d(4, 20, 2, stride=3), 4),
+}
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """The operators; without a GPU, Triton's interpreter runs their kernels, which is decided at import."""
+    pytest.importorskip("triton")
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setenv("TRITON_INTERPRET", "1")
+        return importlib.import_module("unbraid.networks.kernels")
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    """What is compared with is exact: cuDNN uses TF32 unless told otherwise."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
+def stacked(layer: nn.Module, members: int = 3) -> list[nn.Module]:
+    layers = [copy.deepcopy(layer) for _ in range(members)]
+    for one in layers:
+        for parameter in one.parameters():
+            nn.init.normal_(parameter, std=0.3)
+    return layers
+
+
+def results(module: nn.Module, parameters: dict, x: torch.Tensor, autocast: bool = False) -> list[torch.Tensor]:
+    """Output of all members, and the gradients of a fixed linear function of it."""
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=autocast):
+        out = vmap(lambda p, x: functional_call(module, p, (x,)))(parameters, x)
+    slopes = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=out.device).view(out.shape)
+    return [out, *torch.autograd.grad((out * slopes).sum(), [x, *parameters.values()])]
+
+
+def distance(made: torch.Tensor, expected: torch.Tensor) -> float:
+    made, expected = made.detach().double(), expected.detach().double()
+    return float((made - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_equal_convolutions(name):
+    layer, side = CASES[name]
+    layers = stacked(layer.double())
+    parameters, _ = stack_module_state(layers)
+    x = torch.randn(3, 2, layer.in_channels, side, side, dtype=torch.float64, requires_grad=True)
+    expected = results(layers[0], parameters, x)
+    ours = convolutions_as_products(copy.deepcopy(layers[0]), "matmul")
+    assert type(ours) is not type(layer)
+    for made, wanted in zip(results(ours, parameters, x), expected, strict=True):
+        torch.testing.assert_close(made, wanted, rtol=1e-10, atol=1e-10)
+    alone = ours(x[0])
+    torch.testing.assert_close(alone, layers[0](x[0]), rtol=1e-10, atol=1e-10)
+    assert alone.permute(0, 2, 3, 1).is_contiguous()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((n, torch.float32) for n in BY_KERNELS), ("last layer", torch.float16)])
+def test_kernels_equal_convolutions(kernels, name, dtype):
+    """Float16 stands for all of 16 bits: the interpreter cannot multiply bfloat16."""
+    assert kernels.INTERPRETED or DEVICE == "cuda"
+    layer, side = BY_KERNELS[name]
+    layers = stacked(layer.to(DEVICE), members=2)
+    parameters, _ = stack_module_state(layers)
+    x = torch.randn(2, 2, layer.in_channels, side, side, device=DEVICE, requires_grad=True)
+    expected = results(layers[0], parameters, x)
+    ours = convolutions_as_products(copy.deepcopy(layers[0]), "triton").to(dtype)
+    parameters = {n: p.detach().to(dtype).requires_grad_() for n, p in parameters.items()}
+    made = results(ours, parameters, x.detach().to(dtype).requires_grad_())
+    assert max(map(distance, made, expected)) < (1e-5 if dtype == torch.float32 else 5e-3)
+    assert ours(x[0].to(dtype)).permute(0, 2, 3, 1).is_contiguous()
+
+
+def test_rows_are_split_and_added_in_one_order(kernels):
+    large, small = torch.randn(1, 24, 2, 16, 16), torch.randn(1, 24, 3, 8, 8)
+    made = kernels.kernel_gradient(large, small, 4, 2, 1)
+    expected = torch.nn.grad.conv2d_weight(large[0], (3, 2, 4, 4), small[0], 2, 1).permute(0, 2, 3, 1)
+    torch.testing.assert_close(made[0], expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(made, kernels.kernel_gradient(large, small, 4, 2, 1))
+
+
+@pytest.mark.parametrize("kind", ["matmul", "triton"])
+def test_second_derivatives(kernels, kind):
+    """Penalties on gradients differentiate twice."""
+    layer, x = nn.Conv2d(2, 3, 4, stride=2, padding=1), torch.randn(1, 2, 4, 4, requires_grad=True)
+
+    def penalty(module: nn.Module) -> list[torch.Tensor]:
+        slope = torch.autograd.grad(module(x).square().sum(), x, create_graph=True)[0]
+        return list(torch.autograd.grad(slope.square().sum(), [x, *module.parameters()]))
+
+    expected = penalty(layer)
+    for made, wanted in zip(penalty(convolutions_as_products(layer, kind)), expected, strict=True):
+        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["matmul", "triton"])
+def test_autocast_computes_in_its_type(kernels, kind):
+    net = nn.Sequential(nn.Conv2d(1, 8, 4, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 6, 4, 2, 1))
+    layers = stacked(net)
+    parameters, _ = stack_module_state(layers)
+    x = torch.randn(3, 4, 1, 8, 8, requires_grad=True)
+    expected = results(layers[0], parameters, x)
+    made = results(convolutions_as_products(layers[0], kind), parameters, x, autocast=True)
+    assert made[0].dtype == torch.bfloat16
+    assert made[1].dtype == torch.float32
+    assert max(map(distance, made, expected)) < 2e-2
+
+
+class Own(nn.Conv2d):
+    """A user's convolution with a forward of its own."""
+
+    def forward(self, input):
+        return super().forward(input) * 2
+
+
+def test_parameters_and_what_is_not_plain_stay():
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), shared, shared, nn.ConvTranspose2d(4, 4, 2))
+    other = [nn.Conv2d(4, 4, 3, groups=2), nn.Conv2d(4, 4, 3, dilation=2), Own(4, 4, 3)]
+    other += [nn.Conv2d(4, 4, 3, padding="same"), nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")]
+    net.extend(other)
+    before, types = dict(net.named_parameters()), [type(layer) for layer in other]
+    keys, expected = list(net.state_dict()), net(torch.ones(1, 2, 16, 16))
+    assert convolutions_as_products(net, "matmul") is net
+    assert list(net.state_dict()) == keys
+    assert all(parameter is before[name] for name, parameter in net.named_parameters())
+    assert [type(layer) for layer in other] == types
+    assert [type(net[i]) for i in range(4)] == [ProductConv2d, ProductConv2d, ProductConv2d, ProductConvTranspose2d]
+    torch.testing.assert_close(net(torch.ones(1, 2, 16, 16)), expected)
+
+
+def test_torchs_other_calls_still_work():
+    convolution, transposed = nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(2, 3, 3, stride=2)
+    x = torch.randn(2, 5, 5)
+    single, sized = convolution(x), transposed(x[None], output_size=[12, 12])
+    convolutions_as_products(nn.ModuleList([convolution, transposed]))
+    torch.testing.assert_close(convolution(x), single)
+    torch.testing.assert_close(transposed(x[None], output_size=[12, 12]), sized)
+
+
+def test_operators_are_registered_as_torch_wants(kernels):
+    x = torch.randn(1, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    weight, bias = torch.randn(4, 4, 4, 3, requires_grad=True), torch.randn(4, requires_grad=True)
+    tests = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(kernels.correlate, (x, weight, bias, 2, 1), test_utils=tests)
+    torch.library.opcheck(kernels.spread, (x, weight, None, 2, 1, 8, 8), test_utils=tests)
+    torch.library.opcheck(kernels.kernel_gradient, (x, torch.randn(1, 4, 2, 2), 4, 2, 1), test_utils=tests)
+
+
+@pytest.mark.compiles
+@pytest.mark.parametrize(("kind", "backend"), [("matmul", "aot_eager"), ("triton", "inductor")])
+def test_compiles_as_one_graph(kernels, kind, backend):
+    """Inductor asserts the strides that an operator promised."""
+    net = nn.Sequential(nn.Conv2d(1, 4, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(4, 1, 4, 2, 1))
+    layers = stacked(net, members=2)
+    parameters, _ = stack_module_state(layers)
+    x = torch.randn(2, 3, 1, 8, 8)
+
+    def loss(module: nn.Module, parameters: dict) -> torch.Tensor:
+        logits = vmap(lambda p, x: functional_call(module, p, (x,)))(parameters, x)
+        return F.binary_cross_entropy_with_logits(logits, x.sigmoid(), reduction="sum")
+
+    expected = torch.autograd.grad(loss(layers[0], parameters), list(parameters.values()))
+    ours = convolutions_as_products(copy.deepcopy(layers[0]), kind)
+    compiled = torch.compile(lambda p: loss(ours, p), fullgraph=True, dynamic=False, backend=backend)
+    made = torch.autograd.grad(compiled(parameters), list(parameters.values()))
+    assert max(map(distance, made, expected)) < 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", BY_KERNELS)
+def test_tensor_cores(name):
+    layer, side = BY_KERNELS[name]
+    layers = stacked(layer.cuda())
+    parameters, _ = stack_module_state(layers)
+    x = torch.randn(3, 8, layer.in_channels, side, side, device="cuda", requires_grad=True)
+    expected = results(layers[0], parameters, x)
+    ours = convolutions_as_products(copy.deepcopy(layers[0]))
+    assert max(map(distance, results(ours, parameters, x), expected)) < 1e-5
+    assert max(map(distance, results(ours, parameters, x, autocast=True), expected)) < 2e-2
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert max(map(distance, results(ours, parameters, x), expected)) < 3e-3
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
