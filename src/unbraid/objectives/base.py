@@ -25,7 +25,9 @@ objective: Registry[Callable[..., Any]] = Registry("objective")
 class Context:
     """What an objective may know besides the output: structure, the number of data points, the step.
 
-    `apply` runs one of the objective's own networks, by name, on tensors with a member axis.
+    `apply` runs one of the objective's own networks, by name, on tensors with a member axis. Where several processes
+    train one run, `out.decoded` and `batch.x` hold this one's share of the rows, and everything else all rows
+    (`unbraid.training.world`): take means over the batch, and do not mix the two.
     """
 
     space: Space

@@ -11,6 +11,7 @@ import torch
 
 from unbraid._version import __version__
 from unbraid.errors import UsageError
+from unbraid.training.world import launched
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -36,9 +37,21 @@ def _command() -> str:
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one, else the CPU), `cpu`, `cuda`, `cuda:1`, `mps` -> a device that exists."""
+    """`auto` (CUDA where there is one, else the CPU), `cpu`, `cuda`, `cuda:1`, `mps` -> a device that exists.
+
+    Of several processes each takes a GPU of its own.
+    """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+        if launched().size == 1:
+            return torch.device(name)
+    if name == "cuda" and launched().size > 1:
+        if torch.cuda.device_count() < launched().local_size:
+            raise UsageError(
+                f"{launched().local_size} processes cannot each have one of {torch.cuda.device_count()} GPUs; "
+                "start as many as there are."
+            )
+        name = f"cuda:{launched().local_rank}"
     kind = name.partition(":")[0]
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available:

@@ -21,9 +21,12 @@ PROGRAMS = 512
 """Compiled versions of one function that a process may hold: each group of a sweep has its own."""
 
 
-def default_execution(device: torch.device) -> Execution:
+def default_execution(device: torch.device, ranks: int = 1) -> Execution:
     """Captured on CUDA, plain elsewhere."""
-    return "captured" if device.type == "cuda" else "plain"
+    if device.type != "cuda":
+        return "plain"
+    # A recording that holds messages between ranks hangs all of them when one rank fails to record and steps plainly.
+    return "captured" if ranks == 1 else "compiled"
 
 
 class Compiled:

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
 from unbraid.models import Model
+from unbraid.networks.products import convolutions_as_products
 from unbraid.store import under
 
 
@@ -35,6 +36,8 @@ class Group:
         self.device = device
         self.precision = precision
         self.members = len(systems)
+        if device.type == "cuda":
+            convolutions_as_products(self.skeleton)  # vmap would make grouped convolutions of them, which are slow
         if self.members == 1:
             named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]

@@ -14,15 +14,19 @@ class Stop:
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Turn the first interrupt into a request; only the main thread can catch signals."""
+def stoppable(insistent: bool = True) -> Iterator[Stop]:
+    """Turn the first interrupt into a request; only the main thread can catch signals.
+
+    Whoever repeats it insists, unless not `insistent`: a launcher such as torchrun may pass on what its processes have
+    already received.
+    """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if stop.asked:
+        if stop.asked and insistent:
             raise KeyboardInterrupt
         stop.asked = True
 

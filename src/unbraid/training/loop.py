@@ -22,8 +22,11 @@ from unbraid.training.execution import Execution
 from unbraid.training.group import Group, System
 from unbraid.training.interrupt import stoppable
 from unbraid.training.memory import keep_freed_memory
+from unbraid.training.normalisation import synchronise
+from unbraid.training.onlooker import Onlooker
 from unbraid.training.progress import TrainingBar
 from unbraid.training.state import Divergence, State
+from unbraid.training.world import Elsewhere, World
 
 
 class Interrupted(UnbraidError):  # noqa: N818 (it is no error)
@@ -71,11 +74,14 @@ def train(
     cadence: Cadence | None = None,
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
+    world: World | None = None,
 ) -> None:
     """Fit a config on a data set, where the data set is, into a folder; continues from the newest checkpoint."""
-    train_group(folder, [folder], [config], dataset, cadence, encoder, decoder)
-    status = folder.read_json("status")
-    if status["state"] == "diverged":
+    (ended,) = train_group(folder, [folder], [config], dataset, cadence, encoder, decoder, world)
+    if ended == "diverged":
+        if world is not None and not world.leads:
+            raise Elsewhere("Training diverged.")
+        status = folder.read_json("status")
         good = folder.latest_checkpoint()
         kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
         raise DivergedError(
@@ -92,30 +98,39 @@ def train_group(
     cadence: Cadence | None = None,
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
+    world: World | None = None,
 ) -> list[str]:
     """Fit configs that share all but their numbers as one program, each into a folder of its own.
 
     `group` holds their common checkpoints. Returns how each run ended: "finished" or "diverged". A diverged run stops
-    moving and does not touch the others.
+    moving and does not touch the others. In a `world` of several processes, the first one alone writes.
     """
-    cadence = cadence or Cadence()
+    cadence, world = cadence or Cadence(), world or World()
+    if not world.leads:
+        group, folders = Onlooker(group.path), [Onlooker(folder.path) for folder in folders]
     with ExitStack() as held:
-        for folder in {each.path: each for each in (group, *folders)}.values():
-            held.enter_context(folder.locked())
-        stop = held.enter_context(stoppable())
-        fit = Fit(group, list(folders), prepare(configs, dataset, encoder, decoder))
-        fit.begin(_describe(configs[0], dataset), dataset.device)
+        with world.together():
+            for folder in {each.path: each for each in (group, *folders)}.values():
+                held.enter_context(folder.locked())
+            stop = held.enter_context(stoppable(insistent=world.size == 1))
+            fit = Fit(group, list(folders), prepare(configs, dataset, encoder, decoder, world=world))
+        world.equalise([*fit.state.group.parameters.values(), *fit.state.group.buffers.values()])
+        with world.together():
+            fit.begin(_describe(configs[0], dataset), dataset.device)
+        seen = f"The processes see different checkpoints; {group.path} must be a folder that all of them share."
+        world.refuse_difference(str(fit.state.step), seen)
         steps, state = configs[0].training.steps, fit.state
         saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
-        bar = held.enter_context(TrainingBar(configs, state.step))
+        bar = held.enter_context(TrainingBar(configs, state.step, shown=world.leads))
         while state.step < steps and fit.running:
             state.advance()
             bar.advance()
             if cadence.logs(state.step, steps):
                 last = fit.log(last, bar)
-            if stop.asked:
+            asked, waited = world.agreed(state.step, float(stop.asked), time.monotonic() - saved_at)
+            if asked:
                 fit.stop()
-            if state.step < steps and cadence.checkpoints(state.step, time.monotonic() - saved_at):
+            if state.step < steps and cadence.checkpoints(state.step, waited):
                 fit.checkpoint()
                 saved_at = time.monotonic()
         return fit.finish()
@@ -143,7 +158,7 @@ class Fit:
                         f"{folder.path} was begun on other data than these; train under another name, or --fresh."
                     )
             self.state.restore(*found)
-        facts = environment(device)
+        facts = {**environment(device), "processes": self.state.world.size}
         for member, folder in enumerate(self.folders):
             status = folder.read_json("status") if found is not None else {}
             if status.get("state") == "diverged":
@@ -191,6 +206,7 @@ class Fit:
         """Leave everything behind that a later call needs to go on."""
         self.checkpoint()
         self.tell("interrupted")
+        self.state.world.meet()  # once a rank is gone, a launcher ends the others, and they may still be writing
         where = f"nothing is lost: {self.group.path}"
         raise Interrupted(f"Stopped at step {self.state.step}; continue with --resume ({where}).")
 
@@ -199,6 +215,7 @@ class Fit:
         for member, folder in self.running.items():
             folder.save_model(self.state.group.member(member))
         self.tell("finished")
+        self.state.world.meet()
         for checkpoint in self.group.checkpoints() if self.running else ():
             checkpoint.unlink(missing_ok=True)
         return ["diverged" if m in self.diverged else "finished" for m in range(len(self.folders))]
@@ -210,14 +227,17 @@ def prepare(
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
     execution: Execution | None = None,
+    world: World | None = None,
 ) -> State:
     """A fresh training state on the data set's device, of one run or of a group that shares all but its numbers."""
     configs = [configs] if isinstance(configs, Config) else list(configs)
     objective = bind(configs[0].objective.name, stacked_settings(configs, dataset.device))
     systems = [_system(config, objective, dataset, encoder, decoder) for config in configs]
+    for system in systems:
+        synchronise(system, 1 if world is None else world.size)
     training = configs[0].training
     group = Group(systems, dataset.device, training.precision)
-    return State(group, objective, configs, dataset, split(dataset, training.split).train, execution)
+    return State(group, objective, configs, dataset, split(dataset, training.split).train, execution, world)
 
 
 def stacked_settings(configs: Sequence[Config], device: torch.device) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from unbraid.store import under
 from unbraid.training.adam import StackedAdam
 from unbraid.training.execution import Compiled, Execution
 from unbraid.training.group import Group
+from unbraid.training.world import World
 from unbraid.types import Player
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -21,9 +22,14 @@ class PlayerOptimizer:
     """Moves one player's parameters."""
 
     def __init__(
-        self, player: Player, group: Group, trainings: Sequence[Training], execution: Execution = "plain"
+        self,
+        player: Player,
+        group: Group,
+        trainings: Sequence[Training],
+        execution: Execution = "plain",
+        world: World | None = None,
     ) -> None:
-        self.player = player
+        self.player, self.world = player, world or World()
         self.training = trainings[0]
         owned = {n: p for n, p in group.parameters.items() if n.startswith(player.owns)}
         self.parameters = {n: p for n, p in owned.items() if p.requires_grad}  # a frozen parameter stays as it is
@@ -50,7 +56,8 @@ class PlayerOptimizer:
     def step(self, loss: Tensor, when: int | Tensor, alive: Tensor, retain_graph: bool) -> None:
         """One update by the sum of the members' losses: members are independent, so each sees its own gradient."""
         parameters = list(self.parameters.values())
-        gradients = torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
+        own = torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
+        gradients = self.world.means(own)
         if self.clip is not None:
             self.clipping([g for g in gradients if g is not None], self.clip)
         share = remaining(self.training, when)

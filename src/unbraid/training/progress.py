@@ -12,12 +12,12 @@ from unbraid.config import Config
 class TrainingBar:
     """A rich progress bar on stderr; silent when stderr is no terminal or `UNBRAID_QUIET=1`."""
 
-    def __init__(self, configs: Sequence[Config], start: int) -> None:
+    def __init__(self, configs: Sequence[Config], start: int, shown: bool = True) -> None:
         config = configs[0]
         self.total, self.start = config.training.steps, start
         who = f"seed {config.training.seed}" if len(configs) == 1 else f"{len(configs)} members"
         self.label = f"{config.objective.name} on {config.data.name}, {who}"
-        self.visible = sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
+        self.visible = shown and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
         self._bar: Any = None
 
     def __enter__(self) -> "TrainingBar":

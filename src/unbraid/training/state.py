@@ -18,6 +18,7 @@ from unbraid.store import under
 from unbraid.training.execution import Captured, Compiled, Execution, default_execution
 from unbraid.training.group import Group
 from unbraid.training.optim import PlayerOptimizer
+from unbraid.training.world import World
 from unbraid.types import Batch, Noise, Output, Terms
 
 HUGE = 1e12
@@ -51,8 +52,13 @@ class State:
         dataset: FactorDataset,
         rows: Tensor,
         execution: Execution | None = None,
+        world: World | None = None,
     ) -> None:
         training = configs[0].training
+        self.world = world or World()
+        self.world.refuse_indivisible(training.batch)
+        if self.world.size > 1 and group.members > 1:
+            raise UsageError("Several processes train one run, not a group of them; a sweep spreads its groups itself.")
         self.group, self.objective, self.dataset, self.rows = group, objective, dataset, rows
         self.model: Model = group.skeleton.model
         place = "cpu" if group.device.type == "mps" else group.device  # noise needs 64-bit floats, which MPS has not
@@ -63,9 +69,9 @@ class State:
         if own.keys() & extra.keys():
             raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
         self.needs = {**own, **extra}
-        self.execution = execution or default_execution(group.device)
+        self.execution = execution or default_execution(group.device, self.world.size)
         trainings = [config.training for config in configs]
-        self.players = [PlayerOptimizer(p, group, trainings, self.execution) for p in objective.players()]
+        self.players = [PlayerOptimizer(p, group, trainings, self.execution, self.world) for p in objective.players()]
         self.step = 0
         self.clock = torch.zeros((), dtype=torch.int64, device=group.device)  # the step, for a step that is compiled
         self.names: list[str] = []
@@ -108,10 +114,11 @@ class State:
     def _open(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
         """Batch, noise, the model's forward, and the first player's loss [member] and terms."""
         index = self.rows[self.epochs.at(when).to(self.rows.device)]  # [member, batch]
-        batch = Batch({"x": self.dataset.images(index).to(self.group.dtype)}, index)
+        batch = Batch({"x": self.dataset.images(self.world.part(index)).to(self.group.dtype)}, index)
         drawn = noise.draw(self.needs, self.seeds, when)
         drawn = {name: tensor.to(self.group.device, self.group.dtype) for name, tensor in drawn.items()}
-        out = self.group.apply("model", batch.x, {name: drawn[name] for name in self.model.needs(1)})
+        own = {name: self.world.part(drawn[name]) for name in self.model.needs(1)}
+        out = self.world.gathered(self.group.apply("model", batch.x, own))
         shared = Shared(out, batch, drawn)
         return *self._judged(self.players[0], when, shared, ""), shared
 
@@ -194,7 +201,7 @@ class State:
             self.bad_steps = torch.full(wanted, -1, dtype=torch.int64, device=self.group.device)
 
     def _tally(self, logged: list[Tensor], when: int | Tensor) -> None:
-        values = torch.stack(logged)  # [term, member]
+        values = self.world.mean(torch.stack(logged))  # [term, member]
         bad = ~(values.abs() < HUGE)  # also catches NaN
         self.bad_steps.copy_(torch.where(bad & (self.bad_steps < 0), when, self.bad_steps))
         self.sums += values
