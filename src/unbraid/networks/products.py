@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Kernels = Literal["triton", "matmul"]
+Kernels = Literal["triton", "matmul", "cpu"]
 Pair = tuple[int, int]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 NARROW = 4
-"""Input channels up to which columns are read by `unfold`: one load per number, but a slow gradient of the input, which
-a first layer does not need."""
+"""Channels of an image, as opposed to those inside a network. Columns of so few input channels are read by `unfold`:
+one load per number, but a slow gradient of the input, which a first layer does not need."""
 
 
 def convolutions_as_products(module: ModuleT, kernels: Kernels | None = None) -> ModuleT:
@@ -39,7 +39,10 @@ def convolutions_as_products(module: ModuleT, kernels: Kernels | None = None) ->
     or padding other than zeros stay untouched, and so do subclasses of torch's own, whose forward is their author's.
 
     `kernels="triton"` uses the kernels of this library, `"matmul"` plain matrix products. By default the former where
-    they may be used: on CUDA with Triton installed, in bfloat16, or in float32 where TF32 is allowed.
+    they may be used: on CUDA with Triton installed, in bfloat16, or in float32 where TF32 is allowed. `"cpu"` keeps
+    torch's convolutions except where a CPU takes longer for them than for a product: layers that see or make the whole
+    image at once, and transposed ones that make few channels. It also adds a transposed one's bias apart, since the
+    gradient of a bias inside takes up to half of the backward pass.
     """
     if kernels == "triton" or (kernels is None and torch.cuda.is_available() and find_spec("triton") is not None):
         from unbraid.networks import kernels as _registered  # noqa: F401  registers torch.ops.unbraid.*
@@ -73,6 +76,8 @@ class ProductConv2d(nn.Conv2d):
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         stride, padding = _pair(self.stride), _pair(self.padding)
         dense = x.shape[2:] == weight.shape[2:] and padding == (0, 0)
+        if not dense and self.kernels == "cpu":
+            return super().forward(input)
         if not dense and _by_triton(self.kernels, x, weight, stride, padding):
             matrix = weight.permute(0, 2, 3, 1).contiguous()
             return torch.ops.unbraid.correlate(x, matrix, bias, stride[0], padding[0])
@@ -90,7 +95,11 @@ class ProductConvTranspose2d(nn.ConvTranspose2d):
             return super().forward(input, None if output_size is None else list(output_size))
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         stride, padding, more = _pair(self.stride), _pair(self.padding), _pair(self.output_padding)
-        if x.shape[2:] != (1, 1) and _by_triton(self.kernels, x, weight, stride, padding):
+        spread_out = x.shape[2:] != (1, 1)
+        if spread_out and self.kernels == "cpu" and self.out_channels > NARROW:
+            out = F.conv_transpose2d(input, self.weight, None, stride, padding, more)
+            return out if bias is None else out + bias.to(out.dtype)[:, None, None]
+        if spread_out and _by_triton(self.kernels, x, weight, stride, padding):
             size = transposed_size((x.shape[2], x.shape[3]), _kernel(weight), stride, padding, more)
             matrix = weight.permute(1, 2, 3, 0).contiguous()
             return torch.ops.unbraid.spread(x, matrix, bias, stride[0], padding[0], *size)
@@ -100,7 +109,7 @@ class ProductConvTranspose2d(nn.ConvTranspose2d):
 def _by_triton(kernels: Kernels | None, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> bool:
     """Whether this library's kernels compute the layer. 1x1 and dense layers are matrix products as they stand."""
     square = weight.shape[2] == weight.shape[3] > 1 and stride[0] == stride[1] and padding[0] == padding[1]
-    if kernels == "matmul" or not square or x.dtype == torch.float64:
+    if kernels in ("matmul", "cpu") or not square or x.dtype == torch.float64:
         return False
     half = x.dtype in (torch.bfloat16, torch.float16)
     # Members of a strict float32 group have to equal single runs, so TF32 is used only where the run asks for it.

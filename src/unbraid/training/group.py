@@ -36,8 +36,8 @@ class Group:
         self.device = device
         self.precision = precision
         self.members = len(systems)
-        if device.type == "cuda":
-            convolutions_as_products(self.skeleton)  # vmap would make grouped convolutions of them, which are slow
+        if device.type in ("cpu", "cuda"):
+            convolutions_as_products(self.skeleton, "cpu" if device.type == "cpu" else None)
         if self.members == 1:
             named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
