@@ -5,6 +5,7 @@ WORKERS ?= 2
 SPHINXOPTS ?=
 SPEED := not slow
 TEST_EXTRAS := report,data,flows,test
+TEST_ALL_EXTRAS := $(TEST_EXTRAS),ray,slurm
 
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
@@ -35,7 +36,7 @@ demo: .venv/.demo
 test: lint types layers unit compiled
 
 test-all: SPEED := slow or not slow
-test-all: lint types layers unit compiled
+test-all: .venv/.test-all lint types layers unit compiled
 
 lint: .venv/.test
 	$(BIN)/ruff check
@@ -74,6 +75,9 @@ clean:
 
 .venv/.test: pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	$(call install,$(TEST_EXTRAS))
+
+.venv/.test-all: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(call install,$(TEST_ALL_EXTRAS))
 
 .venv/.docs: pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	$(call install,docs)

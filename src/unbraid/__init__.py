@@ -12,6 +12,8 @@ _WHERE = {
     "train": "unbraid.api",
     "load": "unbraid.api",
     "Run": "unbraid.api",
+    "sweep": "unbraid.sweeps",
+    "Sweep": "unbraid.sweeps",
     "Score": "unbraid.metrics",
     "FactorDataset": "unbraid.data",
     "Factor": "unbraid.data",

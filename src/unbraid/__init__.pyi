@@ -19,5 +19,7 @@ from unbraid.networks import decoder as decoder
 from unbraid.networks import encoder as encoder
 from unbraid.objectives import objective as objective
 from unbraid.objectives import preset as preset
+from unbraid.sweeps import Sweep as Sweep
+from unbraid.sweeps import sweep as sweep
 from unbraid.types import Terms as Terms
 from unbraid.types import Weight as Weight

@@ -25,6 +25,7 @@ from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
 from unbraid.training.loop import prepare
 from unbraid.training.recipe import SECTIONS, keys
+from unbraid.training.world import World, joined
 
 DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc", "dimension-kl")
 GIVEN = "given"
@@ -53,27 +54,27 @@ def train(
     be registered names or modules of your own. Every other keyword is a setting of the recipe, its networks or the
     training (see `unbraid list objectives`). The run lives in `root / name`, by default named by a hash of its
     settings: a finished run of the same settings is returned as it is, an unfinished one is continued
-    (`resume=False` refuses).
+    (`resume=False` refuses). Under torchrun all processes train this one run together and return it.
     """
     place = choose_device(device)
-    settings = _dotted(
+    settings = dotted(
         recipe, {**overrides, **{k: v for k, v in (("encoder", encoder), ("decoder", decoder)) if v is not None}}
     )
     refuse_unknown(recipe, settings)  # before minutes are spent on data
-    choice, dataset = _find_data(data, settings, place)
+    choice, dataset = find_data(data, settings, place)
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
-    config = configure(recipe, choice, dataset, settings, **modules)
-    path = Path(root) / _folder_name(name or config.run_id)
-    if not path.exists():
-        prepare(config, dataset, **modules)  # what cannot be trained is refused before it leaves a folder behind
-    folder = RunFolder.create(path, config)
-    reused = folder.finished
-    if reused:
-        _same_data(folder, dataset)
-    else:
-        if not resume and folder.checkpoints():
-            raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
-        fit(folder, config, dataset, cadence, **modules)
+    with joined(place) as world:
+        world.equalise(tensor for module in modules.values() for tensor in module.state_dict().values())
+        config = configure(recipe, choice, dataset, settings, **modules)
+        folder = _folder(Path(root) / folder_name(name or config.run_id), config, dataset, modules, world)
+        reused = folder.finished
+        if reused:
+            _same_data(folder, dataset)
+        else:
+            if not resume and folder.checkpoints():
+                raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
+            fit(folder, config, dataset, cadence, world=world, **modules)
+        world.meet()
     run = Run(folder, dataset=dataset, **modules)
     run.reused = reused
     return run
@@ -90,7 +91,7 @@ def load(
     """Open a finished run. `data`, `encoder` and `decoder` are needed only where the run was made with your own."""
     folder = RunFolder.open(path)
     place = choose_device(device)
-    dataset = None if data is None else _find_data(data, {}, place)[1]
+    dataset = None if data is None else find_data(data, {}, place)[1]
     return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=place)
 
 
@@ -233,7 +234,7 @@ class Run:
         return write_report(self.folder, self.evaluation, list(newest.values()))
 
 
-def _find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
+def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
     """Load or wrap what the user gave; settings under `data.` are taken out of `settings`."""
     own = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
@@ -252,10 +253,21 @@ def _find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tu
     return Choice(GIVEN, facts), wrapped.to(device)
 
 
-def _folder_name(name: str) -> str:
+def folder_name(name: str) -> str:
+    """The name, if it is the name of one folder."""
     if Path(name).name != name or name in ("", ".", ".."):
         raise UsageError(f"A run's name is the name of one folder, not '{name}'; choose the place with root.")
     return name
+
+
+def _folder(path: Path, config: Config, dataset: FactorDataset, modules: Mapping[str, Any], world: World) -> RunFolder:
+    """The run's folder; what cannot be trained is refused before it leaves one behind."""
+    with world.together():
+        if not path.exists():
+            prepare(config, dataset, world=world, **modules)
+        folder = RunFolder.create(path, config) if world.leads else RunFolder(path)
+    world.refuse_difference(config.run_id, "The processes of this run have different settings or data.")
+    return folder
 
 
 def _same_data(folder: RunFolder, dataset: FactorDataset) -> FactorDataset:
@@ -266,7 +278,7 @@ def _same_data(folder: RunFolder, dataset: FactorDataset) -> FactorDataset:
     return dataset
 
 
-def _dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
     dotted, known = {}, keys(recipe)
     for key, value in overrides.items():

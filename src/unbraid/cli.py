@@ -1,6 +1,7 @@
 """The command line. Torch is imported only by commands that compute, so that help and completion are instant."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -113,16 +114,16 @@ def train(
     from unbraid.training import Cadence
 
     given = parse_overrides(settings or [])
-    for key in ("device", "root", "name", "resume"):
-        if key in given:
-            raise UsageError(f"'{key}' is no setting of a run; write --{key}.")
+    _refuse_options(given, ("device", "root", "name", "resume"), "a run")
     if fresh and name is None:
         raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
-    if name is not None:
+    if name is not None and _leads():
         _clear(root / name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
     data = given.pop("data", "sprites")
     run = train_run(recipe, data=data, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
+    if not _leads():
+        return
     if run.reused and not as_json:
         typer.echo("This run is finished already; nothing was trained.")
     last = (run.history or [{"step": run.config.training.steps}])[-1]
@@ -133,6 +134,50 @@ def train(
             f"{k} {v:.3f}" for k, v in last.items() if k not in ("format", "step", "epoch", "images_per_second")
         )
         typer.echo(f"{run.path}  step {last['step']}  {terms}\nNext: unbraid evaluate {run.path}")
+
+
+@app.command(
+    epilog="Examples:  unbraid sweep beta-tcvae data=sprites beta=1,2,4,6 seed=0:50 network=mlp-chen"
+    "  ·  unbraid sweep beta-vae,beta-tcvae beta=1,4 seed=0:10 --on ray"
+)
+def sweep(
+    recipe: Recipe,
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings; beta=1,2,4 and seed=0:50 are axes.")] = None,
+    on: Annotated[str, typer.Option(help="local, ray, ray://HOST:PORT or slurm.")] = "local",
+    device: Device = "auto",
+    root: Root = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of what is fixed.")] = None,
+    members: Annotated[int | None, typer.Option(help="Most members of a group; default: as many as fit.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
+    slurm: Annotated[list[str] | None, typer.Option(help="Slurm's options, as partition=gpu; repeat for more.")] = None,
+    many: Annotated[bool, typer.Option("--many", help="Yes, more than 10,000 members are meant.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train every combination of settings, many runs as one program; score them; write tables and a report.
+
+    A list such as beta=1,2,4 or a range such as seed=0:50 (50 left out) is an axis; brackets hold one value together
+    (encoder.hidden=[16,16],[32,32]), and the recipe may be a list, too. The same command again continues a sweep that
+    was stopped; longer axes under the same name extend it; finished runs are kept.
+    """
+    from unbraid.config import parse_axes, parse_overrides
+    from unbraid.report.tables import median_rows
+    from unbraid.sweeps import sweep as run_sweep
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("A sweep spreads its runs itself (--on ray, --on slurm); start it without torchrun.")
+    given: dict[str, Any] = {**parse_axes(settings or [])}
+    _refuse_options(given, ("device", "root", "name", "on", "members", "metric", "slurm", "many"), "a sweep")
+    for key in given.keys() & {"recipe", "metrics", "cadence"}:
+        raise UsageError(f"'{key}' is no setting of a sweep.")
+    how: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
+    how |= {"metrics": metric or (), "slurm": parse_overrides(slurm or []), "data": given.pop("data", ["sprites"])}
+    made = run_sweep(parse_axes([f"recipe={recipe}"])["recipe"], **how | given)
+    _print_notes(made.notes)
+    if as_json:
+        _print_json(made.as_record())
+    else:
+        _print_rows(median_rows(made.members), False)
+        typer.echo(f"Table: {made.path / 'table.csv'}\nReport: {made.path / 'report.html'}")
 
 
 @app.command(epilog="Example:  unbraid evaluate runs/demo --metric mig --metric tc/exact factors=[posX,posY]")
@@ -157,11 +202,12 @@ def evaluate(
 
 @app.command(epilog="Example:  unbraid report runs/demo")
 def report(run: RunPath, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Write a run's report.html: scores, curves, traversal, reconstructions, settings, in one file."""
+    """Write report.html of a run (scores, curves, traversal, reconstructions, settings) or of a sweep, in one file."""
     from unbraid.api import load
+    from unbraid.sweeps import Sweep
 
-    opened = load(run, device=device)
-    if not opened.scores:
+    opened = Sweep(run) if (run / "sweep.yaml").exists() else load(run, device=device)
+    if not isinstance(opened, Sweep) and not opened.scores:
         opened.score()
         _print_notes(opened.notes)
     path = opened.report()
@@ -228,6 +274,12 @@ def data_check(
     )
     if any(status.state in ("missing", "damaged") for status in found.values()):
         raise typer.Exit(1)
+
+
+def _refuse_options(given: Iterable[str], options: Iterable[str], of: str) -> None:
+    for key in options:
+        if key in given:
+            raise UsageError(f"'{key}' is no setting of {of}; write --{key}.")
 
 
 def _clear(folder: Path, fresh: bool) -> None:
@@ -323,12 +375,18 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
+def _leads() -> bool:
+    """Whether this process speaks for the others that torchrun has started with it."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def main() -> None:
     """Entry point: errors that a user can act on end in one sentence and an exit code."""
     try:
         app()
     except UnbraidError as error:
-        typer.echo(str(error) if error.exit_code == INTERRUPTED else f"error: {error}", err=True)
+        if _leads() or error.exit_code not in (INTERRUPTED, UsageError.exit_code):  # those are the same everywhere
+            typer.echo(str(error) if error.exit_code == INTERRUPTED else f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         typer.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ") + ".", err=True)

@@ -1,11 +1,12 @@
-"""What a run is: frozen settings, YAML both ways, `key=value` overrides, and an id that every machine agrees on."""
+"""What a run is: frozen settings, YAML both ways, `key=value` overrides, axes, and an id that machines agree on."""
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,6 +16,9 @@ from unbraid.errors import UsageError, unknown
 from unbraid.registry import coerce
 
 FORMAT = 1
+
+LONGEST_RANGE = 1_000_000
+"""Values of one axis beyond which a range is taken for a slip of the hand."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +143,81 @@ class Config:
 
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """`["beta=6", "data.size=32"]` -> `{"beta": 6, "data.size": 32}`."""
-    overrides: dict[str, Any] = {}
+    return {key: parse_value(text) for key, text in _pairs(arguments)}
+
+
+def parse_axes(arguments: Iterable[str]) -> dict[str, list[Any]]:
+    """`["beta=1,2,4", "seed=0:50", "z=10"]` -> the values of each setting, in the order in which they were written.
+
+    A range is start:stop or start:stop:step in whole numbers, without stop. Brackets hold one value together:
+    `encoder.hidden=[16,16],[32,32]` has two. `split` is always one value: its own commas belong to it.
+    """
+    return {key: [parse_value(text)] if key == "split" else _axis(key, text) for key, text in _pairs(arguments)}
+
+
+def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every way to take one value of each axis; the last axis changes fastest."""
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def _pairs(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Key and text of each `key=value`, refusing what has no key and what comes twice."""
+    seen: set[str] = set()
     for argument in arguments:
-        key, equals, text = argument.partition("=")
-        if not equals or not key.strip():
+        key, equals, text = (part.strip() for part in argument.partition("="))
+        if not equals or not key:
             raise UsageError(f"'{argument}' is not of the form key=value (for example beta=6).")
-        if key in overrides:
+        if key in seen:
             raise UsageError(f"'{key}' is given twice.")
-        overrides[key.strip()] = parse_value(text.strip())
-    return overrides
+        seen.add(key)
+        yield key, text
+
+
+def _axis(key: str, text: str) -> list[Any]:
+    values: list[Any] = []
+    for part in _split_outside_brackets(key, text):
+        if not part:
+            raise UsageError(f"{key}={text} has an empty value; write {key}=1,2,4 or a range such as {key}=0:10.")
+        values += _range(key, part) or [parse_value(part)]
+    seen: set[Any] = set()
+    for value in values:
+        if (type(value) is bool, value) in seen:  # to Python, true is 1
+            raise UsageError(f"{key}={text} has {value} twice.")
+        seen.add((type(value) is bool, value))
+    return values
+
+
+def _split_outside_brackets(key: str, text: str) -> list[str]:
+    parts, depth = [""], 0
+    for sign in text:
+        depth += (sign == "[") - (sign == "]")
+        if depth < 0:
+            break
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    if depth != 0:
+        raise UsageError(f"{key}={text} has a bracket without its partner.")
+    return [part.strip() for part in parts]
+
+
+def _range(key: str, text: str) -> range | None:
+    """`0:50` or `0:50:10` as a range; None for what is no range."""
+    parts = [parse_value(part.strip()) for part in text.split(":")]
+    if len(parts) not in (2, 3) or not all(isinstance(part, (int, float)) for part in parts):
+        return None
+    if not all(isinstance(part, int) and not isinstance(part, bool) for part in parts):
+        raise UsageError(f"{key}={text}: a range needs whole numbers; list other values, as {key}=0.5,1,2.")
+    if parts[2:] == [0]:
+        raise UsageError(f"{key}={text}: the step of a range cannot be 0.")
+    values = range(*parts)
+    if not values:
+        raise UsageError(f"{key}={text} holds no value: a range starts at its first number and ends before its second.")
+    if len(values) > LONGEST_RANGE:
+        raise UsageError(f"{key}={text} holds {len(values):,} values, more than {LONGEST_RANGE:,}.")
+    return values
 
 
 def parse_value(text: str) -> Any:

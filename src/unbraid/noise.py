@@ -64,10 +64,22 @@ def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -
     return _mix(key[:, None] + address).view(len(seeds), *shape)
 
 
-@torch.compiler.assume_constant_result
+_STREAMS: dict[str, int] = {}
+
+
 def stream(name: str) -> int:
-    """A name as a signed 64-bit number, equal on every machine."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+    """A name as a signed 64-bit number, equal on every machine.
+
+    A compiler cannot look into the hash, but takes a number that is known already for a constant (see `announce`).
+    """
+    if name not in _STREAMS:
+        _STREAMS[name] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+    return _STREAMS[name]
+
+
+def announce(needs: Mapping[str, Need]) -> None:
+    """Hash the names that `draw` will use, before a step that uses them is compiled."""
+    draw({name: Need(need.kind, (1,)) for name, need in needs.items()}, seed_tensor(0), 0)
 
 
 def seed_tensor(*seeds: int, device: torch.device | str = "cpu") -> Tensor:

@@ -30,15 +30,9 @@ def write_report(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Sco
 
 def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> str:
     """The page as text."""
-    jinja = optional("jinja2")
-    source = resources.files("unbraid.report").joinpath("page.html.j2").read_text(encoding="utf-8")
-    environment = jinja.Environment(
-        autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["number"] = number
     config = folder.config
     drawable = len(evaluation.dataset.shape) == 3
-    return environment.from_string(source).render(
+    return template("page.html.j2").render(
         config=config,
         settings=config.to_yaml(),
         evaluation=evaluation,
@@ -54,6 +48,21 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         information=_information(scores),
         facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},
     )
+
+
+def template(name: str) -> Any:
+    """A template of this package, ready to be rendered; it may include its neighbours."""
+    jinja = optional("jinja2")
+    folder = resources.files("unbraid.report")
+    environment = jinja.Environment(
+        loader=jinja.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    return environment.get_template(name)
 
 
 def where_scored(evaluation: Evaluation) -> str:

@@ -69,6 +69,7 @@ class State:
         if own.keys() & extra.keys():
             raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
         self.needs = {**own, **extra}
+        noise.announce(self.needs)
         self.execution = execution or default_execution(group.device, self.world.size)
         trainings = [config.training for config in configs]
         self.players = [PlayerOptimizer(p, group, trainings, self.execution, self.world) for p in objective.players()]

@@ -1,0 +1,176 @@
+"""Charts of a sweep: scores against settings, the trade-off of two scores, and runs as points."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from unbraid.report.figures import INK, PALETTE, drawing, svg
+from unbraid.report.tables import Member, Setting, is_number, mean_interval, settings_of, text, values_of, varying
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+BOX_WIDTH = 0.7
+MOST_POINTS = 20
+"""Values of one box up to which each of them is drawn, too."""
+
+
+def recipe_colors(members: Sequence[Member]) -> dict[str, str]:
+    """One colour per recipe."""
+    recipes = values_of(members, "recipe")
+    return {recipe: PALETTE[index % len(PALETTE)] for index, recipe in enumerate(recipes)}
+
+
+def path_key(members: Sequence[Member]) -> str | None:
+    """The setting along which points are joined: beta, or else the first that has numbers for values."""
+    keys = [key for key in varying(members) if key not in ("seed", "recipe")]
+    numeric = [key for key in keys if all(is_number(value) for value in values_of(members, key))]
+    return "beta" if "beta" in numeric else next(iter(numeric), None)
+
+
+def series_of(members: Sequence[Member]) -> dict[str, list[Setting]]:
+    """Settings by all but the path: what one line joins, under the name that a legend shows."""
+    path, lines = path_key(members), {}
+    for setting in settings_of(members):
+        recipe = setting.members[0].settings.get("recipe", "")
+        others = [f"{key}={text(v)}" for key, v in setting.settings.items() if key not in (path, "recipe")]
+        lines.setdefault(", ".join([str(recipe), *others]), []).append(setting)
+    return lines
+
+
+def boxes(members: Sequence[Member], score: str, key: str, prefix: str) -> str:
+    """A score against a setting: one box per value and recipe, over seeds and all other settings."""
+    with drawing() as make:
+        return svg(draw_boxes(make, members, score, key), prefix)
+
+
+def boxes_width(members: Sequence[Member], key: str) -> float:
+    """Inches that the boxes of a setting need side by side."""
+    count = len(values_of(members, key)) * (1 if key == "recipe" else len(recipe_colors(members)))
+    return min(9.0, max(3.4, 0.9 + 0.34 * count))
+
+
+def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> Any:
+    """The figure behind `boxes`."""
+    values, colors = values_of(members, key), recipe_colors(members)
+    per_value = {} if key == "recipe" else colors
+    figure = make(figsize=(boxes_width(members, key), 2.5), layout="constrained")
+    axes = figure.subplots()
+    slot = BOX_WIDTH / max(1, len(per_value))
+    for place, value in enumerate(values):
+        for index, recipe in enumerate(per_value or [value]):
+            found = _values(members, score, {key: value, "recipe": recipe})
+            offset = (index - (max(1, len(per_value)) - 1) / 2) * slot
+            _box(axes, place + offset, 0.8 * slot, found, colors[recipe])
+    axes.set_xticks(range(len(values)), [str(value) for value in values])
+    if max(len(str(value)) for value in values) * len(values) > 40:
+        axes.tick_params(axis="x", rotation=30)
+    axes.set_xlim(-0.6, len(values) - 0.4)
+    axes.set_xlabel(key)
+    axes.set_ylabel(score)
+    axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.6)
+    if len(per_value) > 1:
+        _legend(figure, colors)
+    return figure
+
+
+def _values(members: Sequence[Member], score: str, where: dict[str, Any]) -> list[float]:
+    chosen = [m for m in members if all(text(m.settings.get(key)) == value for key, value in where.items())]
+    return [m.scores[score].value for m in chosen if score in m.scores and is_number(m.scores[score].value)]
+
+
+def _box(axes: Any, place: float, width: float, values: list[float], color: str) -> None:
+    if not values:
+        return
+    line = {"color": color, "linewidth": 1}
+    axes.boxplot(
+        [values],
+        positions=[place],
+        widths=width,
+        showfliers=len(values) > MOST_POINTS,
+        flierprops={"marker": ".", "markersize": 2, "markerfacecolor": color, "markeredgecolor": color},
+        medianprops={"color": color, "linewidth": 2},
+        boxprops=line,
+        whiskerprops=line,
+        capprops=line,
+        manage_ticks=False,
+    )
+    if len(values) <= MOST_POINTS:
+        axes.plot([place] * len(values), values, "o", color=color, markersize=3, alpha=0.45, markeredgewidth=0)
+
+
+def trade_off(members: Sequence[Member], across: str, up: str, prefix: str) -> str:
+    """Two scores, one point per setting: means with 90% intervals both ways, joined along the path."""
+    with drawing() as make:
+        return svg(draw_trade_off(make, members, across, up), prefix)
+
+
+def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
+    """The figure behind `trade_off`."""
+    figure = make(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    path = path_key(members)
+    for index, (name, settings) in enumerate(series_of(members).items()):
+        color, marker = PALETTE[index % len(PALETTE)], MARKERS[index // len(PALETTE) % len(MARKERS)]
+        shown = [setting for setting in settings if setting.values(across) and setting.values(up)]
+        points = [(_mean(setting, across), _mean(setting, up)) for setting in shown]
+        if not points:
+            continue
+        axes.plot(*zip(*points, strict=True), color=color, linewidth=1, alpha=0.6)
+        for setting, (x, y) in zip(shown, points, strict=True):
+            error = {"xerr": _error(setting.values(across), x), "yerr": _error(setting.values(up), y)}
+            axes.errorbar(x, y, **error, fmt=marker, color=color, markersize=4.5, elinewidth=0.8, capsize=1.5)
+            if path is not None:
+                label = f"{setting.settings[path]:g}"
+                axes.annotate(label, (x, y), (4, 4), textcoords="offset points", fontsize=7, color=INK)
+        axes.plot([], [], marker=marker, color=color, label=name)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+    figure.legend(loc="outside upper left", ncols=2, frameon=False)
+    return figure
+
+
+def scatter(members: Sequence[Member], across: str, up: str, prefix: str) -> str:
+    """Two scores, one small point per run and one large point per setting, at its means."""
+    with drawing() as make:
+        return svg(draw_scatter(make, members, across, up), prefix)
+
+
+def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
+    """The figure behind `scatter`."""
+    figure = make(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
+    colors, path = recipe_colors(members), path_key(members)
+    for recipe, color in colors.items():
+        own = [m for m in members if m.settings.get("recipe") == recipe and across in m.scores and up in m.scores]
+        points = [(m.scores[across].value, m.scores[up].value) for m in own]
+        if points:
+            axes.scatter(*zip(*points, strict=True), s=9, color=color, alpha=0.4, linewidths=0)
+    for setting in settings_of(members):
+        if setting.values(across) and setting.values(up):
+            x, y = _mean(setting, across), _mean(setting, up)
+            color = colors[setting.members[0].settings.get("recipe", "")]
+            axes.plot(x, y, "D", color=color, markersize=6, markeredgecolor=INK, markeredgewidth=0.6)
+            if path is not None:
+                label = f"{setting.settings[path]:g}"
+                axes.annotate(label, (x, y), (5, 5), textcoords="offset points", fontsize=7, color=INK)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+    _legend(figure, colors)
+    return figure
+
+
+def _legend(figure: Any, colors: dict[str, str]) -> None:
+    axes = figure.axes[0]
+    handles = [axes.plot([], [], "s", color=color, label=name)[0] for name, color in colors.items()]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)), frameon=False)
+
+
+def _mean(setting: Setting, score: str) -> float:
+    return float(np.mean(setting.values(score)))
+
+
+def _error(values: Sequence[float], mean: float) -> list[list[float]] | None:
+    interval = mean_interval(values)
+    return None if interval is None else [[max(0.0, mean - interval[0])], [max(0.0, interval[1] - mean)]]

@@ -1,0 +1,79 @@
+"""A sweep as its user sees it afterwards: runs, tables, a page."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unbraid.api import Run
+from unbraid.metrics.base import Score
+from unbraid.report.sweep import write_sweep_report
+from unbraid.report.tables import Member, member_rows, summary_rows, write_csv, write_parquet
+from unbraid.store import RunFolder
+from unbraid.sweeps.folder import SweepFolder
+
+FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.csv", "report": "report.html"}
+
+
+class Sweep:
+    """A sweep on disk: its runs, its tables, its report."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.folder = SweepFolder.open(path)
+        self.notes: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"Sweep({str(self.path)!r})"
+
+    def __len__(self) -> int:
+        return len(self.folder.members)
+
+    @property
+    def path(self) -> Path:
+        """The sweep's folder."""
+        return self.folder.path
+
+    @property
+    def members(self) -> list[Member]:
+        """Every member with its settings, state and newest scores."""
+        return [self._member(run, settings) for run, settings in self.folder.members.items()]
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """One row per member: settings that vary, run, status, scores."""
+        return member_rows(self.members)
+
+    @property
+    def summary(self) -> list[dict[str, Any]]:
+        """One row per setting and score, over seeds: count, median, mean with its 90% interval, extremes."""
+        return summary_rows(self.members)
+
+    @property
+    def runs(self) -> list[Run]:
+        """The finished runs."""
+        finished = [member.run for member in self.members if member.state == "finished"]
+        return [Run(RunFolder.open(self.folder.run(run).path)) for run in finished]
+
+    def write_tables(self) -> None:
+        """Write table.csv, summary.csv and, where pyarrow is here, table.parquet."""
+        members = self.members
+        rows = member_rows(members)
+        write_csv(self.path / "table.csv", rows)
+        write_parquet(self.path / "table.parquet", rows)
+        write_csv(self.path / "summary.csv", summary_rows(members))
+
+    def as_record(self) -> dict[str, Any]:
+        """Counts and places, for programs."""
+        states = [member.state for member in self.members]
+        counts = {"members": len(states), **{state: states.count(state) for state in ("finished", "diverged")}}
+        files = {key: str(self.path / name) for key, name in FILES.items() if (self.path / name).exists()}
+        return {"sweep": str(self.path), **counts, **files, "notes": self.notes}
+
+    def report(self) -> Path:
+        """Write report.html."""
+        return write_sweep_report(self.path, self.folder.statement.to_yaml(), self.members)
+
+    def _member(self, run: str, settings: Mapping[str, Any]) -> Member:
+        status = self.folder.status(run)
+        trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
+        newest = {score.name: score for score in map(Score.from_record, self.folder.run(run).lines("scores"))}
+        return Member(run, settings, status["state"], trouble, newest)

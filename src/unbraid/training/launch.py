@@ -1,0 +1,260 @@
+"""Where the groups of a sweep are trained: in this process, on a Ray cluster, or through Slurm.
+
+A job is a path and a group's id, so any machine that sees the folder can do it; a Ray worker that does not see it gets
+the few files it needs and hands the finished ones back. A job that dies is done again, and resumes at its checkpoint.
+"""
+
+import hashlib
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from unbraid import atomic
+from unbraid.errors import RunError, UnbraidError, UsageError, unknown
+from unbraid.training.loop import Interrupted
+
+PLACES = ("local", "ray", "ray://HOST:PORT", "slurm")
+RETRIES = 5
+"""Times that a job is done again after its worker died."""
+
+PATIENCE = 30.0
+"""Seconds that cancelled jobs have for their checkpoints."""
+
+POLL = 0.5
+SHARED_BY_SCHEDULERS = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
+"""Options that submitit knows for every scheduler; all others are Slurm's own, such as partition."""
+
+Work = Callable[[str, str, str], list[str]]
+"""(folder, group, device) -> notes for the user."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One group of a sweep: all that a worker must be told."""
+
+    folder: str
+    group: str
+    device: str = "auto"
+    needs: tuple[str, ...] = ()
+    """Files, relative to the folder, for a worker that does not see it."""
+
+
+class Outcome(NamedTuple):
+    """How a job ended: with notes, or with an error in words."""
+
+    job: Job
+    notes: list[str]
+    error: str | None = None
+
+
+def check_place(on: str) -> None:
+    """A `UsageError` for a place that does not exist, or that needs a package which is not here."""
+    if on.startswith("ray://") or on == "ray":
+        _extra("ray", "ray")
+    elif on == "slurm":
+        _extra("submitit", "slurm")
+    elif on != "local":
+        raise unknown("place", on, PLACES)
+
+
+def parallelism(on: str) -> int:
+    """Jobs that can run at once; 1 where only the scheduler knows."""
+    if not on.startswith("ray"):
+        return 1
+    with connected(on):
+        resources = _extra("ray", "ray").cluster_resources()
+        return max(1, int(resources.get("GPU", 0) or resources.get("CPU", 1)))
+
+
+def launch(
+    work: Work, jobs: Sequence[Job], on: str = "local", options: Mapping[str, Any] | None = None
+) -> Generator[Outcome, None, None]:
+    """Do every job and yield its `Outcome` as soon as it has ended; closing the generator cancels the rest."""
+    check_place(on)
+    if not jobs:
+        return
+    if on == "local":
+        yield from _local(work, jobs)
+    elif on == "slurm":
+        yield from _slurm(work, jobs, dict(options or {}))
+    else:
+        yield from _ray(work, jobs, on)
+
+
+def _local(work: Work, jobs: Sequence[Job]) -> Iterator[Outcome]:
+    for job in jobs:
+        try:
+            outcome = Outcome(job, work(job.folder, job.group, job.device))
+        except Interrupted:
+            raise
+        except UnbraidError as error:  # the other groups may still be sound
+            outcome = Outcome(job, [], str(error))
+        yield outcome
+
+
+# Ray
+
+
+def _ray(work: Work, jobs: Sequence[Job], on: str) -> Iterator[Outcome]:
+    ray = _extra("ray", "ray")
+    with connected(on), _token(Path(jobs[0].folder)) as token:
+        gpus = ray.cluster_resources().get("GPU", 0) >= 1 and jobs[0].device != "cpu"
+        resources = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+        task = ray.remote(max_retries=RETRIES, **resources)(_on_ray_worker)
+        running = {
+            task.options(name=f"unbraid-{job.group}").remote(work, job, _contents(job), token): job for job in jobs
+        }
+        try:
+            while running:
+                for reference in ray.wait(list(running), timeout=POLL)[0]:
+                    job = running.pop(reference)
+                    yield _ray_outcome(ray, reference, job)
+        finally:
+            _cancel(ray, list(running))
+
+
+def _on_ray_worker(work: Work, job: Job, contents: dict[str, bytes], token: str) -> tuple[list[str], dict[str, bytes]]:
+    """A job on a worker: in the sweep's own folder if this machine sees it, else in a copy that is handed back."""
+    if (Path(job.folder) / token).exists():
+        return work(job.folder, job.group, job.device), {}
+    copy = Path(tempfile.gettempdir()) / f"unbraid-{hashlib.sha256(job.folder.encode()).hexdigest()[:12]}"
+    for name, content in contents.items():  # what an earlier try left here is further than what was sent
+        if not (copy / name).exists():
+            _write(copy / name, content)
+    notes = work(str(copy), job.group, job.device)
+    runs = {(copy / name).parent for name in contents if name.startswith("runs/")}
+    made = [path for run in sorted(runs) for path in run.glob("*") if path.is_file() and path.name != "lock"]
+    made_contents = {path.relative_to(copy).as_posix(): path.read_bytes() for path in made}
+    for run in runs:
+        shutil.rmtree(run, ignore_errors=True)
+    return notes, made_contents
+
+
+def _ray_outcome(ray: ModuleType, reference: Any, job: Job) -> Outcome:
+    try:
+        notes, made = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        return Outcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _last_line(cause))
+    except ray.exceptions.RayError as error:
+        return Outcome(job, [], f"The worker was lost {RETRIES + 1} times or could not start: {_last_line(error)}")
+    for name, content in made.items():
+        _write(Path(job.folder) / name, content)
+    return Outcome(job, notes)
+
+
+def _cancel(ray: ModuleType, references: list[Any]) -> None:
+    """Ask tasks to stop, as Ctrl-C would, and give them time for a checkpoint."""
+    for reference in references:
+        ray.cancel(reference)
+    if references:
+        ray.wait(references, num_returns=len(references), timeout=PATIENCE)
+
+
+@contextmanager
+def connected(on: str) -> Iterator[None]:
+    """Inside, Ray is connected to the cluster that is meant, or that is there, or to a new one on this machine."""
+    if not on.startswith("ray"):
+        yield
+        return
+    ray = _extra("ray", "ray")
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            ray.init(address=on if on.startswith("ray://") else None, log_to_driver=False, logging_level="error")
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise RunError(f"The Ray cluster {on} cannot be reached: {_last_line(error)}") from error
+    try:
+        yield
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+@contextmanager
+def _token(folder: Path) -> Iterator[str]:
+    """A file by which a worker knows that it sees this folder, and not another of the same name."""
+    name = f".seen-{uuid.uuid4().hex}"
+    (folder / name).touch()
+    try:
+        yield name
+    finally:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _contents(job: Job) -> dict[str, bytes]:
+    return {name: (Path(job.folder) / name).read_bytes() for name in job.needs}
+
+
+def _write(path: Path, content: bytes) -> None:
+    with atomic.replacing(path) as part:
+        part.write_bytes(content)
+
+
+# Slurm
+
+
+def _slurm(work: Work, jobs: Sequence[Job], options: dict[str, Any]) -> Iterator[Outcome]:
+    executor = _executor(Path(jobs[0].folder) / "slurm", jobs[0].device, options)
+    with executor.batch():  # one array job, so that the queue sees one entry
+        submitted = [executor.submit(Requeued(work), job.folder, job.group, job.device) for job in jobs]
+    running = dict(zip(submitted, jobs, strict=True))
+    try:
+        while running:
+            for handle in [handle for handle in running if handle.done()]:
+                job = running.pop(handle)
+                failure = handle.exception()
+                yield Outcome(job, [] if failure else handle.result(), _last_line(failure) if failure else None)
+            time.sleep(POLL if running else 0)
+    finally:
+        for handle in running:
+            handle.cancel()
+
+
+def _executor(logs: Path, device: str, options: dict[str, Any]) -> Any:
+    submitit = _extra("submitit", "slurm")
+    given = {"name": "unbraid", "timeout_min": 24 * 60, "gpus_per_node": 0 if device == "cpu" else 1, **options}
+    cluster = given.pop("cluster", "slurm")
+    named = {key if key in SHARED_BY_SCHEDULERS else f"slurm_{key}": value for key, value in given.items()}
+    try:
+        executor = submitit.AutoExecutor(folder=logs, cluster=cluster)
+        executor.update_parameters(**named)
+    except (NameError, ValueError, AssertionError, RuntimeError) as error:
+        raise UsageError(f"Slurm jobs cannot be set up: {str(error).splitlines()[0]}") from error
+    return executor
+
+
+class Requeued:
+    """Work that Slurm may put back into its queue when time is up or another job comes first; it resumes then."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __call__(self, folder: str, group: str, device: str) -> list[str]:
+        """Do the job."""
+        return self.work(folder, group, device)
+
+    def checkpoint(self, *arguments: str) -> Any:
+        """What submitit is to submit again: the same job."""
+        return _extra("submitit", "slurm").helpers.DelayedSubmission(self, *arguments)
+
+
+def _extra(module: str, extra: str) -> ModuleType:
+    """A module of an optional extra."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(f"This needs {module}: pip install 'unbraid[{extra}]'.") from error
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__

@@ -1,0 +1,95 @@
+"""Tables and page of a sweep, from members made by hand."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from unbraid.metrics import Score
+from unbraid.report import tables
+from unbraid.report.sweep import render
+
+
+def member(recipe, beta, seed, mig, tc, state="finished"):
+    scores = {
+        "mig/exact": Score("mig", "exact", mig, 10, (mig - 0.1, mig + 0.1)),
+        "tc/exact": Score("tc", "exact", tc, 10),
+        "elbo/closed-form": Score("elbo", "closed-form", -10.0 * beta - seed, 10),
+    }
+    settings = {"recipe": recipe, "data": "sprites", "beta": beta, "seed": seed, "encoder.hidden": [16, 16]}
+    return tables.Member(f"{recipe}-{beta}-{seed}", settings, state, "", scores if state == "finished" else {})
+
+
+MEMBERS = [member(r, b, s, 0.1 * b + 0.01 * s**2, 5.0 - b - 0.1 * s) for r in "pq" for b in (4, 1) for s in range(4)]
+BROKEN = [*MEMBERS, member("q", 1, 4, 0.0, 0.0, "diverged")]
+
+
+def test_table_has_what_varies_and_every_score():
+    rows = tables.member_rows(BROKEN)
+    assert list(rows[0])[:6] == ["recipe", "beta", "seed", "run", "status", "trouble"]
+    assert rows[0]["mig/exact"] == pytest.approx(0.4)
+    assert (rows[0]["mig/exact low"], rows[0]["mig/exact high"]) == (pytest.approx(0.3), pytest.approx(0.5))
+    assert rows[-1]["status"] == "diverged"
+    assert rows[-1]["mig/exact"] is None
+
+
+def test_summary_equals_what_is_computed_by_hand():
+    rows = {(row["recipe"], row["beta"], row["score"]): row for row in tables.summary_rows(BROKEN)}
+    row = rows["q", 1, "mig/exact"]
+    values = np.array([0.1, 0.11, 0.14, 0.19])
+    assert (row["count"], row["diverged"]) == (4, 1)
+    assert row["median"] == pytest.approx(0.125)
+    assert row["mean"] == pytest.approx(0.135)
+    assert (row["min"], row["max"]) == (pytest.approx(0.1), pytest.approx(0.19))
+    every = [values[list(index)].mean() for index in np.ndindex(4, 4, 4, 4)]  # all 256 resamples, equally likely
+    assert row["low"] == pytest.approx(np.quantile(every, 0.05), abs=0.003)
+    assert row["high"] == pytest.approx(np.quantile(every, 0.95), abs=0.003)
+    assert [row["beta"] for row in tables.summary_rows(BROKEN) if row["score"] == "tc/exact"] == [1, 4, 1, 4]
+
+
+def test_one_seed_has_no_interval():
+    row = tables.summary_rows([member("p", 1, 0, 0.5, 1.0)])[0]
+    assert (row["count"], row["low"], row["high"]) == (1, None, None)
+
+
+def test_correlation_is_numpys_and_its_interval_holds_it():
+    x, y = np.random.default_rng(0).normal(size=(2, 30))
+    found, (low, high) = tables.correlation(x.tolist(), (x + y).tolist())
+    assert found == pytest.approx(np.corrcoef(x, x + y)[0, 1])
+    assert low < found < high
+    assert tables.correlation([1.0, 2.0], [1.0, 2.0]) is None
+    assert tables.correlation([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
+
+
+def test_parquet_where_pyarrow_is(tmp_path, monkeypatch):
+    rows = [{"clip": "none", "mig": 0.5}, {"clip": 1.0, "mig": None}]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pyarrow", None)
+        assert not tables.write_parquet(tmp_path / "table.parquet", rows)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert tables.write_parquet(tmp_path / "table.parquet", rows)
+    assert parquet.read_table(tmp_path / "table.parquet").to_pylist() == [
+        {"clip": "none", "mig": 0.5}, {"clip": "1.0", "mig": None}]  # fmt: skip
+
+
+def test_page_has_every_figure_and_run():
+    page = render("one", "format: 1", BROKEN)
+    for words in (
+        "mig/exact against beta",
+        "Trade-off",
+        "Total correlation",
+        "Pearson correlation",
+        "lines join settings",
+    ):
+        assert words in page, words
+    assert page.count("<svg") == 3 + 2  # three scores against beta, the trade-off, the runs
+    assert all(f'href="runs/{each.run}/"' in page for each in BROKEN)
+    assert 'class="state diverged"' in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert page == render("one", "format: 1", BROKEN)
+
+
+def test_page_of_few_or_no_scores():
+    assert "Nothing has been scored" in render("one", "", [member("p", 1, 0, 0.0, 0.0, "waiting")])
+    assert "too few different runs" in render("one", "", [member("p", 1, 0, 0.5, 1.0)])
