@@ -245,6 +245,24 @@ def test_metrics_that_the_data_do_not_allow_are_noted_once(tmp_path, monkeypatch
         sweep(tmp_path, **given, on="slurm")
 
 
+def test_a_setting_may_be_one_recipes_alone(tmp_path):
+    own = {"beta-tcvae.estimator": ["mws", "mss"], "beta-tcvae.kl": "sampled"}
+    swept = sweep(tmp_path, ["beta-vae", "beta-tcvae"], beta=2, seed=0, **own)
+    assert [(row["recipe"], row["beta-tcvae.estimator"]) for row in swept.table] == [
+        ("beta-vae", "none"),
+        ("beta-tcvae", "mws"),
+        ("beta-tcvae", "mss"),
+    ]
+    settings = [run.config.objective.settings for run in swept.runs]
+    assert [(s.get("estimator"), s.get("kl")) for s in settings] == [
+        (None, None),
+        ("mws", "sampled"),
+        ("mss", "sampled"),
+    ]
+    with pytest.raises(UsageError, match="Unknown setting 'estimatr' of recipe 'beta-tcvae'"):
+        sweep(tmp_path, ["beta-vae", "beta-tcvae"], name="two", **{"beta-tcvae.estimatr": "mws"})
+
+
 def test_recipes_are_an_axis(tmp_path):
     swept = sweep(tmp_path, ["beta-vae", "beta-tcvae"], beta=[1, 4], seed=0)
     assert [(row["recipe"], row["beta"]) for row in swept.table] == [

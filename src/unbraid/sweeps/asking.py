@@ -11,6 +11,7 @@ from torch import nn
 from unbraid.api import dotted
 from unbraid.config import Config, combinations
 from unbraid.errors import UsageError
+from unbraid.store import under
 from unbraid.sweeps.folder import Statement
 from unbraid.sweeps.sources import Sources, canonical
 from unbraid.training import configure, refuse_unknown
@@ -46,18 +47,37 @@ def configured(
     statement: Statement, sources: Sources, many: bool
 ) -> tuple[dict[str, Config], dict[str, dict[str, Any]]]:
     """Config and settings of each member, by run id."""
-    count = math.prod(len(values) for values in statement.values.values())
+    count = sum(math.prod(len(values) for values in one.values()) for one in _by_recipe(statement).values())
     if count > MANY and not many:
         raise UsageError(f"This sweep has {count:,} members, more than {MANY:,}; add --many if that is meant.")
-    for recipe in statement.values["recipe"]:  # before minutes are spent on data
-        refuse_unknown(recipe, {key: None for key in statement.values if key not in ("recipe", "data")})
+    for recipe, values in _by_recipe(statement).items():  # before minutes are spent on data
+        refuse_unknown(recipe, dict.fromkeys(_settings(recipe, values)))
     configs: dict[str, Config] = {}
     asked: dict[str, dict[str, Any]] = {}
-    for settings in combinations(statement.values):
-        own = {key: value for key, value in settings.items() if key not in ("recipe", "data")}
-        of_data = {key[5:]: own.pop(key) for key in list(own) if key.startswith("data.")}
-        config = configure(settings["recipe"], *sources.find(settings["data"], of_data), own)
-        if config.run_id in configs:
-            raise UsageError(f"Two members are the same run, {config.run_id}; one of their values is given twice.")
-        configs[config.run_id], asked[config.run_id] = config, settings
+    for recipe, values in _by_recipe(statement).items():
+        for chosen in combinations(values):
+            own = _settings(recipe, chosen)
+            of_data = {key[5:]: own.pop(key) for key in list(own) if key.startswith("data.")}
+            config = configure(recipe, *sources.find(chosen["data"], of_data), own)
+            if config.run_id in configs:
+                raise UsageError(f"Two members are the same run, {config.run_id}; one of their values is given twice.")
+            told = {k: v for k, v in chosen.items() if not k.startswith(f"{recipe}.") or len(values[k]) > 1}
+            configs[config.run_id], asked[config.run_id] = config, told
     return configs, asked
+
+
+def _by_recipe(statement: Statement) -> dict[str, dict[str, Sequence[Any]]]:
+    """The values that concern each recipe: a setting `beta-tcvae.estimator` is beta-tcvae's alone."""
+    recipes = statement.values["recipe"]
+    others = {recipe: tuple(f"{other}." for other in recipes if other != recipe) for recipe in recipes}
+    return {
+        recipe: {**{k: v for k, v in statement.values.items() if not k.startswith(others[recipe])}, "recipe": [recipe]}
+        for recipe in recipes
+    }
+
+
+def _settings(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as `configure` takes them; what is said for one recipe alone comes last, and counts."""
+    own = {key: value for key, value in values.items() if key not in ("recipe", "data")}
+    special = under(f"{recipe}.", own)
+    return {**{key: value for key, value in own.items() if not key.startswith(f"{recipe}.")}, **special}

@@ -52,6 +52,8 @@ def _train(
         train_group(group, folders, configs, dataset, cadence)
     except torch.cuda.OutOfMemoryError:
         return False
+    finally:
+        gc.collect()  # the state hangs in reference cycles, and the next group needs its memory
     return True
 
 
