@@ -31,7 +31,7 @@ class Epochs:
 
     def __getitem__(self, step: int) -> Tensor:
         self.turn_to(step)
-        return self.at(step)
+        return self.at(step).clone()  # the next epoch is laid out in the same place
 
     def turn_to(self, step: int) -> None:
         """Lay out the permutation of a step's epoch; in place, because a captured step reads it at a fixed address."""
