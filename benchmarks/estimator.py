@@ -1,14 +1,20 @@
 """Time the fused estimator of log q(z) against the chunked one, forward and backward, and write one table.
 
     python benchmarks/estimator.py --out results/estimator.json
+    python benchmarks/estimator.py --tune
 
 Every row is the median over interleaved repeats, in milliseconds of GPU time (CUDA events around the call): `eager` as
 called from Python, `graph` as replayed from a CUDA graph, which is how training runs it. Needs a CUDA device.
+
+`--tune` times candidates for the constants of `unbraid.density.fused` instead, in microseconds per kernel.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +30,19 @@ SIZE = 737_280
 BOTH = [(1, 64), (64, 64), (1, 256), (1, 2048), (1, 8192)]
 FUSED_ALONE = [(1, 32_768), (1, 65_536)]
 SPACE = Space({"z": Normal(size=LEAVES)})
+
+TUNED_JOBS = [
+    ("stratified", 1, 2048), ("mws", 1, 2048), ("stratified", 20, 2048), ("mws", 1, 64), ("mws", 64, 64),
+    ("stratified", 1, 8192),
+]  # fmt: skip
+TUNED_TILES = [
+    ((2, 64), (8, 64), 128), ((2, 64), (8, 64), 168), ((4, 32), (8, 64), 128), ((2, 64), (8, 128), 168),
+    ((4, 32), (8, 128), 168), ((4, 64), (8, 64), 255), ((4, 64), (8, 128), 255), ((4, 64), (4, 128), 255),
+]  # fmt: skip
+"""Stream and block of groups, the same of leaves alone, and registers; for the forward and the backward kernel."""
+
+TUNED_PROGRAMS = [512, 768, 1536, 2112, 4224]
+SMALL = ("pack", "combine", "backward_rows", "collect")
 
 
 @contextmanager
@@ -51,13 +70,13 @@ def loss(made: Aggregate) -> Tensor:
     return (made.joint - made.leaves.sum(-1)).mean()
 
 
-def step(members: int, count: int, fused: bool) -> Callable[[], tuple[Tensor, ...]]:
+def step(members: int, count: int, fused: bool, estimator: str = "mss") -> Callable[[], tuple[Tensor, ...]]:
     """Forward and backward of one batch."""
     parameters, z = inputs(members, count)
 
     def call() -> tuple[Tensor, ...]:
         with form(fused):
-            made = batch_aggregate(SPACE, {"z": parameters}, {"z": z}, "mss", SIZE)
+            made = batch_aggregate(SPACE, {"z": parameters}, {"z": z}, estimator, SIZE)
             return torch.autograd.grad(loss(made), (parameters, z))
 
     return call
@@ -111,18 +130,25 @@ def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def assert_agreement(members: int = 2, count: int = 500) -> dict[str, float]:
-    """Largest difference of densities and gradients between fused float32 and chunked float64, relative."""
-    parameters, z = inputs(members, count)
-    found = []
-    for tensors in ((parameters, z), tuple(t.detach().double().requires_grad_() for t in (parameters, z))):
-        made = batch_aggregate(SPACE, {"z": tensors[0]}, {"z": tensors[1]}, "mss", SIZE)
-        found.append([torch.cat(made.levels, -1), *torch.autograd.grad(loss(made), tensors)])
+def evaluated(members: int, count: int, estimator: str, dtype: torch.dtype) -> list[Tensor]:
+    """Densities and gradients; float64 takes the chunked form."""
+    tensors = tuple(tensor.detach().to(dtype).requires_grad_() for tensor in inputs(members, count))
+    made = batch_aggregate(SPACE, {"z": tensors[0]}, {"z": tensors[1]}, estimator, SIZE)
+    return [torch.cat(made.levels, -1).detach(), *torch.autograd.grad(loss(made), tensors)]
+
+
+def differences(found: list[Tensor], reference: list[Tensor]) -> dict[str, float]:
+    """Largest difference of densities and gradients, relative; an error where it is too large."""
     names = ("density", "gradient of the posterior", "gradient of the sample")
-    off = {n: float((a - b).abs().max() / b.abs().max()) for n, a, b in zip(names, *found, strict=True)}
+    off = {n: float((a - b).abs().max() / b.abs().max()) for n, a, b in zip(names, found, reference, strict=True)}
     assert off["density"] < 1e-5, off
     assert max(off.values()) < 1e-4, off
     return off
+
+
+def assert_agreement(members: int = 2, count: int = 500) -> dict[str, float]:
+    """Fused float32 against chunked float64."""
+    return differences(*(evaluated(members, count, "mss", dtype) for dtype in (torch.float32, torch.float64)))
 
 
 def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: list[str], rounds: int) -> dict:
@@ -143,6 +169,102 @@ def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: lis
     return row
 
 
+def candidates() -> dict[str, dict[str, object]]:
+    """Named settings of `unbraid.density.fused`, the present ones first."""
+    from unbraid.density.fused import Tile, Tiles
+
+    named: dict[str, dict[str, object]] = {"as is": {}}
+    for group, leaf, registers in TUNED_TILES:
+        tiles = Tiles(Tile(*group), Tile(*leaf), registers)
+        name = f"{group[0]}x{group[1]} {leaf[0]}x{leaf[1]} r{registers}"
+        named[name] = {"FORWARD": tiles, "BACKWARD": tiles}
+    return named | {f"PROGRAMS {count}": {"PROGRAMS": count} for count in TUNED_PROGRAMS}
+
+
+@contextmanager
+def settings(values: dict[str, object]):
+    """Constants of the fused form for a while."""
+    from unbraid.density import fused
+
+    before = {name: getattr(fused, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(fused, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(fused, name, value)
+
+
+def kernel_times(replay: Callable[[], None], repeats: int) -> dict[str, float]:
+    """Microseconds of each family of kernels in one replay of a graph."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(repeats):
+            replay()
+        torch.cuda.synchronize()
+    families = dict.fromkeys(("forward", "backward", *SMALL, "others"), 0.0)
+    for event in profile.key_averages():
+        family = event.key if event.key in families else "others"
+        families[family] += event.self_device_time_total / repeats
+    return families
+
+
+def timed(members: int, count: int, estimator: str) -> dict[str, object]:
+    """One row of what `tune` prints."""
+    replay = captured(step(members, count, True, estimator))
+    replay()
+    once = max(milliseconds(replay, 3), 1e-3)
+    row: dict[str, object] = {"graph": 1e3 * min(milliseconds(replay, max(1, round(8 / once))) for _ in range(5))}
+    try:
+        row |= kernel_times(replay, max(1, min(20, round(8 / once))))
+    except Exception as error:  # the time of the whole is worth having
+        row["error"] = f"no profile: {error!r}"[:90]
+    return {key: round(value, 1) if isinstance(value, float) else value for key, value in row.items()}
+
+
+def warm(name: str) -> None:
+    """Compile a candidate's kernels into the cache on disk."""
+    with settings(candidates()[name]):
+        for estimator in ("stratified", "mws"):
+            step(1, 64, True, estimator)()
+    torch.cuda.synchronize()
+
+
+def tune(seconds: float) -> None:
+    """Time all candidates at all sizes, as far as the time goes, and print one table."""
+    start = time.monotonic()
+    named = candidates()
+    compiled_apart = [name for name, values in named.items() if "FORWARD" in values]
+    workers = [subprocess.Popen([sys.executable, __file__, "--warm", name]) for name in compiled_apart]
+    references = {estimator: evaluated(1, 2048, estimator, torch.float64) for estimator in ("stratified", "mws")}
+    failed = []
+    for name, worker in zip(compiled_apart, workers, strict=True):
+        try:
+            if worker.wait(max(0.1, seconds / 2 - (time.monotonic() - start))):
+                failed.append(name)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            failed.append(name)
+    print(f"compiled after {time.monotonic() - start:.0f} s; failed: {failed or 'none'}", flush=True)
+    rows: list[dict] = []
+    for estimator, members, count in TUNED_JOBS:
+        for name in (name for name in named if name not in failed):
+            if time.monotonic() - start > seconds:
+                break
+            row: dict[str, object] = {"job": f"{estimator} M={members} B={count}", "candidate": name}
+            try:
+                with settings(named[name]):
+                    row |= timed(members, count, estimator)
+                    if (members, count) == (1, 2048):
+                        off = differences(evaluated(1, 2048, estimator, torch.float32), references[estimator])
+                        row["off"] = f"{max(off.values()):.0e}"
+            except Exception as error:  # one candidate that does not run must not cost the others
+                row["error"] = repr(error)[:90]
+            rows.append(row)
+            print(row, flush=True)
+    print(table(rows))
+
+
 def table(rows: list[dict]) -> str:
     """The rows as Markdown."""
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -155,7 +277,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("results/estimator.json"))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tune", action="store_true", help="time candidates for the kernels' constants instead")
+    parser.add_argument("--seconds", type=float, default=42.0, help="how long to tune")
+    parser.add_argument("--warm", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.warm:
+        warm(arguments.warm)
+    if arguments.tune:
+        tune(arguments.seconds)
     agreement = assert_agreement()
     print("agreement:", agreement, flush=True)
     rows = []

@@ -5,7 +5,7 @@ gradients, which recompute what the first has not kept. The sums in them are tak
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,65 +18,33 @@ from unbraid.errors import UsageError
 PAD = 128
 """Packed rows and components are padded to a multiple of this, the largest block, so that no load needs a mask."""
 
-FORWARD_STREAM, BACKWARD_STREAM = 32, 16
-"""Rows or components per step of a loop, at most 32, so that all threads read the same ones. They are not tuned: with
-the chunks they decide the order of sums, hence every last bit."""
-
-PROGRAMS = 1024
-"""Blocks of work that fill a GPU; where there are fewer, the streamed axis is split."""
-
 
 class Tile(NamedTuple):
-    """Rows (or components) that one program holds, one to a thread: the tuned part, which no result depends on."""
+    """What a warp has in hand: rows (or components) streamed in one step, fewer than 32 so that all threads read the
+    same ones, and a block of components (or rows) that its threads hold. Results do not depend on the block."""
 
+    stream: int
     block: int
 
-    @property
-    def warps(self) -> int:
-        """Warps that hold the block."""
-        return self.block // 32
+
+class Tiles(NamedTuple):
+    """Tiles of one kernel: of groups, of leaves alone, and the most registers that a thread takes."""
+
+    group: Tile
+    leaf: Tile
+    registers: int
 
 
-FORWARD_TILES = (Tile(64), Tile(128))
-BACKWARD_TILES = (Tile(32), Tile(64), Tile(128))
-"""Candidates; the first serves while there is nothing to measure."""
+FORWARD = Tiles(Tile(2, 64), Tile(8, 64), registers=128)
+BACKWARD = Tiles(Tile(2, 64), Tile(8, 64), registers=168)
 
-_fastest: dict[tuple[Any, ...], Tile] = {}
+_ONE_WARP: dict[str, Any] = {"num_warps": 1}
 
+UNROLLED = 16
+"""The most leaves that a program holds in registers at once; a wider group takes several programs."""
 
-def _launch(
-    kernel: Any,
-    tiles: Sequence[Tile],
-    grid: Callable[[int], tuple[int, ...]],
-    arguments: Sequence[Any],
-    **constants: Any,
-) -> None:
-    """Run a kernel with the tile that was fastest at the first call for such shapes.
-
-    Nothing is measured while a CUDA graph is captured: a capture after a first plain call finds the choice made.
-    """
-
-    def run(tile: Tile) -> None:
-        kernel[grid(tile.block)](*arguments, **constants, BLOCK=tile.block, num_warps=tile.warps)
-
-    magnitudes = (size.bit_length() // 2 for size in grid(PAD))
-    key = (kernel, arguments[0].device, *magnitudes, *constants.values())
-    tile = _fastest.get(key)
-    if tile is None and isinstance(kernel, triton.JITFunction) and not torch.cuda.is_current_stream_capturing():
-        tile = _fastest[key] = min(tiles, key=lambda tile: _milliseconds(lambda: run(tile)))
-    run(tile or tiles[0])
-
-
-def _milliseconds(call: Callable[[], None], repeats: int = 3) -> float:
-    """Time of a call on the current stream, the first one (which compiles) left out."""
-    call()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(repeats):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
+PROGRAMS = 2112
+"""Programs, of groups and as many of leaves, that fill a GPU; where there are fewer, the streamed axis is split."""
 
 
 def _pieces(count: int, size: int) -> int:
@@ -108,12 +76,13 @@ class Job(NamedTuple):
         return self.rows, self.components, self.rows_padded, self.components_padded
 
     def outputs(self, groups: int) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the densities, of their binary logarithms, and of the packed rows and components."""
+        """Shapes of the densities, of their binary logarithms, of the packed rows and components, and of the scores."""
         return (
             (self.members, groups + self.leaves, self.rows),
             (self.members, groups + self.leaves, self.rows_padded),
             (self.members, self.leaves, self.rows_padded),
             (self.members, 3 * self.leaves + groups, self.components_padded),
+            (self.members, (groups + 1) * self.leaves, self.rows),
         )
 
 
@@ -135,113 +104,150 @@ class Weights(NamedTuple):
         return (self.own - self.other) * math.log2(math.e), (self.after - self.other) * math.log2(math.e)
 
 
-def _table(masks: Sequence[int]) -> dict[str, Any]:
-    """What the kernels know of groups: first leaf, one past the last, members, and a slot that gradients go to.
+class Plan(NamedTuple):
+    """How the streamed axis is cut, for groups and for leaves alone: length and number of chunks."""
 
-    Groups that share no leaf share a slot.
-    """
-    taken: list[int] = []
-    slots = []
-    for mask in (mask % 2**64 for mask in masks):
-        slot = next((n for n, leaves in enumerate(taken) if not leaves & mask), len(taken))
-        taken = [*taken[:slot], mask | (taken[slot] if slot < len(taken) else 0), *taken[slot + 1 :]]
-        slots.append(slot)
-    first = tuple((mask & -mask).bit_length() - 1 for mask in masks)
-    last = tuple((mask % 2**64).bit_length() for mask in masks)
-    return {"FIRST": first, "LAST": last, "MASK": tuple(masks), "SLOT": tuple(slots), "SLOTS": len(taken)}
+    group_chunk: int
+    group_splits: int
+    leaf_chunk: int
+    leaf_splits: int
+
+    @classmethod
+    def of(cls, job: Job, groups: int, held: int, streamed: int) -> "Plan":
+        """Chunks (of a multiple of 16) short enough to fill a GPU, whatever the tiles are."""
+
+        def cut(blocks: int) -> tuple[int, int]:
+            chunk = _pieces(streamed, _pieces(PROGRAMS, blocks * job.members) * 16) * 16
+            return chunk, _pieces(streamed, chunk)
+
+        return cls(*cut(_pieces(held, 64) * groups), *cut(_pieces(held, 128) * job.leaves))
 
 
-def _split(blocks: int, length: int, shortest: int) -> tuple[int, int]:
-    """Number and length (a multiple of 32) of a streamed axis' chunks, to fill a GPU with so many blocks of work."""
-    chunk = max(shortest, _pieces(length, _pieces(PROGRAMS, blocks) * 32) * 32)
-    return _pieces(length, chunk), chunk
+def _mask(leaves: Sequence[int]) -> int:
+    """A group as the bits of a signed number of 64."""
+    bits = sum(1 << leaf for leaf in leaves)
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def _members_of(mask: int) -> tuple[int, ...]:
+    """Leaves of a group."""
+    return tuple(leaf for leaf in range(64) if (mask >> leaf) & 1)
+
+
+def _whole(masks: Sequence[int], job: Job) -> bool:
+    """Whether each group writes to all leaves."""
+    return all(len(_members_of(mask)) == job.leaves for mask in masks)
+
+
+def _launch(
+    kernel: Any, tiles: Tiles, job: Job, masks: Sequence[int], plan: Plan, held: int, weights: Weights,
+    tensors: Sequence[Tensor], **constants: Any,
+) -> None:  # fmt: skip
+    """Run a kernel for each group, the first time for the leaves alone, too."""
+    alone = tiles.leaf
+    for group, mask in enumerate(masks):
+        leaves = _members_of(mask)
+        wide = len(leaves) > 10  # a smaller block and all registers there are keep sums out of slower memory
+        tile = tiles.group._replace(block=32) if wide else tiles.group
+        limits = {} if torch.version.hip else {"maxnreg": 255 if wide else tiles.registers}
+        for first in range(0, len(leaves), UNROLLED):
+            mine = leaves[first : first + UNROLLED]
+            cuts = plan if group == first == 0 else plan._replace(leaf_splits=0)
+            programs = _pieces(held, tile.block) * cuts.group_splits
+            programs += _pieces(held, alone.block) * cuts.leaf_splits * job.leaves
+            kernel[programs, job.members](
+                *tensors, *job.sizes, *cuts, *weights.excess, group,
+                LEAVES=mine, COUNT=len(mine), OTHERS=_mask([leaf for leaf in leaves if leaf not in mine]),
+                GROUPS=len(masks), D=job.leaves, UNEQUAL=weights.unequal, GROUP_STREAM=tile.stream,
+                GROUP_BLOCK=tile.block, LEAF_STREAM=alone.stream, LEAF_BLOCK=alone.block, **_ONE_WARP,
+                **limits, **constants,
+            )  # fmt: skip
 
 
 @torch.library.custom_op("unbraid::aggregate_densities", mutates_args=())
 def aggregate_densities(
-    sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
+    with_scores: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Log densities [M, groups + D, i] of samples [M, i, D] under posteriors [M, j, 2 D]; the rest is for gradients."""
     job, weighting = Job(sample.shape[0], sample.shape[1], parameters.shape[1], sample.shape[2]), Weights(*weights)
-    out, normaliser, rows, components = (sample.new_empty(shape) for shape in job.outputs(len(masks)))
-    blocks = _pieces(job.rows, 64) * job.members * (len(masks) + job.leaves // 8)  # a leaf is a fraction of a group
-    splits, chunk = _split(blocks, job.components, shortest=128)
-    partial = sample.new_empty((splits, 2, *normaliser.shape) if splits > 1 else 0)
-    table = _table(masks)
-    constants: dict[str, Any] = {"MASK": table["MASK"], "GROUPS": len(masks), "D": job.leaves}
+    out, normaliser, rows, components, scores = (sample.new_empty(shape) for shape in job.outputs(len(masks)))
+    plan = Plan.of(job, len(masks), held=job.rows, streamed=job.components)
+    sums = plan.group_splits, job.members, len(masks), 2 + job.leaves, job.rows_padded
+    grouped = sample.new_empty(sums) if _whole(masks, job) else sample.new_zeros(sums)
+    alone = sample.new_empty(plan.leaf_splits, job.members, job.leaves, 3, job.rows_padded)
+    constants: dict[str, Any] = {"GROUPS": len(masks), "D": job.leaves}
+    packing: dict[str, Any] = {"MASK": tuple(masks), "WIDTH": triton.next_power_of_2(job.leaves), "BLOCK": 32}
+    packing["HAS_LOG_P"] = log_p is not None
     with torch.cuda.device_of(sample):
-        kernels.pack[_pieces(max(job.rows_padded, job.components_padded), 64), job.members](
+        kernels.pack[_pieces(max(job.rows_padded, job.components_padded), 32), job.members](
             sample, parameters, sample if log_p is None else log_p, rows, components, normaliser, *job.sizes,
-            *sample.stride(), *parameters.stride(), weighting.other, **constants,
-            WIDTH=triton.next_power_of_2(job.leaves), HAS_LOG_P=log_p is not None, BLOCK=64,
+            *sample.stride(), *parameters.stride(), weighting.other, **constants, **packing,
         )  # fmt: skip
         _launch(
-            kernels.forward,
-            FORWARD_TILES,
-            lambda block: (_pieces(job.rows, block) * splits, out.shape[1], job.members),
-            (rows, components, out, normaliser, partial, *job.sizes, chunk, *weighting.excess),
-            **constants, FIRST=table["FIRST"], LAST=table["LAST"], UNEQUAL=weighting.unequal, SPLIT=splits > 1,
-            STREAM=FORWARD_STREAM,
+            kernels.forward, FORWARD, job, masks, plan, job.rows, weighting,
+            (rows, components, grouped, alone), SCORES=with_scores,
         )  # fmt: skip
-        if splits > 1:
-            grid = job.members * out.shape[1], _pieces(job.rows_padded, 256)
-            kernels.combine[grid](partial, out, normaliser, job.rows, job.rows_padded, splits, BLOCK=256)
-    return out, normaliser, rows, components
+        kernels.combine[_pieces(job.rows, 32), scores.shape[1], job.members](
+            grouped, alone, out, normaliser, scores, job.rows, job.rows_padded, plan.group_splits, plan.leaf_splits,
+            **constants, SCORES=with_scores, TILE=16, BLOCK=32, **_ONE_WARP,
+        )  # fmt: skip
+    return out, normaliser, rows, components, scores
 
 
 @aggregate_densities.register_fake
 def _fake_densities(
-    sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
+    with_scores: bool = True,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     job = Job(sample.shape[0], sample.shape[1], parameters.shape[1], sample.shape[2])
-    out, normaliser, rows, components = (sample.new_empty(shape) for shape in job.outputs(len(masks)))
-    return out, normaliser, rows, components
+    out, normaliser, rows, components, scores = (sample.new_empty(shape) for shape in job.outputs(len(masks)))
+    return out, normaliser, rows, components, scores
 
 
 @torch.library.custom_op("unbraid::aggregate_densities_backward", mutates_args=())
 def aggregate_densities_backward(
-    grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, count: int, masks: Sequence[int],
-    weights: Sequence[float],
+    grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, scores: Tensor, count: int,
+    masks: Sequence[int], weights: Sequence[float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of samples [M, i, D] and of `count` posteriors [M, j, 2 D], from what the forward op returned."""
-    job, weighting, table = Job(rows.shape[0], grad.shape[2], count, rows.shape[1]), Weights(*weights), _table(masks)
-    every_leaf_written = sum((mask % 2**64).bit_count() for mask in masks) == job.leaves * table["SLOTS"]
+    job, weighting = Job(rows.shape[0], grad.shape[2], count, rows.shape[1]), Weights(*weights)
+    plan = Plan.of(job, len(masks), held=job.components, streamed=job.rows)
+    parts = plan.group_splits * len(masks) + plan.leaf_splits, job.members, 2 * job.leaves, job.components_padded
+    partial = grad.new_empty(parts) if _whole(masks, job) else grad.new_zeros(parts)
+    of_sample, of_parameters = _gradients(grad, rows, count)
     padded = torch.empty_like(normaliser)
-
-    def gradient(of_rows: bool) -> Tensor:
-        fixed, streamed = (job.rows, job.components) if of_rows else (job.components, job.rows)
-        splits, chunk = _split(_pieces(fixed, 64) * job.members * len(masks), streamed, shortest=32)
-        packed = (job.leaves, job.rows_padded) if of_rows else (2 * job.leaves, job.components_padded)
-        shape = (splits * table["SLOTS"], job.members, *packed)
-        partial = grad.new_empty(shape) if every_leaf_written else grad.new_zeros(shape)
-        _launch(
-            kernels.backward,
-            BACKWARD_TILES,
-            lambda block: (_pieces(fixed, block) * splits, len(masks), job.members),
-            (padded, normaliser, rows, components, partial, *job.sizes, chunk, *weighting.excess),
-            **table, GROUPS=len(masks), D=job.leaves, WIDTH=triton.next_power_of_2(job.leaves),
-            UNEQUAL=weighting.unequal, OF_ROWS=of_rows, STREAM=BACKWARD_STREAM,
-        )  # fmt: skip
-        summed = partial.sum(0) if len(partial) > 1 else partial[0]
-        return summed.transpose(1, 2)[:, :fixed]
-
     with torch.cuda.device_of(grad):
-        grid = _pieces(job.rows_padded, 256), grad.shape[1], job.members
-        kernels.pad[grid](grad, padded, job.rows, job.rows_padded, *grad.stride(), BLOCK=256)
-        return gradient(of_rows=True), gradient(of_rows=False)
+        kernels.backward_rows[_pieces(job.rows_padded, 128), job.leaves, job.members](
+            grad, scores, padded, of_sample, job.rows, job.rows_padded, *grad.stride(),
+            MASK=tuple(masks), GROUPS=len(masks), D=job.leaves, BLOCK=128,
+        )  # fmt: skip
+        _launch(
+            kernels.backward, BACKWARD, job, masks, plan, count, weighting,
+            (padded, normaliser, rows, components, partial),
+        )  # fmt: skip
+        kernels.collect[_pieces(count, 32), 2 * job.leaves, job.members](
+            partial, of_parameters, count, job.components_padded, len(partial),
+            WIDTH=2 * job.leaves, TILE=16, BLOCK=32, **_ONE_WARP,
+        )  # fmt: skip
+    return of_sample, of_parameters
+
+
+def _gradients(grad: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    members, leaves, _ = rows.shape
+    return grad.new_empty(members, grad.shape[2], leaves), grad.new_empty(members, count, 2 * leaves)
 
 
 @aggregate_densities_backward.register_fake
 def _fake_gradients(
-    grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, count: int, masks: Sequence[int],
-    weights: Sequence[float],
+    grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, scores: Tensor, count: int,
+    masks: Sequence[int], weights: Sequence[float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    of_components = grad.new_empty(rows.shape[0], 2 * rows.shape[1], components.shape[2])
-    return torch.empty_like(rows).transpose(1, 2)[:, : grad.shape[2]], of_components.transpose(1, 2)[:, :count]
+    return _gradients(grad, rows, count)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, parameters, _, ctx.masks, ctx.weights = inputs
+    _, parameters, _, ctx.masks, ctx.weights, _ = inputs
     ctx.count = parameters.shape[1]
     ctx.save_for_backward(*output[1:])
 
@@ -249,7 +255,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     """Gradients of the samples and the posteriors; the packed copies lead nowhere, and log_p needs none."""
     of_sample, of_parameters = aggregate_densities_backward(grad, *ctx.saved_tensors, ctx.count, ctx.masks, ctx.weights)
-    return of_sample, of_parameters, None, None, None
+    return of_sample, of_parameters, None, None, None, None
 
 
 aggregate_densities.register_autograd(_differentiate, setup_context=_remember)
@@ -273,7 +279,7 @@ def log_densities(
     lead = torch.broadcast_shapes(sample.shape[:-2], mean_and_log_variance.shape[:-2])
     members = math.prod(lead)
     flat = (t.expand(*lead, *t.shape[-2:]).reshape(members, *t.shape[-2:]) for t in (sample, mean_and_log_variance))
-    bits = [sum(1 << leaf for leaf in group) for group in groups]
-    masks = [mask - 2**64 if mask >= 2**63 else mask for mask in bits]
-    densities, *_ = aggregate_densities(*flat, None if log_p is None else log_p.contiguous(), masks, list(weights))
+    masks = [_mask(group) for group in groups]
+    log_p = None if log_p is None else log_p.contiguous()
+    densities, *_ = aggregate_densities(*flat, log_p, masks, list(weights), with_scores=torch.is_grad_enabled())
     return densities.transpose(-1, -2).reshape(*lead, sample.shape[-2], len(groups) + leaves)

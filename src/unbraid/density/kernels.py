@@ -7,8 +7,13 @@ For samples z_i and posteriors j of each member, for every group of leaves and e
 All kernels work in logarithms to base 2, in which the sum over a group is x_ij = c_j - sum_d t_ijd^2 + log2 w_ij with
 t = (z - mean) k / sigma, k^2 = log2(e) / 2. The difference is taken before anything is squared: an expansion into
 matrix products would cancel where posteriors are narrow. The backward pass recomputes the responsibilities
-r_ij = 2^(x_ij - log2 q(z_i)). One axis of a tile lies along a warp's threads, the other, streamed one inside each
-thread, so that sums over it need no exchange; no two programs write to the same place.
+r_ij = 2^(x_ij - log2 q(z_i)), and only for the components: the scores d log q / d z are means over components, which
+the forward pass takes along.
+
+A program is one warp. Each thread holds a few rows (or components) and streams the others: sums need no exchange, and
+what is loaded serves all that the thread holds: loads, more than arithmetic, are what these kernels wait for. The
+streamed axis is cut into chunks; their sums are written side by side, and joined by small kernels in the same order in
+every run. A group and the leaves alone are different programs of one launch, which fill the GPU together.
 """
 
 import math
@@ -70,26 +75,6 @@ def pack(
 
 @triton.jit
 @no_type_check
-def pad(grad, packed, rows_count, rows_padded, m_stride, g_stride, i_stride, BLOCK: tl.constexpr):
-    """Copy gradients [M, g, i] of any layout to [M, g, padded i]."""
-    g, m = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(grad + m * m_stride + g * g_stride + i * i_stride, mask=i < rows_count, other=0.0)
-    tl.store(packed + (m * tl.num_programs(1) + g) * rows_padded + i, value, mask=i < rows_padded)
-
-
-@triton.jit
-@no_type_check
-def _entry(TABLE: tl.constexpr, COUNT: tl.constexpr, index):
-    """TABLE[index] of a table that is part of the program: no copy to the device that a captured graph would refuse."""
-    value = tl.full((), TABLE[0], tl.int64)
-    for k in tl.static_range(1, COUNT):
-        value = tl.where(index == k, TABLE[k], value)
-    return value
-
-
-@triton.jit
-@no_type_check
 def _reweigh(x, i, j, i0, j0, batch, own, after, I: tl.constexpr, J: tl.constexpr):  # noqa: E741
     """Add what the weights of j = i and j = i + 1 (mod batch) have over the others'; most tiles hold neither."""
     if ((j0 <= i0 + I) & (i0 < j0 + J)) | ((j0 == 0) & (i0 + I >= batch)):
@@ -100,153 +85,302 @@ def _reweigh(x, i, j, i0, j0, batch, own, after, I: tl.constexpr, J: tl.constexp
 
 @triton.jit
 @no_type_check
-def _log_terms(
-    rows, components, i, j, rows_padded, padded, g, first, last, mask, D: tl.constexpr, STREAM: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """x [STREAM, BLOCK] of one group; of i and j, the streamed one comes as [STREAM, 1], the other as [1, BLOCK]."""
-    squares = tl.full((STREAM, BLOCK), 0.0, tl.float32)
-    for leaf in range(first, last):
-        if ((mask >> leaf) & 1) != 0:
-            component = components + leaf * padded + j
-            t = (tl.load(rows + leaf * rows_padded + i) - tl.load(component)) * tl.load(component + D * padded)
-            squares += t * t
-    return tl.load(components + (2 * D + g) * padded + j) - squares
+def _leaves_of(source, at, stride, AXIS: tl.constexpr, LEAVES: tl.constexpr, COUNT: tl.constexpr):
+    """A group's leaves at some places, as a tuple, so that each lies in registers of its own.
+
+    What the threads hold gets a first axis, what they stream a second one; only after loading, or loads stay scalar.
+    """
+    values = (tl.expand_dims(tl.load(source + LEAVES[0] * stride + at), AXIS),)
+    for n in tl.static_range(1, COUNT):
+        values += (tl.expand_dims(tl.load(source + LEAVES[n] * stride + at), AXIS),)
+    return values
 
 
 @triton.jit
 @no_type_check
-def _finish(out, normaliser, highest, total, i, at, rows_count, rows_padded):
-    """Write the natural logarithm, and for the backward pass the binary one, infinite where the density is zero."""
-    binary = highest + tl.log2(total)
-    tl.store(out + at * rows_count + i, binary * _LN2, mask=i < rows_count)
-    divisor = tl.where(binary == float("-inf"), float("inf"), binary)
-    tl.store(normaliser + at * rows_padded + i, divisor, mask=i < rows_count)
+def _zeros(BLOCK: tl.constexpr, COUNT: tl.constexpr):
+    """Sums to start with, one for each leaf."""
+    values = (tl.full((BLOCK,), 0.0, tl.float32),)
+    for _ in tl.static_range(1, COUNT):
+        values += (tl.full((BLOCK,), 0.0, tl.float32),)
+    return values
 
 
 @triton.jit
+@no_type_check
+def _standardised(z, mean, scale, COUNT: tl.constexpr):
+    """t of each leaf and the sum of their squares; of rows and components, one is [STREAM, 1], the other [1, BLOCK]."""
+    standard = ((z[0] - mean[0]) * scale[0],)
+    squares = standard[0] * standard[0]
+    for n in tl.static_range(1, COUNT):
+        standard += ((z[n] - mean[n]) * scale[n],)
+        squares += standard[n] * standard[n]
+    return standard, squares
+
+
+@triton.jit
+@no_type_check
+def _others(
+    rows, means, scales, i, j, rows_padded, padded, HELD: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr,
+    SHAPE: tl.constexpr,
+):  # fmt: skip
+    """Sum of squares of those leaves of a wide group whose gradients another program takes; too many to unroll."""
+    squares = tl.full(SHAPE, 0.0, tl.float32)
+    for leaf in range(D):
+        if ((tl.full((), OTHERS, tl.int64) >> leaf) & 1) != 0:
+            z = tl.expand_dims(tl.load(rows + leaf * rows_padded + i), HELD)
+            mean = tl.expand_dims(tl.load(means + leaf * padded + j), 1 - HELD)
+            t = (z - mean) * tl.expand_dims(tl.load(scales + leaf * padded + j), 1 - HELD)
+            squares += t * t
+    return squares
+
+
+@triton.jit
+@no_type_check
+def _forward(
+    rows, means, scales, constants, partial, i0, start, stop, rows_count, rows_padded, padded, own, after,
+    LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr,
+    SCORES: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Running maximum, sum, and sums towards each leaf's score, of a block of rows over some components."""
+    i = i0 + tl.arange(0, BLOCK)
+    z = _leaves_of(rows, i, rows_padded, 0, LEAVES, COUNT)
+    highest = tl.full((BLOCK,), _LOWEST, tl.float32)
+    total = tl.full((BLOCK,), 0.0, tl.float32)
+    scores = _zeros(BLOCK, COUNT)
+    for j0 in range(start, stop, STREAM):
+        j = j0 + tl.arange(0, STREAM)
+        scale = _leaves_of(scales, j, padded, 1, LEAVES, COUNT)
+        t, squares = _standardised(z, _leaves_of(means, j, padded, 1, LEAVES, COUNT), scale, COUNT)
+        if OTHERS:
+            squares += _others(rows, means, scales, i, j, rows_padded, padded, 0, OTHERS, D, (STREAM, BLOCK))
+        x = tl.load(constants + j)[:, None] - squares
+        if UNEQUAL:
+            x = _reweigh(x, i[None, :], j[:, None], i0, j0, rows_count, own, after, BLOCK, STREAM)
+        higher = tl.maximum(highest, tl.max(x, 0))
+        weight, shrink = tl.exp2(x - higher[None, :]), tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(weight, 0)
+        highest = higher
+        if SCORES:
+            grown = ()
+            for n in tl.static_range(COUNT):  # first t, then the scale: their product alone may be infinite
+                grown += (scores[n] * shrink + tl.sum(weight * t[n] * scale[n], 0),)
+            scores = grown
+    tl.store(partial + i, highest)
+    tl.store(partial + rows_padded + i, total)
+    if SCORES:
+        for n in tl.static_range(COUNT):
+            tl.store(partial + (2 + LEAVES[n]) * rows_padded + i, scores[n])
+
+
+@triton.jit
+@no_type_check
+def _assigned(program, of_groups, of_leaves):
+    """Whether a program is a group's, and its number among those: they take turns, as leaves alone need other units."""
+    turns = 2 * tl.minimum(of_groups, of_leaves)
+    of_group = tl.where(program < turns, program % 2 == 0, of_groups > of_leaves)
+    return of_group, tl.where(program < turns, program // 2, program - turns // 2)
+
+
+@triton.jit(do_not_specialize=["rows_count", "count", "group_splits", "leaf_splits", "group"])
 @no_type_check
 def forward(
-    rows, components, out, normaliser, partial, rows_count, count, rows_padded, padded, chunk, own, after,
-    FIRST: tl.constexpr, LAST: tl.constexpr, MASK: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
-    UNEQUAL: tl.constexpr, SPLIT: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
+    rows, components, grouped, alone, rows_count, count, rows_padded, padded, group_chunk, group_splits, leaf_chunk,
+    leaf_splits, own, after, group,
+    LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
+    UNEQUAL: tl.constexpr, SCORES: tl.constexpr, GROUP_STREAM: tl.constexpr, GROUP_BLOCK: tl.constexpr,
+    LEAF_STREAM: tl.constexpr, LEAF_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Running maximum and sum over a chunk of components, for a block of rows and one group (the leaves come last)."""
-    blocks = (rows_count + BLOCK - 1) // BLOCK
-    block, split = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    g, m = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    first = tl.where(g < GROUPS, _entry(FIRST, GROUPS, g), g - GROUPS)
-    last = tl.where(g < GROUPS, _entry(LAST, GROUPS, g), g - GROUPS + 1)
-    mask = tl.where(g < GROUPS, _entry(MASK, GROUPS, g), -1)
+    """Sums of one group [chunks, M, groups, 2 + D, i] and of each leaf alone [chunks, M, D, 3, i]: see `_forward`.
+
+    Of a group, scores are those of LEAVES alone; OTHERS is the mask of the rest.
+    """
+    m, members = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     rows += m * D * rows_padded
     components += m * (3 * D + GROUPS) * padded
-    i = block * BLOCK + tl.arange(0, BLOCK)
-    highest = tl.full((BLOCK,), _LOWEST, tl.float32)
-    total = tl.full((BLOCK,), 0.0, tl.float32)
-    for j0 in range(split * chunk, tl.minimum(split * chunk + chunk, count), STREAM):
-        j = j0 + tl.arange(0, STREAM)[:, None]
-        x = _log_terms(rows, components, i[None, :], j, rows_padded, padded, g, first, last, mask, D, STREAM, BLOCK)
-        if UNEQUAL:
-            x = _reweigh(x, i[None, :], j, block * BLOCK, j0, rows_count, own, after, BLOCK, STREAM)
-        higher = tl.maximum(highest, tl.max(x, 0))
-        total = total * tl.exp2(highest - higher) + tl.sum(tl.exp2(x - higher[None, :]), 0)
-        highest = higher
-    at = m * tl.num_programs(1) + g
-    if SPLIT:
-        size = tl.num_programs(2).to(tl.int64) * tl.num_programs(1) * rows_padded
-        tl.store(partial + 2 * split * size + at * rows_padded + i, highest)
-        tl.store(partial + (2 * split + 1) * size + at * rows_padded + i, total)
+    blocks = (rows_count + GROUP_BLOCK - 1) // GROUP_BLOCK
+    leaf_blocks = (rows_count + LEAF_BLOCK - 1) // LEAF_BLOCK
+    of_group, program = _assigned(tl.program_id(0), blocks * group_splits, leaf_blocks * leaf_splits * D)
+    if of_group:
+        split, start = program // blocks, program // blocks * group_chunk
+        _forward(
+            rows, components, components + D * padded, components + (2 * D + group) * padded,
+            grouped + ((split * members + m) * GROUPS + group) * (2 + D) * rows_padded,
+            program % blocks * GROUP_BLOCK, start, tl.minimum(start + group_chunk, count), rows_count, rows_padded,
+            padded, own, after, LEAVES, COUNT, OTHERS, D, UNEQUAL, SCORES, GROUP_STREAM, GROUP_BLOCK,
+        )  # fmt: skip
     else:
-        _finish(out, normaliser, highest, total, i, at, rows_count, rows_padded)
+        leaf, split = program // leaf_blocks % D, program // leaf_blocks // D
+        component, start = components + leaf * padded, split * leaf_chunk
+        _forward(
+            rows + leaf * rows_padded, component, component + D * padded, component + (2 * D + GROUPS) * padded,
+            alone + ((split * members + m) * D + leaf) * 3 * rows_padded,
+            program % leaf_blocks * LEAF_BLOCK, start, tl.minimum(start + leaf_chunk, count), rows_count, rows_padded,
+            padded, own, after, (0,), 1, 0, 1, UNEQUAL, SCORES, LEAF_STREAM, LEAF_BLOCK,
+        )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows_count", "group_splits", "leaf_splits"])
 @no_type_check
-def combine(partial, out, normaliser, rows_count, rows_padded, splits, BLOCK: tl.constexpr):
-    """Join the running maxima and sums of all chunks."""
-    at = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    size = tl.num_programs(0).to(tl.int64) * rows_padded
-    partial += at * rows_padded
+def combine(
+    grouped, alone, out, normaliser, scores, rows_count, rows_padded, group_splits, leaf_splits,
+    GROUPS: tl.constexpr, D: tl.constexpr, SCORES: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Join the chunks: log densities [M, groups + D, i], for the backward pass their binary logarithms, and scores.
+
+    A program does one leaf of one group, or one leaf alone, which come last; scores are [M, (groups + 1) D, i].
+    """
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    which, m, members = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
+    of_group = which < GROUPS * D
+    leaf = which % D
+    output = tl.where(of_group, which // D, GROUPS + leaf)
+    splits = tl.where(of_group, group_splits, leaf_splits)
+    if of_group:
+        partial, stride = grouped + (m * GROUPS + output) * (2 + D) * rows_padded, members * GROUPS * (2 + D)
+    else:
+        partial, stride = alone + (m * D + leaf) * 3 * rows_padded, members * D * 3
+    score_row = tl.where(of_group, 2 + leaf, 2)
     highest = tl.full((BLOCK,), _LOWEST, tl.float32)
     total = tl.full((BLOCK,), 0.0, tl.float32)
-    for _ in range(splits):
-        peak = tl.load(partial + i, mask=i < rows_count, other=0.0)
-        part = tl.load(partial + size + i, mask=i < rows_count, other=0.0)
-        higher = tl.maximum(highest, peak)
-        total = total * tl.exp2(highest - higher) + part * tl.exp2(peak - higher)
+    score = tl.full((BLOCK,), 0.0, tl.float32)
+    for first in range(0, splits, TILE):
+        split = first + tl.arange(0, TILE)[:, None]
+        at = partial + split.to(tl.int64) * stride * rows_padded + i[None, :]
+        peak = tl.load(at, mask=split < splits, other=_LOWEST)
+        higher = tl.maximum(highest, tl.max(peak, 0))
+        shrink, weight = tl.exp2(highest - higher), tl.exp2(peak - higher[None, :])
+        total = total * shrink + tl.sum(weight * tl.load(at + rows_padded, mask=split < splits, other=0.0), 0)
+        if SCORES:
+            part = tl.load(at + score_row * rows_padded, mask=split < splits, other=0.0)
+            score = score * shrink + tl.sum(weight * part, 0)
         highest = higher
-        partial += 2 * size
-    _finish(out, normaliser, highest, total, i, at, rows_count, rows_padded)
+    if (which >= GROUPS * D) | (leaf == 0):
+        binary, at = highest + tl.log2(total), m * (GROUPS + D) + output
+        tl.store(out + at * rows_count + i, binary * _LN2, mask=i < rows_count)
+        divisor = tl.where(binary == float("-inf"), float("inf"), binary)  # so that nothing has a gradient
+        tl.store(normaliser + at * rows_padded + i, divisor, mask=i < rows_count)
+    if SCORES:
+        score *= tl.where(total == 0.0, 0.0, 1 / total) * (-2 * _LN2)
+        tl.store(scores + (m * (GROUPS + 1) * D + which) * rows_count + i, score, mask=i < rows_count)
+
+
+@triton.jit(do_not_specialize=["rows_count"])
+@no_type_check
+def backward_rows(
+    grad, scores, padded_grad, of_sample, rows_count, rows_padded, m_stride, g_stride, i_stride,
+    MASK: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of samples [M, i, D], one leaf to a program; also copy `grad` of any layout to [M, groups + D, i]."""
+    leaf, m = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    grad += m * m_stride + i * i_stride
+    padded_grad += m * (GROUPS + D) * rows_padded + i
+    scores += (m * (GROUPS + 1) * D + leaf) * rows_count + i
+    mine = tl.load(grad + (GROUPS + leaf) * g_stride, mask=i < rows_count, other=0.0)
+    tl.store(padded_grad + (GROUPS + leaf) * rows_padded, mine, mask=i < rows_padded)
+    slope = mine * tl.load(scores + GROUPS * D * rows_count, mask=i < rows_count, other=0.0)
+    for g in tl.static_range(GROUPS):
+        shared = tl.load(grad + g * g_stride, mask=i < rows_count, other=0.0)
+        if leaf == 0:
+            tl.store(padded_grad + g * rows_padded, shared, mask=i < rows_padded)
+        if ((tl.full((), MASK[g], tl.int64) >> leaf) & 1) != 0:
+            slope += shared * tl.load(scores + g * D * rows_count, mask=i < rows_count, other=0.0)
+    tl.store(of_sample + (m * rows_count + i) * D + leaf, slope, mask=i < rows_count)
 
 
 @triton.jit
 @no_type_check
-def backward(
-    grad, normaliser, rows, components, partial, rows_count, count, rows_padded, padded, chunk, own, after,
-    FIRST: tl.constexpr, LAST: tl.constexpr, MASK: tl.constexpr, SLOT: tl.constexpr, SLOTS: tl.constexpr,
-    GROUPS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, UNEQUAL: tl.constexpr, OF_ROWS: tl.constexpr,
+def _backward(
+    rows, means, scales, constants, grad, normaliser, partial, j0, start, stop, rows_count, rows_padded, padded, own,
+    after, spread_row,
+    LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr,
     STREAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of rows, streaming components, or of a block of components, streaming rows.
+    """Gradients of a block of components from some rows, for a group's density or a leaf's."""
+    j = j0 + tl.arange(0, BLOCK)
+    mean = _leaves_of(means, j, padded, 0, LEAVES, COUNT)
+    scale = _leaves_of(scales, j, padded, 0, LEAVES, COUNT)
+    constant = tl.load(constants + j)[None, :]
+    slopes, curves, weight = _zeros(BLOCK, COUNT), _zeros(BLOCK, COUNT), tl.full((BLOCK,), 0.0, tl.float32)
+    for i0 in range(start, stop, STREAM):
+        i = i0 + tl.arange(0, STREAM)
+        t, squares = _standardised(_leaves_of(rows, i, rows_padded, 1, LEAVES, COUNT), mean, scale, COUNT)
+        if OTHERS:
+            squares += _others(rows, means, scales, i, j, rows_padded, padded, 1, OTHERS, D, (STREAM, BLOCK))
+        x = constant - squares
+        if UNEQUAL:
+            x = _reweigh(x, i[:, None], j[None, :], i0, j0, rows_count, own, after, STREAM, BLOCK)
+        v = tl.load(grad + i)[:, None] * tl.exp2(x - tl.load(normaliser + i)[:, None])
+        weight += tl.sum(v, 0)
+        steeper, rounder = (), ()
+        for n in tl.static_range(COUNT):
+            vt = v * t[n]  # 0 times a finite number, where t^2 alone would be infinite
+            steeper += (slopes[n] + tl.sum(vt, 0),)
+            rounder += (curves[n] + tl.sum(vt * t[n], 0),)
+        slopes, curves = steeper, rounder
+    for n in tl.static_range(COUNT):
+        steepness = tl.load(scales + LEAVES[n] * padded + j)
+        at = partial + LEAVES[n] * padded + j
+        tl.store(at, steepness * slopes[n] * (2 * _LN2))
+        tl.store(at + spread_row * padded, tl.where(steepness < _CLAMPED, curves[n] * _LN2, 0.0) - 0.5 * weight)
 
-    With v_ij = sum over outputs of gradient times responsibility they are
 
-        d z_id = -sum_j v_ij t k/sigma / k^2,   d mean_jd = sum_i v_ij t k/sigma / k^2,
-        d log variance_jd = sum_i v_ij (t^2 / (2 k^2) - 1/2).
+@triton.jit(do_not_specialize=["rows_count", "count", "group_splits", "leaf_splits", "group"])
+@no_type_check
+def backward(
+    grad, normaliser, rows, components, partial, rows_count, count, rows_padded, padded, group_chunk, group_splits,
+    leaf_chunk, leaf_splits, own, after, group,
+    LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
+    UNEQUAL: tl.constexpr, GROUP_STREAM: tl.constexpr, GROUP_BLOCK: tl.constexpr, LEAF_STREAM: tl.constexpr,
+    LEAF_BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradients of components [chunks of all groups, then of leaves; M, 2 D, j].
 
-    Group 0 holds all leaves and takes each leaf's own density along, since both need the same t.
+    With v_ij = gradient times responsibility, each output adds to those of its leaves
+
+        d mean_jd = sum_i v_ij t k/sigma / k^2,   d log variance_jd = sum_i v_ij (t^2 / (2 k^2) - 1/2).
     """
-    fixed_count = rows_count if OF_ROWS else count
-    moving_count = count if OF_ROWS else rows_count
-    I: tl.constexpr = BLOCK if OF_ROWS else STREAM  # noqa: E741
-    J: tl.constexpr = STREAM if OF_ROWS else BLOCK
-    blocks = (fixed_count + BLOCK - 1) // BLOCK
-    block, split = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    g, m = tl.program_id(1), tl.program_id(2).to(tl.int64)
-    first, last, mask = _entry(FIRST, GROUPS, g), _entry(LAST, GROUPS, g), _entry(MASK, GROUPS, g)
+    m, members = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     rows += m * D * rows_padded
     components += m * (3 * D + GROUPS) * padded
     grad += m * (GROUPS + D) * rows_padded
     normaliser += m * (GROUPS + D) * rows_padded
-    fixed = block * BLOCK + tl.arange(0, BLOCK)[None, :]
-    leaves = tl.arange(0, WIDTH)[:, None]
-    slopes = tl.full((WIDTH, BLOCK), 0.0, tl.float32)
-    spreads = tl.full((WIDTH, BLOCK), 0.0, tl.float32)
-    for start in range(split * chunk, tl.minimum(split * chunk + chunk, moving_count), STREAM):
-        moving = start + tl.arange(0, STREAM)[:, None]
-        if OF_ROWS:
-            i, j, i0, j0 = fixed, moving, block * BLOCK, start
-        else:
-            i, j, i0, j0 = moving, fixed, start, block * BLOCK
-        x = _log_terms(rows, components, i, j, rows_padded, padded, g, first, last, mask, D, STREAM, BLOCK)
-        if UNEQUAL:
-            x = _reweigh(x, i, j, i0, j0, rows_count, own, after, I, J)
-        shared = tl.load(grad + g * rows_padded + i) * tl.exp2(x - tl.load(normaliser + g * rows_padded + i))
-        for leaf in range(first, last):
-            if ((mask >> leaf) & 1) != 0:
-                component = components + leaf * padded + j
-                scale = tl.load(component + D * padded)
-                t = (tl.load(rows + leaf * rows_padded + i) - tl.load(component)) * scale
-                v = shared
-                if g == 0:
-                    x = tl.load(component + (2 * D + GROUPS) * padded) - t * t
-                    if UNEQUAL:
-                        x = _reweigh(x, i, j, i0, j0, rows_count, own, after, I, J)
-                    at = (GROUPS + leaf) * rows_padded + i
-                    v += tl.load(grad + at) * tl.exp2(x - tl.load(normaliser + at))
-                vt = v * t  # before the scale: 0 times a finite number, where t^2 alone would be infinite
-                if OF_ROWS:
-                    slopes += tl.where(leaves == leaf, tl.sum(vt * scale, 0)[None, :], 0.0)
-                else:
-                    curved = tl.where(scale < _CLAMPED, _LN2 * tl.sum(vt * t, 0)[None, :], 0.0)
-                    slopes += tl.where(leaves == leaf, scale * tl.sum(vt, 0)[None, :], 0.0)
-                    spreads += tl.where(leaves == leaf, curved - 0.5 * tl.sum(v, 0)[None, :], 0.0)
-    mine = ((mask >> leaves) & 1) != 0
-    part = (split * SLOTS + _entry(SLOT, GROUPS, g)) * tl.num_programs(2) + m
-    if OF_ROWS:
-        tl.store(partial + (part * D + leaves) * rows_padded + fixed, slopes * (-2 * _LN2), mask=mine)
+    blocks = (count + GROUP_BLOCK - 1) // GROUP_BLOCK
+    leaf_blocks = (count + LEAF_BLOCK - 1) // LEAF_BLOCK
+    of_group, program = _assigned(tl.program_id(0), blocks * group_splits, leaf_blocks * leaf_splits * D)
+    if of_group:
+        split, start = program // blocks, program // blocks * group_chunk
+        _backward(
+            rows, components, components + D * padded, components + (2 * D + group) * padded,
+            grad + group * rows_padded, normaliser + group * rows_padded,
+            partial + ((group * group_splits + split) * members + m) * 2 * D * padded,
+            program % blocks * GROUP_BLOCK, start, tl.minimum(start + group_chunk, rows_count), rows_count,
+            rows_padded, padded, own, after, D, LEAVES, COUNT, OTHERS, D, UNEQUAL, GROUP_STREAM, GROUP_BLOCK,
+        )  # fmt: skip
     else:
-        at = partial + (part * 2 * D + leaves) * padded + fixed
-        tl.store(at, slopes * (2 * _LN2), mask=mine)
-        tl.store(at + D * padded, spreads, mask=mine)
+        leaf, split = program // leaf_blocks % D, program // leaf_blocks // D
+        component, start, output = components + leaf * padded, split * leaf_chunk, (GROUPS + leaf) * rows_padded
+        _backward(
+            rows + leaf * rows_padded, component, component + D * padded, component + (2 * D + GROUPS) * padded,
+            grad + output, normaliser + output,
+            partial + (((GROUPS * group_splits + split) * members + m) * 2 * D + leaf) * padded,
+            program % leaf_blocks * LEAF_BLOCK, start, tl.minimum(start + leaf_chunk, rows_count), rows_count,
+            rows_padded, padded, own, after, D, (0,), 1, 0, 1, UNEQUAL, LEAF_STREAM, LEAF_BLOCK,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["count", "parts"])
+@no_type_check
+def collect(
+    partial, of_parameters, count, padded, parts, WIDTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Add up the parts [parts, M, 2 D, j] of the components' gradients [M, j, 2 D]."""
+    column, m, members = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.full((BLOCK,), 0.0, tl.float32)
+    for first in range(0, parts, TILE):
+        part = first + tl.arange(0, TILE)[:, None]
+        at = partial + ((part * members + m) * WIDTH + column) * padded + j[None, :]
+        total += tl.sum(tl.load(at, mask=part < parts, other=0.0), 0)
+    tl.store(of_parameters + (m * count + j) * WIDTH + column, total, mask=j < count)
