@@ -34,10 +34,19 @@ SMALL_DATA = {"sprites": {"positions": 2, "orientations": 3}}
 SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 24}
 
 
+FOLDERS: list[tempfile.TemporaryDirectory] = []
+"""Folders of shared runs: removed with the process, since no single test owns them."""
+
+
+def new_folder() -> Path:
+    FOLDERS.append(tempfile.TemporaryDirectory(prefix="unbraid-contract-", ignore_cleanup_errors=True))
+    return Path(FOLDERS[-1].name)
+
+
 @functools.cache
 def trained(recipe: str) -> api.Run:
     """One small run per recipe, shared by all checks."""
-    folder = tempfile.mkdtemp(prefix="unbraid-contract-")
+    folder = new_folder()
     return api.train(recipe, data="sprites-small", root=folder, cadence=Cadence(log_steps=4), device="cpu", **SMALL_RUN)
 
 
@@ -80,7 +89,7 @@ def _check_resumes(name: str, run: api.Run) -> None:
         if self.step == 11:
             raise Interrupted("stop here")
 
-    folder = Path(tempfile.mkdtemp(prefix="unbraid-resume-"))
+    folder = new_folder()
     again = {**SMALL_RUN, "data": "sprites-small", "root": folder, "device": "cpu"}
     try:
         State.advance = stopping  # type: ignore[method-assign]

@@ -183,9 +183,15 @@ def test_decayed_rate_reaches_the_optimizer(sprites):
 
 def test_clipping_bounds_each_member_by_itself():
     gradients = [torch.tensor([[3.0, 0.0], [0.3, 0.0]]), torch.tensor([[[4.0]], [[0.4]]])]
-    clip_by_norm(gradients, 1.0)
-    norms = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+    clipped = clip_by_norm(gradients, 1.0)
+    norms = torch.stack([g.flatten(1).square().sum(1) for g in clipped]).sum(0).sqrt()
     assert norms.tolist() == pytest.approx([1.0, 0.5], abs=1e-5)
+
+
+def test_clipping_scales_a_shared_gradient_once():
+    shared = torch.tensor([[3.0, 4.0]])
+    clipped = clip_by_norm([shared, shared], 1.0)
+    assert float(torch.cat(clipped).norm()) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_fused_adam_with_channels_last_equals_the_plain_one():

@@ -58,24 +58,30 @@ class Compiled:
 class Captured:
     """A step recorded as one CUDA graph per pattern of moving players, and replayed from then on."""
 
-    def __init__(self, step: Callable[[Any], None]) -> None:
-        self.step = step
+    def __init__(self, step: Callable[[Any], None], device: torch.device) -> None:
+        self.step, self.device = step, device
         self.calls: Counter[Hashable] = Counter()
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.refused = False
 
     def __call__(self, pattern: Hashable) -> None:
         """Carry out one step."""
-        if pattern in self.graphs:
-            self.graphs[pattern].replay()
-            return
-        self.calls[pattern] += 1
-        if self.refused:
-            self.step(pattern)
-        elif self.calls[pattern] <= WARM_UP:
-            self._aside(pattern)
-        else:
-            self._record(pattern)
+        with torch.cuda.device(self.device):  # streams and recordings belong to the current device
+            if pattern in self.graphs:
+                self.graphs[pattern].replay()
+                return
+            self.calls[pattern] += 1
+            if self.refused:
+                self.step(pattern)
+            elif self.calls[pattern] <= WARM_UP:
+                self._aside(pattern)
+            else:
+                self._record(pattern)
+
+    def forget(self) -> None:
+        """Record anew: the tensors that a recording writes to have been exchanged."""
+        self.graphs.clear()
+        self.calls.clear()
 
     def _aside(self, pattern: Hashable) -> None:
         """On a stream of its own, as a recording will be."""
@@ -88,7 +94,7 @@ class Captured:
     def _record(self, pattern: Hashable) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(self.device)):
                 self.step(pattern)
         except torch.cuda.OutOfMemoryError:
             raise

@@ -166,7 +166,8 @@ class Fit:
             status = folder.read_json("status") if found is not None else {}
             if status.get("state") == "diverged":
                 self.diverged[member] = Divergence(member, status["step"], status["term"])
-            folder.cut_history(self.state.step)
+            else:  # what a resumed run is about to write again
+                folder.cut_history(self.state.step)
             folder.write_json("environment", facts)
             folder.write_json("data", data)
         self.tell("running")

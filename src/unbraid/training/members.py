@@ -4,6 +4,7 @@ Members of a group are one program (see `group.py`), so they share every shape a
 alone: the seed, the learning rate, the clipping, and the objective's weights.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -88,14 +89,20 @@ def _fitting_on_cuda(configs: Sequence[Config], dataset: FactorDataset) -> int:
 
 def _peak(configs: Sequence[Config], dataset: FactorDataset) -> int:
     """Bytes that a few steps allocate at most, beyond what is there already."""
+    gc.collect()  # a state hangs in reference cycles: the last probe's must not count here
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(dataset.device)
     torch.cuda.reset_peak_memory_stats(dataset.device)
-    state = prepare(configs, dataset, execution="plain")
-    for _ in range(PROBE_STEPS):
-        state.advance()
-    torch.cuda.synchronize(dataset.device)
-    return torch.cuda.max_memory_allocated(dataset.device) - before
+    try:
+        state = prepare(configs, dataset, execution="plain")
+        for _ in range(PROBE_STEPS):
+            state.advance()
+        torch.cuda.synchronize(dataset.device)
+        return torch.cuda.max_memory_allocated(dataset.device) - before
+    finally:
+        state = None
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _fitting_on_cpu(configs: Sequence[Config], dataset: FactorDataset) -> int:

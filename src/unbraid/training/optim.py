@@ -59,7 +59,8 @@ class PlayerOptimizer:
         own = torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
         gradients = self.world.means(own)
         if self.clip is not None:
-            self.clipping([g for g in gradients if g is not None], self.clip)
+            kept = iter(self.clipping([g for g in gradients if g is not None], self.clip))
+            gradients = [None if g is None else next(kept) for g in gradients]
         share = remaining(self.training, when)
         if isinstance(self.adam, StackedAdam):
             self.update(gradients, alive & loss.detach().isfinite(), share)
@@ -119,12 +120,14 @@ def remaining(training: Training, step: int | Tensor) -> float | Tensor:
     return 0.5 + 0.5 * (done * math.pi).cos() if isinstance(done, Tensor) else 0.5 + 0.5 * math.cos(math.pi * done)
 
 
-def clip_by_norm(gradients: list[Tensor], limit: float | Tensor) -> None:
-    """Scale each member's gradients [member, …] so that their joint norm is at most `limit`."""
+def clip_by_norm(gradients: list[Tensor], limit: float | Tensor) -> list[Tensor]:
+    """Each member's gradients [member, …], scaled so that their joint norm is at most `limit`.
+
+    Not in place: parameters that are added up share one gradient, which would be scaled twice.
+    """
     squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)  # [member]
     scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(scale.view(-1, *[1] * (gradient.ndim - 1)))
+    return [gradient * scale.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]
 
 
 def _laid_out_as(gradient: Tensor, parameter: Tensor) -> Tensor:

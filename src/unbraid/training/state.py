@@ -86,7 +86,7 @@ class State:
             self._parts = [Compiled(part) for part in self._parts]
             self._note = Compiled(self._tally)
         if self.execution == "captured":
-            self._carry_out = Captured(self._move)
+            self._carry_out = Captured(self._move, group.device)
 
     def advance(self) -> None:
         """One shared forward; then each player moves, on its own loss and its own parameters."""
@@ -182,6 +182,8 @@ class State:
         self.bad_steps = tensors["bad_steps"].to(self.group.device)
         self.step = step
         self.clock.fill_(step)
+        if isinstance(self._carry_out, Captured):
+            self._carry_out.forget()
 
     def _kept(self) -> AbstractContextManager[Any]:
         """Several players differentiate one forward: its compiled backward must not free what the next one needs."""
