@@ -143,8 +143,8 @@ class SweepFolder:
         """How far a run has come: its state, and where it ended."""
         folder = self.run(run)
         status = folder.read_json("status")
-        if status.get("state") == "finished" and not folder.model_path.exists():
-            status["state"] = "damaged"
+        if status.get("state") == "finished" and not folder.model_path.exists() and not folder.lines("scores"):
+            status["state"] = "damaged"  # with its scores, a run counts also when its weights were not kept
         return {"state": "waiting", **status}
 
     def ended(self, run: str) -> bool:
@@ -183,6 +183,18 @@ class SweepFolder:
         self.group(group).write_json("group", {**facts, "parts": names})
         for checkpoint in self.group(group).checkpoints():
             checkpoint.unlink(missing_ok=True)
+
+    def busy(self, group: str) -> bool:
+        """Whether another process trains or scores a group at this moment."""
+        try:
+            with self.group(group).locked():
+                return False
+        except RunError:
+            return True
+
+    def busy_in_words(self, group: str) -> str:
+        """What to say about a group that is busy."""
+        return f"Group {group} of {self.path} is being trained by another process; try again when that has ended."
 
     def parts_of(self, group: str) -> list[str]:
         """Groups that stand in a group's place, if it was divided."""
