@@ -327,3 +327,10 @@ def test_bf16_trains_close_to_f32(tmp_path, sprites):
     narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").lines("history")[-1]
     assert narrow["loss"] == pytest.approx(wide["loss"], rel=0.05)
     assert narrow["loss"] != wide["loss"]
+
+
+@pytest.mark.parametrize(("said", "answer"), [("captured", "needs a CUDA device, not cpu"), ("fast", "not 'fast'")])
+def test_an_execution_that_cannot_be_is_refused(sprites, monkeypatch, said, answer):
+    monkeypatch.setenv("UNBRAID_EXECUTION", said)
+    with pytest.raises(UsageError, match=answer):
+        prepare(config_of(sprites), sprites)

@@ -5,12 +5,15 @@ A captured step costs the host one launch. It needs every number that changes be
 device (the clock, the epoch's permutation, the learning rate), and no read-back; the state keeps to that.
 """
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
+
+from unbraid.errors import UsageError
 
 Execution = Literal["plain", "compiled", "captured"]
 
@@ -22,7 +25,14 @@ PROGRAMS = 512
 
 
 def default_execution(device: torch.device, ranks: int = 1) -> Execution:
-    """Captured on CUDA, plain elsewhere."""
+    """Captured on CUDA, plain elsewhere; `UNBRAID_EXECUTION` may say otherwise."""
+    wanted = os.environ.get("UNBRAID_EXECUTION", "")
+    if wanted and wanted not in get_args(Execution):
+        raise UsageError(f"UNBRAID_EXECUTION is plain, compiled or captured, not '{wanted}'.")
+    if wanted == "captured" and device.type != "cuda":
+        raise UsageError(f"UNBRAID_EXECUTION=captured needs a CUDA device, not {device.type}.")
+    if wanted:
+        return wanted  # type: ignore[return-value]
     if device.type != "cuda":
         return "plain"
     # A recording that holds messages between ranks hangs all of them when one rank fails to record and steps plainly.
