@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics import Score, evaluate, mig, mig_exact, restricted
+from unbraid.metrics import Score, evaluate, mig, mig_exact, quadrature, restricted
 from unbraid.metrics.quadrature import mutual_information
 
 from .helpers import (
@@ -167,6 +167,24 @@ def test_exact_is_the_same_on_cuda_and_takes_seconds():
     here, there = (mig_exact(means[some].to(d), stds[some].to(d), GRID[some]) for d in ("cpu", "cuda"))
     assert here.value == pytest.approx(there.value, abs=1e-6)
     assert 0.7 < on_gpu.value < 1
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_components_are_laid_down_alike_by_scattering_and_by_products(first):
+    """A GPU multiplies where a CPU scatters; the densities are the same."""
+    generator = torch.Generator().manual_seed(0)
+    mean, std = 3 * torch.randn(5000, generator=generator), 0.02 * (1 + 0.9 * torch.rand(5000, generator=generator))
+    classes = torch.stack([torch.arange(5000) % 3, 3 + torch.arange(5000) % 4], dim=1)
+    mixture = quadrature.Mixture(mean, std, torch.ones(5000, dtype=torch.float64), classes)
+    grid = quadrature.Grid.over("z", mean, std)
+    placed = quadrature.Placed.on(grid, grid.spacing, mixture)
+    inside = (classes >= first) & (classes < first + 4)
+    target = torch.where(inside, classes - first, 4)
+    made = [torch.zeros(4, grid.points, dtype=torch.float64) for _ in range(2)]
+    quadrature._add_by_scattering(made[0], placed, target)
+    quadrature._add_by_products(made[1], placed, target)
+    assert float(made[0].sum()) > 0
+    torch.testing.assert_close(made[1], made[0], rtol=1e-6, atol=1e-6 * float(made[0].max()))
 
 
 def test_the_thread_count_is_put_back():

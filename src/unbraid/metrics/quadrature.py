@@ -31,6 +31,11 @@ REACH = 7.0
 
 MOST_POINTS = 2**24
 CHUNK_VALUES = 2**17
+STRETCH = 128
+"""Points whose components are added together on a GPU."""
+
+STRETCH_ROWS = 2**16
+MOST_STRETCHES = 2**11
 DENSITY_VALUES = 2**25
 
 
@@ -132,27 +137,75 @@ def _density(grid: Grid, mixture: Mixture, first: int, last: int) -> Tensor:
     return _refine(density, REFINEMENT)
 
 
+class Placed(NamedTuple):
+    """Components on a grid: the point below each mean, the way from there to it, spacing / sigma, and height."""
+
+    cell: Tensor
+    fraction: Tensor
+    scale: Tensor
+    height: Tensor
+
+    @classmethod
+    def on(cls, grid: Grid, spacing: float, mixture: Mixture) -> "Placed":
+        """Where the components of a mixture lie on the grid of a given spacing."""
+        place = (mixture.mean.double() - grid.low) / spacing
+        scale = spacing / mixture.std.double()
+        height = mixture.weight * scale / (spacing * math.sqrt(2 * math.pi))
+        return cls(place.floor().long(), (place - place.floor()).float(), scale.float(), height.float())
+
+    def at(self, offsets: Tensor) -> Tensor:
+        """Density of each component [components, offsets] that many points away from its cell."""
+        distance = (offsets - self.fraction[:, None]) * self.scale[:, None]
+        return distance.square_().mul_(-0.5).exp_() * self.height[:, None]
+
+
 def _add(density: Tensor, grid: Grid, spacing: float, mixture: Mixture, first: int) -> None:
-    """Lay components onto the grid, in place; classes outside of the density's rows go to a row that is dropped."""
+    """Lay components onto the grid, in place; classes outside of the density's rows are left out."""
+    placed = Placed.on(grid, spacing, mixture)
+    inside = (mixture.classes >= first) & (mixture.classes < first + len(density))
+    target = torch.where(inside, mixture.classes - first, len(density))  # the row after the last one is dropped
+    by_products = density.is_cuda and density.shape[1] <= STRETCH * MOST_STRETCHES
+    (_add_by_products if by_products else _add_by_scattering)(density, placed, target)
+
+
+def _add_by_scattering(density: Tensor, placed: Placed, target: Tensor) -> None:
+    """Point by point, as many components at a time as fit a CPU's cache, or fill a GPU."""
     kept, points = density.shape
     flat = torch.zeros((kept + 1) * points, dtype=torch.float64, device=density.device)
     offsets = torch.arange(-_half_width(), _half_width() + 2, device=density.device)
-    inside = (mixture.classes >= first) & (mixture.classes < first + kept)
-    target = torch.where(inside, mixture.classes - first, kept) * points
-    place = (mixture.mean.double() - grid.low) / spacing
-    start = place.floor()
-    scale = spacing / mixture.std.double()
-    height = mixture.weight * scale / (spacing * math.sqrt(2 * math.pi))
-    columns = ((place - start), scale, height, start.long())
-    at_once = CHUNK_VALUES * (128 if density.is_cuda else 1)  # as much as fits a CPU's cache, or fills a GPU
-    rows = max(1, at_once // len(offsets))
-    for fraction, ratio, peak, cell, classes in zip(*(c.split(rows) for c in columns), target.split(rows), strict=True):
-        distance = (offsets - fraction.float()[:, None]) * ratio.float()[:, None]
-        values = (distance.square_().mul_(-0.5).exp_() * peak.float()[:, None]).double().flatten()
-        cells = cell[:, None] + offsets
+    rows = max(1, CHUNK_VALUES * (128 if density.is_cuda else 1) // len(offsets))
+    for *part, classes in zip(*(column.split(rows) for column in placed), target.split(rows), strict=True):
+        some = Placed(*part)
+        values = some.at(offsets).double().flatten()
+        cells = some.cell[:, None] + offsets
         for column in classes.unbind(-1):
-            flat.scatter_add_(0, (cells + column[:, None]).flatten(), values)
+            flat.scatter_add_(0, (cells + column[:, None] * points).flatten(), values)
     density += flat[: kept * points].view(kept, points)
+
+
+def _add_by_products(density: Tensor, placed: Placed, target: Tensor) -> None:
+    """Neighbours together: (which class) times (density at every point of a stretch) is one matrix product.
+
+    A GPU adds millions of numbers to the same few places one after the other, but multiplies matrices at full speed.
+    """
+    kept, points = density.shape
+    order = placed.cell.argsort()
+    placed, target = Placed(*(column[order] for column in placed)), target[order]
+    stretch = placed.cell // STRETCH
+    counts = torch.unique_consecutive(stretch, return_counts=True)
+    start = 0
+    for number, count in zip(*(part.tolist() for part in counts), strict=True):
+        low = max(0, number * STRETCH - _half_width())
+        high = min(points, (number + 1) * STRETCH + _half_width() + 2)
+        at = torch.arange(low, high, device=density.device)
+        for begin in range(start, start + count, STRETCH_ROWS):
+            rows = slice(begin, min(begin + STRETCH_ROWS, start + count))
+            some, classes = Placed(*(column[rows] for column in placed)), target[rows]
+            belongs = torch.zeros(len(classes), kept + 1, dtype=torch.float64, device=density.device)
+            belongs.scatter_(1, classes, 1.0)
+            values = some.at(at - some.cell[:, None]).double()  # [components, points of the stretch]
+            density[:, low:high] += belongs[:, :kept].T @ values
+        start += count
 
 
 def _refine(density: Tensor, factor: int) -> Tensor:
