@@ -76,7 +76,8 @@ clean:
 .venv/.test: pyproject.toml constraints.txt | .venv/pyvenv.cfg
 	$(call install,$(TEST_EXTRAS))
 
-.venv/.test-all: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+# after .venv/.test, not beside it: with make -j two pips would write into one environment
+.venv/.test-all: pyproject.toml constraints.txt | .venv/pyvenv.cfg .venv/.test
 	$(call install,$(TEST_ALL_EXTRAS))
 
 .venv/.docs: pyproject.toml constraints.txt | .venv/pyvenv.cfg

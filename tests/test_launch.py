@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,6 +55,56 @@ def test_a_worker_with_a_disk_of_its_own_hands_files_back(made, tmp_path, monkey
     assert [row["status"] for row in arrived.table] == ["finished"] * 4
     for run, tensors in weights(arrived).items():
         assert all(torch.equal(tensor, weights(made)[run][name]) for name, tensor in tensors.items())
+
+
+def test_a_worker_forgets_what_was_asked_for_before_but_not_how_far_it_came(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path))
+    seen = {}
+
+    def look(folder, group, device):
+        seen.update({name: (Path(folder) / name).read_text() for name in files})
+        return []
+
+    files = ("sweep.yaml", "groups/a/group.json", "runs/x/status.json")
+    job = launch.Job("/elsewhere", "a", "cpu", files)
+    for word in ("old", "new"):
+        with monkeypatch.context() as patch:
+            patch.setattr(launch.shutil, "rmtree", lambda *given, **options: None)
+            launch._on_ray_worker(look, job, {name: word.encode() for name in files}, "no such file")
+    assert list(seen.values()) == ["new", "new", "old"]
+
+
+def fail(folder, group, device):
+    raise RunError("the disk is full") if group == "known" else ValueError("a bug\nin line 3")
+
+
+def test_a_slurm_job_returns_its_error(tmp_path):
+    known = launch.Requeued(fail)(launch.Job(str(tmp_path), "known"))
+    assert known.error == "the disk is full"
+    other = launch.Requeued(fail)(launch.Job(str(tmp_path), "other"))
+    assert other.error == f"ValueError: in line 3 (see {tmp_path / 'groups/other/error.txt'})"
+    assert "in fail" in (tmp_path / "groups/other/error.txt").read_text()
+
+
+def test_a_slurm_job_that_was_killed_gives_its_last_words_and_its_log():
+    handle = SimpleNamespace(job_id="7_1", state="TIMEOUT", paths=SimpleNamespace(stderr="7_1.err"))
+    trace = "Traceback:\n  File x\nValueError: a bug"
+    ruler = "----------------------"
+    failed = RuntimeError(f"Job failed with trace:\n{ruler}\n{trace}\n{ruler}\nor at paths:\n  - 7.err\n  - 7.out")
+    assert launch._slurm_failure(failed, handle) == "Slurm job 7_1: ValueError: a bug (log: 7_1.err)"
+    lost = RuntimeError("Job 7_1 with path x\nhas not produced any output (state: TIMEOUT)")
+    told = "Slurm job 7_1: has not produced any output (state: TIMEOUT) (log: 7_1.err)"
+    assert launch._slurm_failure(lost, handle) == told
+
+
+@pytest.mark.slow
+def test_a_failing_slurm_job_is_told_in_words(tmp_path):
+    pytest.importorskip("submitit")
+    jobs = [launch.Job(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
+    outcomes = launch.launch(fail, jobs, "slurm", {"cluster": "local", "timeout_min": 5})
+    errors = {outcome.job.group: outcome.error for outcome in outcomes}
+    assert errors["known"] == "the disk is full"
+    assert errors["unknown"].startswith("ValueError: in line 3")
 
 
 @pytest.mark.slow
@@ -153,9 +204,6 @@ def test_ray_starts_here_where_there_is_no_cluster(made, tmp_path):
 
 @pytest.mark.slow
 def test_a_failing_ray_task_is_told_in_words(two_workers, tmp_path):
-    def fail(folder, group, device):
-        raise RunError("the disk is full") if group == "known" else ValueError("a bug\nin line 3")
-
     jobs = [launch.Job(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
     errors = {outcome.job.group: outcome.error for outcome in launch.launch(fail, jobs, "ray")}
-    assert errors == {"known": "the disk is full", "unknown": "in line 3"}
+    assert errors == {"known": "the disk is full", "unknown": "ValueError: in line 3"}

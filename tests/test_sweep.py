@@ -19,7 +19,7 @@ from tests.cli.test_cli import unbraid
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics import Evaluation
 from unbraid.store import load_tensors
-from unbraid.sweeps import leading, working
+from unbraid.sweeps import leading, scoring, working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.training import Cadence, Interrupted, members
 from unbraid.training.state import State
@@ -214,8 +214,8 @@ def test_codes_that_do_not_fit_are_made_in_smaller_parts(monkeypatch):
             raise torch.cuda.OutOfMemoryError("too much")
         sizes.append(len(evaluations))
 
-    monkeypatch.setattr(working, "encode_together", at_most_two)
-    working._encode([Evaluation.__new__(Evaluation) for _ in range(7)])
+    monkeypatch.setattr(scoring, "encode_together", at_most_two)
+    scoring._encode([Evaluation.__new__(Evaluation) for _ in range(7)])
     assert sizes == [2, 2, 2], "the seventh encodes itself when it is needed"
 
 
@@ -263,6 +263,16 @@ def test_a_setting_may_be_one_recipes_alone(tmp_path):
         sweep(tmp_path, ["beta-vae", "beta-tcvae"], name="two", **{"beta-tcvae.estimatr": "mws"})
 
 
+def test_what_is_said_for_one_recipe_takes_the_place_of_what_is_said_for_all(tmp_path):
+    swept = sweep(tmp_path, ["beta-vae", "beta-tcvae"], beta=[1, 4], seed=0, **{"beta-tcvae.beta": 2})
+    assert [(row["recipe"], row["beta"]) for row in swept.table] == [
+        ("beta-vae", 1),
+        ("beta-vae", 4),
+        ("beta-tcvae", 2),
+    ]
+    assert [run.config.objective.settings["beta"] for run in swept.runs] == [1, 4, 2]
+
+
 def test_recipes_are_an_axis(tmp_path):
     swept = sweep(tmp_path, ["beta-vae", "beta-tcvae"], beta=[1, 4], seed=0)
     assert [(row["recipe"], row["beta"]) for row in swept.table] == [
@@ -278,6 +288,7 @@ def test_recipes_are_an_axis(tmp_path):
         ({"beta": [1, 1]}, "The axis 'beta' has a value twice"),
         ({"beta": [1, 1.0]}, "Two members are the same run"),
         ({"members": 0}, "at least 1 member"),
+        ({"slurm": {"partition": "gpu"}}, r"Slurm's options \(partition\) go with --on slurm"),
         ({"seed": range(6000)}, "12,000 members, more than 10,000; add --many"),
         ({"encoder": torch.nn.Linear(2, 2)}, "registered networks"),
         ({"on": "moon"}, "Unknown place 'moon'"),
@@ -317,6 +328,10 @@ def test_page_without_the_extra_is_a_note(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     swept = sweep(tmp_path, beta=4, seed=0)
     assert "report.html is left out: A report needs matplotlib: pip install 'unbraid[report]'." in swept.notes
+    command = ["sweep", "beta-tcvae", *WORDS, "beta=4", "seed=0", "--metric", "elbo", "--device", "cpu"]
+    printed = unbraid(*command, cwd=tmp_path)
+    assert "Table: runs/" in printed
+    assert "Report:" not in printed
 
 
 # the command
@@ -344,6 +359,8 @@ def test_command_plans_trains_and_tells(tmp_path):
         (["beta-vae,beta-tcva"], "Unknown objective 'beta-tcva'. Did you mean 'beta-tcvae'?"),
         (["beta-vae", "name=x"], "'name' is no setting of a sweep; write --name."),
         (["beta-vae", "cadence=1"], "'cadence' is no setting of a sweep."),
+        (["3", *WORDS], "Unknown objective '3'"),
+        (["beta-vae", "--slurm", "partition=gpu"], "go with --on slurm"),
         (["beta-vae", *WORDS, "seed=0:20000"], "20,000 members, more than 10,000; add --many"),
         (["beta-vae", "--on", "rey"], "Unknown place 'rey'. Did you mean 'ray'?"),
         (["beta-vae", *WORDS, "beta=1,two"], "beta must be a number, not 'two'"),

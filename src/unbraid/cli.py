@@ -114,7 +114,7 @@ def train(
     from unbraid.training import Cadence
 
     given = parse_overrides(settings or [])
-    _refuse_options(given, ("device", "root", "name", "resume"), "a run")
+    _refuse_options(given, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
     if fresh and name is None:
         raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
     if name is not None and _leads():
@@ -163,21 +163,19 @@ def sweep(
     from unbraid.report.tables import median_rows
     from unbraid.sweeps import sweep as run_sweep
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("A sweep spreads its runs itself (--on ray, --on slurm); start it without torchrun.")
     given: dict[str, Any] = {**parse_axes(settings or [])}
-    _refuse_options(given, ("device", "root", "name", "on", "members", "metric", "slurm", "many"), "a sweep")
-    for key in given.keys() & {"recipe", "metrics", "cadence"}:
-        raise UsageError(f"'{key}' is no setting of a sweep.")
+    options = ("device", "root", "name", "on", "members", "metric", "slurm", "many")
+    _refuse_options(given, "a sweep", options, others=("recipe", "metrics", "cadence"))
     how: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
     how |= {"metrics": metric or (), "slurm": parse_overrides(slurm or []), "data": given.pop("data", ["sprites"])}
-    made = run_sweep(parse_axes([f"recipe={recipe}"])["recipe"], **how | given)
+    made = run_sweep([part.strip() for part in recipe.split(",")], **how | given)
     _print_notes(made.notes)
     if as_json:
         _print_json(made.as_record())
     else:
         _print_rows(median_rows(made.members), False)
-        typer.echo(f"Table: {made.path / 'table.csv'}\nReport: {made.path / 'report.html'}")
+        files = [f"{key.capitalize()}: {file}" for key, file in made.files.items() if key in ("table", "report")]
+        typer.echo("\n".join(files))
 
 
 @app.command(epilog="Example:  unbraid evaluate runs/demo --metric mig --metric tc/exact factors=[posX,posY]")
@@ -276,10 +274,11 @@ def data_check(
         raise typer.Exit(1)
 
 
-def _refuse_options(given: Iterable[str], options: Iterable[str], of: str) -> None:
-    for key in options:
-        if key in given:
-            raise UsageError(f"'{key}' is no setting of {of}; write --{key}.")
+def _refuse_options(given: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Refuse settings that are options of the command, or `others` that only Python's functions have."""
+    for key in given:
+        if key in options or key in others:
+            raise UsageError(f"'{key}' is no setting of {of}{f'; write --{key}' if key in options else ''}.")
 
 
 def _clear(folder: Path, fresh: bool) -> None:

@@ -135,6 +135,8 @@ def test_data_listing_and_check():
         ([*VAE, "batch=99999"], "batch=99999 is more than the 1536 images"),
         ([*VAE, "--name", "../evil"], "A run's name is the name of one folder, not '../evil'"),
         ([*VAE, "device=cpu"], "'device' is no setting of a run; write --device."),
+        ([*VAE, "cadence=3"], "'cadence' is no setting of a run."),
+        ([*VAE, "recipe=3"], "'recipe' is no setting of a run."),
         ([*VAE, "seed=99999999999999999999"], "seed must be a whole number from 0 to 2^62"),
         ([*VAE, "likelihood=gaussian", "likelihood.scale=0"], "scale must be above 0"),
         ([*VAE, "--checkpoint-steps", "0"], "checkpoint_steps must be at least 1, not 0."),

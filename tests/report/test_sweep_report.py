@@ -7,7 +7,7 @@ import pytest
 
 from unbraid.metrics import Score
 from unbraid.report import tables
-from unbraid.report.sweep import render
+from unbraid.report.sweep import mig_of_all, render
 
 
 def member(recipe, beta, seed, mig, tc, state="finished"):
@@ -93,3 +93,43 @@ def test_page_has_every_figure_and_run():
 def test_page_of_few_or_no_scores():
     assert "Nothing has been scored" in render("one", "", [member("p", 1, 0, 0.0, 0.0, "waiting")])
     assert "too few different runs" in render("one", "", [member("p", 1, 0, 0.5, 1.0)])
+
+
+def less(member, score):
+    return member._replace(scores={name: made for name, made in member.scores.items() if name != score})
+
+
+def with_histograms(members):
+    made = Score("mig", "histogram-mean", 0.5, 10)
+    return [each._replace(scores={**each.scores, made.name: made}) for each in members]
+
+
+def test_figures_show_the_mig_that_every_finished_run_has():
+    complete = with_histograms(MEMBERS)
+    assert mig_of_all(complete) == "mig/exact"
+    assert mig_of_all([*complete[1:], less(complete[0], "mig/exact")]) == "mig/histogram-mean"
+    assert mig_of_all([*complete, BROKEN[-1]]) == "mig/exact", "a diverged run has no score, and needs none"
+    assert mig_of_all([less(each, "mig/exact") for each in MEMBERS]) is None
+    assert "histogram-mean at each setting" in render("one", "", [less(complete[0], "mig/exact"), *complete[1:]])
+
+
+def test_runs_without_a_score_are_counted_wherever_they_are_missing():
+    page = " ".join(render("one", "", [less(BROKEN[0], "mig/exact"), *BROKEN[1:]]).split())
+    assert page.count("1 of 16 finished runs is left out of this figure") == 2
+    assert page.count("3 of 4 runs</span>") == 1
+    assert "left out" not in render("one", "", BROKEN)
+    rows = tables.median_rows([less(BROKEN[0], "mig/exact"), *BROKEN[1:]])
+    assert [row["mig/exact"].endswith(" (3 of 4)") for row in rows] == [False, True, False, False]
+    assert [row["runs"] for row in rows] == ["4", "4", "4 of 5", "4"]
+
+
+def test_a_setting_that_diverged_as_a_whole_has_rows_in_the_summary():
+    others = [member("q", 9, 0, 0.0, 0.0, "diverged"), member("q", 7, 0, 0.0, 0.0, "waiting")]
+    rows = tables.summary_rows([*MEMBERS, *others])
+    lost = [row for row in rows if row["beta"] == 9]
+    assert [(row["score"], row["count"], row["diverged"], row["mean"]) for row in lost] == [
+        (name, 0, 1, None) for name in ("mig/exact", "tc/exact", "elbo/closed-form")]  # fmt: skip
+    assert not [row for row in rows if row["beta"] == 7]
+    assert all(row.keys() == rows[0].keys() for row in rows)
+    (alone,) = tables.summary_rows([member("q", 9, 0, 0.0, 0.0, "diverged")])
+    assert (alone["score"], alone["count"], alone["diverged"]) == (None, 0, 1)

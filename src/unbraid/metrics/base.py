@@ -136,6 +136,12 @@ class Evaluation:
             self._made[key] = make()
         return self._made[key]
 
+    def forget(self) -> None:
+        """Give up everything computed so far, for its memory; it is made again when somebody asks for it."""
+        self._made.clear()
+        for name in [name for name, kind in vars(type(self)).items() if isinstance(kind, cached_property)]:
+            self.__dict__.pop(name, None)
+
     def choose(self, count: int) -> Tensor:
         """Positions of `count` different rows in random order (all rows if there are fewer)."""
         seeds = noise.seed_tensor(self.seed, device=self.dataset.device)

@@ -12,13 +12,15 @@ from unbraid.report.sweep_figures import boxes, boxes_width, path_key, scatter, 
 from unbraid.report.tables import (
     Member,
     correlation,
-    is_number,
+    finished,
+    has,
     mean_interval,
     score_names,
     settings_of,
     text,
     values_of,
     varying,
+    with_all,
 )
 
 BOUND, CORRELATION = "elbo/closed-form", "tc/exact"
@@ -40,8 +42,8 @@ def write_sweep_report(folder: Path, statement: str, members: Sequence[Member]) 
 def render(name: str, statement: str, members: Sequence[Member]) -> str:
     """The page as text."""
     scores = main_scores(members)
-    mig = next((score for score in MIGS if score in scores), None)
-    there = [score for score in (BOUND, CORRELATION) if score in scores and mig]
+    mig = mig_of_all(members)
+    bound, correlated = (_figure_members(members, score, mig) for score in (BOUND, CORRELATION))
     states = [member.state for member in members]
     return template("sweep.html.j2").render(
         name=name,
@@ -55,9 +57,11 @@ def render(name: str, statement: str, members: Sequence[Member]) -> str:
         charts=_charts(members, scores),
         mig=mig,
         path=path_key(members),
-        trade_off=trade_off(members, BOUND, mig, "trade-off") if mig and BOUND in there else None,
-        scatter=scatter(members, CORRELATION, mig, "tc-mig") if mig and CORRELATION in there else None,
-        correlations=_correlations(members, CORRELATION, mig) if mig and CORRELATION in there else [],
+        trade_off=trade_off(bound, BOUND, mig, "trade-off") if mig and bound else None,
+        scatter=scatter(correlated, CORRELATION, mig, "tc-mig") if mig and correlated else None,
+        correlations=_correlations(correlated, CORRELATION, mig) if mig and correlated else [],
+        left_out={"trade_off": _without_scores(bound), "scatter": _without_scores(correlated)},
+        finished=len(finished(members)),
         statement=statement,
         text=text,
     )
@@ -69,6 +73,23 @@ def main_scores(members: Sequence[Member]) -> list[str]:
     return [*(n for n in HEADLINES if n in names), *(n for n in names if n not in HEADLINES)][:MOST_SCORES]
 
 
+def mig_of_all(members: Sequence[Member]) -> str | None:
+    """The first protocol of MIG that every finished member has, as one figure shows one; else the most frequent."""
+    counts = {score: sum(has(member, score) for member in members) for score in MIGS}
+    best = max(MIGS, key=counts.__getitem__)  # of several, the first
+    return best if counts[best] else None
+
+
+def _figure_members(members: Sequence[Member], across: str, mig: str | None) -> list[Member]:
+    """Members for a figure of two scores, or none where no member has both."""
+    paired = with_all(members, across, mig) if mig else []
+    return paired if any(member.scores for member in paired) else []
+
+
+def _without_scores(members: Sequence[Member]) -> int:
+    return sum(not member.scores for member in finished(members))
+
+
 def _setting_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for setting in settings_of(members):
@@ -77,9 +98,9 @@ def _setting_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict
             values = setting.values(score)
             interval = mean_interval(values) if values else None
             middle = {"median": float(np.median(values)), "mean": float(np.mean(values))} if values else {}
-            cells.append({**middle, "interval": interval})
-        finished = sum(member.state == "finished" for member in setting.members)
-        rows.append({"settings": setting.settings, "finished": finished, "all": len(setting.members), "cells": cells})
+            cells.append({**middle, "interval": interval, "count": len(values)})
+        facts = {"settings": setting.settings, "finished": setting.finished, "all": len(setting.members)}
+        rows.append({**facts, "cells": cells})
     return rows
 
 
@@ -101,9 +122,8 @@ def _correlations(members: Sequence[Member], across: str, up: str) -> list[dict[
     """Pearson's correlation of two scores over the runs of each recipe."""
     rows = []
     for recipe in values_of(members, "recipe"):
-        own = [m for m in members if m.settings.get("recipe") == recipe and across in m.scores and up in m.scores]
+        own = [m for m in members if m.settings.get("recipe") == recipe and has(m, across) and has(m, up)]
         pairs = [(m.scores[across].value, m.scores[up].value) for m in own]
-        pairs = [pair for pair in pairs if all(map(is_number, pair))]
         found = correlation(*zip(*pairs, strict=True)) if pairs else None
         rows.append({"recipe": recipe, "runs": len(pairs), "found": found})
     return rows

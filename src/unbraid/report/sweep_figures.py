@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.report.figures import INK, PALETTE, drawing, svg
-from unbraid.report.tables import Member, Setting, is_number, mean_interval, settings_of, text, values_of, varying
+from unbraid.report.tables import Member, Setting, has, is_number, mean_interval, settings_of, text, values_of, varying
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BOX_WIDTH = 0.7
@@ -75,7 +75,7 @@ def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> An
 
 def _values(members: Sequence[Member], score: str, where: dict[str, Any]) -> list[float]:
     chosen = [m for m in members if all(text(m.settings.get(key)) == value for key, value in where.items())]
-    return [m.scores[score].value for m in chosen if score in m.scores and is_number(m.scores[score].value)]
+    return [m.scores[score].value for m in chosen if has(m, score)]
 
 
 def _box(axes: Any, place: float, width: float, values: list[float], color: str) -> None:
@@ -142,7 +142,7 @@ def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> 
     axes = figure.subplots()
     colors, path = recipe_colors(members), path_key(members)
     for recipe, color in colors.items():
-        own = [m for m in members if m.settings.get("recipe") == recipe and across in m.scores and up in m.scores]
+        own = [m for m in members if m.settings.get("recipe") == recipe and has(m, across) and has(m, up)]
         points = [(m.scores[across].value, m.scores[up].value) for m in own]
         if points:
             axes.scatter(*zip(*points, strict=True), s=9, color=color, alpha=0.4, linewidths=0)

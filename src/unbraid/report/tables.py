@@ -34,9 +34,29 @@ class Setting(NamedTuple):
     settings: dict[str, Any]
     members: list[Member]
 
+    @property
+    def finished(self) -> int:
+        """Members that finished: as many values as a score should have."""
+        return len(finished(self.members))
+
     def values(self, score: str) -> list[float]:
-        """A score's finite values, one per member that has it."""
-        return [m.scores[score].value for m in self.members if score in m.scores and is_number(m.scores[score].value)]
+        """A score's finite values, one per finished member that has it."""
+        return [member.scores[score].value for member in self.members if has(member, score)]
+
+
+def finished(members: Sequence[Member]) -> list[Member]:
+    """Members that reached their last step."""
+    return [member for member in members if member.state == "finished"]
+
+
+def has(member: Member, score: str) -> bool:
+    """Whether a member finished and has a finite value of a score."""
+    return member.state == "finished" and score in member.scores and is_number(member.scores[score].value)
+
+
+def with_all(members: Sequence[Member], *scores: str) -> list[Member]:
+    """The same members; those that lack one of these scores have none, so that no figure mixes different runs."""
+    return [m if all(has(m, score) for score in scores) else m._replace(scores={}) for m in members]
 
 
 def varying(members: Sequence[Member]) -> list[str]:
@@ -85,33 +105,47 @@ def member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
 
 
 def summary_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """Rows of summary.csv: one per setting and score, over seeds; the interval is of the mean, by the bootstrap."""
+    """Rows of summary.csv: one per setting and score, over seeds; the interval is of the mean, by the bootstrap.
+
+    A setting all of whose members diverged has rows, too, of count 0; one that nobody has scored yet has none.
+    """
     rows = []
     for setting in settings_of(members):
+        own = {key: text(value) for key, value in setting.settings.items()}
         diverged = sum(member.state == "diverged" for member in setting.members)
-        for name in score_names(members):
-            values = setting.values(name)
-            if values:
-                low, high = mean_interval(values) or (None, None)
-                middle = {"median": float(np.median(values)), "mean": float(np.mean(values)), "low": low, "high": high}
-                facts = {"score": name, "count": len(values), "diverged": diverged, **middle}
-                own = {key: text(value) for key, value in setting.settings.items()}
-                rows.append({**own, **facts, "min": min(values), "max": max(values)})
+        for name in score_names(members) or [None]:
+            values = setting.values(name) if name else []
+            if values or diverged == len(setting.members):
+                facts = {"score": name, "count": len(values), "diverged": diverged}
+                rows.append({**own, **facts, **_distribution(values)})
     return rows
+
+
+def _distribution(values: Sequence[float]) -> dict[str, float | None]:
+    """Middle, interval and extremes; all of them empty without a value."""
+    if not values:
+        return dict.fromkeys(("median", "mean", "low", "high", "min", "max"))
+    low, high = mean_interval(values) or (None, None)
+    middle = {"median": float(np.median(values)), "mean": float(np.mean(values))}
+    return {**middle, "low": low, "high": high, "min": min(values), "max": max(values)}
 
 
 def median_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """One row per setting for a terminal: how many runs finished, and the median of each score."""
+    """One row per setting for a terminal: how many runs finished, and the median of each score over those with it."""
     rows = []
     for setting in settings_of(members):
-        finished = sum(member.state == "finished" for member in setting.members)
         row = {key: text(value) for key, value in setting.settings.items()}
-        row["runs"] = f"{finished}" if finished == len(setting.members) else f"{finished} of {len(setting.members)}"
+        row["runs"] = _of(setting.finished, len(setting.members))
         for name in score_names(members):
             values = setting.values(name)
-            row[name] = f"{np.median(values):.4g}" if values else ""
+            several = "" if len(values) == setting.finished else f" ({_of(len(values), setting.finished)})"
+            row[name] = f"{np.median(values):.4g}{several}" if values else ""
         rows.append(row)
     return rows
+
+
+def _of(some: int, of_all: int) -> str:
+    return f"{some}" if some == of_all else f"{some} of {of_all}"
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:

@@ -5,6 +5,7 @@
 
 from unbraid.sweeps.leading import sweep
 from unbraid.sweeps.results import Sweep
-from unbraid.sweeps.working import evaluations, work
+from unbraid.sweeps.scoring import evaluations
+from unbraid.sweeps.working import work
 
 __all__ = ["Sweep", "evaluations", "sweep", "work"]

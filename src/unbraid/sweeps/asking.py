@@ -68,16 +68,20 @@ def configured(
 
 def _by_recipe(statement: Statement) -> dict[str, dict[str, Sequence[Any]]]:
     """The values that concern each recipe: a setting `beta-tcvae.estimator` is beta-tcvae's alone."""
-    recipes = statement.values["recipe"]
-    others = {recipe: tuple(f"{other}." for other in recipes if other != recipe) for recipe in recipes}
-    return {
-        recipe: {**{k: v for k, v in statement.values.items() if not k.startswith(others[recipe])}, "recipe": [recipe]}
-        for recipe in recipes
-    }
+    return {recipe: _own_values(recipe, statement.values) for recipe in statement.values["recipe"]}
+
+
+def _own_values(recipe: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """The values for one recipe: what is said for it alone takes the place of what is said for all."""
+    others = tuple(f"{other}." for other in values["recipe"] if other != recipe)
+    own = {key: several for key, several in values.items() if not key.startswith(others)}
+    for key in own.keys() - {"recipe", "data"}:
+        if f"{recipe}.{key}" in own:
+            own[key] = own.pop(f"{recipe}.{key}")
+    return {**own, "recipe": [recipe]}
 
 
 def _settings(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as `configure` takes them; what is said for one recipe alone comes last, and counts."""
+    """Settings as `configure` takes them: without the recipe's name before what is said for it alone."""
     own = {key: value for key, value in values.items() if key not in ("recipe", "data")}
-    special = under(f"{recipe}.", own)
-    return {**{key: value for key, value in own.items() if not key.startswith(f"{recipe}.")}, **special}
+    return {**{k: v for k, v in own.items() if not k.startswith(f"{recipe}.")}, **under(f"{recipe}.", own)}

@@ -17,13 +17,16 @@ from unbraid.progress import Progress, progress
 from unbraid.sweeps.asking import configured, values_of_settings
 from unbraid.sweeps.folder import Statement, SweepFolder
 from unbraid.sweeps.results import Sweep
+from unbraid.sweeps.scoring import missing_scores
 from unbraid.sweeps.sources import Sources
-from unbraid.sweeps.telling import plan_in_words, say
-from unbraid.sweeps.working import missing_scores, work
+from unbraid.sweeps.telling import left_out_in_words, plan_in_words, say
+from unbraid.sweeps.working import work
 from unbraid.training import Cadence, Interrupted, choose_device
+from unbraid.training.interrupt import stoppable, terminable
 from unbraid.training.launch import Job, Outcome, check_place, connected, launch, parallelism
 from unbraid.training.loop import prepare
-from unbraid.training.members import at_most, fitting, plan
+from unbraid.training.members import MOST, at_most, fitting, plan
+from unbraid.training.world import launched
 
 DEFAULT_METRICS = ("mig", "elbo", "reconstruction", "kl", "mi/exact", "tc/exact")
 
@@ -53,9 +56,7 @@ def sweep(
     `on` is `local`, `ray`, `ray://HOST:PORT` or `slurm` (whose options `slurm` holds). The sweep lives in
     `root / name`; calling it again continues it, and longer axes extend it.
     """
-    check_place(on)
-    if members is not None and members < 1:
-        raise UsageError(f"A group has at least 1 member, not {members}.")
+    _refuse_wrong_call(on, members, slurm)
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
     statement = Statement(values_of_settings(recipe, data, settings, sources), expand(metrics or DEFAULT_METRICS))
     configs, asked = configured(statement, sources, many)
@@ -69,13 +70,31 @@ def sweep(
         folder.add(statement, asked)
         for config in configs.values():
             folder.create_run(config)
-        groups = _groups(folder, configs, sources, on, members, cadence)
-        say(plan_in_words(folder, groups, configs, device if on != "local" else str(sources.device), on))
+        made = Sweep(folder.path)
+        if members is not None and members > MOST:
+            made.notes.append(f"A group has at most {MOST} members, not {members}.")
+        busy = [group for group in folder.groups() if folder.busy(group)]
+        elsewhere = {run for group in busy for run in folder.runs_of(group)}
+        own = {run: config for run, config in configs.items() if run not in elsewhere}
+        groups = _groups(folder, own, sources, on, members and min(members, MOST), cadence, busy)
+        if own:
+            say(plan_in_words(folder, groups, own, device if on != "local" else str(sources.device), on))
         where = str(folder.path.resolve())  # workers have working directories of their own
         jobs = [Job(where, group, device, tuple(folder.needs(group))) for group in groups]
-        made = Sweep(folder.path)
         _lead(made, jobs, on, slurm, sources)
+        if busy:
+            raise RunError(folder.busy_in_words(busy[0]))
     return made
+
+
+def _refuse_wrong_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -> None:
+    if launched().size > 1:
+        raise UsageError("A sweep spreads its runs itself (--on ray, --on slurm); start it without torchrun.")
+    check_place(on)
+    if slurm and on != "slurm":
+        raise UsageError(f"Slurm's options ({', '.join(slurm)}) go with --on slurm, not with --on {on}.")
+    if members is not None and members < 1:
+        raise UsageError(f"A group has at least 1 member, not {members}.")
 
 
 def _groups(
@@ -85,10 +104,14 @@ def _groups(
     on: str,
     members: int | None,
     cadence: Cadence | None,
+    busy: Sequence[str],
 ) -> list[str]:
-    """What is to be done: groups that were begun, as they were begun, then the rest."""
-    begun = [group for group in folder.groups() if folder.group(group).checkpoints()]
-    for group in set(folder.groups()) - set(begun):
+    """What is to be done: groups that were begun, as they were begun, then the rest; `busy` ones are another's."""
+    for group in busy:  # left by a leader that died: its jobs on a cluster go on without it
+        say(folder.busy_in_words(group))
+    free = [group for group in folder.groups() if group not in busy]
+    begun = [group for group in free if folder.group(group).checkpoints()]
+    for group in set(free) - set(begun):
         folder.remove_group(group)
     taken = {run for group in begun for run in folder.runs_of(group)}
     metrics = folder.statement.metrics
@@ -109,17 +132,20 @@ def _groups(
 def _lead(made: Sweep, jobs: list[Job], on: str, slurm: Mapping[str, Any] | None, sources: Sources) -> None:
     """Have the jobs done and write the tables after each of them."""
     errors: list[str] = []
-    doing = functools.partial(work, sources=sources) if on == "local" else work
-    try:
-        with closing(launch(doing, jobs, on, slurm)) as outcomes, _groups_bar(len(jobs), on) as bar:
-            for number, outcome in enumerate(outcomes, start=1):
-                _ended(made, outcome, errors)
-                bar.advance()
-                say(f"{number} of {len(jobs)} groups done")
-    except (Interrupted, KeyboardInterrupt) as stopped:
-        raise Interrupted(f"Stopped; the same command continues ({made.path}).") from stopped
-    finally:
-        made.write_tables()
+    known = made.left_out()
+    with stoppable() if on == "local" else terminable() as stop:
+        doing = functools.partial(work, sources=sources, stop=stop) if on == "local" else work
+        try:
+            with closing(launch(doing, jobs, on, slurm)) as outcomes, _groups_bar(len(jobs), on) as bar:
+                for number, outcome in enumerate(outcomes, start=1):
+                    _ended(made, outcome, errors)
+                    bar.advance()
+                    say(f"{number} of {len(jobs)} groups done")
+        except (Interrupted, KeyboardInterrupt) as stopped:
+            raise Interrupted(f"Stopped; the same command continues ({made.path}).") from stopped
+        finally:
+            made.write_tables()
+    made.notes += left_out_in_words(known, made.left_out())
     diverged = sum(member.state == "diverged" for member in made.members)
     if diverged:
         made.notes.append(f"{diverged} of {len(made)} members diverged; they are not trained again (see table.csv).")

@@ -10,6 +10,7 @@ from unbraid.report.sweep import write_sweep_report
 from unbraid.report.tables import Member, member_rows, summary_rows, write_csv, write_parquet
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
+from unbraid.sweeps.scoring import left_out
 
 FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.csv", "report": "report.html"}
 
@@ -48,6 +49,11 @@ class Sweep:
         return summary_rows(self.members)
 
     @property
+    def files(self) -> dict[str, str]:
+        """Tables and page, those that are there."""
+        return {key: str(self.path / name) for key, name in FILES.items() if (self.path / name).exists()}
+
+    @property
     def runs(self) -> list[Run]:
         """The finished runs."""
         finished = [member.run for member in self.members if member.state == "finished"]
@@ -65,8 +71,12 @@ class Sweep:
         """Counts and places, for programs."""
         states = [member.state for member in self.members]
         counts = {"members": len(states), **{state: states.count(state) for state in ("finished", "diverged")}}
-        files = {key: str(self.path / name) for key, name in FILES.items() if (self.path / name).exists()}
-        return {"sweep": str(self.path), **counts, **files, "notes": self.notes}
+        return {"sweep": str(self.path), **counts, **self.files, "notes": self.notes}
+
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """Metrics that a finished run does not allow, and why, by run."""
+        runs = {run: self.folder.run(run) for run in self.folder.members}
+        return {run: left_out(folder) for run, folder in runs.items() if folder.finished}
 
     def report(self) -> Path:
         """Write report.html."""

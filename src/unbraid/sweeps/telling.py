@@ -14,13 +14,28 @@ def plan_in_words(
     """`120 members in 2 groups of 60, 18,000 steps each, on cuda`."""
     sizes = [len(folder.runs_of(group)) for group in groups]
     if not sizes:
-        return f"All {len(configs):,} members are there already."
-    count = "1 group" if len(sizes) == 1 else f"{len(sizes):,} groups"
+        return f"{counted(len(configs), 'member')} {'is' if len(configs) == 1 else 'are'} there already."
     lengths = [config.training.steps for config in configs.values()]
     where = f"on {device}" if on == "local" else f"through {on}"
     done = len(configs) - sum(sizes)
-    reused = f" ({done:,} more are there already)" if done > 0 else ""
-    return f"{sum(sizes):,} members in {count} of {_span(sizes)}, {_span(lengths)} steps each, {where}{reused}"
+    reused = f" ({done:,} more {'is' if done == 1 else 'are'} there already)" if done > 0 else ""
+    parts = f"{counted(sum(sizes), 'member')} in {counted(len(sizes), 'group')} of {_span(sizes)}"
+    return f"{parts}, {_span(lengths)} steps each, {where}{reused}"
+
+
+def left_out_in_words(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """One note per metric that has been left out since: for how many members, and why for the first of them."""
+    reasons: dict[str, list[str]] = {}
+    for run, metrics in now.items():
+        for metric in metrics.keys() - before.get(run, {}).keys():
+            reasons.setdefault(metric, []).append(metrics[metric])
+    of = counted(len(now), "member")
+    return [f"{metric} is left out for {len(told)} of {of}: {told[0]}" for metric, told in sorted(reasons.items())]
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 member`, `1,200 members`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C and a scheduler's SIGTERM end a run after the current step, with a checkpoint; a second one at once."""
+"""Ctrl-C and a scheduler's SIGTERM end a run after the current step or score; a second one at once."""
 
 import signal
 import threading
@@ -36,3 +36,20 @@ def stoppable(insistent: bool = True) -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Inside, SIGTERM is what Ctrl-C is: whoever only waits for others can cancel them and tidy up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

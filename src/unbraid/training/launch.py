@@ -5,12 +5,14 @@ the few files it needs and hands the finished ones back. A job that dies is done
 """
 
 import hashlib
+import re
 import shutil
 import tempfile
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple
 from unbraid import atomic
 from unbraid.errors import RunError, UnbraidError, UsageError, unknown
 from unbraid.training.loop import Interrupted
+from unbraid.training.memory import free_memory
 
 PLACES = ("local", "ray", "ray://HOST:PORT", "slurm")
 RETRIES = 5
@@ -45,6 +48,11 @@ class Job:
     device: str = "auto"
     needs: tuple[str, ...] = ()
     """Files, relative to the folder, for a worker that does not see it."""
+
+    @property
+    def error_path(self) -> Path:
+        """Where the traceback of an error is kept that nobody expected."""
+        return Path(self.folder) / "groups" / self.group / "error.txt"
 
 
 class Outcome(NamedTuple):
@@ -91,13 +99,24 @@ def launch(
 
 def _local(work: Work, jobs: Sequence[Job]) -> Iterator[Outcome]:
     for job in jobs:
-        try:
-            outcome = Outcome(job, work(job.folder, job.group, job.device))
-        except Interrupted:
-            raise
-        except UnbraidError as error:  # the other groups may still be sound
-            outcome = Outcome(job, [], str(error))
+        outcome = attempt(work, job)
+        if outcome.error is not None:
+            free_memory()  # for the next group, which may still be sound
         yield outcome
+
+
+def attempt(work: Work, job: Job) -> Outcome:
+    """Do a job in this process; whatever goes wrong becomes its outcome, and only a request to stop gets through."""
+    try:
+        return Outcome(job, work(job.folder, job.group, job.device))
+    except Interrupted:
+        raise
+    except UnbraidError as error:
+        return Outcome(job, [], str(error))
+    except Exception as error:
+        with suppress(OSError):  # the disk may be what failed
+            atomic.write_text(job.error_path, "".join(traceback.format_exception(error)))
+        return Outcome(job, [], f"{_in_words(error)} (see {job.error_path})")
 
 
 # Ray
@@ -126,8 +145,9 @@ def _on_ray_worker(work: Work, job: Job, contents: dict[str, bytes], token: str)
     if (Path(job.folder) / token).exists():
         return work(job.folder, job.group, job.device), {}
     copy = Path(tempfile.gettempdir()) / f"unbraid-{hashlib.sha256(job.folder.encode()).hexdigest()[:12]}"
-    for name, content in contents.items():  # what an earlier try left here is further than what was sent
-        if not (copy / name).exists():
+    for name, content in contents.items():
+        # What an earlier try has left of a run is further than what was sent; what is asked for may have changed.
+        if not (name.startswith("runs/") and (copy / name).exists()):
             _write(copy / name, content)
     notes = work(str(copy), job.group, job.device)
     runs = {(copy / name).parent for name in contents if name.startswith("runs/")}
@@ -143,7 +163,7 @@ def _ray_outcome(ray: ModuleType, reference: Any, job: Job) -> Outcome:
         notes, made = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        return Outcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _last_line(cause))
+        return Outcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _in_words(cause))
     except ray.exceptions.RayError as error:
         return Outcome(job, [], f"The worker was lost {RETRIES + 1} times or could not start: {_last_line(error)}")
     for name, content in made.items():
@@ -205,14 +225,13 @@ def _write(path: Path, content: bytes) -> None:
 def _slurm(work: Work, jobs: Sequence[Job], options: dict[str, Any]) -> Iterator[Outcome]:
     executor = _executor(Path(jobs[0].folder) / "slurm", jobs[0].device, options)
     with executor.batch():  # one array job, so that the queue sees one entry
-        submitted = [executor.submit(Requeued(work), job.folder, job.group, job.device) for job in jobs]
+        submitted = [executor.submit(Requeued(work), job) for job in jobs]
     running = dict(zip(submitted, jobs, strict=True))
     try:
         while running:
             for handle in [handle for handle in running if handle.done()]:
-                job = running.pop(handle)
-                failure = handle.exception()
-                yield Outcome(job, [] if failure else handle.result(), _last_line(failure) if failure else None)
+                job, failure = running.pop(handle), handle.exception()
+                yield handle.result() if failure is None else Outcome(job, [], _slurm_failure(failure, handle))
             time.sleep(POLL if running else 0)
     finally:
         for handle in running:
@@ -238,13 +257,23 @@ class Requeued:
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def __call__(self, folder: str, group: str, device: str) -> list[str]:
-        """Do the job."""
-        return self.work(folder, group, device)
+    def __call__(self, job: Job) -> Outcome:
+        """Do the job; errors are returned, as submitit would wrap them in pages of its own."""
+        try:
+            return attempt(self.work, job)
+        except Interrupted as stopped:
+            return Outcome(job, [], str(stopped))
 
-    def checkpoint(self, *arguments: str) -> Any:
+    def checkpoint(self, job: Job) -> Any:
         """What submitit is to submit again: the same job."""
-        return _extra("submitit", "slurm").helpers.DelayedSubmission(self, *arguments)
+        return _extra("submitit", "slurm").helpers.DelayedSubmission(self, job)
+
+
+def _slurm_failure(failure: BaseException, handle: Any) -> str:
+    """Why a job ended without an outcome: the last line between the rulers around submitit's traceback or log."""
+    told = re.split(r"^-{5,}$", str(failure), flags=re.MULTILINE)
+    lines = told[1 if len(told) > 1 else 0].strip().splitlines() or [f"no reason was given (state {handle.state})"]
+    return f"Slurm job {handle.job_id}: {lines[-1].strip()} (log: {handle.paths.stderr})"
 
 
 def _extra(module: str, extra: str) -> ModuleType:
@@ -253,6 +282,12 @@ def _extra(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise UsageError(f"This needs {module}: pip install 'unbraid[{extra}]'.") from error
+
+
+def _in_words(error: BaseException) -> str:
+    """Type and last line of an error that nobody expected."""
+    name, line = type(error).__name__, _last_line(error)
+    return name if line == name else f"{name}: {line}"
 
 
 def _last_line(error: BaseException) -> str:

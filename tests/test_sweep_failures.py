@@ -1,0 +1,197 @@
+"""What goes wrong in a sweep stays where it is: other groups train, other members are scored, and it is said why."""
+
+import os
+import signal
+
+import pytest
+import torch
+
+import unbraid as ub
+from tests.test_sweep import sweep
+from unbraid.errors import DataError, RunError, UsageError
+from unbraid.sweeps import leading, scoring, working
+from unbraid.sweeps.folder import SweepFolder
+from unbraid.sweeps.telling import left_out_in_words, plan_in_words
+from unbraid.training import Interrupted, launch
+from unbraid.training.memory import is_out_of_memory
+
+FULL = [
+    torch.cuda.OutOfMemoryError("CUDA out of memory."),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("[enforce fail] data. DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+]
+
+
+@pytest.mark.parametrize("error", FULL, ids=str)
+def test_full_memory_is_recognised(error):
+    assert is_out_of_memory(error)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), RunError("out of memory"), ValueError("")], ids=repr)
+def test_other_errors_are_not_taken_for_full_memory(error):
+    assert not is_out_of_memory(error)
+
+
+# groups
+
+
+def test_an_unexpected_error_costs_its_group_alone(tmp_path, monkeypatch):
+    trained = working.train_group
+
+    def failing(group, folders, configs, *others):
+        if configs[0].training.batch == 16:
+            raise KeyError("nobody expected this")
+        return trained(group, folders, configs, *others)
+
+    monkeypatch.setattr(working, "train_group", failing)
+    with pytest.raises(RunError, match=r"1 of 2 groups failed; .* KeyError: 'nobody expected this' \(see .*error\.txt"):
+        sweep(tmp_path, beta=4, seed=0, batch=[16, 32])
+    assert [row["status"] for row in ub.Sweep(tmp_path / "one").table] == ["waiting", "finished"]
+    (kept,) = (tmp_path / "one").glob("groups/*/error.txt")
+    assert "in failing" in kept.read_text()
+
+
+def test_a_group_that_fills_main_memory_is_halved(tmp_path, monkeypatch):
+    trained = working.train_group
+
+    def at_most_one(group, folders, *others):
+        if len(folders) > 1:
+            raise FULL[2]
+        return trained(group, folders, *others)
+
+    monkeypatch.setattr(working, "train_group", at_most_one)
+    assert len(sweep(tmp_path, beta=4).runs) == 2
+
+
+def test_a_group_of_another_process_is_left_to_it(tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(leading, "_lead", lambda *given: None)
+        sweep(tmp_path, beta=4, seed=0)
+    folder = SweepFolder(tmp_path / "one")
+    (group,) = folder.groups()
+    with folder.group(group).locked():
+        with pytest.raises(RunError, match="is being trained by another process"):
+            sweep(tmp_path, beta=4, seed=[0, 1])
+        assert group in folder.groups()
+        assert [row["status"] for row in ub.Sweep(folder.path).table] == ["waiting", "finished"]
+        with pytest.raises(RunError, match="is being trained by another process"):
+            working.work(str(folder.path), group, "cpu")
+    assert f"Group {group} of" in capsys.readouterr().err
+    assert len(sweep(tmp_path, beta=4, seed=[0, 1]).runs) == 2
+
+
+def test_too_many_members_are_capped_with_a_note(tmp_path):
+    assert "A group has at most 512 members, not 1000." in sweep(tmp_path, beta=4, seed=0, members=1000).notes
+
+
+def test_a_sweep_under_torchrun_is_refused(tmp_path, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="start it without torchrun"):
+        sweep(tmp_path)
+
+
+# scores
+
+
+def test_sigterm_between_scores_leaves_tables_and_the_next_call_goes_on(tmp_path, monkeypatch):
+    evaluate = scoring.evaluate
+
+    def terminated(*given):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(*given)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="the same command continues"):
+        patch.setattr(scoring, "evaluate", terminated)
+        sweep(tmp_path, beta=4)
+    assert signal.getsignal(signal.SIGTERM) == before
+    table = ub.Sweep(tmp_path / "one").table
+    assert [row["elbo/closed-form"] is not None for row in table] == [True, False]
+    assert (tmp_path / "one" / "table.csv").read_text().count("finished") == 2
+    assert all(member.scores for member in sweep(tmp_path, beta=4).members)
+
+
+def test_members_are_encoded_a_few_at_a_time_and_forgotten(tmp_path, monkeypatch):
+    made = []
+    evaluations = scoring.evaluations
+    monkeypatch.setattr(scoring, "TOGETHER", 2)
+    monkeypatch.setattr(scoring, "evaluations", lambda runs: made.append(evaluations(runs)) or made[-1])
+    swept = sweep(tmp_path, beta=4, seed=range(3))
+    assert [len(part) for part in made] == [1, 2]
+    assert all(member.scores for member in swept.members)
+    assert not any({"posterior", "means", "samples"} & vars(each).keys() for part in made for each in part)
+
+
+def test_a_score_that_fills_memory_is_tried_once_more_alone(tmp_path, monkeypatch):
+    evaluate, tries = scoring.evaluate, []
+
+    def full_at_first(evaluation, names):
+        tries.append("posterior" in vars(evaluation))
+        if len(tries) == 1:
+            raise FULL[0]
+        return evaluate(evaluation, names)
+
+    monkeypatch.setattr(scoring, "evaluate", full_at_first)
+    assert all(member.scores for member in sweep(tmp_path, beta=4).members)
+    assert tries == [True, False, False], "the codes of all were given up before the second try"
+
+
+def test_a_score_that_never_fits_costs_the_others_nothing(tmp_path, monkeypatch):
+    evaluate, seen = scoring.evaluate, []
+
+    def full_for_the_first(evaluation, names):
+        seen.append(evaluation)
+        if evaluation is seen[0]:
+            raise FULL[0]
+        return evaluate(evaluation, names)
+
+    monkeypatch.setattr(scoring, "evaluate", full_for_the_first)
+    with pytest.raises(RunError, match="elbo/closed-form does not fit in memory, even for one model alone"):
+        sweep(tmp_path, beta=4)
+    assert [bool(member.scores) for member in ub.Sweep(tmp_path / "one").members] == [False, True]
+
+
+def test_what_is_left_out_is_told_once_per_metric(tmp_path, monkeypatch):
+    numbers = iter(range(100))
+
+    def refuse(evaluation, names):
+        raise DataError(f"posterior {next(numbers)} is too narrow.")
+
+    monkeypatch.setattr(scoring, "evaluate", refuse)
+    swept = sweep(tmp_path, batch=[16, 32])
+    assert swept.notes == ["elbo/closed-form is left out for 8 of 8 members: posterior 0 is too narrow."]
+    assert sweep(tmp_path, batch=[16, 32]).notes == []
+
+
+def test_a_missing_extra_is_not_held_against_the_run(tmp_path, monkeypatch):
+    def refuse(evaluation, names):
+        raise UsageError("This needs scipy: pip install 'unbraid[metrics]'.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scoring, "evaluate", refuse)
+        swept = sweep(tmp_path, beta=4)
+    assert swept.notes == ["elbo/closed-form is left out: This needs scipy: pip install 'unbraid[metrics]'."]
+    assert all(member.scores for member in sweep(tmp_path, beta=4).members)
+
+
+def test_one_is_singular(tmp_path):
+    swept = sweep(tmp_path, beta=4, seed=0)
+    configs = {run.path.name: run.config for run in swept.runs}
+    assert plan_in_words(swept.folder, [], configs, "cpu", "local") == "1 member is there already."
+    group = swept.folder.add_group(list(configs))
+    told = plan_in_words(swept.folder, [group], configs, "cpu", "local")
+    assert told == "1 member in 1 group of 1, 12 steps each, on cpu"
+    assert left_out_in_words({}, {"a": {"mig": "why"}}) == ["mig is left out for 1 of 1 member: why"]
+
+
+def test_only_a_request_to_stop_gets_out_of_a_job(tmp_path):
+    def stopped(*given):
+        raise Interrupted("Stopped at step 3")
+
+    with pytest.raises(Interrupted):
+        launch.attempt(stopped, launch.Job(str(tmp_path), "one"))
