@@ -126,6 +126,8 @@ def test_data_listing_and_check():
         ([*VAE, "network=conv-burgess"], "takes 64x64 images"),
         ([*VAE, "encoder.widht=3"], "Unknown setting 'widht' of 'conv-small'. Did you mean 'width'?"),
         ([*VAE, "data.sise=3"], "Unknown setting 'sise' of 'sprites-small'"),
+        (["data", "check", "mnist", "name=3"], "Unknown setting 'name' of 'mnist'"),
+        (["data", "fetch", "mnist", "source=3"], "Unknown setting 'source' of 'mnist'"),
         ([*VAE, "z=0"], "A latent block needs at least 1 variable, not 0."),
         ([*VAE, "z=3.5"], "error: z must be a whole number, not 3.5."),
         (["train", "vae", "beta"], "'beta' is not of the form key=value"),

@@ -86,7 +86,7 @@ def load_stored(recipe: Recipe) -> FactorDataset:
     return stored.read(recipe.path)
 
 
-def fetch(name: str, source: Path | str | None = None, **settings: Any) -> Path:
+def fetch(name: str, source: Path | str | None = None, /, **settings: Any) -> Path:
     """Make a data set's stored file from its public originals, or from the file or folder `source`."""
     recipe = _recipe(name, settings)
     if source is not None:
@@ -101,7 +101,7 @@ def fetch(name: str, source: Path | str | None = None, **settings: Any) -> Path:
     return path
 
 
-def check(name: str, **settings: Any) -> Status:
+def check(name: str, /, **settings: Any) -> Status:
     """Whether the stored file of a data set is there and whole, by its checksum."""
     entry = dataset[name]
     if "recipe" not in entry.facts:
