@@ -21,6 +21,7 @@ correlation is about (D - 1) log N too high: it may train, and is never printed 
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -37,7 +38,21 @@ CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
 FUSED_LEAVES = 64
 """The most leaves that the fused kernels take."""
 
-TRITON = find_spec("triton") is not None
+OLDEST_TRITON = (3, 3)
+"""The fused kernels carry tuples through loops, which earlier versions do not compile."""
+
+
+def _triton_is_here() -> bool:
+    if find_spec("triton") is None:
+        return False
+    try:
+        major, minor = version("triton").split(".")[:2]
+    except PackageNotFoundError:  # a build under another name, as nightly ones are: new enough
+        return True
+    return (int(major), int(minor)) >= OLDEST_TRITON
+
+
+TRITON = _triton_is_here()
 """Whether the fused kernels can be imported; that is left to the first call that uses them, for it takes a while."""
 
 
