@@ -75,11 +75,13 @@ def errors(made, name):
 def test_weights_optimizers_and_history_are_those_of_one_process(made, sprites, case):
     with registered():
         expected = ranks.outcome(ranks.advanced(case, sprites))
-    near = {"rtol": 1e-9, "atol": 1e-9} if "f64" in case else {"rtol": 1e-4, "atol": 1e-5}
+    near = 1e-9 if "f64" in case else 1e-5
     for tensors in stored(made, case):
         assert tensors.keys() == expected.keys()
         for name, tensor in tensors.items():
-            torch.testing.assert_close(tensor, expected[name], **near, msg=lambda text, name=name: f"{name}: {text}")
+            share = near if name == "sums" else 0.0  # sums over steps of hundreds of nats have no digit at 1e-5
+            told = f"{name} of {case}"
+            torch.testing.assert_close(tensor, expected[name], rtol=share, atol=near, msg=lambda t, n=told: f"{n}: {t}")
 
 
 @pytest.mark.gpu
