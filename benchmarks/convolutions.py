@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from measure import gpu_milliseconds
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
@@ -108,18 +109,9 @@ def captured(program: Program) -> tuple[Callable[[], None], list[Tensor]]:
 def milliseconds(repeat: Callable[[], None], seconds: float = 0.4, rounds: int = 5) -> float:
     """Median time of one replay over some rounds, by CUDA events."""
 
-    def timed(count: int) -> float:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(count):
-            repeat()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / count
-
-    timed(3)
-    count = max(3, int(1e3 * seconds / rounds / timed(5)))
-    return statistics.median(timed(count) for _ in range(rounds))
+    gpu_milliseconds(repeat, 3)
+    count = max(3, int(1e3 * seconds / rounds / gpu_milliseconds(repeat, 5)))
+    return statistics.median(gpu_milliseconds(repeat, count) for _ in range(rounds))
 
 
 def disagreement(gradients: list[Tensor], reference: list[Tensor]) -> float:

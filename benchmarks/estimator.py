@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from measure import gpu_milliseconds
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, estimators, exact_aggregate
@@ -107,26 +108,15 @@ def captured(call: Callable[[], object]) -> Callable[[], None]:
     return graph.replay
 
 
-def milliseconds(call: Callable[[], object], repeats: int) -> float:
-    """Mean GPU time of so many calls in a row."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(repeats):
-        call()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / repeats
-
-
 def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median time of each call, the calls taking turns; a round lasts about 20 ms."""
     for call in calls.values():
         call()
-    repeats = {name: max(1, min(50, round(20 / max(milliseconds(call, 1), 1e-3)))) for name, call in calls.items()}
+    repeats = {name: max(1, min(50, round(20 / max(gpu_milliseconds(call, 1), 1e-3)))) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
-            times[name].append(milliseconds(call, repeats[name]))
+            times[name].append(gpu_milliseconds(call, repeats[name]))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -213,8 +203,8 @@ def timed(members: int, count: int, estimator: str) -> dict[str, object]:
     """One row of what `tune` prints."""
     replay = captured(step(members, count, True, estimator))
     replay()
-    once = max(milliseconds(replay, 3), 1e-3)
-    row: dict[str, object] = {"graph": 1e3 * min(milliseconds(replay, max(1, round(8 / once))) for _ in range(5))}
+    once = max(gpu_milliseconds(replay, 3), 1e-3)
+    row: dict[str, object] = {"graph": 1e3 * min(gpu_milliseconds(replay, max(1, round(8 / once))) for _ in range(5))}
     try:
         row |= kernel_times(replay, max(1, min(20, round(8 / once))))
     except Exception as error:  # the time of the whole is worth having

@@ -5,6 +5,7 @@ and one that crashes or runs out of memory leaves the rest alone. They take turn
 whatever else the machine does falls on all of them, and ratios are taken inside a round.
 """
 
+import argparse
 import importlib.metadata
 import json
 import multiprocessing
@@ -244,6 +245,25 @@ def take_turns(contenders: Sequence[Contender], rounds: int, seconds: float) -> 
             contender.measure(seconds)
         print(f"round {turn + 1} of {rounds}", flush=True)
         yield turn
+
+
+def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
+    """Options that every benchmark over contenders has."""
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
+    parser.add_argument("--threads", type=int, help="of every side; default: as many as torch takes")
+    parser.add_argument("--at-once", type=int, default=1, help="contenders that are made ready at a time")
+
+
+def gpu_milliseconds(call: Callable[[], object], repeats: int) -> float:
+    """Mean GPU time of so many calls in a row, by CUDA events."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / repeats
 
 
 def set_threads(count: int | None) -> None:

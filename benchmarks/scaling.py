@@ -61,10 +61,7 @@ def main() -> None:
         parser.add_argument(f"--{axis}", type=int, nargs="*", default=values, help="points of this axis; none: skip it")
     parser.add_argument("--precision", choices=["f32", "tf32", "bf16"], default="f32")
     parser.add_argument("--network", default=NETWORK)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
-    parser.add_argument("--threads", type=int, help="default: as many as torch takes")
-    parser.add_argument("--at-once", type=int, default=1, help="points that are made ready at a time")
+    measure.add_arguments(parser, rounds=3)
     parser.add_argument("--out", type=Path, help="JSON; default: results/benchmarks/scaling-DEVICE-PRECISION.json")
     arguments = parser.parse_args()
     name = f"scaling-{arguments.device}-{arguments.precision}.json"

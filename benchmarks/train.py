@@ -272,10 +272,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=65_536, help="size of the data set")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--workers", type=int, nargs="+", help="of the peers' loaders; default: 0 2 on a CPU, 0 4 else")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
-    parser.add_argument("--threads", type=int, help="of every side; default: as many as torch takes")
-    parser.add_argument("--at-once", type=int, default=1, help="contenders that are made ready at a time")
+    measure.add_arguments(parser, rounds=10)
     parser.add_argument("--out", type=Path, help="JSON; default: results/benchmarks/train-DEVICE.json")
     arguments = parser.parse_args()
     cuda = arguments.device == "cuda"

@@ -219,15 +219,20 @@ def test_codes_that_do_not_fit_are_made_in_smaller_parts(monkeypatch):
     assert sizes == [2, 2, 2], "the seventh encodes itself when it is needed"
 
 
-def test_one_failing_group_does_not_stop_the_others(tmp_path, monkeypatch):
+def fail_at_batch_16(monkeypatch, error):
+    """Let the training of groups of that batch raise an error."""
     trained = working.train_group
 
     def failing(group, folders, configs, *others):
         if configs[0].training.batch == 16:
-            raise RunError("the disk is full")
+            raise error
         return trained(group, folders, configs, *others)
 
     monkeypatch.setattr(working, "train_group", failing)
+
+
+def test_one_failing_group_does_not_stop_the_others(tmp_path, monkeypatch):
+    fail_at_batch_16(monkeypatch, RunError("the disk is full"))
     with pytest.raises(RunError, match=r"1 of 2 groups failed; the same command tries again\. the disk is full"):
         sweep(tmp_path, beta=4, batch=[16, 32])
     states = [row["status"] for row in ub.Sweep(tmp_path / "one").table]

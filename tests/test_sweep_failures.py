@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import unbraid as ub
-from tests.test_sweep import sweep
+from tests.test_sweep import fail_at_batch_16, sweep
 from unbraid.errors import DataError, RunError, UsageError
 from unbraid.sweeps import leading, scoring, working
 from unbraid.sweeps.folder import SweepFolder
@@ -40,14 +40,7 @@ def test_other_errors_are_not_taken_for_full_memory(error):
 
 
 def test_an_unexpected_error_costs_its_group_alone(tmp_path, monkeypatch):
-    trained = working.train_group
-
-    def failing(group, folders, configs, *others):
-        if configs[0].training.batch == 16:
-            raise KeyError("nobody expected this")
-        return trained(group, folders, configs, *others)
-
-    monkeypatch.setattr(working, "train_group", failing)
+    fail_at_batch_16(monkeypatch, KeyError("nobody expected this"))
     with pytest.raises(RunError, match=r"1 of 2 groups failed; .* KeyError: 'nobody expected this' \(see .*error\.txt"):
         sweep(tmp_path, beta=4, seed=0, batch=[16, 32])
     assert [row["status"] for row in ub.Sweep(tmp_path / "one").table] == ["waiting", "finished"]

@@ -106,8 +106,7 @@ def trade_off(members: Sequence[Member], across: str, up: str, prefix: str) -> s
 
 def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
     """The figure behind `trade_off`."""
-    figure = make(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _plane(make, across, up)
     path = path_key(members)
     for index, (name, settings) in enumerate(series_of(members).items()):
         color, marker = PALETTE[index % len(PALETTE)], MARKERS[index // len(PALETTE) % len(MARKERS)]
@@ -119,13 +118,8 @@ def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -
         for setting, (x, y) in zip(shown, points, strict=True):
             error = {"xerr": _error(setting.values(across), x), "yerr": _error(setting.values(up), y)}
             axes.errorbar(x, y, **error, fmt=marker, color=color, markersize=4.5, elinewidth=0.8, capsize=1.5)
-            if path is not None:
-                label = f"{setting.settings[path]:g}"
-                axes.annotate(label, (x, y), (4, 4), textcoords="offset points", fontsize=7, color=INK)
+            _name(axes, setting, path, (x, y))
         axes.plot([], [], marker=marker, color=color, label=name)
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.grid(color=INK, alpha=0.12, linewidth=0.6)
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
@@ -138,8 +132,7 @@ def scatter(members: Sequence[Member], across: str, up: str, prefix: str) -> str
 
 def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
     """The figure behind `scatter`."""
-    figure = make(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _plane(make, across, up)
     colors, path = recipe_colors(members), path_key(members)
     for recipe, color in colors.items():
         own = [m for m in members if m.settings.get("recipe") == recipe and has(m, across) and has(m, up)]
@@ -151,14 +144,26 @@ def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> 
             x, y = _mean(setting, across), _mean(setting, up)
             color = colors[setting.members[0].settings.get("recipe", "")]
             axes.plot(x, y, "D", color=color, markersize=6, markeredgecolor=INK, markeredgewidth=0.6)
-            if path is not None:
-                label = f"{setting.settings[path]:g}"
-                axes.annotate(label, (x, y), (5, 5), textcoords="offset points", fontsize=7, color=INK)
+            _name(axes, setting, path, (x, y))
+    _legend(figure, colors)
+    return figure
+
+
+def _plane(make: Any, across: str, up: str) -> tuple[Any, Any]:
+    """An empty figure of one score against another."""
+    figure = make(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.subplots()
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)
-    _legend(figure, colors)
-    return figure
+    return figure, axes
+
+
+def _name(axes: Any, setting: Setting, path: str | None, point: tuple[float, float]) -> None:
+    """Write a setting's place on the path beside its point."""
+    if path is not None:
+        label = f"{setting.settings[path]:g}"
+        axes.annotate(label, point, (5, 5), textcoords="offset points", fontsize=7, color=INK)
 
 
 def _legend(figure: Any, colors: dict[str, str]) -> None:
