@@ -162,3 +162,20 @@ def test_bad_settings_and_short_data():
 def test_no_number_of_the_decomposition_lacks_its_estimator():
     names = {name for name in metric if name.split("/")[0] in ("mi", "tc", "dimension-kl")}
     assert {name.split("/")[1] for name in names} == {"exact", "stratified"}
+
+
+def test_only_the_rows_asked_for_are_encoded_and_each_only_once():
+    evaluation = fixed_evaluation(
+        np.random.default_rng(0).normal(size=(50, 3)), np.ones((50, 3)), np.arange(50)[:, None] % 2
+    )
+    encoded = []
+    encode = evaluation.model.encode
+    evaluation.model.encode = lambda x: encoded.append(len(x)) or encode(x)
+    some = evaluation.sheet(8)
+    assert encoded == [8]
+    assert torch.equal(evaluation.sheet(8).codes, some.codes)
+    assert encoded == [8]
+    sampled = evaluation.samples_at(evaluation.choose(8))
+    assert torch.equal(evaluation.samples[evaluation.choose(8)], sampled)
+    assert torch.equal(evaluation.means[evaluation.choose(8)], some.codes)
+    assert encoded == [8, 42]

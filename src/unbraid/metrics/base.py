@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,11 @@ from unbraid.registry import Registry
 Made = TypeVar("Made")
 
 metric: Registry[Callable[..., Any]] = Registry("metric")
-"""Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`."""
+"""Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`.
+
+Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
+under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,14 +42,15 @@ class Score:
     value: float
     samples: int
     interval: tuple[float, float] | None = None
+    part: str | None = None
     predictor: str | None = None
     seconds: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """`metric/protocol`, with the predictor where there is one."""
-        return "/".join(part for part in (self.metric, self.protocol, self.predictor) if part)
+        """`metric/protocol`, and which part of it where it has several: `dci/gbt/completeness`."""
+        return "/".join(part for part in (self.metric, self.protocol, self.part) if part)
 
     def as_record(self) -> dict[str, Any]:
         """Plain mapping for scores.jsonl."""
@@ -63,8 +68,17 @@ class Score:
         return cls(**fields)
 
 
+class Sheet(NamedTuple):
+    """What most metrics look at: codes [rows, latents], factor values [rows, factors], and what the columns are."""
+
+    codes: Tensor
+    factors: Tensor
+    names: list[str]
+    latents: list[str]
+
+
 class Evaluation:
-    """A model on data: every row is encoded once, and all metrics share the codes.
+    """A model on data: a row is encoded when it is first asked for, once, and all metrics share the codes.
 
     `rows` restricts it to a held-out split; None means the whole data set. Then "all rows", "q(z)" and "the population"
     mean these rows, too: a score never looks beyond them.
@@ -98,12 +112,7 @@ class Evaluation:
     @cached_property
     def posterior(self) -> dict[str, Tensor]:
         """Posterior parameters [rows, parameters] by block."""
-        parts: list[dict[str, Tensor]] = []
-        with torch.no_grad(), progress("encoding", len(self)) as bar:
-            for chunk in self.rows.split(self.batch):
-                parts.append(self.model.encode(self.dataset.images(chunk)))
-                bar.advance(len(chunk))
-        return {name: torch.cat([part[name] for part in parts]) for name in self.space.blocks}
+        return self.posterior_at(torch.arange(len(self), device=self.rows.device))
 
     @cached_property
     def means(self) -> Tensor:
@@ -113,9 +122,46 @@ class Evaluation:
     @cached_property
     def samples(self) -> Tensor:
         """One posterior sample per row [rows, width], fixed by the evaluation's seed."""
+        return self.samples_at(torch.arange(len(self), device=self.rows.device))
+
+    def posterior_at(self, positions: Tensor) -> dict[str, Tensor]:
+        """Posterior parameters [*positions, parameters] by block; only rows never asked for before are encoded."""
+        if "posterior" in self.__dict__:
+            return {name: whole[positions] for name, whole in self.posterior.items()}
+        known, whole = self.once("encoded", lambda: (torch.zeros(len(self), dtype=torch.bool), {}))
+        wanted = torch.zeros(len(self), dtype=torch.bool)
+        wanted[positions.flatten().cpu()] = True
+        missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
+        with torch.no_grad(), progress("encoding", len(missing)) as bar:
+            for chunk in missing.split(self.batch) if len(missing) else ():
+                for name, part in self.model.encode(self.dataset.images(self.rows[chunk])).items():
+                    if name not in whole:
+                        whole[name] = part.new_zeros(len(self), *part.shape[1:])
+                    whole[name][chunk] = part
+                bar.advance(len(chunk))
+        known |= wanted
+        return {name: part[positions] for name, part in whole.items()}
+
+    def means_at(self, positions: Tensor) -> Tensor:
+        """Deterministic codes [*positions, width]."""
+        return self.space.center(self.posterior_at(positions))
+
+    def samples_at(self, positions: Tensor) -> Tensor:
+        """Rows of `samples`, whichever else are asked for."""
         seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
-        drawn = noise.draw(self.space.needs(len(self)), seeds, step=0)
-        return self.space.join(self.space.sample(self.posterior, {name: t[0] for name, t in drawn.items()}))
+        drawn = self.once("noise", lambda: noise.draw(self.space.needs(len(self)), seeds, step=0))
+        own = {name: tensor[0][positions] for name, tensor in drawn.items()}
+        return self.space.join(self.space.sample(self.posterior_at(positions), own))
+
+    def sheet(
+        self, count: int | None, factors: Sequence[str] | None = None, codes: Literal["mean", "sampled"] = "mean"
+    ) -> Sheet:
+        """Codes and factors of `count` random rows (all if there are fewer, or for None, then in order)."""
+        every = count is None or count >= len(self)
+        positions = torch.arange(len(self), device=self.rows.device) if every else self.choose(count)
+        values, names = self.chosen_factors(factors)
+        found = self.means_at(positions) if codes == "mean" else self.samples_at(positions)
+        return Sheet(found, values[positions], names, self.code_names)
 
     @cached_property
     def factors(self) -> Tensor:

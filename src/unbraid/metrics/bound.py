@@ -126,7 +126,7 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
         with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
             for part in rows.split(min(evaluation.batch, 1024)):
                 x = evaluation.dataset.images(evaluation.rows[part])
-                decoded = model.decode(evaluation.samples[part])  # type: ignore[operator]
+                decoded = model.decode(evaluation.samples_at(part))  # type: ignore[operator]
                 losses.append(-model.likelihood.log_prob(decoded, x, x.ndim - 1))  # type: ignore
                 bar.advance(len(part))
         return Sampled({"reconstruction": torch.cat(losses)}, len(rows))
@@ -142,7 +142,7 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
         parts = []
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
             for part in rows.split(PIECE.get(rows.device.type, 64)):
-                sample = space.unjoin(evaluation.samples[part])
+                sample = space.unjoin(evaluation.samples_at(part))
                 parts.append(exact_aggregate(space, evaluation.posterior, sample).levels)
                 bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
@@ -158,9 +158,9 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
         size = min(_at_least(2, "batch", batch), len(evaluation))
         count = min(_at_least(1, "batches", batches), len(evaluation) // size)
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
-        posterior = {name: p[rows] for name, p in evaluation.posterior.items()}
+        posterior = evaluation.posterior_at(rows)
         with torch.no_grad():
-            sample = space.unjoin(evaluation.samples[rows])
+            sample = space.unjoin(evaluation.samples_at(rows))
             aggregate = batch_aggregate(space, posterior, sample, "stratified", len(evaluation))
         return _terms(evaluation, rows, aggregate)
 
@@ -170,9 +170,9 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
 def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sampled:
     """MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
     space = evaluation.space
-    posterior = {name: p[rows] for name, p in evaluation.posterior.items()}
+    posterior = evaluation.posterior_at(rows)
     prior = space.prior(like=next(iter(posterior.values())))
-    out = Output(posterior, prior, space.unjoin(evaluation.samples[rows]), {})
+    out = Output(posterior, prior, space.unjoin(evaluation.samples_at(rows)), {})
     values = divergences(out, space, aggregate)
     values["tc"] = torch.stack([values[name] for name in total_correlation_names(space)]).sum(0)
     return Sampled(values, rows.numel())

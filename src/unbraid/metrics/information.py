@@ -34,12 +34,15 @@ from unbraid.metrics.arrays import (
 )
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.histogram import Cells, discretise
+from unbraid.metrics.intervals import around
 from unbraid.metrics.quadrature import mutual_information
 
 Histogram = Literal["histogram-mean", "histogram-sampled"]
 
+PROMISES: dict[str, Any] = {"bounds": (0, 1), "invariant": ("order", "sign", "scale"), "perfect": 1.0, "noise": 0.0}
 
-@metric("mig/histogram-mean", year=2018, reference="chen2018", needs=("factors",))
+
+@metric("mig/histogram-mean", year=2018, reference="chen2018", needs=("factors",), **PROMISES)
 def histogram_mean(
     evaluation: Evaluation,
     *,
@@ -50,10 +53,18 @@ def histogram_mean(
 ) -> Score:
     """Mutual information gap of posterior means, by histograms."""
     settings = {"bins": bins, "samples": samples, "resamples": resamples}
-    return _histogram(evaluation, evaluation.means, "histogram-mean", factors, settings)
+    return _histogram(evaluation, "mean", "histogram-mean", factors, settings)
 
 
-@metric("mig/histogram-sampled", year=2018, reference="chen2018", needs=("factors",))
+@metric(
+    "mig/histogram-sampled",
+    year=2018,
+    reference="chen2018",
+    needs=("factors",),
+    bounds=(0, 1),
+    invariant=("scale",),  # each latent and each side of 0 meets its own noise
+    noise=0.0,
+)
 def histogram_sampled(
     evaluation: Evaluation,
     *,
@@ -64,10 +75,10 @@ def histogram_sampled(
 ) -> Score:
     """Mutual information gap of posterior samples, by histograms."""
     settings = {"bins": bins, "samples": samples, "resamples": resamples}
-    return _histogram(evaluation, evaluation.samples, "histogram-sampled", factors, settings)
+    return _histogram(evaluation, "sampled", "histogram-sampled", factors, settings)
 
 
-@metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"))
+@metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"), **PROMISES)
 def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
     for name, block in evaluation.space.blocks.items():
@@ -98,8 +109,7 @@ def mig(
     `protocol` says what the codes are: means or samples of posteriors. Of more than `samples` rows that many are drawn
     without repetition (None takes all). `names` and `latents` name the columns in the score's details.
 
-    The 95% interval is the value -+ 1.96 bootstrap standard errors. Resampled rows repeat, which lifts every I a
-    little, so percentiles of the resampled gaps need not contain the value.
+    The 95% interval is the value -+ 1.96 bootstrap standard errors.
     """
     if protocol not in ("histogram-mean", "histogram-sampled"):
         hint = "; use mig_exact(means, stds, factors)" if protocol == "exact" else ""
@@ -111,11 +121,8 @@ def mig(
     labels = label_matrix(given, len(values), names)
     cells = Cells(discretise(values, bins), bins, labels)
     drawn = [cells.information(rng.integers(len(values), size=len(values))) for _ in range(resamples)]
-    spread = float(np.std([_gaps(*one).mean() for one in drawn], ddof=1)) if resamples > 1 else None
     score = _score(protocol, *cells.information(), labels, latent_names(values.shape[1], latents), len(values))
-    interval = (
-        None if spread is None else (max(0.0, score.value - 1.96 * spread), min(1.0, score.value + 1.96 * spread))
-    )
+    interval = around(score.value, [_gaps(*one).mean() for one in drawn], bounds=(0.0, 1.0))
     return replace(score, interval=interval, details={**score.details, "bins": bins})
 
 
@@ -160,15 +167,21 @@ def restricted(score: Score, factors: Sequence[str]) -> Score:
 
 def _histogram(
     evaluation: Evaluation,
-    codes: Tensor,
+    codes: Literal["mean", "sampled"],
     protocol: Histogram,
     factors: Sequence[str] | None,
     settings: dict[str, int],
 ) -> Score:
-    rows = evaluation.choose(settings["samples"])
-    values, names = evaluation.chosen_factors(factors)
-    seed, latents = evaluation.seed, evaluation.code_names
-    score = mig(codes[rows], values[rows], protocol=protocol, names=names, latents=latents, seed=seed, **settings)
+    sheet = evaluation.sheet(settings["samples"], factors, codes)
+    score = mig(
+        sheet.codes,
+        sheet.factors,
+        protocol=protocol,
+        names=sheet.names,
+        latents=sheet.latents,
+        seed=evaluation.seed,
+        **settings,
+    )
     return _left_out(score, evaluation)
 
 

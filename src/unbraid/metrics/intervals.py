@@ -1,0 +1,33 @@
+"""95% intervals of scores."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+DEVIATIONS = 1.96
+"""Standard errors on either side of a value that hold 95% of a Normal distribution."""
+
+
+def around(
+    value: float, resampled: Sequence[float] | np.ndarray, bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float, float] | None:
+    """The value -+ 1.96 standard deviations of what resampled rows give, cut off at the score's bounds.
+
+    Resampled rows repeat, which lifts every mutual information and every fit a little, so percentiles of the resampled
+    values need not contain the value; their spread is right. None where fewer than two were drawn.
+    """
+    if len(resampled) < 2:
+        return None
+    error = DEVIATIONS * float(np.std(resampled, ddof=1))
+    return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))
+
+
+def of_mean(
+    values: Sequence[float] | np.ndarray, bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float, float] | None:
+    """Interval of the mean of independent values, as an accuracy is the mean of right and wrong."""
+    if len(values) < 2:
+        return None
+    value, error = float(np.mean(values)), DEVIATIONS * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))

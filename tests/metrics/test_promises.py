@@ -1,0 +1,93 @@
+"""What each metric's decorator promises, held against codes whose scores are known."""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from unbraid.metrics import evaluate, metric
+
+from .helpers import aligned_encoder, fixed_evaluation, full_grid
+
+SIZES = (4, 5, 6)
+ROWS = np.tile(full_grid(SIZES), (10, 1))
+
+
+def promising(fact):
+    return [name for name in metric if fact in metric[name].facts]
+
+
+def promised(name, fact, part):
+    value = metric[name].facts[fact]
+    return value.get(part) if isinstance(value, Mapping) else value
+
+
+def scored(name, means, stds):
+    return evaluate(fixed_evaluation(means, stds, ROWS), [name])
+
+
+def perfect():
+    return aligned_encoder(ROWS, 0.02)
+
+
+def noise(seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((len(ROWS), 6)), np.full((len(ROWS), 6), 0.02)
+
+
+def mixed():
+    """Codes that know something of everything, no two latents alike."""
+    rng = np.random.default_rng(1)
+    means = (ROWS - ROWS.mean(0)) / ROWS.std(0) @ rng.standard_normal((3, 5)) + 0.5 * rng.standard_normal(
+        (len(ROWS), 5)
+    )
+    return means, np.exp(rng.uniform(-3, 0, means.shape))
+
+
+@functools.cache
+def plain_values(name):
+    return {score.name: score.value for score in scored(name, *mixed())}
+
+
+@pytest.mark.parametrize("name", promising("bounds"))
+def test_values_stay_within_their_bounds(name):
+    low, high = metric[name].facts["bounds"]
+    for codes in (perfect(), noise(), mixed()):
+        for score in scored(name, *codes):
+            assert low <= score.value <= high, score.name
+            if score.interval is not None:
+                assert low <= score.interval[0] <= score.value <= score.interval[1] <= high, score.name
+
+
+@pytest.mark.parametrize("name", promising("perfect"))
+def test_a_perfect_code_reaches_the_ceiling(name):
+    told = [(score, promised(name, "perfect", score.part)) for score in scored(name, *perfect())]
+    assert any(expected is not None for _, expected in told)
+    for score, expected in told:
+        assert expected is None or score.value == pytest.approx(expected, abs=0.02), score.name
+
+
+@pytest.mark.parametrize("name", promising("noise"))
+def test_noise_scores_nothing(name):
+    told = [(score, promised(name, "noise", score.part)) for score in scored(name, *noise())]
+    assert any(expected is not None for _, expected in told)
+    for score, expected in told:
+        assert expected is None or score.value == pytest.approx(expected, abs=0.1), score.name
+
+
+@pytest.mark.parametrize("name", promising("invariant"))
+@pytest.mark.parametrize("change", ["order", "sign", "scale"])
+def test_codes_may_be_reordered_flipped_or_scaled(name, change):
+    if change not in metric[name].facts["invariant"]:
+        pytest.skip(f"{name} does not promise it")
+    means, stds = mixed()
+    if change == "order":
+        means, stds = means[:, [3, 0, 4, 1, 2]], stds[:, [3, 0, 4, 1, 2]]
+    elif change == "sign":
+        means = means * [1, -1, -1, 1, -1]
+    else:
+        factor = np.array([0.25, 8, 1, 0.5, 64])  # powers of two, which floats multiply by exactly
+        means, stds = means * factor, stds * factor
+    found = {score.name: score.value for score in scored(name, means, stds)}
+    assert found == pytest.approx(plain_values(name), abs=1e-5)
