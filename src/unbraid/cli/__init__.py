@@ -1,0 +1,37 @@
+"""The command line. Torch is imported only by commands that compute, so that help and completion are instant."""
+
+# ruff: noqa: I001  the order of the modules is the order of the commands in the help
+import sys
+from typing import Annotated
+
+import typer
+
+from unbraid._version import __version__
+from unbraid.cli import training, scoring, listing
+from unbraid.cli.shared import INTERRUPTED, app, leads, registered_names
+from unbraid.errors import UnbraidError, UsageError
+
+__all__ = ["app", "listing", "main", "registered_names", "scoring", "training"]
+
+
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point: errors that a user can act on end in one sentence and an exit code."""
+    try:
+        app()
+    except UnbraidError as error:
+        if leads() or error.exit_code not in (INTERRUPTED, UsageError.exit_code):  # those are the same everywhere
+            typer.echo(str(error) if error.exit_code == INTERRUPTED else f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        typer.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ") + ".", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(130)

@@ -1,0 +1,54 @@
+"""What the commands share: the applications they belong to, their common arguments, and completion."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+INTERRUPTED = 130
+"""Exit code of a run that was asked to stop: nothing went wrong."""
+
+app = typer.Typer(
+    name="unbraid",
+    help="Learn, measure and explore disentangled representations.",
+    epilog="First steps:  unbraid demo  ·  unbraid list objectives  ·  unbraid train beta-tcvae data=sprites beta=6",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="List, fetch, convert and check data sets.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+def registered_names(package: str, decorators: str) -> list[str]:
+    """Names in a package's registry, read from its source: completion must not wait for torch."""
+    folder = Path(__file__).parent.parent / package
+    pattern = re.compile(rf'^@(?:{decorators})\(\s*"([^"]+)"', re.MULTILINE)
+    return sorted({name for path in folder.glob("*.py") for name in pattern.findall(path.read_text("utf-8"))})
+
+
+def complete(package: str, decorators: str) -> Callable[[str], list[str]]:
+    """Completion of a registered name."""
+    return lambda incomplete: [n for n in registered_names(package, decorators) if n.startswith(incomplete)]
+
+
+Recipe = Annotated[
+    str, typer.Argument(help="Objective to train.", autocompletion=complete("objectives", "objective|preset"))
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")
+]
+DataSettings = Annotated[list[str] | None, typer.Argument(help="Settings of the data set, as size=64 variant=real.")]
+RunPath = Annotated[Path, typer.Argument(help="Folder of a run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+
+
+def leads() -> bool:
+    """Whether this process speaks for the others that torchrun has started with it."""
+    return os.environ.get("RANK", "0") == "0"
