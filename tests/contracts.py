@@ -194,9 +194,20 @@ def small_evaluation() -> Evaluation:
 
 def check_metric(name: str) -> None:
     """Explains itself; returns finite scores under its own name, the same ones twice, that survive a record."""
-    assert metric[name].summary.endswith(".")
-    scores = evaluate(small_evaluation(), [name])
-    again = evaluate(Evaluation(trained("beta-tcvae").model, trained("beta-tcvae").dataset), [name])
+    entry = metric[name]
+    assert entry.summary.endswith(".")
+    first, second = small_evaluation(), Evaluation(trained("beta-tcvae").model, trained("beta-tcvae").dataset)
+    first.peers = ()
+    if "weights" in entry.facts.get("needs", ()):
+        with pytest.raises(UsageError, match="weights"):
+            evaluate(first, [name])
+        return
+    if "peers" in entry.facts.get("needs", ()):
+        with pytest.raises(UsageError, match="unbraid evaluate RUN RUN"):
+            evaluate(first, [name])
+        first.peers = second.peers = (Evaluation(trained("vae").model, trained("vae").dataset),)
+    trial = entry.facts.get("trial", {})
+    scores, again = evaluate(first, [name], **trial), evaluate(second, [name], **trial)
     assert [s.value for s in scores] == [s.value for s in again]
     assert name in {f"{s.metric}/{s.protocol}" for s in scores}
     for score in scores:

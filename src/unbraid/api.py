@@ -1,6 +1,6 @@
 """The library as people use it: train, load, and a `Run` to score, look at and work with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from unbraid.training.loop import prepare
 from unbraid.training.recipe import SECTIONS, keys
 from unbraid.training.world import World, joined
 
-DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc", "dimension-kl")
+DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc/exact", "tc/stratified", "dimension-kl")
 GIVEN = "given"
 """Name under which a config records data that were passed in; their content hash stands beside it."""
 
@@ -78,6 +78,21 @@ def train(
     run = Run(folder, dataset=dataset, **modules)
     run.reused = reused
     return run
+
+
+def score_together(runs: Sequence["Run"], *names: str, rows: int | None = None, **settings: Any) -> list[list[Score]]:
+    """Score several runs on the same data; metrics that compare models with each other, as `udr`, see all of them."""
+    contents = {run.folder.read_json("data").get("content") for run in runs}
+    if len(contents) > 1:
+        raise UsageError("Runs that are scored together must have been trained on the same data, and these were not.")
+    evaluations = [run.evaluation if rows is None else run.evaluation.some(rows) for run in runs]
+    if len({tuple(each.rows.shape) for each in evaluations}) > 1:
+        raise UsageError("Runs that are scored together must have held out the same rows, and these did not.")
+    made = []
+    for run, own in zip(runs, evaluations, strict=True):
+        own.peers = tuple(other for other in evaluations if other is not own)
+        made.append(run._measure(own, names, settings))
+    return made
 
 
 def load(
@@ -171,15 +186,20 @@ class Run:
         """The model on its held-out rows, or on everything where nothing was held out."""
         return Evaluation(self.model, self.dataset, split(self.dataset, self.config.training.split).held_out)
 
-    def score(self, *names: str, **settings: Any) -> list[Score]:
+    def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
         """Measure, append each score to scores.jsonl as soon as it is there, return them.
 
-        Without names: the default set, less what these data or this model do not allow; `notes` says what and why.
-        A setting (`factors=("posX", "posY")`) goes to every metric that has it.
+        A name is a metric (`mig`), one protocol of it (`mig/exact`), a published protocol (`disentanglement_lib`: every
+        metric that has it) or `full`. Without names: the default set. What these data or this model do not allow is an
+        error if it was asked for by its full name, and otherwise left out; `notes` says what and why. `rows` scores
+        that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every metric that has it.
         """
+        return self._measure(self.evaluation if rows is None else self.evaluation.some(rows), names, settings)
+
+    def _measure(self, evaluation: Evaluation, names: Sequence[str], settings: Mapping[str, Any]) -> list[Score]:
         made: list[Score] = []
         self.notes = []
-        evaluation, chosen = self.evaluation, expand(names or DEFAULT_SCORES)
+        chosen, refused = expand(names or DEFAULT_SCORES), None
         known = {key for name in chosen for key in metric[name].settings}
         for key in settings:
             if key not in known:
@@ -189,13 +209,16 @@ class Run:
             try:
                 new = evaluate(evaluation, [name], **own)
             except (DataError, UsageError) as error:
-                if names:
+                if name in names:
                     raise
+                refused = refused or error
                 self.notes.append(f"{name} is left out: {error}")
                 continue
             for score in new:
                 self.folder.append("scores", score.as_record())
             made += new
+        if refused is not None and names and not made:
+            raise refused
         return made
 
     def encode(self, images: Any) -> Tensor:

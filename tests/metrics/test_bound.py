@@ -123,7 +123,7 @@ def test_terms_are_computed_once(monkeypatch):
         calls.append(arguments)
         return original(*arguments)
 
-    from unbraid.metrics import bound
+    from unbraid.metrics.unsupervised import bound
 
     original = bound.exact_aggregate
     monkeypatch.setattr(bound, "exact_aggregate", counted)
@@ -161,7 +161,7 @@ def test_bad_settings_and_short_data():
 
 def test_no_number_of_the_decomposition_lacks_its_estimator():
     names = {name for name in metric if name.split("/")[0] in ("mi", "tc", "dimension-kl")}
-    assert {name.split("/")[1] for name in names} == {"exact", "stratified"}
+    assert {name.split("/")[1] for name in names} == {"exact", "stratified", "gaussian", "ratio"}
 
 
 def test_only_the_rows_asked_for_are_encoded_and_each_only_once():

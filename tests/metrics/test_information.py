@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics import Score, evaluate, mig, mig_exact, quadrature, restricted
-from unbraid.metrics.quadrature import mutual_information
+from unbraid.metrics import Score, evaluate, mig, mig_exact, restricted
+from unbraid.metrics.information import quadrature
+from unbraid.metrics.information.quadrature import mutual_information
 
 from .helpers import (
     SPRITES,
@@ -130,8 +131,8 @@ def test_exact_in_pieces_is_the_same(monkeypatch):
     codes, factors = mixed_data(60)
     stds = np.full_like(codes, 0.2)
     whole = mig_exact(codes, stds, factors)
-    monkeypatch.setattr("unbraid.metrics.quadrature.DENSITY_VALUES", 1)
-    monkeypatch.setattr("unbraid.metrics.quadrature.CHUNK_VALUES", 100)
+    monkeypatch.setattr("unbraid.metrics.information.quadrature.DENSITY_VALUES", 1)
+    monkeypatch.setattr("unbraid.metrics.information.quadrature.CHUNK_VALUES", 100)
     for name, values in mig_exact(codes, stds, factors).details["information"].items():
         np.testing.assert_allclose(values, whole.details["information"][name], atol=1e-12)
 

@@ -15,7 +15,9 @@ ROWS = np.tile(full_grid(SIZES), (10, 1))
 
 
 def promising(fact):
-    return [name for name in metric if fact in metric[name].facts]
+    return [
+        name for name in metric if fact in metric[name].facts and "weights" not in metric[name].facts.get("needs", ())
+    ]
 
 
 def promised(name, fact, part):
@@ -24,7 +26,11 @@ def promised(name, fact, part):
 
 
 def scored(name, means, stds):
-    return evaluate(fixed_evaluation(means, stds, ROWS), [name])
+    evaluation = fixed_evaluation(means, stds, ROWS)
+    if "peers" in metric[name].facts.get("needs", ()):
+        others = [mixed()[0][:, :4] + noise(seed)[0][:, :4] for seed in (2, 3)]
+        evaluation.peers = tuple(fixed_evaluation(other, np.full(other.shape, 0.1), ROWS) for other in others)
+    return evaluate(evaluation, [name], **metric[name].facts.get("trial", {}))
 
 
 def perfect():

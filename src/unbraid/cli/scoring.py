@@ -1,31 +1,70 @@
 """evaluate, report."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from unbraid.cli.printing import print_json, print_notes, print_scores
-from unbraid.cli.shared import AsJson, Device, RunPath, app
+from unbraid.cli.shared import AsJson, Device, RunPath, app, complete
+from unbraid.errors import UsageError
 
 
-@app.command(epilog="Example:  unbraid evaluate runs/demo --metric mig --metric tc/exact factors=[posX,posY]")
+@app.command(
+    epilog="Examples:  unbraid evaluate runs/demo --metric mig --metric tc/exact factors=[posX,posY]"
+    "  ·  unbraid evaluate runs/demo --metric full --rows 10000"
+    "  ·  unbraid evaluate runs/sweep/runs/* --metric udr"
+)
 def evaluate(
-    run: RunPath,
-    settings: Annotated[list[str] | None, typer.Argument(help="Settings of metrics, as bins=30.")] = None,
-    metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
+    words: Annotated[
+        list[str], typer.Argument(metavar="RUN... [SETTING=VALUE]...", help="Runs; settings of metrics, as bins=30.")
+    ],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="mig, mig/exact, full or disentanglement_lib; repeat for more.",
+            autocompletion=complete("metrics", "metric"),
+        ),
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Score so many random rows; default: all.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Score a finished run; scores are appended to its scores.jsonl."""
-    from unbraid.api import load
+    """Score finished runs; scores are appended to their scores.jsonl.
+
+    --metric full measures everything that a run allows, except costly protocols (dci/gbt) and repeats of published
+    ones (disentanglement_lib, chen2018), which are measured when they are named. Several runs must be of the same data;
+    metrics that compare models (udr) then see all of them. unbraid list metrics shows what there is.
+    """
+    from unbraid.api import load, score_together
     from unbraid.config import parse_overrides
 
-    opened = load(run, device=device)
-    if not as_json:
-        where = "held-out rows" if opened.evaluation.held_out else "rows, the same as in training"
-        typer.echo(f"{opened.config.run_id}, on {len(opened.evaluation):,} {where}")
-    print_scores(opened.score(*(metric or ()), **parse_overrides(settings or [])), as_json)
-    print_notes(opened.notes)
+    folders = [Path(word) for word in words if "=" not in word or Path(word).exists()]
+    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    if not folders:
+        raise UsageError("evaluate needs the folder of a run.")
+    runs = [load(folder, device=device) for folder in folders]
+    given = parse_overrides(settings)
+    if len(runs) > 1:
+        made = score_together(runs, *(metric or ()), rows=rows, **given)
+    else:
+        made = [runs[0].score(*(metric or ()), rows=rows, **given)]
+    if as_json:
+        records = [[score.as_record() for score in scores] for scores in made]
+        several = {str(run.path): own for run, own in zip(runs, records, strict=True)}
+        print_json(several if len(runs) > 1 else records[0])
+    else:
+        for run, scores in zip(runs, made, strict=True):
+            typer.echo(f"{run.config.run_id}, on {_population(run, rows)}")
+            print_scores(scores, False)
+    for run in runs:
+        print_notes(run.notes)
+
+
+def _population(run: Any, rows: int | None) -> str:
+    there = len(run.evaluation)
+    where = "held-out rows" if run.evaluation.held_out else "rows, the same as in training"
+    return f"{there:,} {where}" if rows is None or rows >= there else f"{rows:,} random of {there:,} {where}"
 
 
 @app.command(epilog="Example:  unbraid report runs/demo")

@@ -28,7 +28,7 @@ def registered_names(package: str, decorators: str) -> list[str]:
     """Names in a package's registry, read from its source: completion must not wait for torch."""
     folder = Path(__file__).parent.parent / package
     pattern = re.compile(rf'^@(?:{decorators})\(\s*"([^"]+)"', re.MULTILINE)
-    return sorted({name for path in folder.glob("*.py") for name in pattern.findall(path.read_text("utf-8"))})
+    return sorted({name for path in folder.rglob("*.py") for name in pattern.findall(path.read_text("utf-8"))})
 
 
 def complete(package: str, decorators: str) -> Callable[[str], list[str]]:

@@ -45,8 +45,14 @@ def real_matrix(what: str, array: Any) -> np.ndarray:
     return given.astype(np.float64)
 
 
-def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None) -> Labels:
-    """Factors of any discrete type (numbers, words, booleans) as `Labels`; one factor may be a flat array."""
+def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> Labels:
+    """Factors of any discrete type (numbers, words, booleans) as `Labels`; one factor may be a flat array.
+
+    A column of numbers with more than `bins` values, as a continuous factor, is cut into that many bins of about as
+    many rows each.
+    """
+    if bins is not None and bins < 2:
+        raise UsageError(f"factor_bins must be at least 2, not {bins}.")
     given = plain(factors)
     given = given[:, None] if given.ndim == 1 else given
     if given.ndim != 2 or given.shape[1] == 0:
@@ -58,7 +64,7 @@ def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None) ->
     named = tuple(names) if names is not None else tuple(f"v{k}" for k in range(given.shape[1]))
     if len(named) != given.shape[1]:
         raise UsageError(f"There are {given.shape[1]} factors, but {len(named)} names.")
-    columns = [_recode(name, column) for name, column in zip(named, given.T, strict=True)]
+    columns = [_recode(name, column, bins) for name, column in zip(named, given.T, strict=True)]
     return Labels(np.stack(columns, axis=1), tuple(int(c.max()) + 1 for c in columns), named)
 
 
@@ -87,19 +93,46 @@ def entropy(counts: np.ndarray) -> float:
     return float(-(p * np.log(p)).sum())
 
 
-def _recode(name: str, column: np.ndarray) -> np.ndarray:
+def _recode(name: str, column: np.ndarray, bins: int | None) -> np.ndarray:
     if column.dtype.kind == "f" and not np.isfinite(column).all():
         raise DataError(f"Factor {name} holds NaN or infinite values.")
+    if _is_small_count(column):
+        codes = column.astype(np.int64) - int(column.min())
+        present = np.bincount(codes) > 0
+        values, codes = np.flatnonzero(present), (np.cumsum(present) - 1)[codes]
+        return _told(name, values, codes, bins)
     try:
         values, codes = np.unique(column, return_inverse=True)
     except TypeError as error:
         raise DataError(f"Factor {name} mixes values that cannot be compared ({error}).") from error
+    return _told(name, values, codes.reshape(-1), bins)
+
+
+def _is_small_count(column: np.ndarray) -> bool:
+    """Whether these are whole numbers so close together that counting them is quicker than sorting them."""
+    if column.dtype.kind not in "iu" or not len(column):
+        return False
+    return int(column.max()) - int(column.min()) < 2**16
+
+
+def _told(name: str, values: np.ndarray, codes: np.ndarray, bins: int | None) -> np.ndarray:
+    """The codes, unless there are too few or too many values to score."""
     if len(values) < 2:
         raise DataError(
             f"Factor {name} has one value only in these rows, so nothing can be known about it; leave it out."
         )
-    if len(column) > 100 and 2 * len(values) > len(column):
+    if bins is not None and len(values) > bins and values.dtype.kind in "biuf":
+        return _cut(codes, len(values), bins)
+    if len(codes) > 100 and 2 * len(values) > len(codes):
         raise UsageError(
-            f"Factor {name} has {len(values)} values in {len(column)} rows; this score needs discrete factors."
+            f"Factor {name} has {len(values)} values in {len(codes)} rows; this score needs discrete factors. "
+            f"Where it has such a setting, factor_bins=20 cuts a continuous one into 20 values."
         )
-    return codes.reshape(-1)
+    return codes
+
+
+def _cut(codes: np.ndarray, values: int, bins: int) -> np.ndarray:
+    """Ranked values in `bins` bins of about as many rows each; equal values stay together."""
+    upto = np.cumsum(np.bincount(codes, minlength=values))
+    bin_of_value = np.minimum((upto - 1) * bins // len(codes), bins - 1)
+    return np.unique(bin_of_value[codes], return_inverse=True)[1].reshape(-1)

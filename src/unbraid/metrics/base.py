@@ -16,7 +16,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import DataError, unknown
+from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import chosen_factors
 from unbraid.models import Model
@@ -29,7 +29,9 @@ metric: Registry[Callable[..., Any]] = Registry("metric")
 """Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`.
 
 Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
-under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`.
+under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
+(`factors`, `normal` latents, `images`, `peers`, `weights` of a network); a `costly` one takes minutes, and `trial`
+holds settings with which it takes seconds.
 """
 
 
@@ -81,7 +83,8 @@ class Evaluation:
     """A model on data: a row is encoded when it is first asked for, once, and all metrics share the codes.
 
     `rows` restricts it to a held-out split; None means the whole data set. Then "all rows", "q(z)" and "the population"
-    mean these rows, too: a score never looks beyond them.
+    mean these rows, too: a score never looks beyond them. `peers` are other models on the same rows, for scores that
+    compare models with each other.
     """
 
     def __init__(
@@ -91,8 +94,10 @@ class Evaluation:
         self.dataset = dataset
         self.rows = torch.arange(len(dataset), device=dataset.device) if rows is None else rows.to(dataset.device)
         self.held_out = rows is not None
+        self.which = "held out" if self.held_out else "all"
         self.seed = seed
         self.batch = batch
+        self.peers: tuple[Evaluation, ...] = ()
         self._made: dict[Hashable, Any] = {}
 
     def __len__(self) -> int:
@@ -182,6 +187,14 @@ class Evaluation:
             self._made[key] = make()
         return self._made[key]
 
+    def some(self, count: int) -> "Evaluation":
+        """The same model on `count` of these rows, drawn at random; they are then all that a score looks at."""
+        if count < 2:
+            raise UsageError(f"A score needs at least 2 rows, not {count}.")
+        made = Evaluation(self.model, self.dataset, self.rows[self.choose(count)], self.seed, self.batch)
+        made.held_out, made.which = self.held_out, f"{min(count, len(self)):,} random rows of {self.which}"
+        return made
+
     def forget(self) -> None:
         """Give up everything computed so far, for its memory; it is made again when somebody asks for it."""
         self._made.clear()
@@ -223,15 +236,37 @@ class _Coding(nn.Module):
         return self.model.encode(x)
 
 
+COMPAT = ("disentanglement_lib", "chen2018")
+"""Protocols that repeat a published one to the letter; they are measured when asked for by name."""
+
+FULL = "full"
+"""Suite of every metric that one model and its data allow, less costly ones and repeated protocols."""
+
+
 def expand(names: Iterable[str]) -> list[str]:
-    """`mig` -> every registered protocol of it; full names stay as they are."""
-    chosen: list[str] = []
+    """Full names of what is meant by `mig` (its protocols), `disentanglement_lib` (a published protocol) and `full`.
+
+    Full names stay as they are. Costly protocols, as `dci/gbt`, and published ones are part of no other name.
+    """
+    chosen: dict[str, None] = {}
     for name in names:
-        matches = [known for known in metric if known == name or known.startswith(name + "/")]
+        matches = [known for known in metric if _means(name, known)]
         if not matches:
-            raise unknown("metric", name, {*metric, *(known.partition("/")[0] for known in metric)})
-        chosen += [match for match in matches if match not in chosen]
-    return chosen
+            families = {known.partition("/")[0] for known in metric}
+            raise unknown("metric", name, {*metric, *families, *COMPAT, FULL})
+        chosen |= dict.fromkeys(matches)
+    return list(chosen)
+
+
+def _means(name: str, known: str) -> bool:
+    family, _, protocol = known.partition("/")
+    if name in (known, protocol) and (name == known or protocol in COMPAT):
+        return True
+    facts = metric[known].facts
+    usual = protocol not in COMPAT and not facts.get("costly", False)
+    if name == FULL:
+        return usual and not {"peers", "weights"} & set(facts.get("needs", ()))
+    return usual and name == family
 
 
 def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> list[Score]:
@@ -248,6 +283,6 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
         made = entry.make(evaluation, **entry.resolve(given))
         seconds = time.perf_counter() - start
         made = [made] if isinstance(made, Score) else list(made)
-        how = {"settings": entry.resolve(given), "rows": "held out" if evaluation.held_out else "all"}
+        how = {"settings": entry.resolve(given), "rows": evaluation.which}
         scores += [replace(score, seconds=score.seconds or seconds, details={**score.details, **how}) for score in made]
     return scores

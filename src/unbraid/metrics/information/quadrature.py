@@ -40,9 +40,10 @@ DENSITY_VALUES = 2**25
 
 
 class Information(NamedTuple):
-    """I(z_j; v_k) [latents, factors] in nats and the spacing of each latent's grid, all float64 on the CPU."""
+    """I(z_j; v_k) [latents, factors] and H(z_j) in nats, and the spacing of each latent's grid; float64 on the CPU."""
 
     matrix: Tensor
+    entropy: Tensor
     spacing: Tensor
 
 
@@ -96,19 +97,20 @@ def mutual_information(
     starts = torch.tensor([0, *sizes[:-1]]).cumsum(0).to(labels.device)
     classes, total = labels + starts, sum(sizes)
     counts = torch.bincount(classes.flatten(), minlength=total).double()
-    matrix, spacing = [], []
+    rows, spacing = [], []
     with one_thread(), progress("mutual information", means.shape[1]) as bar:
         for j, latent in enumerate(names):
             mean, std = means[:, j].contiguous(), stds[:, j].contiguous()
             grid = Grid.over(latent, mean, std)
-            matrix.append(_row(grid, _mixture(mean, std, classes, total), counts, sizes))
+            rows.append(_row(grid, _mixture(mean, std, classes, total), counts, sizes))
             spacing.append(grid.finest)
             bar.advance()
-    return Information(torch.stack(matrix).cpu(), torch.tensor(spacing, dtype=torch.float64))
+    matrix, entropy = (torch.stack(part).cpu() for part in zip(*rows, strict=True))
+    return Information(matrix, entropy, torch.tensor(spacing, dtype=torch.float64))
 
 
-def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """I(z; v_k) [factors] of one latent."""
+def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """I(z; v_k) [factors] and H(z) of one latent."""
     rows = float(counts[: sizes[0]].sum())
     at_once = max(1, DENSITY_VALUES // grid.finest_points)
     joint, marginal = [], 0.0
@@ -122,7 +124,8 @@ def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -
     latent = torch.special.entr(marginal.clamp_min(0)).sum() * grid.finest
     factor = torch.special.entr(counts / rows).split(sizes)
     pairs = zip(factor, torch.cat(joint).split(sizes), strict=True)
-    return torch.stack([latent + own.sum() - both.sum() for own, both in pairs]).clamp_min(0)  # rounding may say -1e-8
+    information = torch.stack([latent + own.sum() - both.sum() for own, both in pairs])
+    return information.clamp_min(0), latent  # rounding may say -1e-8
 
 
 def _density(grid: Grid, mixture: Mixture, first: int, last: int) -> Tensor:

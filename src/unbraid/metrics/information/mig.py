@@ -7,8 +7,10 @@ The number depends on how I is measured, so the protocol is part of its name:
 | protocol            | what z is                    | how I is measured                                            |
 |---------------------|------------------------------|--------------------------------------------------------------|
 | `exact`             | the posterior itself, eq. 6  | quadrature over all rows; nothing is random                  |
+| `chen2018`          | samples of each posterior    | Monte Carlo entropies over all rows (see `monte_carlo`)      |
 | `histogram-mean`    | posterior means              | 20 equal-width bins per latent, 10,000 rows (locatello2019)  |
 | `histogram-sampled` | one sample of each posterior | as above                                                     |
+| `disentanglement_lib` | posterior means            | as `histogram-mean`, rows drawn with repetition              |
 
 Twenty bins cannot tell 32 or 40 values apart, so a perfect code scores about .90 under a histogram; and a histogram of
 means does not see how uncertain a code is.
@@ -23,19 +25,20 @@ import torch
 from torch import Tensor
 
 from unbraid.errors import DataError, UsageError
-from unbraid.latents import Normal
 from unbraid.metrics.arrays import (
     Labels,
     chosen_factors,
+    entropy,
     label_matrix,
     latent_names,
     plain,
     real_matrix,
 )
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.histogram import Cells, discretise
+from unbraid.metrics.information.histogram import Cells, discretise
+from unbraid.metrics.information.quadrature import mutual_information
 from unbraid.metrics.intervals import around
-from unbraid.metrics.quadrature import mutual_information
+from unbraid.metrics.unsupervised.dependence import normal_posteriors
 
 Histogram = Literal["histogram-mean", "histogram-sampled"]
 
@@ -48,11 +51,12 @@ def histogram_mean(
     *,
     factors: tuple[str, ...] | None = None,
     bins: int = 20,
+    factor_bins: int | None = None,
     samples: int = 10_000,
     resamples: int = 200,
 ) -> Score:
     """Mutual information gap of posterior means, by histograms."""
-    settings = {"bins": bins, "samples": samples, "resamples": resamples}
+    settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
     return _histogram(evaluation, "mean", "histogram-mean", factors, settings)
 
 
@@ -70,26 +74,41 @@ def histogram_sampled(
     *,
     factors: tuple[str, ...] | None = None,
     bins: int = 20,
+    factor_bins: int | None = None,
     samples: int = 10_000,
     resamples: int = 200,
 ) -> Score:
     """Mutual information gap of posterior samples, by histograms."""
-    settings = {"bins": bins, "samples": samples, "resamples": resamples}
+    settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
     return _histogram(evaluation, "sampled", "histogram-sampled", factors, settings)
+
+
+@metric("mig/disentanglement_lib", year=2019, reference="locatello2019", needs=("factors",), **PROMISES)
+def disentanglement_lib(
+    evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, bins: int = 20, samples: int = 10_000
+) -> Score:
+    """Mutual information gap of posterior means of rows drawn with repetition, by histograms of 20 bins."""
+    sheet = evaluation.sheet(None, factors)
+    score = mig(
+        sheet.codes,
+        sheet.factors,
+        names=sheet.names,
+        latents=sheet.latents,
+        bins=bins,
+        samples=samples,
+        compat="disentanglement_lib",
+        seed=evaluation.seed,
+    )
+    return left_out(score, evaluation)
 
 
 @metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"), **PROMISES)
 def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
-    for name, block in evaluation.space.blocks.items():
-        if not isinstance(block, Normal):
-            raise UsageError(f"mig/exact needs Normal latents, and {name} is not; use mig/histogram-sampled.")
-    parameters = [p.chunk(2, dim=-1) for p in evaluation.posterior.values()]
-    means = torch.cat([mean for mean, _ in parameters], dim=-1)
-    stds = torch.cat([(0.5 * log_variance).exp() for _, log_variance in parameters], dim=-1)
+    means, stds = normal_posteriors(evaluation, "mig/exact")
     values, names = evaluation.chosen_factors(factors)
     score = mig_exact(means, stds, values, names=names, latents=evaluation.code_names)
-    return _left_out(score, evaluation)
+    return left_out(score, evaluation)
 
 
 def mig(
@@ -100,14 +119,20 @@ def mig(
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
     bins: int = 20,
+    factor_bins: int | None = None,
     samples: int | None = 10_000,
     resamples: int = 200,
+    compat: str | None = None,
     seed: int = 0,
 ) -> Score:
-    """Mutual information gap of any codes [rows, latents] and discrete factors [rows, factors], by histograms.
+    """Mutual information gap of any codes [rows, latents] and factors [rows, factors], by histograms.
 
     `protocol` says what the codes are: means or samples of posteriors. Of more than `samples` rows that many are drawn
-    without repetition (None takes all). `names` and `latents` name the columns in the score's details.
+    without repetition (None takes all). `names` and `latents` name the columns in the score's details. A factor of
+    more than `factor_bins` values, as a continuous one, is cut into that many bins of about as many rows each.
+
+    `compat="disentanglement_lib"` draws `samples` rows with repetition, as its random factors do. chen2018's own
+    protocol looks at posteriors: `mig_monte_carlo(means, stds, factors)`.
 
     The 95% interval is the value -+ 1.96 bootstrap standard errors.
     """
@@ -116,14 +141,30 @@ def mig(
         raise UsageError(f"The protocol of mig must be histogram-mean or histogram-sampled, not {protocol}{hint}.")
     if bins < 2:
         raise UsageError(f"bins must be at least 2, not {bins}.")
+    if compat not in (None, "disentanglement_lib"):
+        raise UsageError(f"mig knows compat=disentanglement_lib, not {compat}; chen2018's is mig_monte_carlo.")
     rng = np.random.default_rng(seed)
-    values, given = _some_rows(_codes(codes), plain(factors), samples, rng)
-    labels = label_matrix(given, len(values), names)
+    values, given = _some_rows(_codes(codes), plain(factors), samples, rng, repeat=compat is not None)
+    labels = label_matrix(given, len(values), names, bins=factor_bins)
     cells = Cells(discretise(values, bins), bins, labels)
     drawn = [cells.information(rng.integers(len(values), size=len(values))) for _ in range(resamples)]
-    score = _score(protocol, *cells.information(), labels, latent_names(values.shape[1], latents), len(values))
+    score = gap_score(
+        compat or protocol, *cells.information(), labels, latent_names(values.shape[1], latents), len(values)
+    )
     interval = around(score.value, [_gaps(*one).mean() for one in drawn], bounds=(0.0, 1.0))
-    return replace(score, interval=interval, details={**score.details, "bins": bins})
+    return replace(
+        score, interval=interval, details={**score.details, "bins": bins, "ceiling": histogram_ceiling(labels, bins)}
+    )
+
+
+def histogram_ceiling(labels: Labels, bins: int) -> float:
+    """The gap of a code that holds each factor's value, evenly spaced, in a latent of its own: mean of H(bin) / H(v).
+
+    It is less than 1 where a factor has more values than there are bins.
+    """
+    binned = discretise(labels.values.astype(np.float64), bins)
+    kept = [entropy(np.bincount(column)) for column in binned.T]
+    return float(np.mean(kept / labels.entropy))
 
 
 def mig_exact(
@@ -144,7 +185,7 @@ def mig_exact(
     device = means.device if isinstance(means, Tensor) and means.is_cuda else torch.device("cpu")
     tensors = [torch.as_tensor(array, device=device) for array in (centres, widths, labels.values)]
     information = mutual_information(tensors[0], tensors[1], tensors[2], labels.sizes, named)
-    score = _score("exact", information.matrix.numpy(), labels.entropy, labels, named, len(centres))
+    score = gap_score("exact", information.matrix.numpy(), labels.entropy, labels, named, len(centres))
     details = {**score.details, "spacing": dict(zip(named, information.spacing.tolist(), strict=True))}
     return replace(score, interval=(score.value, score.value), details=details)
 
@@ -170,7 +211,7 @@ def _histogram(
     codes: Literal["mean", "sampled"],
     protocol: Histogram,
     factors: Sequence[str] | None,
-    settings: dict[str, int],
+    settings: dict[str, Any],
 ) -> Score:
     sheet = evaluation.sheet(settings["samples"], factors, codes)
     score = mig(
@@ -182,7 +223,7 @@ def _histogram(
         seed=evaluation.seed,
         **settings,
     )
-    return _left_out(score, evaluation)
+    return left_out(score, evaluation)
 
 
 def _codes(codes: Any) -> np.ndarray:
@@ -194,13 +235,13 @@ def _codes(codes: Any) -> np.ndarray:
 
 
 def _some_rows(
-    codes: np.ndarray, factors: np.ndarray, count: int | None, rng: np.random.Generator
+    codes: np.ndarray, factors: np.ndarray, count: int | None, rng: np.random.Generator, repeat: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     if count is not None and count < 2:
         raise UsageError(f"samples must be at least 2, not {count}.")
-    if count is None or len(codes) <= count or factors.ndim == 0 or len(factors) != len(codes):
+    if count is None or factors.ndim == 0 or len(factors) != len(codes) or (len(codes) <= count and not repeat):
         return codes, factors
-    rows = rng.choice(len(codes), count, replace=False)
+    rows = rng.choice(len(codes), count, replace=repeat)
     return codes[rows], factors[rows]
 
 
@@ -210,7 +251,7 @@ def _gaps(information: np.ndarray, entropy: np.ndarray) -> np.ndarray:
     return (best - second) / np.where(entropy > 0, entropy, 1.0)  # a resample may miss all but one value: then I = 0
 
 
-def _score(
+def gap_score(
     protocol: str,
     information: np.ndarray,
     entropy: np.ndarray,
@@ -229,7 +270,7 @@ def _score(
     return Score("mig", protocol, float(gaps.mean()), samples, details=details)
 
 
-def _left_out(score: Score, evaluation: Evaluation) -> Score:
+def left_out(score: Score, evaluation: Evaluation) -> Score:
     """Say which of the data set's factors the score does not look at."""
     others = [name for name in evaluation.dataset.factor_names if name not in score.details["gaps"]]
     return replace(score, details={**score.details, "left_out": others})

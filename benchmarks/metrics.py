@@ -1,0 +1,271 @@
+"""Scores against straightforward reference code and against disent's, interleaved, on the same 10,000 x 10 codes.
+
+    python benchmarks/metrics.py                            # MIG, SAP, FactorVAE score; minutes
+    python benchmarks/metrics.py --dci                      # DCI by every predictor; scikit-learn's takes many minutes
+    python benchmarks/metrics.py --run runs/NAME            # the full suite of a trained run, score by score
+    PYTHONPATH=… python benchmarks/metrics.py               # with disent 0.8 on the path, its versions take part
+
+Six factors of 3, 6, 40, 32, 32 and 10 values; codes are a rotated, noisy copy of them. Both sides have the codes
+already; FactorVAE's end-to-end rows count encoding, too: ours encodes each row of the pool once, the published protocol
+encodes every batch anew (timed on a few votes, and multiplied). A round measures every side once, and ratios are taken
+inside a round. `--out FILE` writes JSON.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measure import facts, set_threads, write
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.metrics import mutual_info_score
+from sklearn.svm import LinearSVC
+
+from unbraid import metrics
+from unbraid.api import load
+from unbraid.config import Choice
+from unbraid.data import FactorDataset
+from unbraid.data import load as load_data
+from unbraid.metrics import Evaluation, evaluate, expand
+from unbraid.training.loop import prepare
+from unbraid.training.recipe import configure
+
+SIZES = (3, 6, 40, 32, 32, 10)
+ROWS, TEST, LATENTS, VOTES, BATCH = 10_000, 5_000, 10, (10_000, 5_000), 64
+
+PARTS = ("disentanglement", "completeness", "informativeness")
+
+Side = Callable[[], float]
+"""Computes a score from cached codes."""
+
+
+def made_codes(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Codes [rows, 10] and factors [rows, 6]: standardised factors, turned a little into each other, and noise."""
+    rng, turn = np.random.default_rng(seed), np.random.default_rng(99)
+    factors = np.stack([rng.integers(0, size, rows) for size in SIZES], axis=1)
+    scaled = (factors - (np.array(SIZES) - 1) / 2) / np.sqrt((np.array(SIZES) ** 2 - 1) / 12)
+    mixing = np.eye(len(SIZES), LATENTS) + 0.15 * turn.standard_normal((len(SIZES), LATENTS))
+    return scaled @ mixing + 0.2 * rng.standard_normal((rows, LATENTS)), factors
+
+
+def reference_mig(codes: np.ndarray, factors: np.ndarray) -> float:
+    """One histogram and one scikit-learn call per pair."""
+    binned = [np.digitize(c, np.histogram(c, 20)[1][:-1]) for c in codes.T]
+    information = np.array([[mutual_info_score(v, b) for v in factors.T] for b in binned])
+    ordered = np.sort(information, axis=0)
+    return float(np.mean((ordered[-1] - ordered[-2]) / [mutual_info_score(v, v) for v in factors.T]))
+
+
+def reference_sap(codes: np.ndarray, factors: np.ndarray, codes_test: np.ndarray, factors_test: np.ndarray) -> float:
+    """One support vector machine per pair."""
+    accuracy = np.zeros((codes.shape[1], factors.shape[1]))
+    for j in range(codes.shape[1]):
+        for k in range(factors.shape[1]):
+            machine_ = LinearSVC(C=0.01, class_weight="balanced").fit(codes[:, [j]], factors[:, k])
+            accuracy[j, k] = np.mean(machine_.predict(codes_test[:, [j]]) == factors_test[:, k])
+    ordered = np.sort(accuracy, axis=0)
+    return float(np.mean(ordered[-1] - ordered[-2]))
+
+
+def reference_factorvae(codes: np.ndarray, factors: np.ndarray, encode: Callable[[np.ndarray], np.ndarray]) -> float:
+    """Vote by vote; `encode` gives the codes of rows."""
+    rng = np.random.default_rng(0)
+    spread = codes.var(0, ddof=1)
+    rows_of = [[np.flatnonzero(column == value) for value in range(column.max() + 1)] for column in factors.T]
+    votes = np.zeros((2, codes.shape[1], factors.shape[1]), dtype=int)
+    for part, count in enumerate(VOTES):
+        for _ in range(count):
+            k = rng.integers(factors.shape[1])
+            rows = rng.choice(rows_of[k][factors[rng.integers(len(factors)), k]], BATCH)
+            votes[part, np.argmin(encode(rows).var(0, ddof=1) / spread), k] += 1
+    chosen = votes[0].argmax(1)
+    return float(votes[1][np.arange(codes.shape[1]), chosen].sum() / votes[1].sum())
+
+
+def disent_sides() -> dict[str, dict[str, Side]]:
+    """disent's own functions on the same codes, where it is installed."""
+    try:
+        from disent.dataset import DisentDataset
+        from disent.dataset.data import GroundTruthData
+        from disent.metrics import _mig, _sap, metric_factor_vae
+    except ImportError as error:
+        print(f"disent takes no part: {error}", file=sys.stderr)
+        return {}
+    codes, factors = made_codes(ROWS, 0)
+    codes_test, factors_test = made_codes(TEST, 1)
+
+    class Codes(GroundTruthData):
+        """A data set whose observations are codes, so that nothing has to be encoded."""
+
+        name = "codes"
+        factor_names = tuple(f"v{k}" for k in range(len(SIZES)))
+        factor_sizes = SIZES
+        img_shape = (1, 1, LATENTS)
+
+        def _get_observation(self, idx: int) -> np.ndarray:
+            return self._table[idx % ROWS].reshape(1, 1, LATENTS)
+
+        _table = codes.astype(np.float32)
+
+    data = DisentDataset(Codes())
+    return {
+        "mig": {"disent": lambda: _mig._compute_mig(codes.T, factors.T)["mig.discrete_score"]},
+        "sap": {
+            "disent": lambda: _sap._compute_sap(codes.T, factors.T, codes_test.T, factors_test.T, False)["sap.score"]
+        },
+        "factorvae": {
+            "disent": lambda: metric_factor_vae(data, lambda x: torch.as_tensor(x).reshape(len(x), -1))[
+                "factor_vae.eval_accuracy"
+            ]
+        },
+    }
+
+
+def sides() -> dict[str, dict[str, Side]]:
+    """Ours and the reference of each score."""
+    codes, factors = made_codes(ROWS, 0)
+    codes_test, factors_test = made_codes(TEST, 1)
+    both, both_factors = np.concatenate([codes, codes_test]), np.concatenate([factors, factors_test])
+    votes = {"train": VOTES[0], "test": VOTES[1], "batch": BATCH}
+    return {
+        "mig": {
+            "unbraid": lambda: metrics.mig(codes, factors, resamples=0).value,
+            "reference": lambda: reference_mig(codes, factors),
+        },
+        "sap": {
+            "unbraid": lambda: metrics.sap(both, both_factors, train=ROWS, test=TEST, resamples=0).value,
+            "reference": lambda: reference_sap(codes, factors, codes_test, factors_test),
+        },
+        "factorvae": {
+            "unbraid": lambda: metrics.factorvae(codes, factors, resamples=0, **votes).value,
+            "reference": lambda: reference_factorvae(codes, factors, lambda rows: codes[rows]),
+        },
+    }
+
+
+def race(rounds: int) -> dict[str, Any]:
+    """Every side of every score once per round."""
+    contest, peers = sides(), disent_sides()
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for _ in range(rounds):
+        for score, contenders in contest.items():
+            for name, side in {**contenders, **peers.get(score, {})}.items():
+                start = time.perf_counter()
+                value = side()
+                taken = time.perf_counter() - start
+                found.setdefault(score, {}).setdefault(name, []).append((taken, value))
+    return {
+        score: {name: _summary(own, by_name["unbraid"]) for name, own in by_name.items()}
+        for score, by_name in found.items()
+    }
+
+
+def _summary(own: list[tuple[float, float]], ours: list[tuple[float, float]]) -> dict[str, float]:
+    ratios = [a / b for (a, _), (b, _) in zip(own, ours, strict=True)]
+    return {
+        "seconds": statistics.median(taken for taken, _ in own),
+        "times_ours": statistics.median(ratios),
+        "value": own[0][1],
+    }
+
+
+def end_to_end(votes: int = 200) -> dict[str, float]:
+    """FactorVAE score of an untrained `conv-locatello` on a pool of 10,000 small sprites, encoding included."""
+    data = load_data("sprites-small")
+    assert isinstance(data, FactorDataset)
+    config = configure("vae", Choice("sprites-small"), data, {"network": "mlp"})
+    model = prepare(config, data).group.skeleton.model
+    evaluation = Evaluation(model, data)
+    start = time.perf_counter()
+    evaluate(evaluation, ["factorvae/majority-vote"])
+    ours = time.perf_counter() - start
+    rng = np.random.default_rng(0)
+    start = time.perf_counter()
+    with torch.no_grad():
+        for _ in range(votes):
+            model.encode(data.images(torch.as_tensor(rng.integers(len(data), size=BATCH))))["z"].numpy().var(0)
+    reference = (time.perf_counter() - start) / votes * sum(VOTES)
+    return {"unbraid": ours, "reference": reference, "times_ours": reference / ours, "votes_timed": votes}
+
+
+def race_dci() -> dict[str, Any]:
+    """Each predictor once, and the gap of its three numbers to scikit-learn's gradient boosting."""
+    codes, factors = made_codes(ROWS + TEST, 0)
+    start = time.perf_counter()
+    for column in factors[:ROWS].T:
+        model = GradientBoostingClassifier(random_state=0).fit(codes[:ROWS], column)
+        model.score(codes[ROWS:], factors[ROWS:, 0])
+    found: dict[str, Any] = {"reference gbt, factor by factor": {"seconds": time.perf_counter() - start}}
+    for predictor in ("gbt", "lightgbm-depth3", "booster", "random-forest", "lasso"):
+        start = time.perf_counter()
+        scores = metrics.dci(codes, factors, predictor=predictor, train=ROWS, test=TEST)
+        taken = time.perf_counter() - start
+        found[predictor] = {"seconds": taken, **{score.part: score.value for score in scores}}
+        print(predictor, found[predictor], file=sys.stderr, flush=True)
+    slowest = found["reference gbt, factor by factor"]["seconds"]
+    for name, own in found.items():
+        own["times_faster"] = slowest / own["seconds"]
+        if name != "gbt" and "completeness" in own:
+            own["gap"] = {part: own[part] - found["gbt"][part] for part in PARTS}
+    return found
+
+
+def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
+    """Seconds of every score of a run from `rows` encoded images, and of the exact ones over all rows apart."""
+    run = load(folder, device=device)
+    some = run.evaluation.some(rows)
+    names = expand(["full"])
+    found: dict[str, Any] = {"rows": rows, "device": str(run.device)}
+    start = time.perf_counter()
+    some.means_at(torch.arange(len(some), device=some.rows.device))
+    found["encoding"] = time.perf_counter() - start
+    parts = {
+        "sampled": [(some, name) for name in names if not name.endswith("/exact")],
+        "exact": [(run.evaluation, name) for name in names if name.endswith("/exact")],
+    }
+    for title, asked in parts.items():
+        seconds = {}
+        for evaluation, name in asked:
+            begin = time.perf_counter()
+            evaluate(evaluation, [name])
+            seconds[name] = round(time.perf_counter() - begin, 3)
+            print(f"{name:40} {seconds[name]:8.2f} s", file=sys.stderr, flush=True)
+        found[title] = {"total": sum(seconds.values()), **dict(sorted(seconds.items(), key=lambda item: -item[1]))}
+    return found
+
+
+def main() -> None:
+    """Run what was asked for and print it as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--dci", action="store_true")
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    set_threads(asked.threads)
+    warnings.filterwarnings("ignore")
+    if asked.run is not None:
+        found = {"suite": suite(asked.run, asked.rows, asked.device)}
+    elif asked.dci:
+        found = {"dci": race_dci()}
+    else:
+        found = {**race(asked.rounds), "factorvae, end to end": end_to_end()}
+    device = found["suite"]["device"] if "suite" in found else "cpu"
+    record = {**facts("metrics.py", device, ("scikit-learn", "lightgbm", "disent")), **found}
+    print(json.dumps(record, indent=1))
+    if asked.out is not None:
+        write(asked.out, record)
+
+
+if __name__ == "__main__":
+    main()

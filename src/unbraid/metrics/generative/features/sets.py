@@ -1,0 +1,88 @@
+"""What a model makes, and its features: originals, their reconstructions and samples from the prior.
+
+A reconstruction is the decoder's mean of a posterior's mean; a sample is the decoder's mean of a code drawn from the
+prior. Neither has pixel noise added.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from unbraid import noise
+from unbraid.errors import UsageError
+from unbraid.metrics.base import Evaluation, Score
+from unbraid.metrics.generative.features.base import FeatureNetwork, build
+from unbraid.progress import progress
+
+CHUNK = 256
+"""Observations that are decoded at a time."""
+
+
+class FeatureSets(NamedTuple):
+    """Features [rows, width] of originals, of their reconstructions in the same order, and of as many samples."""
+
+    network: FeatureNetwork
+    originals: Tensor
+    reconstructions: Tensor
+    samples: Tensor
+
+    def parts(self) -> Iterator[tuple[str, Tensor, bool]]:
+        """What is compared with the originals: its name, its features, and whether rows belong together."""
+        yield "reconstructions", self.reconstructions, True
+        yield "samples", self.samples, False
+
+    def described(self, score: Score, part: str) -> Score:
+        """The score of one part, with what is known about the network."""
+        return replace(score, part=part, details={**score.details, "network": dict(self.network.details)})
+
+
+def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings: Any) -> FeatureSets:
+    """Features of `samples` rows (all if there are fewer), computed once for all scores that ask for the same ones."""
+    if samples < 2:
+        raise UsageError(f"samples must be at least 2, not {samples}.")
+    count = min(samples, len(evaluation))
+    own = tuple(sorted(settings.items()))
+    return evaluation.once(("features", network, own, count), lambda: _make(evaluation, network, count, settings))
+
+
+def chosen_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
+    """A feature network for this evaluation's data, made once."""
+    rows, seed = evaluation.rows, evaluation.seed
+    key = ("feature network", network, tuple(sorted(settings.items())))
+    return evaluation.once(key, lambda: build(network, evaluation.dataset, rows, seed, settings))
+
+
+def reconstructed(evaluation: Evaluation, positions: Tensor) -> Tensor:
+    """Decoder means [n, *shape] of the posterior means of rows."""
+    with torch.no_grad():
+        return evaluation.model.likelihood.mean(evaluation.model.decode(evaluation.means_at(positions)))
+
+
+def prior_codes(evaluation: Evaluation, count: int) -> Tensor:
+    """Codes [count, width] drawn from the prior, fixed by the evaluation's seed."""
+    space, device = evaluation.space, evaluation.dataset.device
+    drawn = noise.draw(space.needs(count), noise.seed_tensor(evaluation.seed, device=device), step=1)
+    prior = space.prior(like=torch.zeros(1, device=device))
+    return space.join(space.sample(prior, {name: tensor[0] for name, tensor in drawn.items()}))
+
+
+def _make(evaluation: Evaluation, name: str, count: int, settings: dict[str, Any]) -> FeatureSets:
+    network = chosen_network(evaluation, name, **settings)
+    model, positions = evaluation.model, evaluation.choose(count)
+    codes = prior_codes(evaluation, count)
+    makers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "originals": lambda part, _: evaluation.dataset.images(evaluation.rows[part]),
+        "reconstructions": lambda part, _: reconstructed(evaluation, part),
+        "samples": lambda _, code: model.likelihood.mean(model.decode(code)),
+    }
+    made: dict[str, list[Tensor]] = {key: [] for key in makers}
+    with torch.no_grad(), progress(f"features of {name}", 3 * count) as bar:
+        for part, code in zip(positions.split(CHUNK), codes.split(CHUNK), strict=True):
+            for key, make in makers.items():
+                for piece in make(part, code).split(max(network.batch, 16)):
+                    made[key].append(network(piece))
+                    bar.advance(len(piece))
+    return FeatureSets(network, *(torch.cat(made[key]) for key in ("originals", "reconstructions", "samples")))

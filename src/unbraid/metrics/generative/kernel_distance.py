@@ -1,0 +1,143 @@
+r"""The kernel inception distance (binkowski2018): the squared maximum mean discrepancy under a cubic kernel,
+
+    KID = E k(x, x') + E k(y, y') - 2 E k(x, y),    k(x, y) = (x . y / d + 1)^3,
+
+over features of different originals x, x' and different made observations y, y'. Its estimate has no bias (a pair of a
+row with itself is left out), so it may be negative, and it may be compared between different numbers of rows.
+
+The paper takes the mean over random subsets (`subsets=100, size=1000`). The mean over all subsets is the estimate from
+all rows, which is the default here: nothing is random, and its standard error follows from each row's own part
+(the first-order variance of a U-statistic, hoeffding1948). A reconstruction belongs to its original, and such a pair is
+left out like that of a row with itself.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.generative.features import feature_pair, feature_sets, pieces
+from unbraid.metrics.intervals import DEVIATIONS
+from unbraid.progress import progress
+
+
+@metric(
+    "kid/efficientnet-lite0",
+    year=2018,
+    reference="binkowski2018",
+    needs=("images",),
+    costly=True,
+    trial={"samples": 48},
+)
+def efficientnet(
+    evaluation: Evaluation, *, samples: int = 2_000, size: int = 224, subsets: int | None = None
+) -> list[Score]:
+    """Kernel distance of EfficientNet-Lite0 features from the originals', of reconstructions and of prior samples."""
+    return _on_run(evaluation, "efficientnet-lite0", samples, subsets, size=size)
+
+
+@metric("kid/inception", year=2018, reference="binkowski2018", needs=("images", "weights"), costly=True)
+def inception(
+    evaluation: Evaluation, *, samples: int = 10_000, weights: str | None = None, subsets: int | None = None
+) -> list[Score]:
+    """Kernel inception distance from the originals, of reconstructions and of prior samples."""
+    return _on_run(evaluation, "inception", samples, subsets, weights=weights)
+
+
+@metric("kid/classifier", year=2018, reference="binkowski2018", needs=("factors",), trial={"samples": 400, "steps": 20})
+def classifier(
+    evaluation: Evaluation, *, samples: int = 10_000, steps: int | None = None, subsets: int | None = None
+) -> list[Score]:
+    """Kernel distance of a label classifier's features from the originals', of reconstructions and of samples."""
+    return _on_run(evaluation, "classifier", samples, subsets, steps=steps)
+
+
+def kid(
+    features_a: Any,
+    features_b: Any,
+    *,
+    network: str = "given",
+    paired: bool = False,
+    subsets: int | None = None,
+    size: int = 1_000,
+    seed: int = 0,
+) -> Score:
+    """Unbiased squared kernel distance of two sets of features [rows, features]; `network` names the features.
+
+    `paired` says that row i of one belongs to row i of the other. With `subsets` the value is the mean over that many
+    random subsets of `size` rows, and the interval comes from their spread where they are at most half of the rows.
+    A CUDA tensor is worked on where it is.
+    """
+    a, b = feature_pair(features_a, features_b, ("features_a", "features_b"))
+    if paired and len(a) != len(b):
+        raise UsageError(f"Paired features must have as many rows, not {len(a)} and {len(b)}.")
+    details: dict[str, Any] = {"features": a.shape[1], "sizes": [len(a), len(b)], "paired": paired}
+    if subsets is None:
+        value, error = _discrepancy(a, b, paired)
+        interval = (value - DEVIATIONS * error, value + DEVIATIONS * error)
+    else:
+        values = _over_subsets(a, b, paired, subsets, size, np.random.default_rng(seed))
+        value, interval = float(values.mean()), _interval(values, min(size, len(a), len(b)), min(len(a), len(b)))
+        details |= {"subsets": subsets, "size": min(size, len(a), len(b)), "deviation": float(values.std())}
+    if not math.isfinite(value):
+        raise DataError("The features are too large for a cubic kernel in float64.")
+    return Score("kid", network, value, min(len(a), len(b)), interval, details=details)
+
+
+def _on_run(evaluation: Evaluation, network: str, samples: int, subsets: int | None, **settings: Any) -> list[Score]:
+    sets = feature_sets(evaluation, network, samples, **settings)
+    own: dict[str, Any] = {"network": network, "subsets": subsets, "seed": evaluation.seed}
+    return [
+        sets.described(kid(sets.originals, features, paired=paired, **own), part)
+        for part, features, paired in sets.parts()
+    ]
+
+
+def _discrepancy(a: Tensor, b: Tensor, paired: bool) -> tuple[float, float]:
+    """The estimate over all pairs of different rows, and its standard error."""
+    within_a, within_b = _mean_kernels(a, a, True)[0], _mean_kernels(b, b, True)[0]
+    across_a, across_b = _mean_kernels(a, b, paired)
+    part_a, part_b = within_a - across_a, within_b - across_b  # each row's share; their means sum to the estimate
+    value = float(part_a.mean() + part_b.mean())
+    if paired:
+        return value, 2 * float((part_a + part_b).std()) / math.sqrt(len(a))
+    return value, 2 * math.sqrt(float(part_a.var()) / len(a) + float(part_b.var()) / len(b))
+
+
+def _mean_kernels(x: Tensor, y: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
+    """Mean of k(x_i, y_j) over j for each i, and over i for each j; perhaps without the pairs i = j."""
+    of_x, of_y = [], torch.zeros_like(y[:, 0])
+    for start, rows in pieces(x, y):
+        root = (rows @ y.T).div_(x.shape[1]).add_(1)
+        kernel = root.square().mul_(root)
+        if without_own:
+            kernel.diagonal(start).zero_()
+        of_x.append(kernel.sum(1))
+        of_y += kernel.sum(0)
+    return torch.cat(of_x) / (len(y) - without_own), of_y / (len(x) - without_own)
+
+
+def _over_subsets(a: Tensor, b: Tensor, paired: bool, count: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    if count < 1 or size < 2:
+        raise UsageError(f"subsets must be at least 1 and their size at least 2, not {count} and {size}.")
+    size, values = min(size, len(a), len(b)), []
+    with progress("subsets", count) as bar:
+        for _ in range(count):
+            rows = rng.choice(len(a), size, replace=False)
+            others = rows if paired else rng.choice(len(b), size, replace=False)
+            pair = [x[torch.as_tensor(own, device=x.device)] for x, own in ((a, rows), (b, others))]
+            values.append(_discrepancy(pair[0], pair[1], paired)[0])
+            bar.advance()
+    return np.array(values)
+
+
+def _interval(values: np.ndarray, size: int, rows: int) -> tuple[float, float] | None:
+    """Spread between subsets, scaled to all rows; None where subsets share so much that it is too small."""
+    if len(values) < 2 or 2 * size > rows:
+        return None
+    value, error = float(values.mean()), DEVIATIONS * float(values.std(ddof=1)) * math.sqrt(size / rows)
+    return value - error, value + error

@@ -1,0 +1,1 @@
+"""How much latents and factors tell of each other."""

@@ -1,0 +1,1 @@
+"""What codes do when one factor is held fixed."""

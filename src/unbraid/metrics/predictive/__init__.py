@@ -1,0 +1,1 @@
+"""How well factors can be predicted from codes, and by which of them."""

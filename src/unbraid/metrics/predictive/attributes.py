@@ -1,0 +1,166 @@
+r"""Attributes from parts of a code by small networks (msvae2020, section 4, figure 6).
+
+A multilayer perceptron predicts each factor from one part of the code, from the other, and from both together: if both
+together do best, each part knows what the other does not. The score of a part is the mean accuracy over factors on test
+rows; each factor's own is in the details. The paper does not say which network; here two hidden layers of 64 ReLU
+units, 700 Adam steps of 256 rows, a rate that falls from .005 to 0, codes standardised on the training rows.
+
+The networks of all parts and factors have one shape and train as one batched product: a part is the whole code with the
+other columns held at 0, a factor with fewer values has outputs that never win.
+
+**Ceiling.** 1: a perfect code of sprites reaches it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import label_matrix, real_matrix
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.predictive.logistic import standardised
+from unbraid.metrics.rows import apart, device_of
+from unbraid.progress import progress
+from unbraid.threads import one_thread
+
+NEVER = -1e30
+"""Logit of an output that a factor has no value for."""
+
+
+@metric("attributes/mlp", year=2020, reference="msvae2020", needs=("factors",), bounds=(0, 1), perfect=1.0)
+def mlp(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    train: int = 10_000,
+    test: int = 5_000,
+    hidden: tuple[int, ...] = (64, 64),
+    steps: int = 700,
+    batch: int = 256,
+    lr: float = 5e-3,
+) -> list[Score]:
+    """Accuracy of small networks that predict each factor from each latent block, and from all of them."""
+    sheet = evaluation.sheet(train + test, factors)
+    blocks = evaluation.space.blocks
+    columns = sheet.codes.split([block.width for block in blocks.values()], dim=1)
+    parts = dict(zip(blocks, columns, strict=True))
+    codes = parts if len(parts) > 1 else sheet.codes
+    settings = {"train": train, "test": test, "hidden": hidden, "steps": steps, "batch": batch, "lr": lr}
+    return attributes(codes, sheet.factors, names=sheet.names, seed=evaluation.seed, **settings)
+
+
+def attributes(
+    codes: Any,
+    factors: Any,
+    *,
+    train: int = 10_000,
+    test: int = 5_000,
+    hidden: Sequence[int] = (64, 64),
+    steps: int = 700,
+    batch: int = 256,
+    lr: float = 5e-3,
+    names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> list[Score]:
+    """Accuracy of networks that predict discrete factors [rows, factors] from codes [rows, latents].
+
+    Codes may be a mapping of parts, `{"C": c, "Z": z}`: then each is scored alone, and all of them as `C+Z`. The 95%
+    interval is that of the test rows, with the networks held fixed.
+    """
+    if min(steps, batch, *hidden) < 1 or not lr > 0:
+        raise UsageError(
+            f"steps, batch, hidden and lr must be positive, not {steps}, {batch}, {tuple(hidden)} and {lr}."
+        )
+    given = dict(codes) if isinstance(codes, Mapping) else {None: codes}
+    values, masks = _parts(given)
+    known = label_matrix(factors, len(values), names)
+    split = apart(len(values), train, test, np.random.default_rng(seed))
+    device = device_of(next(iter(given.values())))
+    x, x_test = (t.float() for t in standardised(*(torch.as_tensor(values[rows], device=device) for rows in split)))
+    y = torch.as_tensor(known.values[split.train].T, device=device)  # [factors, rows]
+    mask = torch.as_tensor(np.stack(list(masks.values())), dtype=x.dtype, device=device)
+    with one_thread():
+        networks = _Networks(mask, known.sizes, hidden, torch.Generator().manual_seed(seed))
+        networks.train(x, y, steps, batch, lr, torch.Generator().manual_seed(seed + 1))
+        predicted = networks.predict(x_test).cpu().numpy()  # [parts, factors, rows]
+    right = predicted == known.values[split.test].T
+    scores = []
+    for part, of_part in zip(masks, right, strict=True):
+        details = {
+            "accuracy": dict(zip(known.names, of_part.mean(1).tolist(), strict=True)),
+            "train": len(split.train),
+            "test": len(split.test),
+        }
+        by_row, used = of_part.mean(0), len(split.train) + len(split.test)
+        interval = of_mean(by_row, (0.0, 1.0))
+        scores.append(Score("attributes", "mlp", float(by_row.mean()), used, interval, part, "mlp", 0.0, details))
+    return scores
+
+
+def _parts(given: Mapping[str | None, Any]) -> tuple[np.ndarray, dict[str | None, np.ndarray]]:
+    """All codes side by side, and which columns each part sees; several parts are seen together, too."""
+    if not given:
+        raise UsageError("There must be at least one part of a code to predict attributes from.")
+    arrays = [real_matrix("codes" if name is None else f"codes {name}", array) for name, array in given.items()]
+    if len({len(array) for array in arrays}) > 1:
+        raise UsageError(f"All parts of a code must have as many rows, not {[len(array) for array in arrays]}.")
+    owner = np.repeat(np.arange(len(arrays)), [array.shape[1] for array in arrays])
+    masks: dict[str | None, np.ndarray] = {name: owner == i for i, name in enumerate(given)}
+    if len(arrays) > 1:
+        masks["+".join(str(name) for name in given)] = owner >= 0
+    return np.concatenate(arrays, axis=1), masks
+
+
+class _Networks:
+    """Networks of one shape, [parts x factors] of them, whose weights are stacked."""
+
+    def __init__(self, mask: Tensor, sizes: Sequence[int], hidden: Sequence[int], generator: torch.Generator) -> None:
+        parts, width = mask.shape
+        self.shape = (parts, len(sizes))
+        self.mask = mask.repeat_interleave(len(sizes), dim=0)[:, None, :]  # [networks, 1, inputs]
+        self.never = torch.zeros(len(sizes), max(sizes), device=mask.device)
+        for k, size in enumerate(sizes):
+            self.never[k, size:] = NEVER
+        self.never = self.never.repeat(parts, 1)[:, None, :]
+        seen = self.mask.sum(-1, keepdim=True)  # inputs that each network really has
+        self.weights, self.biases = [], []
+        for inputs, outputs in zip([width, *hidden], [*hidden, max(sizes)], strict=True):
+            bound = (1 / seen.sqrt()) if inputs == width and not self.weights else 1 / math.sqrt(inputs)
+            shapes = (parts * len(sizes), inputs, outputs), (parts * len(sizes), 1, outputs)
+            drawn = [(2 * torch.rand(shape, generator=generator) - 1).to(mask.device) * bound for shape in shapes]
+            self.weights.append(drawn[0].requires_grad_())
+            self.biases.append(drawn[1].requires_grad_())
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[networks, rows, values] from codes [rows, inputs]."""
+        h = x * self.mask
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            h = torch.baddbmm(bias, h.relu() if i else h, weight)
+        return h + self.never
+
+    def train(self, x: Tensor, y: Tensor, steps: int, batch: int, lr: float, generator: torch.Generator) -> None:
+        """Adam on the mean log loss of each network; y [factors, rows]."""
+        parts, rows = self.shape[0], len(x)
+        optimizer = torch.optim.Adam([*self.weights, *self.biases], lr=lr)
+        with progress("attributes/mlp", steps) as bar:
+            for step in range(steps):
+                optimizer.param_groups[0]["lr"] = lr * (1 - step / steps)
+                chosen = torch.randint(rows, (min(batch, rows),), generator=generator).to(x.device)
+                logits = self.logits(x[chosen])
+                targets = y[:, chosen].repeat(parts, 1)
+                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / len(chosen)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                bar.advance()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """The likeliest value of each factor [parts, factors, rows]."""
+        return torch.cat([self.logits(rows).argmax(-1) for rows in x.split(1024)], dim=1).view(*self.shape, -1)

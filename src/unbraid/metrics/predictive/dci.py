@@ -1,0 +1,386 @@
+r"""Disentanglement, completeness and informativeness (eastwood2018): a predictor of the factors, and what it looked at.
+
+A predictor of each of K factors from D codes says how important code i was for factor j: R_ij. Then
+
+    disentanglement  D_i = 1 - H_K(R_i. / sum_j R_ij),    D = sum_i w_i D_i,    w_i = sum_j R_ij / sum_ij R_ij
+    completeness     C_j = 1 - H_D(R_.j / sum_i R_ij),    C = sum_j u_j C_j,    u_j = sum_i R_ij / sum_ij R_ij
+    informativeness  I = 1/K sum_j I_j,    I_j = accuracy of the predictor on other rows than it learnt from
+
+with entropies to base K and D: a code is disentangled if it matters for one factor only, and a factor is complete if it
+is held by one code. Of a real factor, I_j is R^2, at least 0; eastwood2018 prints the error relative to guessing the
+mean, sqrt(1 - R^2), which is in the details. (u_j is 1 / K, as in eastwood2018, for all predictors but `lasso`, whose
+weights need not add up to the same for each factor.)
+
+All three numbers depend on the predictor (see `predictors`), so it is part of the name of the score. The
+protocol `disentanglement_lib` is `gbt` on rows drawn with repetition, with 1e-11 added to every importance.
+
+With one factor, D is 1 of necessity, and with one code C is; where no code has any importance, both are 0.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.errors import DataError, UsageError, unknown
+from unbraid.metrics.arrays import latent_names, real_matrix
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.columns import Column, factor_columns, factor_table
+from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.predictive.booster import Fit, Target
+from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescaled
+
+Compat = Literal["disentanglement_lib"]
+
+NEEDED: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1)}
+FACTS: dict[str, Any] = {"year": 2018, "reference": "eastwood2018", **NEEDED}
+PERFECT = {"disentanglement": 1.0, "completeness": 1.0, "informativeness": 1.0}
+NOISE = {"disentanglement": 0.0, "completeness": 0.0}
+COSTLY: dict[str, Any] = {"costly": True, "trial": {"train": 400, "test": 200}}
+
+
+@metric("dci/gbt", invariant=("scale",), perfect=PERFECT, **FACTS, **COSTLY)
+def gradient_boosting(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    continuous: tuple[str, ...] = (),
+    train: int = 10_000,
+    test: int = 5_000,
+) -> list[Score]:
+    """DCI by scikit-learn's gradient boosting, which takes minutes at full size."""
+    return _evaluated(evaluation, "gbt", factors, continuous, train, test)
+
+
+@metric("dci/booster", invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
+def batched_booster(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    continuous: tuple[str, ...] = (),
+    train: int = 10_000,
+    test: int = 5_000,
+) -> list[Score]:
+    """DCI by gradient boosting as in dci/gbt, of binned codes and all trees at once."""
+    return _evaluated(evaluation, "booster", factors, continuous, train, test)
+
+
+@metric("dci/lightgbm-depth3", invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
+def lightgbm_depth3(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    continuous: tuple[str, ...] = (),
+    train: int = 10_000,
+    test: int = 5_000,
+) -> list[Score]:
+    """DCI by LightGBM with trees of depth 3."""
+    return _evaluated(evaluation, "lightgbm-depth3", factors, continuous, train, test)
+
+
+@metric("dci/random-forest", invariant=("scale",), perfect={"informativeness": 1.0}, noise=NOISE, **FACTS)
+def random_forest(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    continuous: tuple[str, ...] = (),
+    train: int = 10_000,
+    test: int = 5_000,
+) -> list[Score]:
+    """DCI by scikit-learn's random forest."""
+    return _evaluated(evaluation, "random-forest", factors, continuous, train, test)
+
+
+@metric(
+    "dci/lasso",
+    invariant=("order", "sign", "scale"),
+    perfect=PERFECT,
+    noise={"informativeness": 0.0},
+    **FACTS,
+)
+def linear(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    alpha: float | None = None,
+    train: int = 10_000,
+    test: int = 5_000,
+) -> list[Score]:
+    """DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated unless given."""
+    return _evaluated(evaluation, "lasso", factors, (), train, test, alpha)
+
+
+@metric("dci/disentanglement_lib", year=2019, reference="locatello2019", perfect=PERFECT, **NEEDED, **COSTLY)
+def disentanglement_lib(
+    evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
+) -> list[Score]:
+    """DCI as disentanglement_lib computes it, which takes minutes at full size."""
+    values, names = evaluation.chosen_factors(factors)
+    rows = _with_repetition(len(evaluation), train, test, evaluation.seed)
+    learnt, asked = (torch.from_numpy(part).to(values.device) for part in rows)
+    return dci_split(
+        *(evaluation.means_at(learnt), values[learnt], evaluation.means_at(asked), values[asked]),
+        names=names,
+        latents=evaluation.code_names,
+        seed=evaluation.seed,
+        compat="disentanglement_lib",
+    )
+
+
+def dci(
+    codes: Any,
+    factors: Any,
+    *,
+    predictor: Predictor = "random-forest",
+    names: Sequence[str] | None = None,
+    latents: Sequence[str] | None = None,
+    continuous: Sequence[str] = (),
+    train: int = 10_000,
+    test: int = 5_000,
+    alpha: float | None = None,
+    seed: int = 0,
+    compat: Compat | None = None,
+) -> list[Score]:
+    """Disentanglement, completeness and informativeness of any codes [rows, latents] and factors [rows, factors].
+
+    The predictor learns from `train` random rows and is asked about `test` others; fewer rows are divided in the same
+    proportion. Factors named in `continuous`, and those of more than 100 values that are not all whole numbers, are
+    real ones. `alpha` is the penalty of `lasso` (None: cross-validated). `compat` overrides the predictor.
+
+    The 95% interval of informativeness is that of a mean over the test rows; the other two have none.
+    """
+    values = real_matrix("codes", codes)
+    if train < 1 or test < 1:
+        raise UsageError(f"train and test must be at least 1, not {train} and {test}.")
+    how = _How(predictor, compat, seed, alpha, _device(codes))
+    columns = _columns(factor_table(factors, len(values)), names, continuous, how)
+    divide = _without_repetition if compat is None else _with_repetition
+    rows = divide(len(values), train, test, seed)
+    return _scores(_Sample(values, columns, latent_names(values.shape[1], latents), *rows), how)
+
+
+def dci_split(
+    train_codes: Any,
+    train_factors: Any,
+    test_codes: Any,
+    test_factors: Any,
+    *,
+    predictor: Predictor = "random-forest",
+    names: Sequence[str] | None = None,
+    latents: Sequence[str] | None = None,
+    continuous: Sequence[str] = (),
+    alpha: float | None = None,
+    seed: int = 0,
+    compat: Compat | None = None,
+) -> list[Score]:
+    """`dci` where the rows to learn from and the rows to be asked about are given."""
+    codes = [real_matrix(f"{what} codes", array) for what, array in (("train", train_codes), ("test", test_codes))]
+    if codes[0].shape[1] != codes[1].shape[1]:
+        raise UsageError(f"Train codes have {codes[0].shape[1]} latents, but test codes {codes[1].shape[1]}.")
+    tables = [factor_table(train_factors, len(codes[0])), factor_table(test_factors, len(codes[1]))]
+    if tables[0].shape[1] != tables[1].shape[1]:
+        raise UsageError(f"There are {tables[0].shape[1]} factors in train, but {tables[1].shape[1]} in test.")
+    how = _How(predictor, compat, seed, alpha, _device(train_codes))
+    columns, values = _columns(np.concatenate(tables), names, continuous, how), np.concatenate(codes)
+    learnt, asked = np.split(np.arange(len(values)), [len(codes[0])])
+    return _scores(_Sample(values, columns, latent_names(values.shape[1], latents), learnt, asked), how)
+
+
+class _Sample(NamedTuple):
+    """Codes [rows, latents] and factors of all rows, and which rows are learnt from and asked about."""
+
+    codes: np.ndarray
+    factors: list[Column]
+    latents: Sequence[str]
+    learnt: np.ndarray
+    asked: np.ndarray
+
+
+class _How(NamedTuple):
+    """How factors are predicted."""
+
+    wanted: Predictor
+    compat: Compat | None
+    seed: int
+    alpha: float | None
+    device: torch.device
+
+    @property
+    def predictor(self) -> Predictor:
+        return self.wanted if self.compat is None else "gbt"
+
+    def real(self, factor: Column) -> bool:
+        """Whether a factor is predicted as a number."""
+        return factor.size is None or self.predictor == "lasso"
+
+
+def _evaluated(
+    evaluation: Evaluation,
+    predictor: Predictor,
+    factors: Sequence[str] | None,
+    continuous: Sequence[str],
+    train: int,
+    test: int,
+    alpha: float | None = None,
+) -> list[Score]:
+    sheet = evaluation.sheet(train + test, factors)
+    return dci(
+        sheet.codes,
+        sheet.factors,
+        predictor=predictor,
+        names=sheet.names,
+        latents=sheet.latents,
+        continuous=continuous,
+        train=train,
+        test=test,
+        alpha=alpha,
+        seed=evaluation.seed,
+    )
+
+
+def _device(codes: Any) -> torch.device:
+    return codes.device if isinstance(codes, Tensor) else torch.device("cpu")
+
+
+def _columns(table: np.ndarray, names: Sequence[str] | None, continuous: Sequence[str], how: _How) -> list[Column]:
+    if how.compat is not None and how.compat != "disentanglement_lib":
+        raise unknown("compat", how.compat, ["disentanglement_lib"])
+    if how.compat is not None and (continuous or how.wanted not in ("random-forest", "gbt")):
+        raise UsageError(f"compat={how.compat} predicts with gbt, and all factors as classes.")
+    return factor_columns(table, names, continuous, detect=how.compat is None)
+
+
+def _without_repetition(rows: int, train: int, test: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to learn from and others to be asked about; fewer rows than both are divided in the same proportion."""
+    if rows < train + test:
+        train = min(max(2, round(rows * train / (train + test))), rows - 1)
+        test = rows - train
+    order = np.random.default_rng(seed).permutation(rows)
+    return order[:train], order[train : train + test]
+
+
+def _with_repetition(rows: int, train: int, test: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.integers(rows, size=train), rng.integers(rows, size=test)
+
+
+def _scores(sample: _Sample, how: _How) -> list[Score]:
+    if len(sample.learnt) < 2 or len(sample.asked) < 1:
+        raise DataError(f"DCI cannot learn from {len(sample.learnt)} rows and be asked about {len(sample.asked)}.")
+    if not sample.latents:
+        raise UsageError("DCI needs codes of at least one latent.")
+    fits = _fits(sample, how)
+    importance = np.stack([fit.importance for fit in fits], axis=1)  # [latents, factors]
+    names = [factor.name for factor in sample.factors]
+    shared: dict[str, Any] = {
+        "importance": dict(zip(names, importance.T.tolist(), strict=True)),
+        "latents": list(sample.latents),
+        "split": [len(sample.learnt), len(sample.asked)],
+    }
+    if not importance.any():
+        shared["note"] = "no latent has any importance, so disentanglement and completeness are 0"
+    smallest = 0.0 if how.compat is None else 1e-11
+    found = [
+        ("disentanglement", *_concentration(importance, sample.latents, smallest), None),
+        ("completeness", *_concentration(importance.T, names, smallest), None),
+        ("informativeness", *_informativeness(sample, fits, how)),
+    ]
+    protocol, samples = how.compat or how.predictor, len(sample.learnt) + len(sample.asked)
+    return [
+        Score("dci", protocol, value, samples, interval, part, how.predictor, details={**details, **shared})
+        for part, value, details, interval in found
+    ]
+
+
+def _concentration(importance: np.ndarray, names: Sequence[str], smallest: float) -> tuple[float, dict[str, Any]]:
+    """Mean over the rows of a matrix, weighted by their sums, of 1 - the entropy of a row's shares."""
+    sums, total, outcomes = importance.sum(1), importance.sum(), importance.shape[1]
+    raised = importance + smallest
+    shares = raised / np.where(raised.sum(1) > 0, raised.sum(1), 1.0)[:, None]
+    entropy = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(1) / (np.log(outcomes) if outcomes > 1 else 1.0)
+    each = np.where(sums > 0, np.clip(1 - entropy, 0.0, 1.0), 0.0)
+    weights = sums / total if total > 0 else np.full(len(sums), 1 / len(sums))
+    details = {
+        "each": dict(zip(names, each.tolist(), strict=True)),
+        "weights": dict(zip(names, weights.tolist(), strict=True)),
+    }
+    return float(np.clip((each * weights).sum(), 0.0, 1.0)), details
+
+
+def _informativeness(
+    sample: _Sample, fits: Sequence[Fit], how: _How
+) -> tuple[float, dict[str, Any], tuple[float, float] | None]:
+    """Mean accuracy or R^2 on the rows asked about, its details, and its interval."""
+    rows = []
+    details: dict[str, Any] = {"each": {}, "train": {}, "measure": {}, "error": {}}
+    for factor, made in zip(sample.factors, fits, strict=True):
+        real = how.real(factor)
+        truth = factor.numbers if real else factor.values
+        rows.append(_quality(made.test, truth[sample.asked], real))
+        details["each"][factor.name] = float(rows[-1].mean())
+        if made.train is not None:
+            details["train"][factor.name] = float(_quality(made.train, truth[sample.learnt], real).mean())
+        details["measure"][factor.name] = "R2" if real else "accuracy"
+        if real:
+            details["error"][factor.name] = _relative_error(made.test, truth[sample.asked])
+    each_row = np.mean(rows, axis=0)
+    if len(details["train"]) == len(rows):
+        details["train_mean"] = float(np.mean(list(details["train"].values())))
+    return float(np.mean(each_row)), details, of_mean(each_row, bounds=(0.0, 1.0))
+
+
+def _quality(predicted: np.ndarray, truth: np.ndarray, real: bool) -> np.ndarray:
+    """Numbers [rows] whose mean is the accuracy, or R^2 if that is above 0, else 0."""
+    if not real:
+        return (predicted == truth).astype(np.float64)
+    spread = truth.var()
+    rows = 1 - (predicted - truth) ** 2 / (spread if spread > 0 else 1.0)
+    return rows if spread > 0 and rows.mean() > 0 else np.zeros(len(rows))
+
+
+def _relative_error(predicted: np.ndarray, truth: np.ndarray) -> float | None:
+    """Root mean square error over that of guessing the mean; None where all rows asked about are the same."""
+    spread = truth.std()
+    return float(np.sqrt(np.mean((predicted - truth) ** 2)) / spread) if spread > 0 else None
+
+
+def _fits(sample: _Sample, how: _How) -> list[Fit]:
+    """Every factor's importances and its predictions for the rows learnt from and asked about."""
+    learnt, weights, copies = sample.learnt, None, np.arange(len(sample.learnt))
+    if how.compat is None:
+        codes = rescaled(sample.codes)
+    else:
+        codes = sample.codes
+        if np.abs(codes).max(initial=0.0) > np.finfo(np.float32).max:
+            raise DataError("codes are too large for float32, in which scikit-learn works.")
+        learnt, weights, copies = _merged(sample)
+    classes = [None if how.real(f) else np.unique(f.values[learnt], return_inverse=True) for f in sample.factors]
+    targets = [
+        Target(factor.numbers[learnt], None) if found is None else Target(found[1], len(found[0]))
+        for factor, found in zip(sample.factors, classes, strict=True)
+    ]
+    problem = Problem(codes[learnt], codes[sample.asked], targets, weights, how.seed, how.device, how.alpha)
+    made = []
+    for result, found in zip(fit(how.predictor, problem), classes, strict=True):
+        train = None if result.train is None else _values(result.train[copies], found)
+        made.append(Fit(np.abs(result.importance), _values(result.test, found), train))
+    return made
+
+
+def _values(predicted: np.ndarray, found: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
+    """Class numbers of the factor, of which training may have met some only; real values as they are."""
+    return predicted if found is None else found[0][predicted]
+
+
+def _merged(sample: _Sample) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Rows to learn from, how often each counts, and which of them each drawn row is.
+
+    Ten thousand rows drawn with repetition from a few hundred are those few hundred with weights.
+    """
+    told = np.column_stack([sample.codes, *(factor.values for factor in sample.factors)])[sample.learnt]
+    _, first, copies, counts = np.unique(told, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    if 2 * len(first) > len(told):
+        return sample.learnt, None, np.arange(len(told))
+    return sample.learnt[first], counts.astype(np.float64), copies.reshape(-1)

@@ -1,0 +1,171 @@
+r"""Downstream classification: how well can each factor be learned from a code with few labels, and with many?
+
+For each number of labels L a classifier of each factor is trained on L rows and tested on 5,000 other ones; the score
+is the mean accuracy over factors. **Efficiency** (locatello2019) is the accuracy with the fewest labels over that with
+the most: near 1, the code makes learning easy; it may exceed 1 by chance, and says nothing of the level.
+
+| protocol        | classifier                                                                                      |
+|-----------------|-------------------------------------------------------------------------------------------------|
+| `logistic`      | softmax regression (C = 1) on standardised codes                                                |
+| `random-forest` | 30 trees: finds a factor wherever it is in the code, linear or not                              |
+
+The training sets are nested, and the test rows the same for all. Where there are not enough rows for the most labels,
+all that are left over from testing are taken; `samples` and `labels` in the details say how many.
+
+**Ceiling.** 1, but not for every predictor: a regularised softmax with a score linear in the code cannot tell 32 or 40
+values on one latent apart (a perfect code of sprites: about .68 with 10,000 labels), a forest comes nearer (about .90).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import label_matrix, real_matrix
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.intervals import around, of_mean
+from unbraid.metrics.predictive.logistic import softmax, standardised
+from unbraid.metrics.rows import apart, device_of, times_drawn
+from unbraid.progress import progress
+
+Protocol = Literal["logistic", "random-forest"]
+Learner = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Training codes, training labels [rows, factors], test codes -> predicted labels [test rows, factors]."""
+
+
+@metric(
+    "downstream/logistic",
+    year=2019,
+    reference="locatello2019",
+    needs=("factors",),
+    bounds=(0, float("inf")),  # efficiency is a ratio
+    invariant=("order", "sign", "scale"),
+)
+def logistic(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    labels: tuple[int, ...] = (100, 1_000, 10_000),
+    test: int = 5_000,
+    C: float = 1.0,
+) -> list[Score]:
+    """Accuracy of softmax regression with few and many labels, and their ratio."""
+    return _covered(evaluation, "logistic", factors, labels, test, {"C": C})
+
+
+@metric(
+    "downstream/random-forest",
+    year=2019,
+    reference="locatello2019",
+    needs=("factors",),
+    bounds=(0, float("inf")),
+)
+def random_forest(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    labels: tuple[int, ...] = (100, 1_000, 10_000),
+    test: int = 5_000,
+    trees: int = 30,
+) -> list[Score]:
+    """Accuracy of a random forest with few and many labels, and their ratio."""
+    return _covered(evaluation, "random-forest", factors, labels, test, {"trees": trees})
+
+
+def downstream(
+    codes: Any,
+    factors: Any,
+    *,
+    protocol: Protocol = "logistic",
+    labels: Sequence[int] = (100, 1_000, 10_000),
+    test: int = 5_000,
+    C: float = 1.0,
+    trees: int = 30,
+    names: Sequence[str] | None = None,
+    resamples: int = 200,
+    seed: int = 0,
+) -> list[Score]:
+    """Accuracy on any codes [rows, latents] and discrete factors [rows, factors] with each number of labels.
+
+    Also the efficiency, if there are several. The 95% intervals are those of the test rows, with the classifiers held
+    fixed; of the efficiency, by bootstrap.
+    """
+    if protocol not in ("logistic", "random-forest"):
+        raise UsageError(f"The protocol of downstream must be logistic or random-forest, not {protocol}.")
+    if not labels or min(labels) < 2 or not C > 0 or trees < 1:
+        raise UsageError(f"labels must be 2 or more, C above 0 and trees 1 or more, not {labels}, {C} and {trees}.")
+    rng = np.random.default_rng(seed)
+    values = real_matrix("codes", codes)
+    known = label_matrix(factors, len(values), names)
+    split = apart(len(values), max(labels), test, rng)
+    learn = _softmax_learner(C, device_of(codes)) if protocol == "logistic" else _forest_learner(trees, seed)
+    sizes = {count: min(count, len(split.train)) for count in labels}
+    truth = known.values[split.test]
+    right: dict[int, np.ndarray] = {}
+    with progress(f"downstream/{protocol}", len(set(sizes.values()))) as bar:
+        for size in sorted(set(sizes.values())):
+            rows = split.train[:size]
+            right[size] = learn(values[rows], known.values[rows], values[split.test]) == truth  # [test, factors]
+            bar.advance()
+    scores = []
+    for count, size in sizes.items():
+        by_row, by_factor = right[size].mean(1), right[size].mean(0)
+        details = {"accuracy": dict(zip(known.names, by_factor.tolist(), strict=True)), "labels": size}
+        details["test"] = len(truth)
+        interval, part = of_mean(by_row, (0.0, 1.0)), f"{count}-labels"
+        scores.append(Score("downstream", protocol, float(by_row.mean()), size, interval, part, protocol, 0.0, details))
+    return [*scores, *_efficiency(protocol, sizes, right, times_drawn(len(truth), resamples, rng))]
+
+
+def _efficiency(
+    protocol: Protocol, sizes: dict[int, int], right: dict[int, np.ndarray], drawn: np.ndarray
+) -> list[Score]:
+    """Accuracy with the fewest labels over that with the most; none if there is only one number of labels."""
+    if len(sizes) < 2:
+        return []
+    few, many = sizes[min(sizes)], sizes[max(sizes)]
+    pair = np.stack([right[few].mean(1), right[many].mean(1)], axis=1)
+    value = _ratio(pair.mean(0))
+    interval = around(value, [_ratio(one) for one in drawn @ pair], bounds=(0.0, float("inf")))
+    details = {"few": few, "many": many, "test": len(pair)}
+    return [Score("downstream", protocol, value, many, interval, "efficiency", protocol, 0.0, details)]
+
+
+def _ratio(pair: np.ndarray) -> float:
+    return float(pair[0] / pair[1]) if pair[1] > 0 else 0.0
+
+
+def _softmax_learner(C: float, device: torch.device) -> Learner:
+    def learn(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
+        x, y = standardised(*(torch.as_tensor(codes, device=device) for codes in (train, test)))
+        return softmax(x, labels, C=C, precision=1e-9).predict(y)
+
+    return learn
+
+
+def _forest_learner(trees: int, seed: int) -> Learner:
+    from sklearn.ensemble import RandomForestClassifier
+
+    def learn(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
+        found = []
+        for column in labels.T:
+            forest = RandomForestClassifier(trees, random_state=seed, n_jobs=torch.get_num_threads())
+            found.append(forest.fit(train, column).predict(test))
+        return np.stack(found, axis=1)
+
+    return learn
+
+
+def _covered(
+    evaluation: Evaluation,
+    protocol: Protocol,
+    factors: Sequence[str] | None,
+    labels: Sequence[int],
+    test: int,
+    settings: dict[str, Any],
+) -> list[Score]:
+    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
+    shared = {"labels": labels, "test": test, "names": sheet.names, "seed": evaluation.seed}
+    return downstream(sheet.codes, sheet.factors, protocol=protocol, **shared, **settings)

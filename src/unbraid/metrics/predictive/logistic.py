@@ -1,0 +1,287 @@
+r"""Logistic regression of many labels from the same codes, exact enough to stand in for scikit-learn's.
+
+    C sum_i c_i log-loss_i + 1/2 |W|^2,    intercepts free,
+
+for one value of a factor against the rest (`one_vs_rest`), or softmax over all values of a factor (`softmax`), by
+Newton steps that keep a factorised Hessian for as long as it serves. Float64, on the device of the codes.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
+from torch import Tensor
+
+from unbraid.errors import DataError
+from unbraid.threads import one_thread
+
+_MANY = 4_000
+"""Rows from which on a first fit to an eighth of them pays."""
+
+
+class Classifiers(NamedTuple):
+    """Linear classifiers [inputs + intercept, values of all factors]; `blocks` are the factors' columns."""
+
+    weights: Tensor
+    blocks: tuple[slice, ...]
+    values: tuple[np.ndarray, ...]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[rows, values of all factors]."""
+        return x @ self.weights[:-1] + self.weights[-1]
+
+    def predict(self, x: Tensor) -> np.ndarray:
+        """The likeliest value of each factor [rows, factors]."""
+        logits = self.logits(x)
+        best = [logits[:, block].argmax(1).cpu().numpy() for block in self.blocks]
+        return np.stack([values[b] for values, b in zip(self.values, best, strict=True)], axis=1)
+
+    def log_probabilities(self, x: Tensor) -> list[Tensor]:
+        """Of the values of each factor [rows, values]."""
+        logits = self.logits(x)
+        return [logits[:, block].log_softmax(1) for block in self.blocks]
+
+
+@one_thread()
+def softmax(
+    x: Tensor, labels: np.ndarray, *, C: float = 1.0, balanced: bool = False, precision: float = 1e-12
+) -> Classifiers:
+    """Softmax regression of each column of labels [rows, factors] from codes x [rows, inputs], each factor by itself.
+
+    `balanced` weighs each row by n / (K n_k). With two values the penalty is that on the difference of their weights,
+    as in scikit-learn. `precision` is how far, in nats per row, the loss may lie above its minimum.
+    """
+    inputs, coded = _with_intercept(x), _coded(labels, x.device)
+    found = []
+    for values, target in coded:
+        counts = target.bincount().double()
+        weights = (len(x) / (len(values) * counts))[target] if balanced else inputs.new_ones(len(x))
+        penalty = (2 if len(values) == 2 else 1) / (C * len(x))
+        found.append(_fit_softmax(inputs, target, weights, penalty, precision, len(values)))
+    return _classifiers(found, [values for values, _ in coded])
+
+
+@one_thread()
+def one_vs_rest(x: Tensor, labels: np.ndarray, *, C: float = 1.0, precision: float = 1e-12) -> Classifiers:
+    """Logistic regression of each value of each column of labels [rows, factors] against the factor's other values."""
+    coded = _coded(labels, x.device)
+    y = torch.cat([F.one_hot(target, len(values)) for values, target in coded], dim=1).double()
+    theta = _fit_one_vs_rest(_with_intercept(x), y, 1 / (C * len(x)), precision)
+    return _classifiers(theta.split([len(values) for values, _ in coded]), [values for values, _ in coded])
+
+
+def _fit_one_vs_rest(inputs: Tensor, y: Tensor, ridge: float, precision: float) -> Tensor:
+    """Weights [problems, inputs] for targets y [rows, problems] of 0 and 1."""
+    rows, pairs, penalty = len(inputs), _Pairs(inputs, ridge), _penalty(inputs, ridge)
+
+    def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
+        logits = inputs @ theta.T
+        loss = (F.softplus(logits) - y * logits).mean(0) + 0.5 * (penalty * theta * theta).sum(1)
+        return loss, (logits.sigmoid_() - y).T @ inputs / rows + penalty * theta
+
+    def hessian(theta: Tensor) -> Tensor:
+        p = (inputs @ theta.T).sigmoid_()
+        return pairs.moments((p * (1 - p)).T / rows) + torch.diag(penalty)
+
+    theta = inputs.new_zeros(y.shape[1], inputs.shape[1])
+    if not pairs.affordable(len(theta)):
+        return _lbfgs(theta, evaluate, precision)
+    if rows >= _MANY:
+        some = _eighth(inputs)
+        theta = _fit_one_vs_rest(inputs[some], y[some], ridge, 1e-4)
+    return _newton(theta, evaluate, hessian, precision, keep=0.0)
+
+
+def _fit_softmax(
+    inputs: Tensor, target: Tensor, weights: Tensor, ridge: float, precision: float, values: int
+) -> Tensor:
+    """Weights [values, inputs] of one factor."""
+    width, columns, share = inputs.shape[1], inputs.T.contiguous(), weights / weights.sum()
+    penalty, pairs = _penalty(inputs, ridge), _Pairs(inputs, ridge, share)
+
+    def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
+        theta = theta.view(values, width)
+        logits = theta @ columns  # [values, rows], which is twice as fast as the other way round
+        top, own = logits.amax(0), logits.gather(0, target[None])[0]
+        weighed = logits.sub_(top).exp_()
+        total = weighed.sum(0)
+        loss = share @ (total.log() + top - own) + 0.5 * (penalty * theta * theta).sum()
+        error = weighed.mul_(share / total).scatter_add_(0, target[None], -share[None])
+        return loss[None], (error @ inputs + penalty * theta).view(1, -1)
+
+    def hessian(theta: Tensor) -> Tensor:
+        p = (theta.view(values, width) @ columns).softmax(0).to(pairs.dtype)
+        whole = inputs.new_empty(values, values, width, width)
+        for first, last in _runs(values):
+            joint = [p[k:] * p[k] for k in range(first, last)]
+            k, other = torch.triu_indices(last - first, values - first) + first
+            whole[k, other] = whole[other, k] = -pairs.moments(joint[0] if len(joint) == 1 else torch.cat(joint))
+        whole[range(values), range(values)] += pairs.moments(p) + torch.diag(penalty)
+        whole += torch.eye(width, device=p.device) / values  # equal shifts of all values change nothing
+        return whole.transpose(1, 2).reshape(1, values * width, values * width)
+
+    theta = inputs.new_zeros(1, values * width)
+    if values == 1:
+        return theta.view(values, width)
+    if not pairs.affordable(values * (values + 1) // 2):
+        return _lbfgs(theta, evaluate, precision).view(values, width)
+    if len(inputs) >= _MANY:
+        some = _eighth(inputs)
+        few = _fit_softmax(inputs[some], target[some], weights[some], ridge, 1e-4, values).reshape(1, -1)
+        theta = min((part * few for part in (1.0, 0.5, 0.2, 0.0)), key=lambda one: float(evaluate(one)[0]))
+    return _newton(theta, evaluate, hessian, precision, keep=0.2).view(values, width)
+
+
+def _runs(values: int, enough: int = 32) -> Iterator[tuple[int, int]]:
+    """First and last of the values that are paired with all later ones at once, so that there are enough pairs."""
+    first = 0
+    while first < values:
+        last, pairs = first, 0
+        while last < values and pairs < enough:
+            pairs, last = pairs + values - last, last + 1
+        yield first, last
+        first = last
+
+
+def _eighth(inputs: Tensor) -> Tensor:
+    """Some rows: their optimum is where to start, for an eighth of the work."""
+    order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
+    return order[: len(inputs) // 8].to(inputs.device)
+
+
+class _Pairs:
+    """Products of every two inputs, weighted: second moments under any row weights are one matrix product with them.
+
+    Their sums need not be exact to guide a step; only a Hessian without much of a ridge does not bear float32.
+    """
+
+    def __init__(self, inputs: Tensor, ridge: float, weights: Tensor | None = None) -> None:
+        self.inputs, self.weights = inputs, weights
+        coarse = ridge >= 1e-6 * float(inputs.square().mean(0).max())
+        self.dtype = torch.float32 if coarse else torch.float64
+        width = inputs.shape[1]
+        self.first, self.second = torch.triu_indices(width, width, device=inputs.device)
+        self.index = torch.zeros(width, width, dtype=torch.long, device=inputs.device)
+        self.index[self.first, self.second] = torch.arange(len(self.first), device=inputs.device)
+        self.index[self.second, self.first] = self.index[self.first, self.second]
+
+    @cached_property
+    def products(self) -> Tensor:
+        """[rows, pairs of inputs]."""
+        products = self.inputs[:, self.first] * self.inputs[:, self.second]
+        return (products if self.weights is None else products * self.weights[:, None]).to(self.dtype)
+
+    def moments(self, weights: Tensor) -> Tensor:
+        """Second moments [problems, inputs, inputs] under weights [problems, rows]."""
+        return (weights.to(self.dtype) @ self.products).double()[:, self.index]
+
+    def affordable(self, others: int) -> bool:
+        """Whether so many second moments cost less than the many steps of L-BFGS."""
+        return len(self.first) <= 2**13 and others * len(self.first) <= (2**22 if self.inputs.is_cuda else 2**18)
+
+
+def _newton(
+    theta: Tensor,
+    evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
+    hessian: Callable[[Tensor], Tensor],
+    precision: float,
+    keep: float,
+) -> Tensor:
+    """Minimum of each row of theta [problems, parameters].
+
+    A Hessian serves for further steps as long as each leaves less than the share `keep` of what was to be gained.
+    """
+    value, gradient = evaluate(theta)
+    factor, expected = None, math.inf
+    for _ in range(200):
+        fresh = factor is None
+        factor = _cholesky(hessian(theta)) if factor is None else factor
+        step = -torch.cholesky_solve(gradient[..., None], factor)[..., 0]
+        decrement = -(gradient * step).sum(1)  # twice what a full step should gain
+        worst = float(decrement.max())
+        if worst <= precision:
+            break
+        if not fresh and worst > keep * expected:
+            factor = None
+            continue
+        expected = worst
+        theta, value, gradient, full = _descend(theta, step, value, decrement, evaluate)
+        factor = factor if full else None
+    return theta
+
+
+def _descend(
+    theta: Tensor, step: Tensor, value: Tensor, decrement: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Take the step, halved where it would not lower the loss; also says whether none had to be."""
+    size = torch.ones_like(value)
+    for _ in range(40):
+        trial = theta + size[:, None] * step
+        found, gradient = evaluate(trial)
+        worse = ~(found <= value - 1e-4 * size * decrement + 1e-14 * (1 + value.abs()))
+        if not worse.any():
+            return trial, found, gradient, bool((size == 1).all())
+        size = torch.where(worse, size / 2, size)
+    trial = torch.where(worse[:, None], theta, trial)
+    return trial, *evaluate(trial), False
+
+
+def _cholesky(matrices: Tensor) -> Tensor:
+    """Lower factors, with as much more on the diagonal as rounding asks for."""
+    extra = 1e-13 * matrices.diagonal(dim1=-2, dim2=-1).amax(-1)
+    for _ in range(30):
+        factor, failed = torch.linalg.cholesky_ex(
+            matrices + torch.diag_embed(extra[:, None].expand(matrices.shape[:2]))
+        )
+        if not failed.any():
+            return factor
+        extra = torch.where(failed > 0, 10 * extra, extra)
+    raise DataError("A classifier could not be fitted: these codes span too many orders of magnitude.")
+
+
+def _lbfgs(theta: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], precision: float) -> Tensor:
+    """The same minimum for wide problems, without a Hessian."""
+
+    def plain(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = evaluate(torch.as_tensor(flat, device=theta.device).view_as(theta))
+        return float(value.sum()), gradient.cpu().numpy().ravel()
+
+    options = {"maxiter": 5_000, "maxfun": 10_000, "maxcor": 30, "ftol": precision, "gtol": 1e-9}
+    found = minimize(plain, theta.cpu().numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
+    return torch.as_tensor(found.x, device=theta.device).view_as(theta)
+
+
+def standardised(train: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """All with the mean and standard deviation of `train` taken out of each column; its constant columns become 0."""
+    mean, std = train.mean(0), train.std(0, correction=0)
+    scale = torch.where(std > 1e-12 * mean.abs(), 1 / std, 0.0)
+    return tuple((x - mean) * scale for x in (train, *others))
+
+
+def _with_intercept(x: Tensor) -> Tensor:
+    return torch.cat([x.double(), x.new_ones(len(x), 1, dtype=torch.float64)], dim=1)
+
+
+def _penalty(inputs: Tensor, ridge: float) -> Tensor:
+    """Of each input; the intercept's is only there for rounding."""
+    penalty = inputs.new_full((inputs.shape[1],), ridge)
+    penalty[-1] = 0.0
+    return penalty
+
+
+def _coded(labels: np.ndarray, device: torch.device) -> list[tuple[np.ndarray, Tensor]]:
+    """The values of each factor, and each row's position among them."""
+    coded = (np.unique(column, return_inverse=True) for column in labels.T)
+    return [(values, torch.as_tensor(inverse, device=device)) for values, inverse in coded]
+
+
+def _classifiers(weights: Sequence[Tensor], values: Sequence[np.ndarray]) -> Classifiers:
+    edges = np.cumsum([0, *(len(own) for own in values)])
+    blocks = tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
+    return Classifiers(torch.cat(list(weights)).T, blocks, tuple(values))

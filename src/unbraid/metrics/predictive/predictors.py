@@ -1,0 +1,220 @@
+"""Predictors of factors from codes, for DCI: each says how important every code was to it.
+
+| predictor         | model                                                                | importance of a code     |
+|-------------------|----------------------------------------------------------------------|--------------------------|
+| `gbt`             | scikit-learn's gradient boosting with its defaults (locatello2019)   | drop of squared error    |
+| `booster`         | the same algorithm with binned codes, all trees at once, CPU or CUDA | drop of squared error    |
+| `lightgbm-depth3` | LightGBM: gbt's 100 stages of depth 3, rate .1, leaves of any size   | gain of its splits       |
+| `random-forest`   | scikit-learn's random forest with its defaults (eastwood2018)        | drop of impurity         |
+| `lasso`           | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
+
+Factors of classes get a classifier, real factors the regressor of the same family; `lasso` takes every factor as a
+number. Work is shared among as many threads as torch uses.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from unbraid.errors import UsageError, unknown
+from unbraid.metrics.predictive.booster import Fit, Target, boost
+from unbraid.progress import progress
+
+Predictor = Literal["gbt", "booster", "lightgbm-depth3", "random-forest", "lasso"]
+
+STAGES, DEPTH, RATE = 100, 3, 0.1
+"""What scikit-learn's gradient boosting does by default."""
+
+FOLDS = 5
+
+
+class Problem(NamedTuple):
+    """Codes of training and of test [rows, codes], the training rows' targets, how often each row counts, and where."""
+
+    train: np.ndarray
+    test: np.ndarray
+    targets: Sequence[Target]
+    weights: np.ndarray | None = None
+    seed: int = 0
+    device: torch.device | str = "cpu"
+    alpha: float | None = None
+
+
+def fit(predictor: Predictor, problem: Problem) -> list[Fit]:
+    """Importances and predictions for every target.
+
+    Where the training rows hold one class only, or where no code varies in them, there is nothing to learn: the most
+    frequent class or the mean is predicted, and all importances are 0.
+    """
+    if predictor not in get_args(Predictor):
+        raise unknown("predictor", predictor, get_args(Predictor))
+    varied = bool((problem.train != problem.train[0]).any())
+    learnt = [varied and bool((target.values != target.values[0]).any()) for target in problem.targets]
+    made: dict[int, Fit] = {}
+    if any(learnt):
+        chosen = [k for k, yes in enumerate(learnt) if yes]
+        told = problem._replace(targets=[problem.targets[k] for k in chosen])
+        with warnings.catch_warnings():  # about few rows per class, and exact fits that no relative tolerance meets
+            warnings.filterwarnings("ignore", category=UserWarning, module="sklearn")
+            made = dict(zip(chosen, _PREDICTORS[predictor](told), strict=True))
+    return [made[k] if k in made else _guess(problem, target) for k, target in enumerate(problem.targets)]
+
+
+def rescaled(codes: np.ndarray) -> np.ndarray:
+    """Codes of about unit spread, by powers of two, which change no digit of them.
+
+    scikit-learn's trees work in float32 and take differences under 1e-7 for none.
+    """
+    codes = np.ldexp(codes, -np.frexp(np.abs(codes).max(0))[1])
+    far = np.abs(codes.mean(0)) > 64 * codes.std(0)
+    codes = codes - np.where(far, codes.mean(0), 0.0)
+    return np.ldexp(codes, -np.frexp(codes.std(0))[1])
+
+
+def gbt(problem: Problem) -> list[Fit]:
+    """scikit-learn's gradient boosting."""
+    from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
+
+    return _each(problem, _trees(problem, GradientBoostingClassifier, GradientBoostingRegressor))
+
+
+def random_forest(problem: Problem) -> list[Fit]:
+    """scikit-learn's random forest; threads that have no target of their own grow its trees."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    threads = max(1, torch.get_num_threads() // len(problem.targets))
+    return _each(problem, _trees(problem, RandomForestClassifier, RandomForestRegressor, n_jobs=threads))
+
+
+def booster(problem: Problem) -> list[Fit]:
+    """Gradient boosting of all trees at once."""
+    if problem.weights is not None:
+        raise UsageError("The booster counts every row once.")
+    settings = {"stages": STAGES, "depth": DEPTH, "rate": RATE, "seed": problem.seed, "device": problem.device}
+    return boost(problem.train, problem.targets, problem.test, **settings)
+
+
+def lightgbm(problem: Problem) -> list[Fit]:
+    """LightGBM, one model per target."""
+    try:
+        import lightgbm as library
+    except ImportError as error:
+        raise UsageError("dci/lightgbm-depth3 needs lightgbm: pip install 'unbraid[fast-metrics]'.") from error
+
+    def one(target: Target) -> Fit:
+        settings = _lightgbm_settings(target.size, problem.seed)
+        data = library.Dataset(problem.train, target.values, weight=problem.weights, params=settings)
+        model = library.train(settings, data, num_boost_round=STAGES)
+        predicted = np.asarray(model.predict(problem.test, num_threads=1))
+        return Fit(_normalised(model.feature_importance("gain")), _decided(predicted, target.size))
+
+    return _each(problem, one)
+
+
+def lasso(problem: Problem) -> list[Fit]:
+    """L1-penalised regression on standardised codes and targets; the penalty is cross-validated if none is given."""
+    mean, deviation = problem.train.mean(0), problem.train.std(0)
+    deviation[deviation <= 0] = 1.0
+    train, test = ((codes - mean) / deviation for codes in (problem.train, problem.test))
+
+    def one(target: Target) -> Fit:
+        wanted = target.values.astype(np.float64)
+        centre, spread = wanted.mean(), wanted.std()
+        model = _lasso(problem.alpha, len(train))
+        model.fit(train, (wanted - centre) / spread)
+        return Fit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
+
+    return _each(problem, one, workers=1)
+
+
+_PREDICTORS: dict[str, Callable[[Problem], list[Fit]]] = {
+    "gbt": gbt,
+    "booster": booster,
+    "lightgbm-depth3": lightgbm,
+    "random-forest": random_forest,
+    "lasso": lasso,
+}
+
+
+def _each(problem: Problem, one: Callable[[Target], Fit], workers: int | None = None) -> list[Fit]:
+    """`one` of every target, the longest first so that no thread is left with it at the end."""
+    workers = workers or min(torch.get_num_threads(), os.cpu_count() or 1, len(problem.targets))
+    order = sorted(range(len(problem.targets)), key=lambda k: -problem.targets[k].trees)
+    with progress("predicting factors", len(order)) as bar, ThreadPoolExecutor(workers) as pool:
+        jobs = {k: pool.submit(one, problem.targets[k]) for k in order}
+        try:
+            for job in as_completed(jobs.values()):
+                job.result()
+                bar.advance()
+        finally:
+            for job in jobs.values():
+                job.cancel()
+    return [jobs[k].result() for k in range(len(order))]
+
+
+def _trees(problem: Problem, classifier: Any, regressor: Any, **settings: Any) -> Callable[[Target], Fit]:
+    """What fits one target with a scikit-learn ensemble of trees."""
+
+    def one(target: Target) -> Fit:
+        model = (regressor if target.size is None else classifier)(random_state=problem.seed, **settings)
+        model.fit(problem.train, target.values, sample_weight=problem.weights)
+        model.set_params(
+            **dict.fromkeys(settings, 1)
+        )  # threads add up votes in any order, and equal votes would differ
+        return Fit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
+
+    return one
+
+
+def _lightgbm_settings(size: int | None, seed: int) -> dict[str, Any]:
+    objective = "regression" if size is None else "binary" if size == 2 else "multiclass"
+    return {
+        "objective": objective,
+        "num_class": size if objective == "multiclass" else 1,
+        "max_depth": DEPTH,
+        "num_leaves": 2**DEPTH,
+        "learning_rate": RATE,
+        "min_data_in_leaf": 1,
+        "min_sum_hessian_in_leaf": 1e-3,  # below it rounding errors look like rows, and LightGBM stops
+        "min_data_in_bin": 1,
+        "num_threads": 1,
+        "deterministic": True,
+        "force_col_wise": True,
+        "seed": seed,
+        "verbosity": -1,
+    }
+
+
+def _decided(predicted: np.ndarray, size: int | None) -> np.ndarray:
+    """Classes of probabilities; real values as they are."""
+    if size is None:
+        return predicted
+    return (predicted > 0.5).astype(int) if size == 2 else predicted.argmax(1)
+
+
+def _lasso(alpha: float | None, rows: int) -> Any:
+    from sklearn.linear_model import Lasso, LassoCV
+
+    if alpha is not None and alpha < 0:
+        raise UsageError(f"alpha must not be negative, and it is {alpha}.")
+    if alpha is None and rows < FOLDS:
+        raise UsageError(f"Cross-validation needs at least {FOLDS} rows of training, not {rows}; set alpha.")
+    return LassoCV(cv=FOLDS) if alpha is None else Lasso(alpha=alpha)
+
+
+def _guess(problem: Problem, target: Target) -> Fit:
+    if target.size is None:
+        answer = np.average(target.values, weights=problem.weights)
+    else:
+        answer = np.bincount(target.values, weights=problem.weights).argmax()
+    return Fit(np.zeros(problem.train.shape[1]), *(np.full(len(x), answer) for x in (problem.test, problem.train)))
+
+
+def _normalised(importance: np.ndarray) -> np.ndarray:
+    total = importance.sum()
+    return importance / total if total > 0 else importance

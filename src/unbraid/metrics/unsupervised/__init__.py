@@ -1,0 +1,1 @@
+"""Scores that need no labels."""

@@ -1,0 +1,42 @@
+r"""Active units (burda2016, section 5.2): the number of latents whose posterior mean moves with the data.
+
+    AU = #{ j : Var_x( E_{q(z_j|x)}[z_j] ) > .01 }
+
+A latent that the model does not use has the prior as its posterior, and then its mean is the same for all rows. The
+count says how many latents carry something, not what. It depends on the latents' scale; for codes that were not trained
+against a standard normal prior, choose the threshold accordingly.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import latent_names, real_matrix
+from unbraid.metrics.base import Evaluation, Score, metric
+
+
+@metric("units/active", year=2016, reference="burda2016", bounds=(0, math.inf), invariant=("order", "sign"))
+def active(evaluation: Evaluation, *, threshold: float = 0.01) -> Score:
+    """Number of latents whose posterior mean varies over all rows by more than a threshold."""
+    return active_units(evaluation.means, threshold=threshold, latents=evaluation.code_names)
+
+
+def active_units(means: Any, *, threshold: float = 0.01, latents: Sequence[str] | None = None) -> Score:
+    """Number of active units among posterior means [rows, latents].
+
+    The rows are the whole population, so the interval is the value itself. `details` has each latent's variance.
+    """
+    if not threshold >= 0:
+        raise UsageError(f"threshold must be at least 0, not {threshold}.")
+    values = real_matrix("means", means)
+    if len(values) < 2:
+        raise DataError(f"A variance needs at least 2 rows, not {len(values)}.")
+    named = latent_names(values.shape[1], latents)
+    variance = (values - values[0]).var(0)  # minus a row: a constant latent comes out as exactly 0
+    count = float((variance > threshold).sum())
+    details = {
+        "variance": dict(zip(named, variance.tolist(), strict=True)),
+        "active": [name for name, own in zip(named, variance, strict=True) if own > threshold],
+    }
+    return Score("units", "active", count, len(values), (count, count), details=details)
