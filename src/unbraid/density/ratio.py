@@ -50,9 +50,9 @@ def log_ratios(
     *,
     width: int = 1000,
     depth: int = 5,
-    steps: int = 400,
-    batch: int = 256,
-    lr: float = 1e-3,
+    steps: int = 500,
+    batch: int = 128,
+    lr: float = 2e-3,
     held_out: float = 0.2,
     seed: int = 0,
 ) -> Tensor:

@@ -53,7 +53,7 @@ def inception(evaluation: Evaluation, *, samples: int = 10_000, weights: str | N
     trial={"samples": 400, "steps": 20},
 )
 def classifier(
-    evaluation: Evaluation, *, samples: int = 10_000, steps: int | None = None, resamples: int = 20
+    evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, resamples: int = 20
 ) -> list[Score]:
     """Frechet distance of a label classifier's features from the originals', of reconstructions and of samples."""
     return _on_run(evaluation, "classifier", samples, resamples, steps=steps)

@@ -50,7 +50,7 @@ def inception(
 
 @metric("kid/classifier", year=2018, reference="binkowski2018", needs=("factors",), trial={"samples": 400, "steps": 20})
 def classifier(
-    evaluation: Evaluation, *, samples: int = 10_000, steps: int | None = None, subsets: int | None = None
+    evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, subsets: int | None = None
 ) -> list[Score]:
     """Kernel distance of a label classifier's features from the originals', of reconstructions and of samples."""
     return _on_run(evaluation, "classifier", samples, subsets, steps=steps)

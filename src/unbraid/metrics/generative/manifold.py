@@ -47,7 +47,7 @@ def inception(evaluation: Evaluation, *, samples: int = 10_000, weights: str | N
     bounds=(0.0, 1.0),
     trial={"samples": 400, "steps": 20},
 )
-def classifier(evaluation: Evaluation, *, samples: int = 10_000, steps: int | None = None, k: int = 3) -> list[Score]:
+def classifier(evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, k: int = 3) -> list[Score]:
     """Precision and recall of reconstructions and of prior samples in features of a label classifier."""
     return _on_run(evaluation, "classifier", samples, k, steps=steps)
 

@@ -69,9 +69,9 @@ def ratio(
     samples: int = 10_000,
     width: int = 1000,
     depth: int = 5,
-    steps: int = 400,
-    batch: int = 256,
-    lr: float = 1e-3,
+    steps: int = 500,
+    batch: int = 128,
+    lr: float = 2e-3,
 ) -> Score:
     """Total correlation of posterior samples, by a network that tells joint from shuffled ones."""
     codes = evaluation.samples_at(evaluation.choose(samples))
