@@ -1,6 +1,6 @@
 """The library as people use it: train, load, and a `Run` to score, look at and work with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -80,19 +80,24 @@ def train(
     return run
 
 
-def score_together(runs: Sequence["Run"], *names: str, rows: int | None = None, **settings: Any) -> list[list[Score]]:
-    """Score several runs on the same data; metrics that compare models with each other, as `udr`, see all of them."""
+def score_together(
+    runs: Sequence["Run"], *names: str, rows: int | None = None, **settings: Any
+) -> Iterator[tuple["Run", list[Score]]]:
+    """Score several runs on the same data, one after the other, as `Run.score` does.
+
+    Metrics that compare models with each other, as `udr`, see all of them.
+    """
     contents = {run.folder.read_json("data").get("content") for run in runs}
     if len(contents) > 1:
         raise UsageError("Runs that are scored together must have been trained on the same data, and these were not.")
+    for run in runs[1:]:
+        run.__dict__.setdefault("dataset", runs[0].dataset)  # the same data need not be in memory once per run
     evaluations = [run.evaluation if rows is None else run.evaluation.some(rows) for run in runs]
-    if len({tuple(each.rows.shape) for each in evaluations}) > 1:
+    if any(not torch.equal(each.rows, evaluations[0].rows) for each in evaluations):
         raise UsageError("Runs that are scored together must have held out the same rows, and these did not.")
-    made = []
     for run, own in zip(runs, evaluations, strict=True):
         own.peers = tuple(other for other in evaluations if other is not own)
-        made.append(run._measure(own, names, settings))
-    return made
+        yield run, run._measure(own, names, settings)
 
 
 def load(

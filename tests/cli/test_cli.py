@@ -267,3 +267,35 @@ def test_scores_that_data_do_not_allow_are_noted_and_the_others_kept(tmp_path):
         "evaluate", "runs/one", "factors=[posY,scale]", "--metric", "mig", "--device", "cpu", cwd=tmp_path
     )
     assert "mig/exact" in allowed
+
+
+def test_several_runs_are_scored_together_and_compared(tmp_path):
+    for seed in (0, 1, 2):
+        settings = [f"seed={seed}", "data=sprites-small", "network=mlp", "z=3", "steps=20", "batch=16"]
+        unbraid("train", "vae", *settings, "--name", f"s{seed}", "--device", "cpu", cwd=tmp_path)
+    table = unbraid("evaluate", "runs/s0", "runs/s1", "runs/s2", "--metric", "udr", "--device", "cpu", cwd=tmp_path)
+    assert table.count("udr/spearman") == table.count("udr/lasso") == 3
+    records = json.loads(
+        unbraid("evaluate", "runs/s0", "runs/s1", "--metric", "units", "--json", "--device", "cpu", cwd=tmp_path)
+    )
+    assert list(records) == ["runs/s0", "runs/s1"]
+    alone = unbraid("evaluate", "runs/s0", "--metric", "udr", "--device", "cpu", cwd=tmp_path, code=2)
+    assert "unbraid evaluate RUN RUN" in alone
+    other = ["data=sprites-small", "data.positions=4", "network=mlp", "z=3", "steps=20", "batch=16"]
+    unbraid("train", "vae", *other, "--name", "other", "--device", "cpu", cwd=tmp_path)
+    told = unbraid("evaluate", "runs/s0", "runs/other", "--metric", "udr", "--device", "cpu", cwd=tmp_path, code=2)
+    assert "must have been trained on the same data" in told
+
+
+def test_random_rows_and_published_protocols(folder):
+    table = unbraid("evaluate", folder, "--metric", "mig/exact", "--rows", "100", "--device", "cpu")
+    assert "on 100 random of" in table
+    record = json.loads(
+        unbraid("evaluate", folder, "--metric", "mig/exact", "--rows", "100", "--json", "--device", "cpu")
+    )[0]
+    assert record["samples"] == 100
+    assert record["details"]["rows"] == "100 random rows of all"
+    assert "at least 2 rows" in unbraid("evaluate", folder, "--rows", "1", "--device", "cpu", code=2)
+    assert "needs the folder of a run" in unbraid("evaluate", "bins=3", code=2)
+    told = unbraid("evaluate", folder, "--metric", "frechet/inception", "--device", "cpu", code=2)
+    assert "weights" in told

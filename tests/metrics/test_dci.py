@@ -104,7 +104,7 @@ def test_lasso_is_linear_regression_on_standardised_values():
     asked = (TEST - TRAIN.mean(0)) / TRAIN.std(0)
     for k in range(3):
         mean, spread = TRAIN_FACTORS[:, k].mean(), TRAIN_FACTORS[:, k].std()
-        fitted = Lasso(alpha=0.02).fit(standard, (TRAIN_FACTORS[:, k] - mean) / spread)
+        fitted = Lasso(alpha=0.02, tol=1e-9).fit(standard, (TRAIN_FACTORS[:, k] - mean) / spread)
         r2 = slow_r2(mean + spread * fitted.predict(asked), TEST_FACTORS[:, k])
         assert scores[0].details["importance"][f"v{k}"] == pytest.approx(np.abs(fitted.coef_), abs=1e-9)
         assert scores[2].details["each"][f"v{k}"] == pytest.approx(r2, abs=1e-9)

@@ -13,11 +13,12 @@ from unbraid.errors import UsageError
 @app.command(
     epilog="Examples:  unbraid evaluate runs/demo --metric mig --metric tc/exact factors=[posX,posY]"
     "  ·  unbraid evaluate runs/demo --metric full --rows 10000"
-    "  ·  unbraid evaluate runs/sweep/runs/* --metric udr"
+    "  ·  unbraid evaluate runs/SWEEP --metric udr"
 )
 def evaluate(
     words: Annotated[
-        list[str], typer.Argument(metavar="RUN... [SETTING=VALUE]...", help="Runs; settings of metrics, as bins=30.")
+        list[str],
+        typer.Argument(metavar="RUN... [SETTING=VALUE]...", help="Runs, or sweeps; settings of metrics, as bins=30."),
     ],
     metric: Annotated[
         list[str] | None,
@@ -43,22 +44,26 @@ def evaluate(
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     if not folders:
         raise UsageError("evaluate needs the folder of a run.")
-    runs = [load(folder, device=device) for folder in folders]
-    given = parse_overrides(settings)
-    if len(runs) > 1:
-        made = score_together(runs, *(metric or ()), rows=rows, **given)
-    else:
-        made = [runs[0].score(*(metric or ()), rows=rows, **given)]
-    if as_json:
-        records = [[score.as_record() for score in scores] for scores in made]
-        several = {str(run.path): own for run, own in zip(runs, records, strict=True)}
-        print_json(several if len(runs) > 1 else records[0])
-    else:
-        for run, scores in zip(runs, made, strict=True):
+    runs = [load(folder, device=device) for named in folders for folder in _runs_in(named)]
+    made: dict[str, Any] = {}
+    for run, scores in score_together(runs, *(metric or ()), rows=rows, **parse_overrides(settings)):
+        made[str(run.path)] = [score.as_record() for score in scores]
+        if not as_json:
             typer.echo(f"{run.config.run_id}, on {_population(run, rows)}")
             print_scores(scores, False)
-    for run in runs:
         print_notes(run.notes)
+    if as_json:
+        print_json(made if len(runs) > 1 else next(iter(made.values())))
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The run itself, or all finished runs of a sweep."""
+    if not (folder / "sweep.yaml").exists():
+        return [folder]
+    runs = sorted(path.parent for path in (folder / "runs").glob("*/model.safetensors"))
+    if not runs:
+        raise UsageError(f"{folder} is a sweep without finished runs that could be scored.")
+    return runs
 
 
 def _population(run: Any, rows: int | None) -> str:

@@ -31,6 +31,7 @@ STAGES, DEPTH, RATE = 100, 3, 0.1
 """What scikit-learn's gradient boosting does by default."""
 
 FOLDS = 5
+TOLERANCE = 1e-9
 
 
 class Problem(NamedTuple):
@@ -204,7 +205,8 @@ def _lasso(alpha: float | None, rows: int) -> Any:
         raise UsageError(f"alpha must not be negative, and it is {alpha}.")
     if alpha is None and rows < FOLDS:
         raise UsageError(f"Cross-validation needs at least {FOLDS} rows of training, not {rows}; set alpha.")
-    return LassoCV(cv=FOLDS) if alpha is None else Lasso(alpha=alpha)
+    exact = {"tol": TOLERANCE, "max_iter": 10_000}  # or the order of the codes would show in the third digit
+    return LassoCV(cv=FOLDS, **exact) if alpha is None else Lasso(alpha=alpha, **exact)
 
 
 def _guess(problem: Problem, target: Target) -> Fit:
