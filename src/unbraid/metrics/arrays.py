@@ -45,6 +45,16 @@ def real_matrix(what: str, array: Any) -> np.ndarray:
     return given.astype(np.float64)
 
 
+def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations [rows, latents] of Normal posteriors, checked, as float64."""
+    centres, widths = real_matrix("means", means), real_matrix("stds", stds)
+    if widths.shape != centres.shape:
+        raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
+    if not (widths > 0).all():
+        raise DataError("stds must all be greater than 0.")
+    return centres, widths
+
+
 def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> Labels:
     """Factors of any discrete type (numbers, words, booleans) as `Labels`; one factor may be a flat array.
 

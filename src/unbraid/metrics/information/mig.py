@@ -24,13 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import UsageError
 from unbraid.metrics.arrays import (
     Labels,
     chosen_factors,
     entropy,
     label_matrix,
     latent_names,
+    normal_matrices,
     plain,
     real_matrix,
 )
@@ -175,11 +176,8 @@ def mig_exact(
     The rows are the whole population: nothing is drawn, and the interval is the value itself. `details` gives the
     spacing of each latent's grid. A CUDA tensor is worked on where it is.
     """
-    centres, widths = _codes(means), real_matrix("stds", stds)
-    if widths.shape != centres.shape:
-        raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
-    if not (widths > 0).all():
-        raise DataError("stds must all be greater than 0.")
+    centres, widths = normal_matrices(means, stds)
+    refuse_single(centres)
     labels = label_matrix(factors, len(centres), names)
     named = latent_names(centres.shape[1], latents)
     device = means.device if isinstance(means, Tensor) and means.is_cuda else torch.device("cpu")
@@ -227,11 +225,16 @@ def _histogram(
 
 
 def _codes(codes: Any) -> np.ndarray:
-    """Codes of at least two latents: a gap needs a runner-up."""
+    """Codes of at least two latents."""
     values = real_matrix("codes", codes)
-    if values.shape[1] < 2:
-        raise UsageError(f"MIG sets the best latent against the second best, but there are {values.shape[1]} latents.")
+    refuse_single(values)
     return values
+
+
+def refuse_single(codes: np.ndarray) -> None:
+    """A gap needs a runner-up."""
+    if codes.shape[1] < 2:
+        raise UsageError(f"MIG sets the best latent against the second best, but there are {codes.shape[1]} latents.")
 
 
 def _some_rows(

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from unbraid.density import exact_aggregate
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.metrics.arrays import label_matrix, latent_names, real_matrix
+from unbraid.metrics.arrays import label_matrix, latent_names, normal_matrices
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.mig import gap_score, left_out
+from unbraid.metrics.information.mig import gap_score, left_out, refuse_single
 from unbraid.metrics.intervals import DEVIATIONS
 from unbraid.metrics.unsupervised.dependence import normal_posteriors
 from unbraid.progress import progress
@@ -71,13 +71,8 @@ def mig_monte_carlo(
     All given factors are scored. Works where the means are, in float32.
     """
     where = means.device if isinstance(means, Tensor) else torch.device("cpu")
-    centres, widths = real_matrix("means", means), real_matrix("stds", stds)
-    if widths.shape != centres.shape:
-        raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
-    if not (widths > 0).all():
-        raise DataError("stds must all be greater than 0.")
-    if centres.shape[1] < 2:
-        raise UsageError(f"MIG sets the best latent against the second best, but there are {centres.shape[1]} latents.")
+    centres, widths = normal_matrices(means, stds)
+    refuse_single(centres)
     if samples < 2:
         raise UsageError(f"samples must be at least 2, not {samples}.")
     labels, named = label_matrix(factors, len(centres), names), latent_names(centres.shape[1], latents)

@@ -25,7 +25,7 @@ from torch import Tensor
 from unbraid.density.ratio import log_ratios
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal
-from unbraid.metrics.arrays import latent_names, real_matrix
+from unbraid.metrics.arrays import latent_names, normal_matrices, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.quadrature import mutual_information
 from unbraid.metrics.intervals import around, of_mean
@@ -89,11 +89,7 @@ def latent_mi(evaluation: Evaluation) -> list[Score]:
 def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None = None) -> list[Score]:
     """I(n; z_d) in nats of every latent of Normal posteriors [rows, latents], one score per latent."""
     where = means.device if isinstance(means, Tensor) else torch.device("cpu")
-    centres, widths = real_matrix("means", means), real_matrix("stds", stds)
-    if widths.shape != centres.shape:
-        raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
-    if not (widths > 0).all():
-        raise DataError("stds must all be greater than 0.")
+    centres, widths = normal_matrices(means, stds)
     named, rows = latent_names(centres.shape[1], latents), len(centres)
     alone = torch.zeros(rows, 1, dtype=torch.long, device=where)  # one class: only H(z_d) is asked for
     tensors = [torch.as_tensor(array, device=where) for array in (centres, widths)]
