@@ -46,8 +46,8 @@ def new_folder() -> Path:
 @functools.cache
 def trained(recipe: str) -> api.Run:
     """One small run per recipe, shared by all checks."""
-    folder = new_folder()
-    return api.train(recipe, data="sprites-small", root=folder, cadence=Cadence(log_steps=4), device="cpu", **SMALL_RUN)
+    given = {**SMALL_RUN, **objective[recipe].facts.get("trial", {}), "root": new_folder(), "device": "cpu"}
+    return api.train(recipe, data="sprites-small", cadence=Cadence(log_steps=4), **given)
 
 
 def check_objective(name: str) -> None:
@@ -90,7 +90,8 @@ def _check_resumes(name: str, run: api.Run) -> None:
             raise Interrupted("stop here")
 
     folder = new_folder()
-    again = {**SMALL_RUN, "data": "sprites-small", "root": folder, "device": "cpu"}
+    again = {**SMALL_RUN, **objective[name].facts.get("trial", {}), "data": "sprites-small"}
+    again |= {"root": folder, "device": "cpu"}
     try:
         State.advance = stopping  # type: ignore[method-assign]
         api.train(name, cadence=Cadence(checkpoint_steps=5), **again)

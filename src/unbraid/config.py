@@ -89,12 +89,16 @@ class Config:
     likelihood: Choice
     latents: Mapping[str, Mapping[str, Any]]
     training: Training
+    groups: Any = None
+    """Groups of latent variables for the hierarchical decomposition; not stored where there are none."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain nested mapping, as stored."""
         stored: dict[str, Any] = {"format": FORMAT}
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
+            if item.name == "groups" and value is None:
+                continue
             if isinstance(value, Choice):
                 value = value.as_dict()
             elif isinstance(value, Training):
@@ -111,10 +115,10 @@ class Config:
         for key in stored:
             if key != "format" and key not in fields:
                 raise unknown("config section", key, fields)
-        missing = [key for key in fields if key not in stored]
+        missing = [key for key in fields if key not in stored and key != "groups"]
         if missing:
             raise UsageError(f"This config lacks {', '.join(missing)}.")
-        parts: dict[str, Any] = {key: stored[key] for key in fields}
+        parts: dict[str, Any] = {key: stored[key] for key in fields if key in stored}
         for key, kind in fields.items():
             if kind is Choice:
                 parts[key] = Choice.from_dict(stored[key])

@@ -20,11 +20,14 @@ _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9 as a signed 64-bit number
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 _UNIT = 2.0**-53
 
-Kind = Literal["normal", "uniform"]
+Kind = Literal["normal", "uniform", "step"]
 
 
 class Need(NamedTuple):
-    """What a model or an objective wants drawn for one step: the kind of numbers, and their shape per member."""
+    """What a model or an objective wants drawn for one step: the kind of numbers, and their shape per member.
+
+    The kind `step` is no random number but the step itself, for whatever moves with it inside a model.
+    """
 
     kind: Kind
     shape: tuple[int, ...]
@@ -32,7 +35,7 @@ class Need(NamedTuple):
 
 def draw(needs: Mapping[str, Need], seeds: Tensor, step: int | Tensor) -> dict[str, Tensor]:
     """One tensor [member, *shape] per need; `seeds` holds one integer per member."""
-    kinds = {"normal": normal, "uniform": uniform}
+    kinds = {"normal": normal, "uniform": uniform, "step": _step}
     return {name: kinds[need.kind](seeds, step, name, need.shape) for name, need in needs.items()}
 
 
@@ -46,6 +49,11 @@ def normal(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...])
     radius = (-2 * _unit(bits(seeds, step, name + "/radius", shape)).log()).sqrt()
     angle = 2 * torch.pi * _unit(bits(seeds, step, name + "/angle", shape))
     return (radius * angle.cos()).to(torch.float32)
+
+
+def _step(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The step, float32, shape [member, *shape]."""
+    return (torch.zeros(len(seeds), *shape, device=seeds.device) + step).to(torch.float32)
 
 
 def permutation(seeds: Tensor, epoch: int | Tensor, count: int) -> Tensor:

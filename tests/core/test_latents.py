@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import distributions
+from torch.distributions.relaxed_bernoulli import LogitRelaxedBernoulli
+from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
 from unbraid.errors import UsageError
-from unbraid.latents import Normal, Space, block
+from unbraid.latents import Bernoulli, Concrete, Normal, Space, block, latents_of
 
 
 @pytest.fixture(params=list(block))
@@ -14,7 +16,8 @@ def made(request):
 
 
 def parameters_of(made, rows, seed=0):
-    return torch.randn(rows, made.parameter_count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    given = torch.randn(rows, made.parameter_count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return made.complete(given, None)
 
 
 def draw(made, rows):
@@ -31,7 +34,8 @@ def test_shapes(made):
     value = made.sample(parameters, draw(made, 6))
     assert value.shape == made.center(parameters).shape == (6, made.width)
     assert made.log_density(parameters, value).shape == (6, made.leaves)
-    assert made.kl(parameters, made.standard(parameters)).shape == (6, made.leaves)
+    assert made.kl(parameters, made.standard(parameters), value).shape == (6, made.leaves)
+    assert made.prior_of(parameters).shape[-1] == parameters.shape[-1]
 
 
 def test_pairwise_is_every_pair(made):
@@ -45,8 +49,12 @@ def test_pairwise_is_every_pair(made):
 
 def test_kl_is_zero_against_itself_and_positive_otherwise(made):
     parameters = parameters_of(made, 5)
-    torch.testing.assert_close(made.kl(parameters, parameters), torch.zeros(5, made.leaves, dtype=torch.float64))
-    assert (made.kl(parameters, made.standard(parameters)) > 0).all()
+    value = made.sample(parameters, draw(made, 5))
+    itself = made.kl(parameters, parameters, value)
+    torch.testing.assert_close(itself, torch.zeros(5, made.leaves, dtype=torch.float64))
+    many = parameters.repeat(4_000, 1)  # where there is no closed form, only the mean over draws is positive
+    kl = made.kl(many, made.prior_of(many), made.sample(many, draw(made, len(many))))
+    assert (kl.view(4_000, 5, made.leaves).mean(0) > 0).all()
 
 
 def test_kl_equals_its_monte_carlo_mean(made):
@@ -55,7 +63,14 @@ def test_kl_equals_its_monte_carlo_mean(made):
     value = made.sample(many, draw(made, 200_000))
     difference = made.log_density(many, value) - made.log_density(prior, value)
     error = difference.std(0) / len(difference) ** 0.5
-    assert ((difference.mean(0) - made.kl(parameters, prior)[0]).abs() < 5 * error).all()
+    mean = made.kl(many, prior, value).mean(0)
+    assert ((difference.mean(0) - mean).abs() < 5 * error).all()
+
+
+def test_codes_and_values_are_each_others_inverse(made):
+    parameters = parameters_of(made, 6)
+    value = made.sample(parameters, draw(made, 6))
+    torch.testing.assert_close(made.from_code(made.to_code(value)), value, rtol=1e-6, atol=1e-6)
 
 
 def test_normal_equals_torch_distributions():
@@ -64,9 +79,67 @@ def test_normal_equals_torch_distributions():
     family, standard = distributions.Normal(mean, (log_variance / 2).exp()), distributions.Normal(0.0, 1.0)
     value = torch.randn(4, 3, dtype=torch.float64)
     torch.testing.assert_close(made.log_density(parameters, value), family.log_prob(value))
-    torch.testing.assert_close(
-        made.kl(parameters, made.standard(parameters)), distributions.kl_divergence(family, standard)
-    )
+    kl = made.kl(parameters, made.standard(parameters), value)
+    torch.testing.assert_close(kl, distributions.kl_divergence(family, standard))
+
+
+def test_concrete_equals_torch_distributions():
+    made = Concrete(classes=4, size=3, temperature=0.5)
+    logits = torch.randn(5, 12, dtype=torch.float64)
+    parameters = made.complete(logits, None)
+    uniform = torch.rand(5, 12, dtype=torch.float64)
+    value = made.sample(parameters, uniform)
+    family = ExpRelaxedCategorical(torch.tensor(0.5, dtype=torch.float64), logits=logits.view(5, 3, 4))
+    torch.testing.assert_close(made.log_density(parameters, value), family.log_prob(value.view(5, 3, 4)))
+    gumbel = -(-uniform.log()).log()
+    torch.testing.assert_close(made.to_code(value).view(5, 3, 4), ((logits + gumbel).view(5, 3, 4) / 0.5).softmax(-1))
+    torch.testing.assert_close(made.center(parameters).view(5, 3, 4), logits.view(5, 3, 4).softmax(-1))
+
+
+def test_bernoulli_equals_torch_distributions():
+    made = Bernoulli(size=3, temperature=0.7)
+    logits = torch.randn(5, 3, dtype=torch.float64)
+    parameters = made.complete(logits, None)
+    value = made.sample(parameters, torch.rand(5, 3, dtype=torch.float64))
+    family = LogitRelaxedBernoulli(torch.tensor(0.7, dtype=torch.float64), logits=logits)
+    torch.testing.assert_close(made.log_density(parameters, value), family.log_prob(value))
+
+
+@pytest.mark.parametrize("kind", ["concrete", "bernoulli"])
+def test_straight_through_shows_a_vertex_and_keeps_the_gradient(kind):
+    soft, hard = (block[kind].make(straight_through=flag) for flag in (False, True))
+    logits = parameters_of(soft, 6)[..., :-1].requires_grad_()
+    noise = draw(soft, 6)
+    code = hard.to_code(hard.sample(hard.complete(logits, None), noise))
+    assert ((code.detach() - code.detach().round()).abs() < 1e-12).all()
+    weight = torch.randn_like(code)
+    (gradient,) = torch.autograd.grad((code * weight).sum(), logits)
+    relaxed = soft.to_code(soft.sample(soft.complete(logits, None), noise))
+    torch.testing.assert_close(gradient, torch.autograd.grad((relaxed * weight).sum(), logits)[0])
+
+
+def test_a_temperature_falls_geometrically_and_stays():
+    made = Concrete(classes=3, temperature=2.0, final=0.5, anneal=100)
+    assert set(made.needs("c", 4)) == {"c", "c.step"}
+    logits = torch.zeros(4, 3)
+    found = [float(made.complete(logits, torch.tensor(float(step)))[0, -1].exp()) for step in (0, 50, 100, 1000)]
+    assert found == pytest.approx([2.0, 1.0, 0.5, 0.5])
+    assert float(made.complete(logits, None)[0, -1].exp()) == pytest.approx(0.5)
+    posterior = made.complete(logits, torch.tensor(0.0))
+    assert float(made.prior_of(posterior)[0, -1].exp()) == pytest.approx(2.0)
+    with pytest.raises(UsageError, match="anneal"):
+        Concrete(final=0.5)
+    with pytest.raises(UsageError, match="above 0"):
+        Bernoulli(temperature=0.0)
+
+
+def test_certain_classes_have_finite_densities():
+    made = Concrete(classes=3, temperature=0.1)
+    parameters = made.complete(torch.tensor([[300.0, 0.0, -300.0]]), None)
+    value = made.sample(parameters, torch.tensor([[0.5, 0.5, 0.5]]))
+    assert made.log_density(parameters, value).isfinite().all()
+    seen_again = made.from_code(made.to_code(value))
+    assert made.log_density(parameters, seen_again).isfinite().all()
 
 
 @pytest.mark.parametrize("log_variance", [-100.0, -300.0])
@@ -99,3 +172,38 @@ def test_space_from_config():
     assert space.width == 4
     with pytest.raises(UsageError, match="Unknown latent block 'norma'"):
         Space.from_config({"z": {"kind": "norma"}})
+
+
+def test_groups_by_block_and_by_name():
+    latents = {"z": {"kind": "normal", "size": 3}, "c": {"kind": "concrete", "classes": 4}}
+    assert Space.from_config(latents, "blocks").tree == ((0, 1, 2), (3,))
+    assert Space.from_config(latents, [["z0", ["z1", "c"]], ["z2"]]).tree == ((0, (1, 3)), (2,))
+    with pytest.raises(UsageError, match="Did you mean 'z2'"):
+        Space.from_config(latents, [["z0", "z1", "zz2"], ["c"]])
+    with pytest.raises(UsageError, match="groups must be blocks"):
+        Space.from_config(latents, "block")
+
+
+def test_blocks_from_what_was_typed():
+    assert latents_of({}) == {"z": {"kind": "normal", "size": 10}}
+    assert latents_of({"z": 4})["z"]["size"] == 4
+    made = latents_of({"latents": "normal:5+concrete:7+concrete:3+bernoulli:2", "latents.c_1.temperature": 0.5})
+    assert list(made) == ["z", "c_0", "c_1", "b"]
+    assert (made["z"]["size"], made["c_0"]["classes"], made["b"]["size"]) == (5, 7, 2)
+    assert (made["c_0"]["temperature"], made["c_1"]["temperature"]) == (0.66, 0.5)
+    assert latents_of({"latents": "normal:5+concrete:7", "z": 2})["z"]["size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"latents": "normal:5+concret:3"}, "Did you mean 'concrete'"),
+        ({"latents": "normal:x"}, "needs a whole number"),
+        ({"latents": "concrete:3", "z": 4}, "these latents are c"),
+        ({"latents.c.temperature": 0.5}, "Unknown latent block 'c'"),
+        ({"latents": 3}, "joined by"),
+    ],
+)
+def test_what_cannot_be_a_space_is_told(given, told):
+    with pytest.raises(UsageError, match=told):
+        latents_of(given)

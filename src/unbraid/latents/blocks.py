@@ -22,18 +22,29 @@ block: Registry[type["Block"]] = Registry("latent block")
 class Block(ABC):
     """One named part of the code.
 
-    `parameters` maps the names of its flat parameters to their widths, in order; `width` is the number of coordinates
-    that the decoder sees and `leaves` the number of variables.
+    `parameters` maps the names of what an encoder gives to their widths, in order; `width` is the number of coordinates
+    that the decoder sees and `leaves` the number of variables. A *value* is what densities are taken of; the decoder
+    sees its *code*, which for most blocks is the value itself.
     """
 
     parameters: dict[str, int]
     width: int
     leaves: int
+    closed_form = True
+    """Whether the KL needs no draw."""
 
     @property
     def parameter_count(self) -> int:
         """Width of the flat parameter tensor."""
         return sum(self.parameters.values())
+
+    def needs(self, name: str, batch: int) -> dict[str, Need]:
+        """Everything that a step must draw for this block, by name; `sample` gets what has the block's own name."""
+        return {name: self.need(batch)}
+
+    def complete(self, parameters: Tensor, step: Tensor | None) -> Tensor:
+        """An encoder's output as the flat parameters of a posterior; `step` is None outside of training."""
+        return parameters
 
     @abstractmethod
     def need(self, batch: int) -> Need:
@@ -52,12 +63,24 @@ class Block(ABC):
         """Log density of each leaf [..., leaves]; parameters and value broadcast against each other."""
 
     @abstractmethod
-    def kl(self, posterior: Tensor, prior: Tensor) -> Tensor:
-        """Closed-form KL(posterior || prior) of each leaf [..., leaves]."""
+    def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
+        """KL(posterior || prior) of each leaf [..., leaves]: in closed form, or else at a draw from the posterior."""
+
+    def to_code(self, value: Tensor) -> Tensor:
+        """What a decoder sees of a value, [..., width]."""
+        return value
+
+    def from_code(self, code: Tensor) -> Tensor:
+        """The value of a code: the inverse of `to_code`."""
+        return code
 
     @abstractmethod
     def standard(self, like: Tensor) -> Tensor:
         """Parameters [1, parameters] of the standard prior."""
+
+    def prior_of(self, posterior: Tensor) -> Tensor:
+        """The prior that a posterior is compared with; most blocks have one for all."""
+        return self.standard(posterior)
 
     def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
         """Log density of every value [..., i, width] under every posterior [..., j, :], as [..., i, leaves, j].
@@ -100,7 +123,7 @@ class Normal(Block):
         mean, log_variance = parameters.transpose(-1, -2).unsqueeze(-3).chunk(2, dim=-2)  # [..., 1, leaves, j]
         return _log_normal(value.unsqueeze(-1) - mean, log_variance)
 
-    def kl(self, posterior: Tensor, prior: Tensor) -> Tensor:
+    def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
         """1/2 [s^2/t^2 + (m - n)^2/t^2 - 1 - log s^2/t^2] for N(m, s^2) against N(n, t^2)."""
         mean, log_variance = posterior.chunk(2, dim=-1)
         prior_mean, prior_log_variance = prior.chunk(2, dim=-1)

@@ -6,12 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError
+from unbraid.errors import UsageError, unknown
 from unbraid.latents.blocks import Block, block
 from unbraid.noise import Need
 
 Tree = Sequence[Any]
 """Leaves in nested groups, to any depth, e.g. `((0, 1), (2,))`."""
+
+Groups = str | Tree | None
+"""What a config says of groups: none, one per block (`blocks`), or nested names of leaves."""
 
 
 class Space:
@@ -29,13 +32,31 @@ class Space:
         self.levels = _levels(self.tree, self.leaves)
 
     @classmethod
-    def from_config(cls, latents: Mapping[str, Mapping[str, Any]]) -> "Space":
-        """`{"z": {"kind": "normal", "size": 10}}` -> a space."""
+    def from_config(cls, latents: Mapping[str, Mapping[str, Any]], groups: Groups = None) -> "Space":
+        """`{"z": {"kind": "normal", "size": 10}}` -> a space; `groups` nests leaves, or is `blocks`."""
         blocks = {}
         for name, spec in latents.items():
             entry = block[spec["kind"]]
             blocks[name] = entry.make(**entry.resolve({k: v for k, v in spec.items() if k != "kind"}))
-        return cls(blocks)
+        plain = cls(blocks)
+        return plain if groups is None else cls(blocks, plain.grouped(groups))
+
+    def grouped(self, groups: str | Tree) -> Tree:
+        """A tree of leaves: one group per block for `blocks`, or nested names or numbers of leaves."""
+        if groups == "blocks":
+            numbers = iter(range(self.leaves))
+            return tuple(tuple(next(numbers) for _ in range(b.leaves)) for b in self.blocks.values())
+        if isinstance(groups, str):
+            raise UsageError(f"groups must be blocks, or leaves in brackets as [[z0,z1],[z2]], not {groups}.")
+        return tuple(self._node(node) for node in groups)
+
+    def _node(self, node: Any) -> Any:
+        if isinstance(node, (list, tuple)):
+            return tuple(self._node(child) for child in node)
+        names = self.leaf_names()
+        if isinstance(node, str) and node not in names:
+            raise unknown("latent variable", node, names)
+        return names.index(node) if isinstance(node, str) else node
 
     @property
     def leaves(self) -> int:
@@ -48,27 +69,36 @@ class Space:
         return sum(b.width for b in self.blocks.values())
 
     @property
+    def closed_form(self) -> bool:
+        """Whether the KL of every block is known in closed form."""
+        return all(b.closed_form for b in self.blocks.values())
+
+    @property
     def outputs(self) -> dict[str, int]:
         """What an encoder must produce, in order: `{"z.mean": 10, "z.log_variance": 10}`."""
         return {f"{name}.{key}": width for name, b in self.blocks.items() for key, width in b.parameters.items()}
 
     def needs(self, batch: int) -> dict[str, Need]:
         """Noise of one batch, by block."""
-        return {name: b.need(batch) for name, b in self.blocks.items()}
+        return {key: need for name, b in self.blocks.items() for key, need in b.needs(name, batch).items()}
 
-    def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """An encoder's flat output as parameters by block."""
+    def split(self, flat: Tensor, noise: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """An encoder's flat output as parameters by block; `noise` holds the step for blocks that move with it."""
         parts = flat.split([b.parameter_count for b in self.blocks.values()], dim=-1)
-        return dict(zip(self.blocks, parts, strict=True))
+        steps = noise or {}
+        return {
+            name: b.complete(part, steps.get(f"{name}.step"))
+            for (name, b), part in zip(self.blocks.items(), parts, strict=True)
+        }
 
     def unjoin(self, code: Tensor) -> dict[str, Tensor]:
         """A concatenated code as values by block: the inverse of `join`."""
         parts = code.split([b.width for b in self.blocks.values()], dim=-1)
-        return dict(zip(self.blocks, parts, strict=True))
+        return {name: b.from_code(part) for (name, b), part in zip(self.blocks.items(), parts, strict=True)}
 
     def join(self, values: Mapping[str, Tensor]) -> Tensor:
         """Values by block as one code [..., width]."""
-        return torch.cat([values[name] for name in self.blocks], dim=-1)
+        return torch.cat([b.to_code(values[name]) for name, b in self.blocks.items()], dim=-1)
 
     def sample(self, posterior: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One reparameterised draw per block."""
@@ -76,11 +106,15 @@ class Space:
 
     def center(self, posterior: Mapping[str, Tensor]) -> Tensor:
         """The deterministic code [..., width]."""
-        return self.join({name: b.center(posterior[name]) for name, b in self.blocks.items()})
+        return torch.cat([b.center(posterior[name]) for name, b in self.blocks.items()], dim=-1)
 
     def prior(self, like: Tensor) -> dict[str, Tensor]:
         """Parameters of the standard prior, by block."""
         return {name: b.standard(like) for name, b in self.blocks.items()}
+
+    def prior_of(self, posterior: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The prior that these posteriors are compared with: the standard one, at their own temperature."""
+        return {name: b.prior_of(posterior[name]) for name, b in self.blocks.items()}
 
     def log_density(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
         """Log density of each leaf [..., leaves]."""
@@ -91,9 +125,9 @@ class Space:
         parts = [b.pairwise(parameters[n], values[n]) for n, b in self.blocks.items()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
-    def kl(self, posterior: Mapping[str, Tensor], prior: Mapping[str, Tensor]) -> Tensor:
-        """Closed-form KL of each leaf [..., leaves]."""
-        return torch.cat([b.kl(posterior[n], prior[n]) for n, b in self.blocks.items()], dim=-1)
+    def kl(self, posterior: Mapping[str, Tensor], prior: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
+        """KL of each leaf [..., leaves], in closed form where a block has one, else at the given draw."""
+        return torch.cat([b.kl(posterior[n], prior[n], values[n]) for n, b in self.blocks.items()], dim=-1)
 
     def leaf_names(self) -> list[str]:
         """`z0`, `z1`, … by block; a block with one leaf is named after the block alone."""

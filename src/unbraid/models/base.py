@@ -49,8 +49,8 @@ class Model(nn.Module):
         """Encode, sample, decode."""
 
     @abstractmethod
-    def encode(self, x: Tensor) -> dict[str, Tensor]:
-        """Posterior parameters by block."""
+    def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
+        """Posterior parameters by block; `noise` is that of a training step, None elsewhere."""
 
     @abstractmethod
     def decode(self, code: Tensor) -> dict[str, Tensor]:
@@ -67,7 +67,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
     """The model of a config, its weights drawn from the config's seed; copies of own modules replace named ones."""
-    space = Space.from_config(config.latents)
+    space = Space.from_config(config.latents, config.groups)
     encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
     with seeded(config.training.seed):
         if encoder is None:

@@ -38,18 +38,18 @@ class VAE(Model):
 
     def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
         """Encode, sample, decode."""
-        posterior = self.encode(x["x"])
-        prior = self.space.prior(like=next(iter(posterior.values())))
+        posterior = self.encode(x["x"], noise)
+        prior = self.space.prior_of(posterior)
         sample = self.space.sample(posterior, noise)
         return Output(posterior, prior, sample, {"x": self.decode(self.space.join(sample))})
 
-    def encode(self, x: Tensor) -> dict[str, Tensor]:
+    def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """Posterior parameters by block; densities stay in float32 whatever the networks compute in."""
         flat = _full_precision(self.encoder(x))
         wanted = sum(self.space.outputs.values())
         if flat.ndim != 2 or flat.shape[1] != wanted:
             raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
-        return self.space.split(flat)
+        return self.space.split(flat, noise)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of a code."""

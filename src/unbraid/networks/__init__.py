@@ -1,7 +1,19 @@
 """Encoders, decoders and likelihoods; importing this package registers them."""
 
-from unbraid.networks import broadcast, conv, mlp
+from unbraid.networks import broadcast, conv, esmaeili, mlp, split
 from unbraid.networks.base import Outputs, decoder, encoder
 from unbraid.networks.likelihoods import Likelihood, likelihood, make_likelihood
 
-__all__ = ["Likelihood", "Outputs", "broadcast", "conv", "decoder", "encoder", "likelihood", "make_likelihood", "mlp"]
+__all__ = [
+    "Likelihood",
+    "Outputs",
+    "broadcast",
+    "conv",
+    "decoder",
+    "encoder",
+    "esmaeili",
+    "likelihood",
+    "make_likelihood",
+    "mlp",
+    "split",
+]

@@ -13,8 +13,8 @@ def locatello_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> n
     """32k4, 32k4, 64k2, 64k2, each stride 2, then 256 (table 1)."""
     channels, _ = image_side("conv-locatello", shape, 64)
     return nn.Sequential(
-        *_halve([channels, 32, 32]),
-        *_halve([32, 64, 64], kernel=2, padding=0),
+        *halve([channels, 32, 32]),
+        *halve([32, 64, 64], kernel=2, padding=0),
         nn.Flatten(),
         nn.Linear(64 * 4 * 4, hidden),
         nn.ReLU(),
@@ -27,7 +27,7 @@ def locatello_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Modul
     """256, 4x4x64, then 64k4, 32k4, 32k4 and the image, each stride 2 (table 1)."""
     channels, _ = image_side("conv-locatello", shape, 64)
     start = [*dense([code, hidden, 64 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (64, 4, 4))]
-    return nn.Sequential(*start, *_double([64, 64, 32, 32, channels]))
+    return nn.Sequential(*start, *double([64, 64, 32, 32, channels]))
 
 
 @encoder("conv-burgess", year=2018, reference="burgess2018")
@@ -35,7 +35,7 @@ def burgess_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> nn.
     """Four convolutions 32k4 stride 2, then 256, 256 (appendix A.1)."""
     channels, _ = image_side("conv-burgess", shape, 64)
     tail = dense([32 * 4 * 4, hidden, hidden, total(outputs)], nn.ReLU)
-    return nn.Sequential(*_halve([channels, 32, 32, 32, 32]), nn.Flatten(), *tail)
+    return nn.Sequential(*halve([channels, 32, 32, 32, 32]), nn.Flatten(), *tail)
 
 
 @decoder("conv-burgess", year=2018, reference="burgess2018")
@@ -43,7 +43,7 @@ def burgess_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
     """The transpose of the encoder (appendix A.1)."""
     channels, _ = image_side("conv-burgess", shape, 64)
     start = [*dense([code, hidden, hidden, 32 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (32, 4, 4))]
-    return nn.Sequential(*start, *_double([32, 32, 32, 32, channels]))
+    return nn.Sequential(*start, *double([32, 32, 32, 32, channels]))
 
 
 @encoder("conv-daunhawer", year=2019, reference="daunhawer2019")
@@ -51,7 +51,7 @@ def daunhawer_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     """32, 32, 64, 64, each k4 stride 2, then 256k4 (table 1)."""
     channels, _ = image_side("conv-daunhawer", shape, 64)
     tail = [nn.Conv2d(64, 256, 4), nn.ReLU(), nn.Flatten(), nn.Linear(256, total(outputs))]
-    return nn.Sequential(*_halve([channels, 32, 32, 64, 64]), *tail)
+    return nn.Sequential(*halve([channels, 32, 32, 64, 64]), *tail)
 
 
 @decoder("conv-daunhawer", year=2019, reference="daunhawer2019")
@@ -59,7 +59,7 @@ def daunhawer_decoder(code: int, shape: Shape) -> nn.Module:
     """256, then 64k4, 64k4, 32k4, 32k4 and the image; the last layer gives logits (table 2)."""
     channels, _ = image_side("conv-daunhawer", shape, 64)
     start = [nn.Linear(code, 256), nn.ReLU(), nn.Unflatten(1, (256, 1, 1)), nn.ConvTranspose2d(256, 64, 4), nn.ReLU()]
-    return nn.Sequential(*start, *_double([64, 64, 32, 32, channels]))
+    return nn.Sequential(*start, *double([64, 64, 32, 32, channels]))
 
 
 @encoder("conv-chen", year=2018, reference="chen2018")
@@ -70,7 +70,7 @@ def chen_encoder(
     channels, _ = image_side("conv-chen", shape, 64)
     top = [nn.Conv2d(widths[3], widths[4], 4), nn.BatchNorm2d(widths[4]), nn.ReLU()]
     return nn.Sequential(
-        *_halve([channels, *widths[:4]], normalised=True),
+        *halve([channels, *widths[:4]], normalised=True),
         *top,
         nn.Conv2d(widths[4], total(outputs), 1),
         nn.Flatten(),
@@ -86,7 +86,7 @@ def chen_decoder(
     low, mid, high, top, wide = widths
     start = [nn.Unflatten(1, (code, 1, 1)), nn.ConvTranspose2d(code, wide, 1), nn.BatchNorm2d(wide), nn.ReLU()]
     start += [nn.ConvTranspose2d(wide, top, 4), nn.BatchNorm2d(top), nn.ReLU()]
-    return nn.Sequential(*start, *_double([top, high, mid, low, channels], normalised=True))
+    return nn.Sequential(*start, *double([top, high, mid, low, channels], normalised=True))
 
 
 @encoder("conv-small")
@@ -94,7 +94,7 @@ def small_encoder(shape: Shape, outputs: Outputs, *, width: int = 32, hidden: in
     """For 28x28 and 32x32 images: two halving convolutions, then 256."""
     channels, side = image_side("conv-small", shape, 28, 32)
     tail = dense([2 * width * (side // 4) ** 2, hidden, total(outputs)], nn.ReLU)
-    return nn.Sequential(*_halve([channels, width, 2 * width]), nn.Flatten(), *tail)
+    return nn.Sequential(*halve([channels, width, 2 * width]), nn.Flatten(), *tail)
 
 
 @decoder("conv-small")
@@ -103,10 +103,10 @@ def small_decoder(code: int, shape: Shape, *, width: int = 32, hidden: int = 256
     channels, side = image_side("conv-small", shape, 28, 32)
     small = (2 * width, side // 4, side // 4)
     start = [*dense([code, hidden, 2 * width * (side // 4) ** 2], nn.ReLU), nn.ReLU(), nn.Unflatten(1, small)]
-    return nn.Sequential(*start, *_double([2 * width, width, channels]))
+    return nn.Sequential(*start, *double([2 * width, width, channels]))
 
 
-def _halve(channels: Sequence[int], kernel: int = 4, padding: int = 1, normalised: bool = False) -> list[nn.Module]:
+def halve(channels: Sequence[int], kernel: int = 4, padding: int = 1, normalised: bool = False) -> list[nn.Module]:
     """Convolutions that halve the image, each with an optional BatchNorm and a ReLU."""
     layers: list[nn.Module] = []
     for i in range(len(channels) - 1):
@@ -116,7 +116,7 @@ def _halve(channels: Sequence[int], kernel: int = 4, padding: int = 1, normalise
     return layers
 
 
-def _double(channels: Sequence[int], normalised: bool = False) -> list[nn.Module]:
+def double(channels: Sequence[int], normalised: bool = False) -> list[nn.Module]:
     """Transposed convolutions that double the image, with BatchNorm and ReLU between them, bare at the end."""
     layers: list[nn.Module] = []
     for i in range(len(channels) - 1):

@@ -1,6 +1,6 @@
 """Objectives; importing this package registers them."""
 
-from unbraid.objectives import capacity, presets
+from unbraid.objectives import capacity, correlation, mmd, moments, presets, weighted
 from unbraid.objectives.base import Context, Objective, bind, objective
 from unbraid.objectives.decomposition import closed_form_kl, divergences, reconstruction
 from unbraid.objectives.presets import preset
@@ -11,9 +11,13 @@ __all__ = [
     "bind",
     "capacity",
     "closed_form_kl",
+    "correlation",
     "divergences",
+    "mmd",
+    "moments",
     "objective",
     "preset",
     "presets",
     "reconstruction",
+    "weighted",
 ]

@@ -32,8 +32,8 @@ def reconstruction(out: Output, batch: Batch, context: Context) -> Tensor:
 
 
 def closed_form_kl(out: Output, space: Space) -> Tensor:
-    """E_n KL(q(z|x_n) || p(z)) in closed form, over the batch."""
-    return space.kl(out.posterior, out.prior).sum(-1).mean(-1)
+    """E_n KL(q(z|x_n) || p(z)) over the batch, in closed form where the latents have one."""
+    return space.kl(out.posterior, out.prior, out.sample).sum(-1).mean(-1)
 
 
 def total_correlation_names(space: Space) -> list[str]:

@@ -101,3 +101,19 @@ def beta_vae(*, beta: Weight = 4.0) -> Weights:
 def beta_tcvae(*, alpha: Weight = 1.0, beta: Weight = 6.0, gamma: Weight = 1.0) -> Weights:
     """beta-TCVAE: E[log p(x|z)] - alpha MI - beta TC - gamma dimension-wise KL (eq. 5)."""
     return {"mi": alpha, "tc": beta, "dimension": gamma}
+
+
+DISCRETE = {"latents": "normal:10+concrete:10"}
+"""Latents of esmaeili2018 on MNIST."""
+
+
+@preset("beta-svae", year=2018, reference="esmaeili2018", defaults=DISCRETE)
+def beta_svae(*, beta: Weight = 4.0) -> Weights:
+    """beta-SVAE: beta-VAE on Normal and Concrete latents, E[log p(x|z)] - beta KL(q(z|x) || p(z))."""
+    return {"kl": beta}
+
+
+@preset("hfvae", year=2018, reference="esmaeili2018", defaults={**DISCRETE, "groups": "blocks"})
+def hfvae(*, alpha: Weight = 1.0, beta: Weight = 4.0, gamma: Weight = 3.0) -> Weights:
+    """HFVAE: E[log p(x|z)] - alpha MI - beta TC between groups - gamma TC within them - dimension-wise KL (eq. 7)."""
+    return {"mi": alpha, "tc_between": beta, "tc_within": gamma, "dimension": 1.0}

@@ -10,17 +10,17 @@ from torch import nn
 from unbraid.config import Choice, Config, Training
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError, unknown
-from unbraid.latents import Space
+from unbraid.latents import Space, latents_of
 from unbraid.models import CUSTOM
 from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import objective
-from unbraid.registry import Registry, coerce
+from unbraid.registry import Registry
 from unbraid.store import under
 from unbraid.types import Shape
 
-SECTIONS = ("data", "encoder", "decoder", "likelihood")
+SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents")
 
 
 def configure(
@@ -33,8 +33,9 @@ def configure(
 ) -> Config:
     """The config of a recipe on a data set.
 
-    Overrides are flat: an objective's settings and those of `Training` by name, `z` for the number of latents,
-    `network`, `encoder`, `decoder` and `likelihood` by name, and their own settings with a dot (`encoder.width=600`).
+    Overrides are flat: an objective's settings and those of `Training` by name; `z` for the number of latents, or
+    `latents` for several blocks (see `latents_of`) and `groups` for their groups; `network`, `encoder`, `decoder` and
+    `likelihood` by name, and their own settings with a dot (`encoder.width=600`).
     """
     entry = objective[recipe]
     given = {**entry.facts.get("defaults", {}), **overrides}
@@ -52,8 +53,8 @@ def configure(
             raise UsageError(f"'{name}' has no {side}; choose another one with {side}=NAME (unbraid list networks).")
     likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
     _refuse_out_of_range(likelihood_name, dataset)
-    latents = {"z": {"kind": "normal", "size": coerce("z", given.get("z", 10), int)}}
-    Space.from_config(latents)  # refuses what cannot be a space before anything is trained
+    latents, groups = latents_of(given), given.get("groups")
+    Space.from_config(latents, groups)  # refuses what cannot be a space before anything is trained
     return Config(
         objective=Choice(recipe, entry.resolve(_only(given, entry.settings))),
         model=entry.facts.get("model", "vae"),
@@ -63,6 +64,7 @@ def configure(
         likelihood=_choice(likelihoods, likelihood_name, under("likelihood.", given)),
         latents=latents,
         training=Training.checked(_only(given, Training.fields())),
+        groups=groups,
     )
 
 
@@ -86,7 +88,17 @@ def default_network(shape: Shape) -> str:
 
 def keys(recipe: str) -> list[str]:
     """Every key that `configure` takes for a recipe, besides the dotted ones."""
-    return [*objective[recipe].settings, *Training.fields(), "z", "network", "encoder", "decoder", "likelihood"]
+    return [
+        *objective[recipe].settings,
+        *Training.fields(),
+        "z",
+        "latents",
+        "groups",
+        "network",
+        "encoder",
+        "decoder",
+        "likelihood",
+    ]
 
 
 def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:

@@ -108,11 +108,12 @@ def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: i
 
 
 def latent_kl(evaluation: Evaluation) -> Tensor:
-    """Closed-form KL of each leaf [leaves], mean over all rows."""
+    """KL of each leaf [leaves], mean over all rows: in closed form, or at one draw where a block has none."""
 
     def make() -> Tensor:
-        prior = evaluation.space.prior(like=next(iter(evaluation.posterior.values())))
-        return evaluation.space.kl(evaluation.posterior, prior).cpu().double().mean(0)
+        space, posterior = evaluation.space, evaluation.posterior
+        values = space.unjoin(evaluation.means if space.closed_form else evaluation.samples)  # unused where closed
+        return space.kl(posterior, space.prior_of(posterior), values).cpu().double().mean(0)
 
     return evaluation.once("latent_kl", make)
 
@@ -171,7 +172,7 @@ def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sample
     """MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
     space = evaluation.space
     posterior = evaluation.posterior_at(rows)
-    prior = space.prior(like=next(iter(posterior.values())))
+    prior = space.prior_of(posterior)
     out = Output(posterior, prior, space.unjoin(evaluation.samples_at(rows)), {})
     values = divergences(out, space, aggregate)
     values["tc"] = torch.stack([values[name] for name in total_correlation_names(space)]).sum(0)

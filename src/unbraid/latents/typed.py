@@ -1,0 +1,53 @@
+"""Latent blocks from what a user typed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unbraid.errors import UsageError, unknown
+from unbraid.latents.blocks import block
+from unbraid.registry import coerce
+from unbraid.store import under
+
+NAMES = {"normal": "z", "concrete": "c", "bernoulli": "b"}
+
+
+def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Blocks of `latents=normal:10+concrete:10`, of `z=10`, and of settings such as `latents.c.temperature=0.5`.
+
+    A Normal block is named z, a Concrete one c, a Bernoulli one b; several of a kind are numbered: c_0, c_1. What
+    follows a colon is the number of coordinates, or of classes of a Concrete variable.
+    """
+    text = given.get("latents", "normal")
+    if not isinstance(text, str):
+        raise UsageError(f"latents must be blocks joined by +, as normal:10+concrete:10, not {text!r}.")
+    asked = [part.strip().partition(":") for part in text.split("+")]
+    kinds = [kind for kind, _, _ in asked]
+    blocks: dict[str, dict[str, Any]] = {}
+    for position, (kind, _, count) in enumerate(asked):
+        letter = NAMES.get(kind, kind)
+        name = letter if kinds.count(kind) == 1 else f"{letter}_{kinds[:position].count(kind)}"
+        blocks[name] = _block(kind, name, count, given)
+    _refuse_others(given, blocks)
+    return blocks
+
+
+def _block(kind: str, name: str, count: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    entry = block[kind]
+    own = under(f"latents.{name}.", given)
+    if name == "z" and "z" in given:
+        own = {"size": coerce("z", given["z"], int), **own}
+    elif count:
+        if not count.isdigit():
+            raise UsageError(f"latents={kind}:{count} needs a whole number behind its colon.")
+        own = {"classes" if "classes" in entry.settings else "size": int(count), **own}
+    return {"kind": kind, **entry.resolve(own)}
+
+
+def _refuse_others(given: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
+    """Settings of blocks that are not there."""
+    for key in given:
+        section, *rest = key.split(".")
+        if section == "latents" and rest and (rest[0] not in blocks or len(rest) != 2):
+            raise unknown("latent block", rest[0], blocks)
+    if "z" in given and "z" not in blocks:
+        raise UsageError(f"z is the size of a Normal block named z, and these latents are {', '.join(blocks)}.")

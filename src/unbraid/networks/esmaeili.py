@@ -1,0 +1,80 @@
+"""Networks of esmaeili2018 (appendix B): a trunk, a branch for each mean and log variance, class logits off the trunk.
+
+The tables' last sigmoid belongs to the likelihood, which takes logits. Table 5 prints a ReLU behind the mean and log
+variance of CelebA; tables 3 and 4 have none there, a normal mean needs its sign, and there is none here.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from unbraid.networks.base import Outputs, decoder, dense, encoder, image_side, pixels
+from unbraid.networks.conv import double, halve
+from unbraid.types import Shape
+
+BRANCHED = ("mean", "log_variance")
+"""Parameters with a hidden layer of their own; all others are linear in the trunk's features."""
+
+
+class Branches(nn.Module):
+    """Named outputs side by side, in order, each from its own head on one trunk of `width` features."""
+
+    def __init__(self, trunk: nn.Module, width: int, hidden: int, outputs: Outputs) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.heads = nn.ModuleList(_head(name, width, hidden, size) for name, size in outputs.items())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[batch, *shape] to [batch, outputs]."""
+        features = self.trunk(x)
+        return torch.cat([head(features) for head in self.heads], dim=-1)
+
+
+def _head(name: str, width: int, hidden: int, size: int) -> nn.Module:
+    branched = name.rpartition(".")[2] in BRANCHED
+    return dense([width, hidden, size], nn.ReLU) if branched else nn.Linear(width, size)
+
+
+@encoder("mlp-esmaeili-28", year=2018, reference="esmaeili2018")
+def mlp_28_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
+    """400, then class logits and branches of 200 for mean and log variance, ReLU (table 3: MNIST, Fashion-MNIST)."""
+    image_side("mlp-esmaeili-28", shape, 28)
+    trunk = nn.Sequential(nn.Flatten(), *dense([pixels(shape), 400], nn.ReLU), nn.ReLU())
+    return Branches(trunk, 400, 200, outputs)
+
+
+@decoder("mlp-esmaeili-28", year=2018, reference="esmaeili2018")
+def mlp_28_decoder(code: int, shape: Shape) -> nn.Module:
+    """200, 400, ReLU (table 3: MNIST, Fashion-MNIST)."""
+    image_side("mlp-esmaeili-28", shape, 28)
+    return nn.Sequential(dense([code, 200, 400, pixels(shape)], nn.ReLU), nn.Unflatten(1, shape))
+
+
+@encoder("mlp-esmaeili-64", year=2018, reference="esmaeili2018")
+def mlp_64_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
+    """1200, 1200, then class logits and branches of 400 for mean and log variance, ReLU (table 4: dSprites)."""
+    image_side("mlp-esmaeili-64", shape, 64)
+    trunk = nn.Sequential(nn.Flatten(), *dense([pixels(shape), 1200, 1200], nn.ReLU), nn.ReLU())
+    return Branches(trunk, 1200, 400, outputs)
+
+
+@decoder("mlp-esmaeili-64", year=2018, reference="esmaeili2018")
+def mlp_64_decoder(code: int, shape: Shape) -> nn.Module:
+    """400, 1200, 1200, tanh (table 4: dSprites)."""
+    image_side("mlp-esmaeili-64", shape, 64)
+    return nn.Sequential(dense([code, 400, 1200, 1200, pixels(shape)], nn.Tanh), nn.Unflatten(1, shape))
+
+
+@encoder("conv-esmaeili", year=2018, reference="esmaeili2018")
+def conv_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
+    """32, 32, 64, 64, each k4 stride 2 with BatchNorm, then logits and branches of 256 (table 5: CelebA)."""
+    channels, _ = image_side("conv-esmaeili", shape, 64)
+    trunk = nn.Sequential(*halve([channels, 32, 32, 64, 64], normalised=True), nn.Flatten())
+    return Branches(trunk, 64 * 4 * 4, 256, outputs)
+
+
+@decoder("conv-esmaeili", year=2018, reference="esmaeili2018")
+def conv_decoder(code: int, shape: Shape) -> nn.Module:
+    """256, 4x4x64 tanh, then 64, 32, 32 with BatchNorm and the image, each k4 stride 2 (table 5: CelebA)."""
+    channels, _ = image_side("conv-esmaeili", shape, 64)
+    start = [*dense([code, 256, 64 * 4 * 4], nn.ReLU), nn.Tanh(), nn.Unflatten(1, (64, 4, 4))]
+    return nn.Sequential(*start, *double([64, 64, 32, 32, channels], normalised=True))
