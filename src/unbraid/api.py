@@ -27,7 +27,9 @@ from unbraid.training.loop import prepare
 from unbraid.training.recipe import SECTIONS, keys
 from unbraid.training.world import World, joined
 
-DEFAULT_SCORES = ("mig", "elbo", "reconstruction", "kl", "mi", "tc/exact", "tc/stratified", "dimension-kl")
+DEFAULT_SCORES = ("mig", "elbo", "reconstruction/nats", "kl", "mi", "tc/exact", "tc/stratified", "dimension-kl")
+"""Scores of a run where none are named; of `elbo` and `kl` the protocol that its latents have."""
+
 GIVEN = "given"
 """Name under which a config records data that were passed in; their content hash stands beside it."""
 
@@ -201,10 +203,14 @@ class Run:
         """
         return self._measure(self.evaluation if rows is None else self.evaluation.some(rows), names, settings)
 
+    def _default_scores(self) -> list[str]:
+        bound = "closed-form" if self.model.space.closed_form else "sampled"
+        return [f"{name}/{bound}" if name in ("elbo", "kl") else name for name in DEFAULT_SCORES]
+
     def _measure(self, evaluation: Evaluation, names: Sequence[str], settings: Mapping[str, Any]) -> list[Score]:
         made: list[Score] = []
         self.notes = []
-        chosen, refused = expand(names or DEFAULT_SCORES), None
+        chosen, refused = expand(names or self._default_scores()), None
         known = {key for name in chosen for key in metric[name].settings}
         for key in settings:
             if key not in known:

@@ -129,6 +129,12 @@ class Space:
         """KL of each leaf [..., leaves], in closed form where a block has one, else at the given draw."""
         return torch.cat([b.kl(posterior[n], prior[n], values[n]) for n, b in self.blocks.items()], dim=-1)
 
+    def leaf_columns(self) -> list[list[int]]:
+        """Coordinates of the code that belong to each leaf: one of a Normal variable, K of one with K classes."""
+        columns = iter(range(self.width))
+        blocks = (b for b in self.blocks.values() for _ in range(b.leaves))
+        return [[next(columns) for _ in range(b.width // b.leaves)] for b in blocks]
+
     def leaf_names(self) -> list[str]:
         """`z0`, `z1`, … by block; a block with one leaf is named after the block alone."""
         return [name if b.leaves == 1 else f"{name}{i}" for name, b in self.blocks.items() for i in range(b.leaves)]

@@ -155,7 +155,7 @@ class Evaluation:
         """Rows of `samples`, whichever else are asked for."""
         seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
         drawn = self.once("noise", lambda: noise.draw(self.space.needs(len(self)), seeds, step=0))
-        own = {name: tensor[0][positions] for name, tensor in drawn.items()}
+        own = {name: drawn[name][0][positions] for name in self.space.blocks}
         return self.space.join(self.space.sample(self.posterior_at(positions), own))
 
     def sheet(

@@ -28,7 +28,7 @@ from unbraid.training.loop import prepare
 from unbraid.training.members import MOST, at_most, fitting, plan
 from unbraid.training.world import launched
 
-DEFAULT_METRICS = ("mig", "elbo", "reconstruction", "kl", "mi/exact", "tc/exact")
+DEFAULT_METRICS = ("mig", "elbo/closed-form", "reconstruction/nats", "kl/closed-form", "mi/exact", "tc/exact")
 
 MEMBERS_ELSEWHERE = 64
 """Members of a group on a worker whose memory nobody here can measure; it halves them if they do not fit."""

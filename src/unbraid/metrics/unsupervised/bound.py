@@ -50,10 +50,11 @@ def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
 
 @metric("kl/closed-form", year=2014, reference="kingma2014")
 def kl(evaluation: Evaluation) -> Score:
-    """E_n KL(q(z|x_n) || p(z)) over all rows.
+    """E_n KL(q(z|x_n) || p(z)) over all rows, where it has a closed form.
 
     `details` has each latent's share.
     """
+    _refuse_open(evaluation, "kl")
     each = latent_kl(evaluation)
     value = float(each.sum())
     details = {"latents": dict(zip(evaluation.space.leaf_names(), each.tolist(), strict=True))}
@@ -63,9 +64,24 @@ def kl(evaluation: Evaluation) -> Score:
 @metric("elbo/closed-form", year=2014, reference="kingma2014")
 def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)), the KL in closed form."""
+    _refuse_open(evaluation, "elbo")
     loss, divergence = reconstruction(evaluation, samples=samples), kl(evaluation)
     interval = loss.interval and (-loss.interval[1] - divergence.value, -loss.interval[0] - divergence.value)
     return Score("elbo", "closed-form", -loss.value - divergence.value, loss.samples, interval)
+
+
+@metric("kl/sampled", year=2014, reference="kingma2014")
+def kl_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
+    """E[log q(z|x) - log p(z)], one posterior sample per row, for any latents."""
+    return _log_ratio(evaluation, samples).score("kl", "kl", "sampled")
+
+
+@metric("elbo/sampled", year=2014, reference="kingma2014")
+def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
+    """E[log p(x|z) + log p(z) - log q(z|x)], one posterior sample per row, for any latents."""
+    loss, ratio = _reconstruction(evaluation, samples), _log_ratio(evaluation, samples)
+    both = -loss.values["reconstruction"] - ratio.values["kl"]
+    return Sampled({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
 
 
 @metric("mi/exact", year=2018, reference="chen2018")
@@ -133,6 +149,20 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
         return Sampled({"reconstruction": torch.cat(losses)}, len(rows))
 
     return evaluation.once(("reconstruction", samples), make)
+
+
+def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
+    """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
+    rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
+    posterior, values = evaluation.posterior_at(rows), space.unjoin(evaluation.samples_at(rows))
+    ratio = space.log_density(posterior, values) - space.log_density(space.prior_of(posterior), values)
+    return Sampled({"kl": ratio.sum(-1)}, len(rows))
+
+
+def _refuse_open(evaluation: Evaluation, name: str) -> None:
+    if not evaluation.space.closed_form:
+        open_ = [n for n, b in evaluation.space.blocks.items() if not b.closed_form]
+        raise UsageError(f"{name}/closed-form: the KL of {', '.join(open_)} has no closed form; use {name}/sampled.")
 
 
 def _exact(evaluation: Evaluation, samples: int) -> Sampled:

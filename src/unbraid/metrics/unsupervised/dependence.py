@@ -54,9 +54,10 @@ def total_correlation(
     return Score("tc", "ratio", float(ratios.mean()), len(values), of_mean(ratios))
 
 
-@metric("tc/gaussian", year=2019, reference="locatello2019", invariant=("scale",))
+@metric("tc/gaussian", year=2019, reference="locatello2019", needs=("normal",), invariant=("scale",))
 def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 200) -> list[Score]:
     """Total correlation of Gaussians with the covariance of posterior samples, and with that of posterior means."""
+    refuse_discrete(evaluation, "tc/gaussian")
     chosen, seed = evaluation.choose(samples), evaluation.seed
     codes = {"sampled": evaluation.samples_at(chosen), "mean": evaluation.means_at(chosen)}
     return [replace(total_correlation(c, resamples=resamples, seed=seed), part=part) for part, c in codes.items()]
@@ -76,7 +77,8 @@ def ratio(
     """Total correlation of posterior samples, by a network that tells joint from shuffled ones."""
     codes = evaluation.samples_at(evaluation.choose(samples))
     network = {"width": width, "depth": depth, "steps": steps, "batch": batch, "lr": lr}
-    return total_correlation(codes, protocol="ratio", seed=evaluation.seed, **network)
+    groups = evaluation.space.leaf_columns()  # the coordinates of a discrete variable stay together
+    return total_correlation(codes, protocol="ratio", seed=evaluation.seed, groups=groups, **network)
 
 
 @metric("latent-mi/exact", year=2018, reference="esmaeili2018", needs=("normal",), invariant=("sign", "scale"))
@@ -105,12 +107,17 @@ def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None =
 
 def normal_posteriors(evaluation: Evaluation, name: str) -> tuple[Tensor, Tensor]:
     """Means and standard deviations [rows, latents] of a model whose latents are all Normal."""
-    for block_name, block in evaluation.space.blocks.items():
-        if not isinstance(block, Normal):
-            raise UsageError(f"{name} needs Normal latents, and {block_name} is not.")
+    refuse_discrete(evaluation, name)
     parameters = [p.chunk(2, dim=-1) for p in evaluation.posterior.values()]
     means = torch.cat([mean for mean, _ in parameters], dim=-1)
     return means, torch.cat([(0.5 * log_variance).exp() for _, log_variance in parameters], dim=-1)
+
+
+def refuse_discrete(evaluation: Evaluation, name: str) -> None:
+    """A sentence for models with other than Normal latents."""
+    for block_name, block in evaluation.space.blocks.items():
+        if not isinstance(block, Normal):
+            raise UsageError(f"{name} needs Normal latents, and {block_name} is not.")
 
 
 def _gaussian(codes: np.ndarray, resamples: int, seed: int) -> Score:
