@@ -53,13 +53,23 @@ def test_help_imports_no_torch_and_shows_an_example():
     )
     assert done.returncode == 0, done.stderr
     assert "unbraid train beta-tcvae" in " ".join(done.stdout.split())
-    for command in ("demo", "train", "sweep", "evaluate", "report", "list", "data"):
+    for command in ("demo", "train", "sweep", "evaluate", "report", "reproduce", "list", "data"):
         assert command in done.stdout
 
 
 @pytest.mark.parametrize(
     "command",
-    [["train"], ["sweep"], ["evaluate"], ["report"], ["list"], ["demo"], ["data", "fetch"], ["data", "check"]],
+    [
+        ["train"],
+        ["sweep"],
+        ["evaluate"],
+        ["report"],
+        ["reproduce"],
+        ["list"],
+        ["demo"],
+        ["data", "fetch"],
+        ["data", "check"],
+    ],
 )
 def test_every_command_helps_with_an_example(command):
     assert re.search(r"Examples?: +unbraid ", unbraid(*command, "--help"))

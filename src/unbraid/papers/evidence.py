@@ -1,0 +1,106 @@
+"""Evidence that several experiments ask for: trade-offs, correlations, differences, and the lack of any.
+
+Each function takes what it is about and returns a function from results to evidence, as a claim has it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from unbraid.papers.base import Evidence, Results
+from unbraid.papers.statistics import Cells, Estimate, difference, estimate, gap_at_equal, means, pearson
+
+Finding = Callable[[Results], list[Evidence]]
+NONE = Estimate(math.nan, math.nan, math.nan)
+
+
+def cells_of(results: Results, series: Sequence[str], key: str | None, *scores: str) -> dict[Any, np.ndarray]:
+    """Cells of several series by (series, setting), of the settings that all of them have."""
+    found = {name: results.cells(name, key, *scores) for name in series}
+    common = [at for at in found[series[0]] if all(at in cells for cells in found.values())]
+    return {(name, at): found[name][at] for name in series for at in common}
+
+
+def curve(cells: Cells, series: str) -> np.ndarray:
+    """Means [..., setting, score] of the cells of one series, whose keys are (series, setting)."""
+    return means({key: rows for key, rows in cells.items() if key[0] == series})
+
+
+def better_trade_off(first: str, second: str, key: str, across: str, up: str) -> Finding:
+    """The second series is higher at equal `across`, on average over what both reach."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = {**cells_of(results, (first,), key, across, up), **cells_of(results, (second,), key, across, up)}
+        found = estimate(cells, lambda c: gap_at_equal(curve(c, first), curve(c, second)))
+        return [Evidence(f"{up} at equal {across}, {second} minus {first}", found, low=0.0)]
+
+    return evidence
+
+
+def falls_after(series: str, key: str, mode: int | float, score: str) -> Finding:
+    """A score is lower at the largest value of a setting than at its mode."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = results.cells(series, key, score)
+        most = max(cells)
+        found = estimate(cells, lambda c: difference(c, mode, most)) if mode in cells else NONE
+        return [Evidence(f"{score} of {series}, {key} {most} minus {key} {mode:g}", found, high=0.0)]
+
+    return evidence
+
+
+def changes(series: str, key: str, start: int | float, end: int | float, score: str, **where: float) -> Finding:
+    """How a score changes from one value of a setting to another."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = results.cells(series, key, score)
+        found = estimate(cells, lambda c: difference(c, start, end)) if {start, end} <= cells.keys() else NONE
+        return [Evidence(f"{score}, {key} {end:g} minus {key} {start:g}", found, **where)]
+
+    return evidence
+
+
+def correlation(series: str) -> Callable[[Cells], np.ndarray]:
+    """Pearson's correlation of the means of two scores over settings."""
+    return lambda cells: pearson(curve(cells, series)[..., 0], curve(cells, series)[..., 1])
+
+
+def correlated(series: str, key: str, first: str, second: str, **where: float) -> Finding:
+    """Two scores of a series are correlated over a setting."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        found = estimate(cells_of(results, (series,), key, first, second), correlation(series))
+        return [Evidence(f"correlation of {first} and {second}, {series}", found, **where)]
+
+    return evidence
+
+
+def more_negative(weak: str, strong: str, key: str, first: str, second: str) -> Finding:
+    """Two scores have a lower correlation in one series than in another."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = {**cells_of(results, (weak,), key, first, second), **cells_of(results, (strong,), key, first, second)}
+        found = estimate(cells, lambda c: correlation(strong)(c) - correlation(weak)(c))
+        return [Evidence(f"correlation of {first} and {second}, {strong} minus {weak}", found, high=0.0)]
+
+    return evidence
+
+
+def no_difference(
+    first: str, second: str, key: str, *, absolute: dict[str, float], relative: dict[str, float]
+) -> Finding:
+    """Two series have the same scores, on average over a setting, within an absolute or a relative distance."""
+    scores = [*absolute, *relative]
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells, made = cells_of(results, (first, second), key, *scores), []
+        for k, score in enumerate(scores):
+            found = estimate(cells, lambda c, k=k: (curve(c, second) - curve(c, first))[..., k].mean(-1))
+            size = abs(float(curve(cells, first)[:, k].mean()))
+            room = absolute[score] if score in absolute else relative[score] * size
+            made.append(Evidence(f"{score}, {second} minus {first}, mean over {key}", found, -room, room))
+        return made
+
+    return evidence

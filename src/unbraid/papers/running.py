@@ -1,0 +1,269 @@
+"""From an experiment's name to its verdicts: ordinary runs of ordinary sweeps, then claims, then a folder.
+
+Sweeps live in ROOT/PAPER under names made of their settings, so experiments that need the same runs share them, and
+whatever is finished is never trained again.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unbraid import atomic
+from unbraid.api import Run
+from unbraid.config import Config
+from unbraid.data import describe
+from unbraid.errors import UnbraidError, UsageError, unknown
+from unbraid.metrics import Score, metric
+from unbraid.papers.base import SCALES, Experiment, Results, StandIn, Verdict, described, experiment, judge
+from unbraid.papers.writing import Provenance, refuse_larger, write
+from unbraid.report.tables import Member
+from unbraid.store import RunFolder
+from unbraid.sweeps import Sweep, sweep
+from unbraid.training import choose_device
+
+DRIFT = 0.02
+"""Relative change of the mean loss, from the last fifth of training but one to the last, of a run that has settled."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An experiment that was carried out."""
+
+    name: str
+    scale: str
+    folder: Path
+    verdicts: tuple[Verdict, ...]
+    runs: int
+    trained: int
+    minutes: float
+    notes: tuple[str, ...]
+
+    def as_record(self) -> dict[str, Any]:
+        """Plain mapping, for programs."""
+        facts = {"experiment": self.name, "scale": self.scale, "folder": str(self.folder), "runs": self.runs}
+        told = {"trained": self.trained, "minutes": self.minutes, "notes": list(self.notes)}
+        return {**facts, **told, "verdicts": [verdict.as_record() for verdict in self.verdicts]}
+
+
+def chosen(name: str) -> list[str]:
+    """Experiments that are meant by PAPER or PAPER/ID."""
+    paper, slash, _ = name.partition("/")
+    papers = {each.partition("/")[0] for each in experiment}
+    if paper not in papers:
+        raise unknown("paper", paper, papers)
+    own = [each for each in experiment if each.startswith(f"{paper}/")]
+    if slash and name not in own:
+        raise unknown("experiment", name, own)
+    return [name] if slash else own
+
+
+def reproduce(
+    name: str,
+    *,
+    scale: str = "small",
+    root: str | Path = "runs/reproduce",
+    out: str | Path = "results",
+    device: str = "auto",
+    runs: str | Path | None = None,
+) -> list[Outcome]:
+    """Carry out the experiments of a paper (`chen2018`) or one of them (`chen2018/fig2`).
+
+    `scale` is `smoke` (seconds; shows that the program works), `small` (minutes on 2 cores), `budget` (at most 20
+    minutes on one H200) or `paper` (the paper's own protocol). Runs are kept below `root` and reused; table, figure and
+    verdicts go to OUT/PAPER/ID. `runs` names a sweep that is there already: what fits in it is taken, with all of its
+    seeds, and nothing is trained; it needs settings and scores only, no weights.
+    """
+    names = chosen(name)
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    for each in names:  # before anything is trained
+        described(each).scale(scale)
+        refuse_larger(Path(out) / each, scale)
+    source = None if runs is None else Sweep(runs)
+    return [_carry_out(each, scale, Path(root), Path(out), device, source) for each in names]
+
+
+def _carry_out(name: str, scale: str, root: Path, out: Path, device: str, source: Sweep | None) -> Outcome:
+    facts, started = described(name), time.time()
+    paper = name.partition("/")[0]
+    with _minutes(root / paper / "minutes.json", f"{name} {scale}") as spent:
+        if facts.measure is not None:
+            results, runs, notes = Results(tuple(facts.measure(facts.scale(scale).settings)), scale), [], []
+        else:
+            results, runs, notes = _run(facts, scale, root / paper, device, source)
+    verdicts = tuple(judge(claim, results) for claim in facts.claims)
+    trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
+    command = f"unbraid reproduce {name} --scale {scale}" + (f" --device {device}" if device != "auto" else "")
+    command += f" --runs {source.path}" if source else ""
+    where = Provenance(command, scale, spent(), len(runs), trained, choose_device(device))
+    notes += write(out / name, experiment[name], facts, results, verdicts, where, [*facts.notes, *notes])
+    return Outcome(name, scale, out / name, verdicts, len(runs), trained, where.minutes, tuple(notes))
+
+
+def _run(
+    facts: Experiment, scale: str, root: Path, device: str, source: Sweep | None
+) -> tuple[Results, list[RunFolder], list[str]]:
+    """Train and score every series, or take its runs from where they are."""
+    members: list[Member] = []
+    runs: list[RunFolder] = []
+    notes: list[str] = []
+    unsettled: set[str] = set()
+    for series, asked in facts.sweeps(scale).items():
+        found = _Series(facts, scale, series, source or _swept(asked, facts.metrics, root, device, notes))
+        own = found.members(asked, every_seed=source is not None)
+        if not own:
+            raise UsageError(f"{found.source.path} has no run of {series} with the settings of scale {scale}.")
+        members += found.scored(own, choose_device(device))
+        unsettled |= {f"{series}/{member.run}" for member in own if not found.settled(member)}
+        runs += [found.folder(member) for member in own]
+    if source:
+        notes.append(f"Runs were taken from {source.path}, with all of their seeds.")
+    return Results(tuple(members), scale, frozenset(unsettled)), runs, notes
+
+
+def _swept(asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: str, notes: list[str]) -> Sweep:
+    settings, told = _with_data(asked)
+    made = sweep(settings.pop("recipe"), metrics=metrics, root=root, device=device, **settings)
+    notes += [note for note in (*told, *made.notes) if note not in notes]
+    return made
+
+
+@dataclass(frozen=True)
+class _Series:
+    """The runs of one series, in a sweep that may hold others."""
+
+    facts: Experiment
+    scale: str
+    name: str
+    source: Sweep
+
+    def folder(self, member: Member) -> RunFolder:
+        return self.source.folder.run(member.run)
+
+    def members(self, asked: Mapping[str, Any], every_seed: bool) -> list[Member]:
+        """Members with these settings; a sweep that was extended, or made for something else, has others."""
+        wanted = {key: value for key, value in asked.items() if not (every_seed and key == "seed")}
+        return [member for member in self.source.members if fits(self.folder(member).config, wanted)]
+
+    def scored(self, members: Sequence[Member], device: Any) -> list[Member]:
+        """The members under the name of their series, with all scores, and of their settings only the axes."""
+        at = self.facts.scale(self.scale)
+        extra = _measure_all([self.folder(m) for m in members if m.state == "finished"], at.measures, device)
+        made = []
+        for member in members:
+            scores = {**member.scores, **extra.get(member.run, {})}
+            kept = {key: member.settings[key] for key in at.axes if key in member.settings}
+            scores |= _derived(self.facts, scores)
+            settings = {"recipe": self.name, **kept}
+            made.append(Member(f"{self.name}/{member.run}", settings, member.state, member.trouble, scores))
+        return made
+
+    def settled(self, member: Member) -> bool:
+        """Whether a finished run no longer moved; one that did not finish has no scores that could mislead."""
+        steps = self.facts.sweeps("paper")[self.name].get("steps") if "paper" in self.facts.scales else None
+        return member.state != "finished" or settled(self.folder(member), steps)
+
+
+def fits(config: Config, wanted: Mapping[str, Any]) -> bool:
+    """Whether a run is one of those that settings ask for, as far as its config has them by the same name."""
+    known = {**config.objective.settings, **asdict(config.training), "recipe": config.objective.name}
+    known |= {"data": config.data.name, "network": config.encoder.name}
+    known |= {f"data.{key}": value for key, value in config.data.settings.items()}
+    known |= {f"encoder.{key}": value for key, value in config.encoder.settings.items()}
+    for key in wanted.keys() & known.keys():
+        value = wanted[key]
+        if isinstance(value, StandIn):
+            allowed = [value.wanted, value.instead]
+        else:
+            allowed = list(value) if isinstance(value, (list, range)) else [value]
+        if known[key] not in allowed:
+            return False
+    return True
+
+
+def _with_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Settings with a data set that is here, and a note where it stands in for another."""
+    data = settings.get("data")
+    if not isinstance(data, StandIn):
+        return dict(settings), []
+    here = any(item.name == data.wanted and item.state != "missing" for item in describe())
+    notes = [] if here else [f"{data.instead} stand in for {data.wanted}, whose files are not here."]
+    return {**settings, "data": data.wanted if here else data.instead}, notes
+
+
+def _derived(facts: Experiment, scores: Mapping[str, Score]) -> dict[str, Score]:
+    made = {}
+    for name, derive in facts.derived.items():
+        try:
+            made[name] = derive(scores)
+        except KeyError:  # a run that diverged, or whose data do not allow the score
+            continue
+    return made
+
+
+def settled(run: RunFolder, paper_steps: int | None) -> bool:
+    """Whether a run trained for as long as the paper's, or its loss no longer moved when it ended."""
+    if paper_steps is not None and run.config.training.steps >= paper_steps:
+        return True
+    losses = [line["loss"] for line in run.lines("history") if "loss" in line]
+    fifth = len(losses) // 5
+    if fifth < 1:
+        return False
+    before, last = np.mean(losses[-2 * fifth : -fifth]), np.mean(losses[-fifth:])
+    return bool(abs(last - before) <= DRIFT * abs(last))
+
+
+def _measure_all(
+    runs: Iterable[RunFolder], measures: Mapping[str, tuple[str, Mapping[str, Any]]], device: Any
+) -> dict[str, dict[str, Score]]:
+    """Scores with settings of their own: those that a run's scores.jsonl has, and the others measured now."""
+    made: dict[str, dict[str, Score]] = {}
+    dataset = None
+    for folder in runs if measures else ():
+        stored = Run(folder, device=device).scores
+        missing = [name for name, (what, how) in measures.items() if _find(stored, what, how) is None]
+        if missing:
+            run = Run(folder, dataset=dataset, device=device)
+            for name in missing:
+                what, how = measures[name]
+                run.score(what, **how)
+            stored, dataset = run.scores, run.dataset
+        found = {name: _find(stored, *measures[name]) for name in measures}
+        made[folder.path.name] = {name: score for name, score in found.items() if score is not None}
+    return made
+
+
+def _find(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) -> Score | None:
+    """The newest score of a metric with exactly these settings, on all rows."""
+    wanted = json.dumps(metric[name].resolve(settings), sort_keys=True)
+    for score in reversed(list(scores)):
+        same = f"{score.metric}/{score.protocol}" == name
+        known = json.dumps(score.details.get("settings"), sort_keys=True)
+        if same and known == wanted and "random" not in score.details.get("rows", ""):
+            return score
+    return None
+
+
+@contextmanager
+def _minutes(path: Path, key: str) -> Iterator[Any]:
+    """Add the time spent inside to what earlier, interrupted calls have spent; yields a function that tells the sum."""
+    stored = _read(path)
+    earlier, start = float(stored.get(key, 0.0)), time.perf_counter()
+    try:
+        yield lambda: _read(path).get(key, 0.0)
+    finally:
+        spent = earlier + (time.perf_counter() - start) / 60
+        atomic.write_text(path, json.dumps({**_read(path), key: round(spent, 3)}, indent=2) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except (ValueError, TypeError) as error:
+        raise UnbraidError(f"{path} is not readable JSON: {error}.") from error

@@ -1,0 +1,208 @@
+"""Every experiment at scale smoke, through Python and through the command; reuse, refusals, and what is written."""
+
+import csv
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from tests.cli.test_cli import unbraid
+from unbraid.errors import UsageError
+from unbraid.papers import experiment, reproduce, writing
+from unbraid.papers.base import described
+from unbraid.papers.running import chosen, fits, settled
+from unbraid.store import RunFolder
+from unbraid.sweeps import Sweep, working
+
+FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduced")
+
+
+def smoke(name, place, **others):
+    (outcome,) = reproduce(name, scale="smoke", root=place / "runs", out=place / "results", device="cpu", **others)
+    return outcome
+
+
+@pytest.mark.parametrize("name", experiment)
+def test_smoke_writes_everything_and_reuses_its_runs(name, place, monkeypatch):
+    first = smoke(name, place)
+    assert first.folder == place / "results" / name
+    assert {path.name for path in first.folder.iterdir()} == FILES
+    assert (first.folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    facts = described(name)
+    assert [v.claim for v in first.verdicts] == [claim.text for claim in facts.claims]
+    assert all(v.verdict == "inconclusive" and "only shows that the program works" in v.why for v in first.verdicts)
+    stored = json.loads((first.folder / "verdicts.json").read_text())
+    assert stored["verdicts"] == [v.as_record() for v in first.verdicts]
+    assert stored["command"] == f"unbraid reproduce {name} --scale smoke --device cpu"
+    assert stored["commit"]
+    assert stored["versions"]["torch"]
+    with (first.folder / "table.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert set(facts.series) <= {row["series"] for row in rows}
+    page = (first.folder / "README.md").read_text()
+    assert (first.folder / "table.md").read_text() in page
+    monkeypatch.setattr(working, "train_group", lambda *given: pytest.fail("a finished run is trained again"))
+    again = smoke(name, place)
+    assert again.trained == 0
+    assert [v.as_record() for v in again.verdicts] == stored["verdicts"]
+
+
+def test_the_same_runs_serve_two_figures(place):
+    smoke("chen2018/fig2", place)
+    sweeps = {path.parent.name for path in (place / "runs/chen2018").glob("*/sweep.yaml")}
+    other = smoke("chen2018/fig4", place)
+    assert other.trained == 0
+    assert {path.parent.name for path in (place / "runs/chen2018").glob("*/sweep.yaml")} == sweeps
+
+
+def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
+    smoke("chen2018/fig2", place)
+    facts = described("chen2018/fig2")
+    from unbraid import sweep
+
+    settings = dict(facts.sweeps("smoke")["beta-vae"], seed=range(3))
+    longer = sweep(settings.pop("recipe"), root=place / "runs/chen2018", device="cpu", metrics=["elbo"], **settings)
+    assert len(longer) == 6
+    assert smoke("chen2018/fig2", place).runs == 8
+
+
+def test_scores_with_settings_of_their_own_are_measured_once(place):
+    smoke("chen2018/figS5", place)
+    folder = next((place / "runs/chen2018").glob("vae-*/runs/*"))
+    lines = RunFolder(folder).lines("scores")
+    batches = [line["details"]["settings"]["batch"] for line in lines if line["metric"] == "betavae"]
+    assert batches == [1, 4, 16]
+    smoke("chen2018/figS5", place)
+    assert RunFolder(folder).lines("scores") == lines
+
+
+def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path):
+    smoke("chen2018/fig2", place)
+    facts = described("chen2018/fig2").sweeps("smoke")
+    study = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")
+    for weights in study.rglob("model.safetensors"):
+        weights.unlink()
+    assert all(fits(RunFolder(path).config, facts["beta-tcvae"]) for path in (study / "runs").iterdir())
+    assert not any(fits(RunFolder(path).config, facts["beta-vae"]) for path in (study / "runs").iterdir())
+    with pytest.raises(UsageError, match="has no run of beta-vae with the settings of scale smoke"):
+        smoke("chen2018/fig2", tmp_path, runs=study)
+    taken = shutil.copytree(Sweep(_sweep_of(place, "vae")).path, tmp_path / "vaes")
+    outcome = smoke("chen2018/figS5", tmp_path, runs=taken)
+    assert (outcome.runs, outcome.trained) == (3, 0)
+    assert any("were taken from" in note for note in outcome.notes)
+
+
+def _sweep_of(place, recipe):
+    named = described("chen2018/figS5" if recipe == "vae" else "chen2018/fig2").sweeps("smoke")
+    wanted = named[recipe]
+    for path in (place / "runs/chen2018").glob("*/sweep.yaml"):
+        members = Sweep(path.parent).folder
+        if all(fits(members.run(run).config, {**wanted, "seed": range(9)}) for run in members.members):
+            return path.parent
+    raise AssertionError(recipe)
+
+
+def test_settled_runs_had_the_papers_steps_or_a_steady_loss(tmp_path, place):
+    smoke("chen2018/figS5", place)
+    made = RunFolder(next((place / "runs/chen2018").glob("vae-*/runs/*")))
+    folder = RunFolder(shutil.copytree(made.path, tmp_path / "run"))
+    assert settled(folder, paper_steps=20)
+
+    def losses(values):
+        (folder.path / "history.jsonl").unlink(missing_ok=True)
+        for step, loss in enumerate(values):
+            folder.append("history", {"step": step, "loss": loss})
+
+    losses([100.0 - k for k in range(20)])
+    assert not settled(folder, paper_steps=100)
+    losses([*range(100, 90, -1), *[50.0] * 10])
+    assert settled(folder, paper_steps=100)
+    losses([])
+    assert not settled(folder, paper_steps=None)
+
+
+def test_larger_results_are_not_written_over(place, tmp_path):
+    outcome = smoke("chen2018/table1", tmp_path)
+    stored = outcome.folder / "verdicts.json"
+    stored.write_text(json.dumps({**json.loads(stored.read_text()), "scale": "budget"}))
+    with pytest.raises(UsageError, match="holds results at scale budget; choose another place for smoke with --out"):
+        smoke("chen2018/table1", tmp_path)
+    stored.write_text("{}")
+    with pytest.raises(UsageError, match="is no file of verdicts"):
+        smoke("chen2018/table1", tmp_path)
+
+
+def test_without_matplotlib_the_verdicts_are_still_there(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    outcome = smoke("chen2018/table1", tmp_path)
+    assert {path.name for path in outcome.folder.iterdir()} == FILES - {"figure.png"}
+    assert any("figure.png is left out: A report needs matplotlib" in note for note in outcome.notes)
+
+
+def test_commit_is_told_in_a_checkout_and_the_version_elsewhere(monkeypatch):
+    def no_git(*given, **others):
+        raise OSError
+
+    monkeypatch.setattr(subprocess, "run", no_git)
+    assert writing.commit().startswith("version ")
+
+
+def test_a_stand_in_is_named():
+    from unbraid.papers.running import _with_data
+
+    settings, notes = _with_data(described("chen2018/fig2").sweeps("paper")["beta-vae"])
+    assert settings["data"] == "sprites"
+    assert notes == ["sprites stand in for dsprites, whose files are not here."]
+
+
+def test_chosen():
+    assert chosen("chen2018/fig2") == ["chen2018/fig2"]
+    assert chosen("chen2018") == [name for name in experiment if name.startswith("chen2018/")]
+
+
+# the command
+
+
+def test_command_tells_and_lists(tmp_path):
+    words = ["reproduce", "chen2018/figS5", "--scale", "smoke", "--device", "cpu", "--out", "there"]
+    printed = unbraid(*words, cwd=tmp_path)
+    assert "Results: there/chen2018/figS5" in printed
+    assert printed.count("inconclusive") == 4
+    told = json.loads(unbraid(*words, "--json", cwd=tmp_path))[0]
+    assert (told["experiment"], told["runs"], told["trained"]) == ("chen2018/figS5", 3, 0)
+    assert (tmp_path / "runs/reproduce/chen2018/minutes.json").exists()
+    rows = json.loads(unbraid("list", "experiments", "--json"))
+    assert {row["name"] for row in rows} == set(experiment)
+    assert all(row["what"].endswith(".") for row in rows)
+    assert "Examples:  unbraid reproduce" in unbraid("reproduce", "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["chen2081"], "error: Unknown paper 'chen2081'. Did you mean 'chen2018'?"),
+        (["chen2018/fg2"], "Unknown experiment 'chen2018/fg2'. Did you mean 'chen2018/fig2'?"),
+        (["chen2018/"], "Unknown experiment 'chen2018/'."),
+        (["chen2018/fig2", "--scale", "smal"], "Unknown scale 'smal'. Did you mean 'small'?"),
+        (["chen2018/fig2", "--scale", "smoke", "--device", "tpu"], "Unknown device 'tpu'"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments, sentence, tmp_path):
+    told = unbraid("reproduce", *arguments, cwd=tmp_path, code=2)
+    assert sentence in told
+    assert len(told.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_completion_knows_the_experiments():
+    from unbraid.cli import registered_names
+
+    assert registered_names("papers", "experiment") == list(experiment)
