@@ -1,0 +1,85 @@
+"""What a perfect code, a turned one and noise score: ceilings and floors of the scores, on rows of the sprites grid.
+
+    python benchmarks/ceilings.py                    # 10,000 rows, as `unbraid evaluate RUN --metric full --rows 10000`
+    python benchmarks/ceilings.py --rows 15000       # enough for 10,000 training and 5,000 test rows
+
+`perfect`: five latents are the standardised values of shape, scale, orientation and the two positions, five more are
+constant. `turned`: the same with the two positions turned into each other by 45 degrees. `noise`: ten independent
+Normal latents. Nothing is rendered or encoded. Where a protocol looks at posteriors, their deviation is .02, and 1 for
+the constant latents. Takes two minutes on one core.
+"""
+
+import argparse
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from unbraid import metrics
+from unbraid.metrics import Score
+
+SIZES = (3, 6, 40, 32, 32)
+PREDICTORS = ("booster", "lightgbm-depth3", "random-forest", "lasso")
+Codes = tuple[np.ndarray, np.ndarray]
+
+
+def codes_of(factors: np.ndarray, rng: np.random.Generator) -> dict[str, Codes]:
+    """Means and deviations of the posteriors [rows, latents] of each code."""
+    sizes = np.array(SIZES)
+    standard = (factors - (sizes - 1) / 2) / np.sqrt((sizes**2 - 1) / 12)
+    perfect = np.concatenate([standard, np.zeros(standard.shape)], axis=1)
+    turned = perfect.copy()
+    turned[:, 3], turned[:, 4] = (perfect[:, 3] + perfect[:, 4]) / 2**0.5, (perfect[:, 4] - perfect[:, 3]) / 2**0.5
+    noise = rng.standard_normal(perfect.shape)
+    widths = np.repeat([[0.02, 1.0]], 5, axis=1).repeat(len(factors), axis=0)
+    return {"perfect": (perfect, widths), "turned": (turned, widths), "noise": (noise, np.full(noise.shape, 0.02))}
+
+
+def calls(codes: Codes, factors: np.ndarray, seed: int) -> list[Callable[[], Score | list[Score]]]:
+    """Every score of labelled codes but the slow ones."""
+    z, widths = codes
+    drawn = z + widths * np.random.default_rng(seed + 1).standard_normal(z.shape)
+    published = {"compat": "disentanglement_lib"}
+    return [
+        lambda: metrics.mig_exact(z, widths, factors),
+        lambda: metrics.mig(z, factors),
+        lambda: metrics.mig(drawn, factors, protocol="histogram-sampled"),
+        lambda: metrics.mig(z, factors, **published),
+        *(lambda how=how: metrics.modularity(z, factors, **how) for how in ({}, published)),
+        *(lambda how=how: metrics.infomec(z, factors, protocol=how, resamples=2) for how in ("knn", "histogram")),
+        *(lambda how=how: metrics.dci(z, factors, predictor=how) for how in PREDICTORS),
+        *(lambda how=how: metrics.sap(z, factors, **how) for how in ({}, published)),
+        *(lambda how=how: metrics.explicitness(z, factors, **how) for how in ({}, published)),
+        *(lambda how=how: metrics.downstream(z, factors, protocol=how) for how in ("logistic", "random-forest")),
+        lambda: metrics.attributes(z, factors),
+        *(lambda how=how: metrics.betavae(z, factors, **how) for how in ({}, published)),
+        *(lambda how=how: metrics.factorvae(z, factors, **how) for how in ({}, published)),
+        *(lambda how=how: metrics.irs(z, factors, **how) for how in ({}, published)),
+        lambda: metrics.total_correlation(drawn),
+        lambda: metrics.active_units(z),
+    ]
+
+
+def main() -> None:
+    """Print a line of Markdown for every score."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    rng = np.random.default_rng(asked.seed)
+    rows = rng.choice(np.prod(SIZES), asked.rows, replace=False)
+    factors = np.stack(np.unravel_index(rows, SIZES), axis=1)
+    found: dict[str, list[str]] = {}
+    for codes in codes_of(factors, rng).values():
+        for call in calls(codes, factors, asked.seed):
+            made = call()
+            for score in made if isinstance(made, list) else [made]:
+                found.setdefault(score.name, []).append(f"{score.value:.3f}")
+    print("| score | perfect | turned | noise |\n|---|---|---|---|")
+    for name, values in found.items():
+        print(f"| {name} | {' | '.join(values)} |")
+
+
+if __name__ == "__main__":
+    main()
