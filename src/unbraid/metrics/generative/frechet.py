@@ -31,7 +31,7 @@ from unbraid.progress import progress
     reference="heusel2017",
     needs=("images",),
     costly=True,
-    trial={"samples": 48},
+    trial={"samples": 16},
 )
 def efficientnet(evaluation: Evaluation, *, samples: int = 2_000, size: int = 224) -> list[Score]:
     """Frechet distance of EfficientNet-Lite0 features from the originals', of reconstructions and of prior samples."""

@@ -31,7 +31,7 @@ from unbraid.progress import progress
     reference="binkowski2018",
     needs=("images",),
     costly=True,
-    trial={"samples": 48},
+    trial={"samples": 16},
 )
 def efficientnet(
     evaluation: Evaluation, *, samples: int = 2_000, size: int = 224, subsets: int | None = None

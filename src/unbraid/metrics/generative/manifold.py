@@ -26,7 +26,7 @@ SAME = 1e-12
     reference="kynkaanniemi2019",
     needs=("images",),
     costly=True,
-    trial={"samples": 48},
+    trial={"samples": 16},
 )
 def efficientnet(evaluation: Evaluation, *, samples: int = 2_000, size: int = 224, k: int = 3) -> list[Score]:
     """Precision and recall of reconstructions and of prior samples in EfficientNet-Lite0 features."""
