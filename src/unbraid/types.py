@@ -24,11 +24,14 @@ class Batch(NamedTuple):
     """Observations by modality, with their positions in the data set.
 
     A data set with one modality calls it `x`. `present` masks the modalities that a row really has; None means all.
+    `factors` are the rows' factor values [..., batch, factors] for objectives that learn from them, -1 where a row has
+    no label; None elsewhere.
     """
 
     x: dict[str, Tensor]
     index: Tensor
     present: dict[str, Tensor] | None = None
+    factors: Tensor | None = None
 
 
 class Output(NamedTuple):

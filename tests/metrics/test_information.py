@@ -13,6 +13,7 @@ from sklearn.metrics import mutual_info_score
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate, mig, mig_exact, restricted
 from unbraid.metrics.information import quadrature
+from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.information.quadrature import mutual_information
 
 from .helpers import (
@@ -256,6 +257,26 @@ def test_defined_corner_cases():
     nearly = np.concatenate([codes, 1 + 1e-16 * codes[:, :1]], axis=1)
     assert np.isfinite(mig(nearly, factors).value)
     assert mig(codes, factors, seed=1).interval == mig(codes, factors, seed=1).interval
+
+
+@given(
+    column=st.lists(
+        st.one_of(
+            st.floats(-1e300, 1e300),
+            st.floats(-1, 1),
+            st.integers(-8, 8).map(float),
+            st.integers(0, 40).map(lambda n: n / 40),
+        ),
+        min_size=2,
+        max_size=60,
+    ),
+    shift=st.sampled_from([0.0, 1.0, 1e6, 1e15]),
+    bins=st.integers(2, 40),
+)
+def test_bins_are_those_of_the_edges_themselves(column, shift, bins):
+    values = np.array(column)[:, None] + shift
+    edges = np.linspace(values.min(), values.max(), bins + 1)
+    assert np.array_equal(discretise(values, bins)[:, 0], np.digitize(values[:, 0], edges[:-1]) - 1)
 
 
 CODES, FACTORS = mixed_data(60)

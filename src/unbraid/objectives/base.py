@@ -11,11 +11,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from unbraid.data.factors import FactorDataset
 from unbraid.latents import Space
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.registry import Registry
 from unbraid.types import Batch, Noise, Output, Player, Terms
+
+Draw = Callable[[str, tuple[int, ...]], Tensor]
+"""Uniform numbers of a step [member, *shape], by a name and a shape."""
 
 objective: Registry[Callable[..., Any]] = Registry("objective")
 """Decorator: `@objective("name", model="vae", year=…, reference=…)`; the name is the recipe that users type."""
@@ -25,7 +29,8 @@ objective: Registry[Callable[..., Any]] = Registry("objective")
 class Context:
     """What an objective may know besides the output: structure, the number of data points, the step.
 
-    `apply` runs one of the objective's own networks, by name, on tensors with a member axis. Where several processes
+    `apply` runs one of the objective's own networks, by name, or a part of the model, as `model.decoder`, on tensors
+    with a member axis. Where several processes
     train one run, `out.decoded` and `batch.x` hold this one's share of the rows, and everything else all rows
     (`unbraid.training.world`): take means over the batch, and do not mix the two.
     """
@@ -39,7 +44,10 @@ class Context:
 
 
 class Objective:
-    """An objective bound to its settings: terms, players, and the noise and networks that it needs."""
+    """An objective bound to its settings: terms, players, and the noise, rows and networks that it needs."""
+
+    labelled = False
+    """Whether batches carry the rows' factor values."""
 
     def __init__(self, terms: Callable[[Output, Batch, Context], Terms]) -> None:
         self.terms = terms
@@ -55,6 +63,16 @@ class Objective:
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
         """Noise besides the model's."""
         return {}
+
+    def suits(self, dataset: FactorDataset, space: Space) -> None:
+        """A `UsageError` for data or latents that this objective cannot learn from, before anything is trained."""
+
+    def rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
+        """Rows [member, …] to learn from at a step, made of the batch's own [member, batch].
+
+        Rows that belong together stand next to each other, because several processes share them out in order.
+        """
+        return index
 
 
 def bind(name: str, settings: Mapping[str, Any]) -> Objective:

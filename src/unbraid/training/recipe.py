@@ -15,7 +15,7 @@ from unbraid.models import CUSTOM
 from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
-from unbraid.objectives import objective
+from unbraid.objectives import bind, objective
 from unbraid.registry import Registry
 from unbraid.store import under
 from unbraid.types import Shape
@@ -54,9 +54,10 @@ def configure(
     likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
     _refuse_out_of_range(likelihood_name, dataset)
     latents, groups = latents_of(given), given.get("groups")
-    Space.from_config(latents, groups)  # refuses what cannot be a space before anything is trained
+    chosen = entry.resolve(_only(given, entry.settings))
+    bind(recipe, chosen).suits(dataset, Space.from_config(latents, groups))
     return Config(
-        objective=Choice(recipe, entry.resolve(_only(given, entry.settings))),
+        objective=Choice(recipe, chosen),
         model=entry.facts.get("model", "vae"),
         data=data,
         encoder=_own(encoder) or _choice(encoders, encoder_name, under("encoder.", given)),

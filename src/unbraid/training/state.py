@@ -114,14 +114,22 @@ class State:
 
     def _open(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
         """Batch, noise, the model's forward, and the first player's loss [member] and terms."""
-        index = self.rows[self.epochs.at(when).to(self.rows.device)]  # [member, batch]
-        batch = Batch({"x": self.dataset.images(self.world.part(index)).to(self.group.dtype)}, index)
+        index = self._index(when)
+        images = self.dataset.images(self.world.part(index)).to(self.group.dtype)
+        batch = Batch({"x": images}, index, factors=self.dataset.values_of(index) if self.objective.labelled else None)
         drawn = noise.draw(self.needs, self.seeds, when)
         drawn = {name: tensor.to(self.group.device, self.group.dtype) for name, tensor in drawn.items()}
         own = {name: self.world.part(drawn[name]) for name in self.model.needs(1)}
         out = self.world.gathered(self.group.apply("model", batch.x, own))
         shared = Shared(out, batch, drawn)
         return *self._judged(self.players[0], when, shared, ""), shared
+
+    def _index(self, when: int | Tensor) -> Tensor:
+        """Rows of a step [member, rows]: the batch, and whatever the objective sets beside it."""
+        index = self.rows[self.epochs.at(when).to(self.rows.device)]
+        return self.objective.rows(
+            index, self.dataset, lambda name, shape: noise.uniform(self.seeds, when, name, shape).to(index.device)
+        )
 
     def _reply(self, optimizer: PlayerOptimizer) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
         """A later player's loss [member] and terms, from what the first one's part has made."""
@@ -192,7 +200,7 @@ class State:
         return torch._functorch.config.patch(donated_buffer=False)
 
     def _network(self, name: str, *inputs: Tensor) -> Tensor:
-        return self.group.apply(f"objective.{name}", *inputs)
+        return self.group.apply(name if name.startswith("model.") else f"objective.{name}", *inputs)
 
     def _ready(self, logged: dict[str, Tensor]) -> None:
         """Make room for the sums at the first step: only then is it known which terms there are."""

@@ -5,7 +5,10 @@ from scipy.special import entr
 
 from unbraid.metrics.arrays import Labels
 
-_CHUNK_CELLS = 2**24
+AT_EDGE = 1e-6
+"""Distance from an edge, in widths of a bin, below which rounding may decide."""
+
+CHUNK_ROWS = 2**16
 
 
 def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
@@ -14,30 +17,55 @@ def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
     Bins include their lower edge, the last one also its upper edge, as `numpy.histogram` has it; a constant column
     falls into one bin.
     """
-    edges = np.linspace(codes.min(0), codes.max(0), bins + 1)[:-1]
-    columns = zip(edges.T, codes.T, strict=True)
-    return np.stack([np.searchsorted(edge, column, side="right") - 1 for edge, column in columns], axis=1)
+    found = np.empty((codes.shape[1], len(codes)), dtype=np.int64)
+    for column, own in zip(codes.T, found, strict=True):  # one at a time stays in the cache
+        own[:] = _discretised(np.ascontiguousarray(column), bins)
+    return found.T
+
+
+def _discretised(column: np.ndarray, bins: int) -> np.ndarray:
+    """By a product, and by the edges themselves where rounding may decide."""
+    low, high = column.min(), column.max()
+    width = (high - low) / bins
+    coarse = max(abs(low), abs(high)) * np.finfo(np.float64).eps >= width * AT_EDGE / 10  # few distinct floats, or one
+    if coarse or width < np.finfo(np.float64).tiny:
+        return bin_of(column, low, high, bins)
+    place = (column - low) * (1 / width)
+    found = place.astype(np.int64)
+    place -= found
+    doubtful = np.flatnonzero((place < AT_EDGE) | (place > 1 - AT_EDGE))
+    found[doubtful] = bin_of(column[doubtful], low, high, bins)
+    return found
+
+
+def bin_of(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
+    """Bin of each value by the edges themselves."""
+    return np.searchsorted(np.linspace(low, high, bins + 1)[:-1], values, side="right") - 1
 
 
 class Cells:
     """The cell of each row in the joint histogram of every latent with every factor."""
 
     def __init__(self, binned: np.ndarray, bins: int, labels: Labels) -> None:
-        latents, factors = binned.shape[1], len(labels.sizes)
-        self.shape = (latents, factors, bins, max(labels.sizes))
-        pair = np.arange(latents * factors).reshape(latents, factors)
-        cell = pair * bins + binned[:, :, None]
-        self.cell = (cell * self.shape[-1] + labels.values[:, None, :]).reshape(len(binned), -1)  # [rows, pairs]
+        values = max(labels.sizes)
+        self.shape = (binned.shape[1], len(labels.sizes), bins, values)
+        self.of_latent = np.ascontiguousarray(binned.T) * values  # [latents, rows]
+        self.of_factor = labels.values + np.arange(len(labels.sizes)) * (bins * values)  # [rows, factors]
 
     def information(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """I(z_j; v_k) [latents, factors] and H(v_k) [factors] over all rows or over those given, in nats."""
-        joint = self._counts(np.arange(len(self.cell)) if rows is None else rows)
+        joint = self._counts(rows)
         joint = joint / joint[0, 0].sum()
         of_latent, of_factor = entr(joint.sum(3)).sum(2), entr(joint.sum(2)).sum(2)
         return of_latent + of_factor - entr(joint).sum((2, 3)), of_factor[0]
 
-    def _counts(self, rows: np.ndarray) -> np.ndarray:
-        total = np.zeros(np.prod(self.shape), dtype=np.int64)
-        for part in np.array_split(rows, 1 + rows.size * self.cell.shape[1] // _CHUNK_CELLS):
-            total += np.bincount(self.cell[part].ravel(), minlength=len(total))
+    def _counts(self, rows: np.ndarray | None) -> np.ndarray:
+        """Latent by latent: one latent's cells and counts stay in the cache."""
+        total = np.zeros((self.shape[0], np.prod(self.shape[1:])), dtype=np.int64)
+        count = len(self.of_factor) if rows is None else len(rows)
+        for start in range(0, count, CHUNK_ROWS):
+            part = slice(start, start + CHUNK_ROWS) if rows is None else rows[start : start + CHUNK_ROWS]
+            of_factor = self.of_factor[part]
+            for own, of_latent in zip(total, self.of_latent, strict=True):
+                own += np.bincount((of_latent[part, None] + of_factor).ravel(), minlength=len(own))
         return total.reshape(self.shape)

@@ -36,7 +36,7 @@ from unbraid.metrics.arrays import (
     real_matrix,
 )
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.histogram import Cells, discretise
+from unbraid.metrics.information.histogram import Cells, bin_of, discretise
 from unbraid.metrics.information.quadrature import mutual_information
 from unbraid.metrics.intervals import around
 from unbraid.metrics.unsupervised.dependence import normal_posteriors
@@ -163,8 +163,10 @@ def histogram_ceiling(labels: Labels, bins: int) -> float:
 
     It is less than 1 where a factor has more values than there are bins.
     """
-    binned = discretise(labels.values.astype(np.float64), bins)
-    kept = [entropy(np.bincount(column)) for column in binned.T]
+    kept = []
+    for column, size in zip(labels.values.T, labels.sizes, strict=True):
+        bin_of_value = bin_of(np.arange(size), 0.0, size - 1.0, bins)
+        kept.append(entropy(np.bincount(bin_of_value, weights=np.bincount(column, minlength=size))))
     return float(np.mean(kept / labels.entropy))
 
 
