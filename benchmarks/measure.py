@@ -7,6 +7,7 @@ whatever else the machine does falls on all of them, and ratios are taken inside
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -355,3 +357,23 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def stand_in_for_torchvision() -> bool:
+    """disent imports torchvision and, here, uses one function of it at most: without it, that in a module so named."""
+    if importlib.util.find_spec("torchvision") is not None:
+        return False
+    names = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional")
+    names += ("torchvision.models", "torchvision.datasets")
+    modules = {name: ModuleType(name) for name in names}
+    modules["torchvision.transforms.functional"].to_tensor = lambda image: (  # type: ignore[attr-defined]
+        torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).to(torch.float32).div_(255)
+    )
+    modules["torchvision.models"].vgg19_bn = None  # type: ignore[attr-defined]
+    modules["torchvision.datasets"].ImageFolder = object  # type: ignore[attr-defined]
+    for name, module in modules.items():
+        parent, _, own = name.rpartition(".")
+        if parent:
+            setattr(modules[parent], own, module)
+    sys.modules.update(modules)
+    return True

@@ -12,11 +12,8 @@ spares the peers the restart of their workers at its end.
 """
 
 import argparse
-import importlib.util
-import sys
 import tempfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import measure
@@ -120,7 +117,7 @@ def disent(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
     """disent's framework under Lightning, as its README shows it."""
     import lightning  # before the stand-in, which it would take for the whole
 
-    stand_in = _stand_in_for_torchvision()
+    stand_in = measure.stand_in_for_torchvision()
     from disent.dataset import DisentDataset
     from disent.dataset.data import ArrayDataset
     from disent.dataset.sampling import SingleSampler
@@ -181,26 +178,6 @@ def disent(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
     run(0.0)
     note = "; torchvision is absent, its to_tensor is replaced by numpy and torch" if stand_in else ""
     return run, {"parameters": _size(module), "step": DISENT + note, "workers": workers}
-
-
-def _stand_in_for_torchvision() -> bool:
-    """disent imports torchvision and, here, uses one function of it: without it, that function in a module so named."""
-    if importlib.util.find_spec("torchvision") is not None:
-        return False
-    names = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional")
-    names += ("torchvision.models", "torchvision.datasets")
-    modules = {name: ModuleType(name) for name in names}
-    modules["torchvision.transforms.functional"].to_tensor = lambda image: (  # type: ignore[attr-defined]
-        torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1))).to(torch.float32).div_(255)
-    )
-    modules["torchvision.models"].vgg19_bn = None  # type: ignore[attr-defined]
-    modules["torchvision.datasets"].ImageFolder = object  # type: ignore[attr-defined]
-    for name, module in modules.items():
-        parent, _, own = name.rpartition(".")
-        if parent:
-            setattr(modules[parent], own, module)
-    sys.modules.update(modules)
-    return True
 
 
 def _size(module: nn.Module) -> int:

@@ -74,8 +74,8 @@ def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bi
     named = tuple(names) if names is not None else tuple(f"v{k}" for k in range(given.shape[1]))
     if len(named) != given.shape[1]:
         raise UsageError(f"There are {given.shape[1]} factors, but {len(named)} names.")
-    columns = [_recode(name, column, bins) for name, column in zip(named, given.T, strict=True)]
-    return Labels(np.stack(columns, axis=1), tuple(int(c.max()) + 1 for c in columns), named)
+    columns = [_recode(name, column, bins) for name, column in zip(named, np.ascontiguousarray(given.T), strict=True)]
+    return Labels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), named)
 
 
 def latent_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -109,8 +109,8 @@ def _recode(name: str, column: np.ndarray, bins: int | None) -> np.ndarray:
     if _is_small_count(column):
         codes = column.astype(np.int64) - int(column.min())
         present = np.bincount(codes) > 0
-        values, codes = np.flatnonzero(present), (np.cumsum(present) - 1)[codes]
-        return _told(name, values, codes, bins)
+        codes = codes if present.all() else (np.cumsum(present) - 1)[codes]
+        return _told(name, np.flatnonzero(present), codes, bins)
     try:
         values, codes = np.unique(column, return_inverse=True)
     except TypeError as error:

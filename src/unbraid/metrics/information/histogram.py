@@ -33,8 +33,11 @@ def _discretised(column: np.ndarray, bins: int) -> np.ndarray:
     place = (column - low) * (1 / width)
     found = place.astype(np.int64)
     place -= found
+    np.minimum(found, bins - 1, out=found)  # the greatest value belongs to the last bin
     doubtful = np.flatnonzero((place < AT_EDGE) | (place > 1 - AT_EDGE))
-    found[doubtful] = bin_of(column[doubtful], low, high, bins)
+    values = column[doubtful]
+    if ((values > low) & (values < high)).any():
+        found[doubtful] = bin_of(values, low, high, bins)
     return found
 
 
@@ -50,7 +53,8 @@ class Cells:
         values = max(labels.sizes)
         self.shape = (binned.shape[1], len(labels.sizes), bins, values)
         self.of_latent = np.ascontiguousarray(binned.T) * values  # [latents, rows]
-        self.of_factor = labels.values + np.arange(len(labels.sizes)) * (bins * values)  # [rows, factors]
+        first = np.arange(len(labels.sizes))[:, None] * (bins * values)
+        self.of_factor = np.ascontiguousarray(labels.values.T) + first  # [factors, rows]
 
     def information(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """I(z_j; v_k) [latents, factors] and H(v_k) [factors] over all rows or over those given, in nats."""
@@ -62,10 +66,10 @@ class Cells:
     def _counts(self, rows: np.ndarray | None) -> np.ndarray:
         """Latent by latent: one latent's cells and counts stay in the cache."""
         total = np.zeros((self.shape[0], np.prod(self.shape[1:])), dtype=np.int64)
-        count = len(self.of_factor) if rows is None else len(rows)
+        count = self.of_factor.shape[1] if rows is None else len(rows)
         for start in range(0, count, CHUNK_ROWS):
             part = slice(start, start + CHUNK_ROWS) if rows is None else rows[start : start + CHUNK_ROWS]
-            of_factor = self.of_factor[part]
+            of_factor = self.of_factor[:, part]
             for own, of_latent in zip(total, self.of_latent, strict=True):
-                own += np.bincount((of_latent[part, None] + of_factor).ravel(), minlength=len(own))
+                own += np.bincount((of_latent[part] + of_factor).ravel(), minlength=len(own))
         return total.reshape(self.shape)
