@@ -44,7 +44,11 @@ class Entry(Generic[Made]):
         return frozenset(name for name, p in self.settings.items() if is_weight(p.annotation))
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings of this entry: the given ones checked, the others by default."""
+        """All settings of this entry: the given ones checked, the others by default.
+
+        Those that the fact `later` names came after runs had been stored, whose configs must stay the same: they are
+        left out where they have their default.
+        """
         settings, resolved = self.settings, {}
         for key in given:
             if key not in settings:
@@ -56,7 +60,8 @@ class Entry(Generic[Made]):
                 raise UsageError(f"'{self.name}' needs {key}=…, which has no default.")
             else:
                 resolved[key] = parameter.default
-        return resolved
+        later = self.facts.get("later", ())
+        return {key: value for key, value in resolved.items() if key not in later or value != settings[key].default}
 
     def _parameters(self) -> list[inspect.Parameter]:
         return list(inspect.signature(self.make).parameters.values())

@@ -198,7 +198,7 @@ def test_said_channels_are_believed():
     ("factors", "reason"),
     [
         (np.zeros(2, int), r"factors have shape \(2, 1\), expected \(3, factors\)"),
-        (np.array([0, -1, 2]), "factors must be whole numbers from 0"),
+        (np.array([0, -2, 2]), "factors must be whole numbers from 0"),
         (np.array([0.5, 1, 2]), "factors must be whole numbers from 0"),
     ],
 )

@@ -6,7 +6,8 @@ from scipy import stats
 
 from unbraid import noise
 from unbraid.data import Factor, FactorDataset, Pixels, load
-from unbraid.data.sampling import Epochs, fixed_factor, pairs, split
+from unbraid.data.sampling import Epochs, fixed_factor, pairs
+from unbraid.data.splits import split
 from unbraid.errors import UsageError
 
 

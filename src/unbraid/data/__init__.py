@@ -17,6 +17,7 @@ from unbraid.data.base import data_home, dataset, load
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.files import Description, Recipe, Status, check, describe, fetch
 from unbraid.data.images import from_array, from_dataset, from_folder
+from unbraid.data.strokes import digit_width, stroke_thickness
 
 __all__ = [
     "Description",
@@ -29,10 +30,12 @@ __all__ = [
     "data_home",
     "dataset",
     "describe",
+    "digit_width",
     "fetch",
     "from_array",
     "from_dataset",
     "from_folder",
     "load",
     "pack_bits",
+    "stroke_thickness",
 ]

@@ -3,12 +3,13 @@
 import functools
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unbraid.errors import DataError, unknown
@@ -67,7 +68,8 @@ class FactorDataset:
     """Observations with their factors of variation.
 
     Without a `table` the factors form a complete grid: row n holds the values that n spells in mixed radix, last
-    factor fastest, and every combination occurs once. With a `table` [n, factors] any set of rows is possible.
+    factor fastest, and every combination occurs once. With a `table` [n, factors] any set of rows is possible, and -1
+    stands for a label that is missing.
     `held_out` are the rows of the data set's own test split, where it has one; `source` says in words where the data
     come from.
     """
@@ -125,6 +127,11 @@ class FactorDataset:
         """Observations as float32 in [0, 1] (or as stored, for floats), shape [*index, *shape]."""
         return self.pixels[index]
 
+    def labelled(self, index: Int[Tensor, "*n"], columns: Sequence[int] | None = None) -> Bool[Tensor, "*n"]:
+        """Whether rows have a label of all these factors (columns; None means every factor)."""
+        values = self.values_of(index)
+        return ((values if columns is None else values[..., list(columns)]) >= 0).all(-1)
+
     def factor_position(self, name: str) -> int:
         """Column of a factor."""
         if name not in self.factor_names:
@@ -144,7 +151,8 @@ class FactorDataset:
     def index_of(self, values: Int[Tensor, "*n k"]) -> Int[Tensor, "*n"]:
         """Rows of factor values: the inverse of `values_of`.
 
-        With a table, the first row that has them; a combination that does not occur is a `DataError`.
+        With a table, the first row that has them; a combination that does not occur, or has a missing label (-1), is
+        a `DataError`. In a grid, whose rows have all their labels, -1 gives a row that does not exist.
         """
         if self.table is None:
             return self._code(values)
@@ -152,7 +160,7 @@ class FactorDataset:
         order = codes.argsort(stable=True)
         place = torch.searchsorted(codes[order], wanted).clamp_max(len(self) - 1)
         found = order[place]
-        missing = codes[found] != wanted
+        missing = (codes[found] != wanted) | (values < 0).any(-1)
         if bool(missing.any()):
             raise DataError(f"{self.name} has no row with factor values {values[missing][0].tolist()}.")
         return found
@@ -174,8 +182,8 @@ class FactorDataset:
         return digest.hexdigest()
 
     def _code(self, values: Tensor) -> Tensor:
-        """Factor values as one number each, in the order of a full grid."""
+        """Factor values as one number each, in the order of a full grid; past its end where a label is missing."""
         code = torch.zeros_like(values[..., 0])
         for column, size in enumerate(self.sizes):
             code = code * size + values[..., column]
-        return code
+        return code.masked_fill((values < 0).any(-1), min(math.prod(self.sizes), 2**62))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
+from unbraid.data.labels import read_labels
 from unbraid.data.pictures import SUFFIXES, flatten, is_grey, read_all, read_picture
 from unbraid.errors import DataError, UsageError
 
@@ -18,17 +19,19 @@ _MOST_CHANNELS = 4
 _SLACK = 1e-6  # what a resize in float32 may overshoot
 
 
-@dataset("images", yours=True)
-def images(*, folder: str | Path, size: int | None = None) -> FactorDataset:
-    """Pictures in a folder of yours, of any format and mode, without known factors."""
-    return from_folder(folder, size=size)
+@dataset("images", yours=True, later=("labels",))
+def images(*, folder: str | Path, size: int | None = None, labels: str | Path | None = None) -> FactorDataset:
+    """Pictures in a folder of yours, of any format and mode, with factors if you have a CSV file of labels."""
+    return from_folder(folder, size=size, labels=labels)
 
 
-def from_folder(folder: str | Path, *, size: int | None = None, name: str = "images") -> FactorDataset:
+def from_folder(
+    folder: str | Path, *, size: int | None = None, labels: str | Path | None = None, name: str = "images"
+) -> FactorDataset:
     """Every picture below a folder, in the order of the paths.
 
     They become grey if all of them are, and RGB otherwise. With `size` the central square of each is resized to
-    size x size; without, all must have the same size.
+    size x size; without, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`).
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -44,7 +47,11 @@ def from_folder(folder: str | Path, *, size: int | None = None, name: str = "ima
             )
     mode = "L" if all(is_grey(mode) for mode, _ in headers) else "RGB"
     stored = read_all(paths, lambda path: read_picture(path, str(path), mode, size), str(folder))
-    return FactorDataset(name, Pixels(stored, tuple(stored.shape[1:])), source=str(folder))
+    pixels = Pixels(stored, tuple(stored.shape[1:]))
+    if labels is None:
+        return FactorDataset(name, pixels, source=str(folder))
+    factors, table = read_labels(Path(labels).expanduser(), paths, folder)
+    return FactorDataset(name, pixels, factors, table, source=str(folder))
 
 
 def from_array(
@@ -58,8 +65,9 @@ def from_array(
     """Images or feature vectors from memory: a numpy array, a torch tensor or nested lists.
 
     Images are [n, h, w], [n, h, w, c] or [n, c, h, w]: bytes, truth values, or floats in [0, 1]. Vectors are [n, d]:
-    bytes, or floats of any finite size. `factors` are integers [n, k] (or [n]), if known. Floats that are exactly
-    bytes / 255 are stored as bytes, which changes nothing but the memory they take.
+    bytes, or floats of any finite size. `factors` are whole numbers [n, k] (or [n]) from 0, if known; -1 or NaN stands
+    for a label that is missing. Floats that are exactly bytes / 255 are stored as bytes, which changes nothing but the
+    memory they take.
     """
     tensor = _channels_first(_tensor(array, name), channels, name)
     if tensor.shape[0] == 0 or tensor.numel() == 0:
@@ -72,6 +80,8 @@ def from_array(
     if len(names) != table.shape[1]:
         raise UsageError(f"{name}: {len(names)} factor names for {table.shape[1]} factors.")
     sizes = (table.max(0).values + 1).tolist()
+    if 0 in sizes:
+        raise DataError(f"{name}: no row has a label of factor {names[sizes.index(0)]}; leave it out.")
     named = tuple(Factor(label, size) for label, size in zip(names, sizes, strict=True))
     return FactorDataset(name, pixels, named, table, source="array")
 
@@ -80,7 +90,7 @@ def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
     """A torch Dataset (or any sequence) of images, vectors or pictures, read once into memory.
 
     An item may be a tuple whose first entry is the observation; where its second is a whole number, that becomes the
-    factor `label`.
+    factor `label`. If some items have such a label, the label of an item with -1, NaN, None or none is missing.
     """
     rows, labels = [], []
     for position, item in enumerate(_items(source)):
@@ -92,7 +102,7 @@ def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
         labels.append(_whole(label))
     if not rows:
         raise DataError(f"{name} is empty.")
-    known = all(label is not None for label in labels)
+    known = all(label is not None for label in labels) and max(labels) >= 0
     table = np.array(labels, dtype=np.int64) if known else None
     return from_array(
         torch.stack(rows),
@@ -178,8 +188,10 @@ def _table(factors: Any, count: int, name: str) -> Tensor:
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != count:
         raise DataError(f"{name}: factors have shape {tuple(table.shape)}, expected ({count}, factors).")
-    if table.is_floating_point() or table.dtype == torch.bool or int(table.min()) < 0:
-        raise DataError(f"{name}: factors must be whole numbers from 0.")
+    if table.is_floating_point():
+        table = table.nan_to_num(nan=-1.0, posinf=-2.0, neginf=-2.0)
+    if table.dtype == torch.bool or int(table.min()) < -1 or bool((table != table.round()).any()):
+        raise DataError(f"{name}: factors must be whole numbers from 0 (-1 or NaN where a label is missing).")
     return table.to(torch.int64)
 
 
@@ -203,7 +215,9 @@ def _observation(item: Any, name: str) -> Tensor:
 
 
 def _whole(label: Any) -> int | None:
-    """A label as an integer, where it is one."""
+    """A label as an integer, where it is one; -1 where it is missing, and None for what is no such label at all."""
+    if label is None or (isinstance(label, float | np.floating) and label != label):
+        return -1
     if isinstance(label, bool | np.bool_):
         return int(label)
     if isinstance(label, int | np.integer):

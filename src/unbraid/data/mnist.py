@@ -14,6 +14,7 @@ from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.data.files import Recipe, find, load_stored
+from unbraid.data.measured import with_strokes
 from unbraid.data.readers import npz_array, npz_has, reading
 from unbraid.errors import DataError
 
@@ -43,8 +44,8 @@ GARMENT = Factor(
 WANTS = f"an npz file ({', '.join(PARTS)}) or a folder with the four idx files"
 
 
-def mnist_recipe() -> Recipe:
-    """MNIST's originals; checksums as listed in the TensorFlow Datasets catalogue."""
+def mnist_recipe(measured: bool = False) -> Recipe:
+    """MNIST's originals, the same whether strokes are `measured` or not; checksums as in the TensorFlow catalogue."""
     host = "https://storage.googleapis.com/cvdf-datasets/mnist/"
     sums = (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -68,10 +69,14 @@ def fashion_recipe() -> Recipe:
     return Recipe("fashion-mnist", make, WANTS, _remotes(host, sums))
 
 
-@dataset("mnist", images=70_000, shape=(1, 28, 28), factors=("digit",), recipe=mnist_recipe)
-def mnist() -> FactorDataset:
-    """Handwritten digits; the official test rows are held out."""
-    return load_stored(mnist_recipe())
+@dataset("mnist", images=70_000, shape=(1, 28, 28), factors=("digit",), recipe=mnist_recipe, later=("measured",))
+def mnist(*, measured: bool = False) -> FactorDataset:
+    """Handwritten digits; the official test rows are held out.
+
+    `measured` adds the factors `thickness` and `width` of the strokes, in 10 bins each (`unbraid.data.measured`).
+    """
+    data = load_stored(mnist_recipe())
+    return with_strokes(data) if measured else data
 
 
 @dataset("fashion-mnist", images=70_000, shape=(1, 28, 28), factors=("class",), recipe=fashion_recipe)

@@ -83,7 +83,7 @@ def factor_of(name: str, values: np.ndarray) -> Factor:
 
 def gridded(data: FactorDataset) -> FactorDataset:
     """The same rows as a complete grid without a table, where every combination occurs exactly once."""
-    if data.table is None or not data.factors:
+    if data.table is None or not data.factors or bool((data.table < 0).any()):
         return data
     code = torch.zeros(len(data), dtype=torch.int64, device=data.table.device)
     for column, size in enumerate(data.sizes):

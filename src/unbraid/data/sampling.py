@@ -1,16 +1,14 @@
-"""Which rows come next: epochs without repeats, splits, rows that share a factor, pairs.
+"""Which rows come next: epochs without repeats, rows that share a factor, pairs.
 
 Everything is recomputable from a seed and a counter (see `unbraid.noise`); nothing keeps a generator.
 """
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import UsageError
+from unbraid.errors import DataError, UsageError
 
 
 class Epochs:
@@ -50,55 +48,6 @@ class Epochs:
         return self._order.index_select(1, start + torch.arange(self.batch, device=self._order.device))
 
 
-class Split(NamedTuple):
-    """Rows to train on and rows held out; `held_out` is None where all rows are used for both."""
-
-    train: Tensor
-    held_out: Tensor | None
-    rule: str
-
-
-def split(dataset: FactorDataset, rule: str | float, seed: int = 0) -> Split:
-    """Divide a data set.
-
-    `default`: its own test rows if it has some, else none (complete factor grids). `none`: train and score on
-    everything. A fraction such as .1: that share of the rows, at random. `posX:0,1,2`: rows with those factor values.
-    The division depends on the data alone, not on a run's seed, so that runs can be compared.
-    """
-    everything = torch.arange(len(dataset), device=dataset.device)
-    if rule == "none" or (rule == "default" and dataset.held_out is None):
-        return Split(everything, None, "none")
-    if rule == "default":
-        held_out = torch.zeros(len(dataset), dtype=torch.bool, device=dataset.device)
-        held_out[dataset.held_out] = True
-    elif isinstance(rule, (int, float)):
-        held_out = _random_rows(dataset, float(rule), seed)
-    else:
-        held_out = _rows_with_values(dataset, rule)
-    if not bool(held_out.any()) or bool(held_out.all()):
-        raise UsageError(f"split={rule} holds out {int(held_out.sum())} of {len(dataset)} rows; both sides need some.")
-    return Split(everything[~held_out], everything[held_out], str(rule))
-
-
-def _random_rows(dataset: FactorDataset, fraction: float, seed: int) -> Tensor:
-    if not 0 < fraction < 1:
-        raise UsageError(f"split={fraction} must lie between 0 and 1.")
-    order = noise.permutation(noise.seed_tensor(seed, device=dataset.device), -1, len(dataset))[0]
-    held_out = torch.zeros(len(dataset), dtype=torch.bool, device=dataset.device)
-    held_out[order[: round(fraction * len(dataset))]] = True
-    return held_out
-
-
-def _rows_with_values(dataset: FactorDataset, rule: str) -> Tensor:
-    name, colon, listed = rule.partition(":")
-    values = [part.strip() for part in listed.split(",")]
-    if not colon or not all(value.isdigit() for value in values):
-        raise UsageError(f"split={rule} is none of: default, none, a fraction such as 0.1, FACTOR:VALUE,VALUE.")
-    position = dataset.factor_position(name)
-    column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, position]
-    return torch.isin(column, torch.tensor([int(value) for value in values], device=dataset.device))
-
-
 def random_rows(dataset: FactorDataset, count: int, seed: int, draw: int) -> Tensor:
     """`count` independent rows (with replacement, as evaluation protocols draw them)."""
     return _below(len(dataset), count, seed, draw, "rows", dataset.device)
@@ -111,14 +60,20 @@ def _below(limit: int, count: int, seed: int, draw: int, name: str, device: torc
 
 
 def fixed_factor(dataset: FactorDataset, factor: int, count: int, seed: int, draw: int) -> Tensor:
-    """`count` independent rows that share the value of one factor, the value itself drawn with the first row."""
-    rows = random_rows(dataset, count, seed, draw)
+    """`count` independent rows that share the value of one factor, the value itself drawn with a first row.
+
+    Rows whose label of this factor is missing take no part.
+    """
     if dataset.is_grid:
-        values = dataset.values_of(rows)
+        values = dataset.values_of(random_rows(dataset, count, seed, draw))
         values[:, factor] = values[0, factor].clone()
         return dataset.index_of(values)
     column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, factor]
-    matching = torch.nonzero(column == column[rows[0]])[:, 0]
+    labelled = torch.nonzero(column >= 0)[:, 0]
+    if len(labelled) == 0:
+        raise DataError(f"{dataset.name} has no row with a label of {dataset.factor_names[factor]}.")
+    first = labelled[_below(len(labelled), 1, seed, draw, "rows", dataset.device)]
+    matching = torch.nonzero(column == column[first])[:, 0]
     return matching[_below(len(matching), count, seed, draw, "matching", dataset.device)]
 
 
