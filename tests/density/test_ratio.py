@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unbraid.density.ratio import Discriminator, log_ratios, shuffled
+from unbraid.density.ratio import Discriminator, log_ratios, one_cycle, owners, shuffled
 from unbraid.errors import DataError, UsageError
 
 SMALL = {"width": 64, "depth": 2, "steps": 300, "lr": 3e-3}
@@ -58,7 +58,8 @@ def test_groups_are_kept_together():
 
 def test_shuffled_codes_have_the_marginals_of_groups():
     codes = torch.arange(50)[:, None].repeat(1, 3).float()
-    made = shuffled(codes, [[0, 2], [1]], 4_000, torch.Generator().manual_seed(0))
+    rows = torch.randint(50, (2, 4_000), generator=torch.Generator().manual_seed(0))
+    made = shuffled(codes, owners([[0, 2], [1]]), rows)
     assert torch.equal(made[:, 0], made[:, 2])
     assert abs(float(np.corrcoef(made[:, :2].T)[0, 1])) < 0.06
     assert set(made[:, 1].tolist()) == set(range(50))
@@ -90,3 +91,17 @@ def test_bad_input_is_refused():
         log_ratios(torch.zeros(10, 2), [[0, 1]])
     with pytest.raises(DataError, match="at least 8 rows"):
         log_ratios(torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("steps", [20, 45, 500])
+def test_rates_are_those_of_torchs_one_cycle(steps):
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([parameter], lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.1)
+    wanted = []
+    for _ in range(steps):
+        wanted.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    made = one_cycle(2e-3, steps).tolist()
+    assert made == pytest.approx(wanted, rel=1e-6)

@@ -12,8 +12,9 @@ from sklearn.metrics import mutual_info_score
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate, mig, mig_exact, restricted
+from unbraid.metrics.arrays import label_matrix
 from unbraid.metrics.information import quadrature
-from unbraid.metrics.information.histogram import discretise
+from unbraid.metrics.information.histogram import Cells, discretise
 from unbraid.metrics.information.quadrature import mutual_information
 
 from .helpers import (
@@ -363,3 +364,14 @@ def test_an_evaluation_of_some_rows_scores_those_rows():
     (score,) = evaluate(evaluation, ["mig/histogram-mean"])
     assert score.samples == 150
     assert score.value == pytest.approx(mig(codes.astype(np.float32)[::2], factors[::2]).value, abs=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_histograms_of_resamples_on_cuda_equal_those_on_the_cpu():
+    codes, factors = mixed_data(500)
+    labels = label_matrix(factors, 500)
+    draws = [None, np.arange(500)[::-1], np.random.default_rng(0).integers(500, size=500)]
+    here, there = (Cells(discretise(codes, 20), 20, labels, device).informations(draws) for device in ("cpu", "cuda"))
+    for (one, entropy), (other, other_entropy) in zip(here, there, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+        np.testing.assert_allclose(entropy, other_entropy, atol=1e-12)

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unbraid.descent import descend
 from unbraid.errors import DataError, UsageError
-from unbraid.progress import progress
 
 SLOPE = 0.2
 FEWEST_ROWS = 8
@@ -35,13 +35,17 @@ class Discriminator(nn.Sequential):
         self.width = sizes[-1]
 
 
-def shuffled(codes: Tensor, groups: Sequence[Sequence[int]], rows: int, generator: torch.Generator) -> Tensor:
-    """`rows` draws from the product of the groups' marginals: each group of columns comes from another row."""
-    made = codes.new_empty(rows, codes.shape[1])
-    for group in groups:
-        drawn = torch.randint(len(codes), (rows,), generator=generator).to(codes.device)
-        made[:, list(group)] = codes[drawn][:, list(group)]
-    return made
+def owners(groups: Sequence[Sequence[int]]) -> Tensor:
+    """The number of the group to which each column belongs."""
+    owner = torch.zeros(sum(map(len, groups)), dtype=torch.int64)
+    for number, group in enumerate(groups):
+        owner[list(group)] = number
+    return owner
+
+
+def shuffled(codes: Tensor, owner: Tensor, rows: Tensor) -> Tensor:
+    """Draws from the product of the groups' marginals: the columns of a group come from rows of its own [groups, n]."""
+    return codes.gather(0, rows.index_select(0, owner).T)
 
 
 def log_ratios(
@@ -68,27 +72,39 @@ def log_ratios(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Discriminator(codes.shape[1], width=width, depth=depth).to(codes.device)
-    optimizer = torch.optim.Adam(network.parameters(), lr=lr, betas=(0.9, 0.99))
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.1)
     label = torch.arange(2, device=codes.device).repeat_interleave(batch)
-    with progress("density ratio", steps) as bar:
-        for _ in range(steps):
-            joint = train[torch.randint(len(train), (batch,), generator=generator).to(codes.device)]
-            logits = _logits(network, torch.cat([joint, shuffled(train, groups, batch, generator)]))
-            loss = F.cross_entropy(logits, label)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            rate.step()
-            bar.advance()
+    owner = owners(groups).to(codes.device)
+    drawn = torch.randint(len(train), (steps, 1 + len(groups), batch), generator=generator).to(codes.device)
+
+    def loss(step: Tensor) -> Tensor:
+        rows = drawn.index_select(0, step)[0]  # [1 + groups, batch]
+        codes = torch.cat([train[rows[0]], shuffled(train, owner, rows[1:])])
+        return F.cross_entropy(_logits(network, codes), label)
+
+    descend("density ratio", network.parameters(), loss, one_cycle(lr, steps), betas=(0.9, 0.99))
     with torch.no_grad():
         joint, apart = network(test).unbind(-1)
     return joint - apart
 
 
+def one_cycle(highest: float, steps: int, rise: float = 0.1) -> Tensor:
+    """Rates [steps] along two half cosines: from 1/25 of the highest up to it, then down to almost 0 (smith2019)."""
+    top = max(1.0, rise * steps - 1)
+    step = torch.arange(steps, dtype=torch.float64)
+    up, down = (step / top).clamp(max=1.0), ((step - top) / max(1.0, steps - 1 - top)).clamp(0.0, 1.0)
+    rising = highest / 25 + (highest - highest / 25) * (1 - (torch.pi * up).cos()) / 2
+    falling = (1 + (torch.pi * down).cos()) / 2
+    return torch.where(step <= top, rising, highest * (falling + (1 - falling) * 4e-6))
+
+
 def _logits(network: Discriminator, codes: Tensor) -> Tensor:
     """In bf16 where that is faster: a narrow network spends its time elsewhere."""
-    with torch.autocast(codes.device.type, torch.bfloat16, enabled=network.width >= WIDE):
+    with torch.autocast(
+        codes.device.type,
+        torch.bfloat16,
+        enabled=network.width >= WIDE,
+        cache_enabled=False,  # a recorded step must cast the weights anew
+    ):
         logits = network(codes)
     return logits.float()
 

@@ -105,7 +105,7 @@ def entropy(counts: np.ndarray) -> float:
 
 def _recode(name: str, column: np.ndarray, bins: int | None) -> np.ndarray:
     if column.dtype.kind == "f" and not np.isfinite(column).all():
-        raise DataError(f"Factor {name} holds NaN or infinite values.")
+        raise DataError(f"Factor {name} holds NaN or infinite values; leave out the rows without a label.")
     if _is_small_count(column):
         codes = column.astype(np.int64) - int(column.min())
         present = np.bincount(codes) > 0

@@ -30,8 +30,8 @@ metric: Registry[Callable[..., Any]] = Registry("metric")
 
 Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
 under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
-(`factors`, `normal` latents, `images`, `peers`, `weights` of a network); a `costly` one takes minutes, and `trial`
-holds settings with which it takes seconds.
+(`factors`, `normal` latents, a `likelihood`, `images`, `peers`, `weights` of a network); a `costly` one takes minutes,
+and `trial` holds settings with which it takes seconds.
 """
 
 
@@ -83,7 +83,8 @@ class Evaluation:
     """A model on data: a row is encoded when it is first asked for, once, and all metrics share the codes.
 
     `rows` restricts it to a held-out split; None means the whole data set. Then "all rows", "q(z)" and "the population"
-    mean these rows, too: a score never looks beyond them. `peers` are other models on the same rows, for scores that
+    mean these rows, too: a score never looks beyond them. A score of factors only looks at rows that have a label of
+    all of them, and says how many have not (`unlabelled`). `peers` are other models on the same rows, for scores that
     compare models with each other.
     """
 
@@ -97,8 +98,10 @@ class Evaluation:
         self.which = "held out" if self.held_out else "all"
         self.seed = seed
         self.batch = batch
+        self.trained_on: int | None = None  # rows that training saw, where that is known
         self.peers: tuple[Evaluation, ...] = ()
         self._made: dict[Hashable, Any] = {}
+        self._whole: tuple[Evaluation, Tensor] | None = None  # of which this is a part, and its positions there
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -133,6 +136,8 @@ class Evaluation:
         """Posterior parameters [*positions, parameters] by block; only rows never asked for before are encoded."""
         if "posterior" in self.__dict__:
             return {name: whole[positions] for name, whole in self.posterior.items()}
+        if self._whole is not None:
+            return self._whole[0].posterior_at(self._whole[1][positions])
         known, whole = self.once("encoded", lambda: (torch.zeros(len(self), dtype=torch.bool), {}))
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
@@ -179,7 +184,29 @@ class Evaluation:
         """Values [rows, chosen] and names of the wanted factors, in the data set's order; None means all."""
         values, names = self.factors, self.dataset.factor_names
         columns = chosen_factors(names, wanted)
+        if bool((values[:, columns] < 0).any()):
+            raise DataError(f"Some rows of {self.dataset.name} lack a label; score evaluation.labelled(factors).")
         return values[:, columns], [names[k] for k in columns]
+
+    def labelled(self, wanted: Sequence[str] | None = None) -> "Evaluation":
+        """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
+        if not self.dataset.factors or self.dataset.is_grid:
+            return self
+        columns = chosen_factors(self.dataset.factor_names, wanted)
+        whole = self.dataset.labelled(self.rows, columns)
+        return self if bool(whole.all()) else self.once(("labelled", *columns), lambda: self._part(whole, columns))
+
+    def _part(self, whole: Tensor, columns: list[int]) -> "Evaluation":
+        if int(whole.sum()) < 2:
+            names = ", ".join(self.dataset.factor_names[k] for k in columns)
+            raise DataError(
+                f"{int(whole.sum())} of {len(self):,} rows have a label of all of {names}; name others with factors=…."
+            )
+        made = Evaluation(self.model, self.dataset, self.rows[whole], self.seed, self.batch)
+        made._whole = self, whole.nonzero().squeeze(-1)
+        made.held_out, made.peers = self.held_out, self.peers
+        made.which = f"{len(made):,} labelled rows of {self.which}"
+        return made
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` returns, made at the first call with this key: several scores may come from one computation."""
@@ -280,9 +307,12 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
     for entry in entries:
         given = {key: value for key, value in settings.items() if key in entry.settings}
         start = time.perf_counter()
-        made = entry.make(evaluation, **entry.resolve(given))
+        seen = evaluation.labelled(given.get("factors")) if "factors" in entry.facts.get("needs", ()) else evaluation
+        made = entry.make(seen, **entry.resolve(given))
         seconds = time.perf_counter() - start
         made = [made] if isinstance(made, Score) else list(made)
-        how = {"settings": entry.resolve(given), "rows": evaluation.which}
+        how: dict[str, Any] = {"settings": entry.resolve(given), "rows": seen.which}
+        if len(seen) < len(evaluation):
+            how["unlabelled"] = len(evaluation) - len(seen)
         scores += [replace(score, seconds=score.seconds or seconds, details={**score.details, **how}) for score in made]
     return scores

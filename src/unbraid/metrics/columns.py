@@ -65,7 +65,7 @@ def _quantity(name: str, column: np.ndarray) -> Column:
     except (TypeError, ValueError) as error:
         raise DataError(f"The continuous factor {name} must hold numbers ({error}).") from error
     if not np.isfinite(numbers).all():
-        raise DataError(f"Factor {name} holds NaN or infinite values.")
+        raise DataError(f"Factor {name} holds NaN or infinite values; leave out the rows without a label.")
     if (numbers == numbers[0]).all():
         raise DataError(
             f"Factor {name} has one value only in these rows, so nothing can be known about it; leave it out."

@@ -28,6 +28,7 @@ cuts off at 0, latents of pure noise may well look modular. Read them with InfoE
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
@@ -42,6 +43,7 @@ from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import softmax, standardised
 from unbraid.metrics.rows import device_of
 from unbraid.progress import progress
+from unbraid.threads import one_thread
 
 Protocol = Literal["knn", "histogram", "quantised"]
 
@@ -79,7 +81,7 @@ def histogram(
     factors: tuple[str, ...] | None = None,
     samples: int = 10_000,
     bins: int = 20,
-    resamples: int = 200,
+    resamples: int = 100,
 ) -> list[Score]:
     """InfoMEC with information by histograms."""
     return _covered(evaluation, "histogram", factors, samples, {"bins": bins, "resamples": resamples})
@@ -102,7 +104,7 @@ def infomec(
 
     Of more than `samples` rows that many are drawn without repetition (None takes all).
 
-    The 95% intervals of modularity and compactness are the value -+ 1.96 standard errors, from 200 bootstrap resamples,
+    The 95% intervals of modularity and compactness are the value -+ 1.96 standard errors, from 100 bootstrap resamples,
     or, since neighbours bear no repeated rows, from the spread over 20 random halves under `knn`; that of explicitness
     is over rows, with the predictor held fixed.
     """
@@ -118,13 +120,15 @@ def infomec(
     if samples is not None and samples < len(values):
         rows = rng.choice(len(values), max(samples, 2), replace=False)
         values, labels = values[rows], label_matrix(labels.values[rows], len(rows), labels.names)
-    resamples = resamples if resamples is not None else 20 if protocol == "knn" else 200
+    resamples = resamples if resamples is not None else 20 if protocol == "knn" else 100
     named = latent_names(values.shape[1], latents)
     active = _active(values, 0.0 if protocol == "quantised" else ACTIVE)
     if protocol == "knn":
-        normalised, drawn = _by_neighbours(values, labels, neighbours, resamples, rng)
+        normalised, drawn = _by_neighbours(values, labels, neighbours, resamples, rng, device_of(codes))
     else:
-        normalised, drawn = _by_counting(values, labels, None if protocol == "quantised" else bins, resamples, rng)
+        normalised, drawn = _by_counting(
+            values, labels, None if protocol == "quantised" else bins, resamples, rng, device_of(codes)
+        )
     shared = {"active": [name for name, is_active in zip(named, active, strict=True) if is_active]}
     scores = _ratios(protocol, normalised, drawn, active, labels, named, shared)
     inputs = _one_hot(values) if protocol == "quantised" else values
@@ -145,32 +149,47 @@ def _active(codes: np.ndarray, share: float) -> np.ndarray:
 
 
 def _by_neighbours(
-    codes: np.ndarray, labels: Labels, neighbours: int, resamples: int, rng: np.random.Generator
+    codes: np.ndarray,
+    labels: Labels,
+    neighbours: int,
+    resamples: int,
+    rng: np.random.Generator,
+    device: torch.device,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Normalised information [latents, factors], and the same of random halves of the rows."""
     seed = int(rng.integers(2**31))
-    whole = neighbour_information(codes, labels, neighbours, seed) / labels.entropy
-    halves = []
-    with progress("neighbours of halves", resamples) as bar:
-        for _ in range(resamples if len(codes) >= 20 else 0):
-            rows = rng.permutation(len(codes))[: len(codes) // 2]
-            half = labels._replace(values=labels.values[rows])
-            halves.append(neighbour_information(codes[rows], half, neighbours, seed) / _positive(half.entropy))
+    count = resamples if len(codes) >= 20 else 0
+    drawn = [rng.permutation(len(codes))[: len(codes) // 2] for _ in range(count)]
+
+    def of_rows(rows: np.ndarray) -> np.ndarray:
+        some = labels._replace(values=labels.values[rows])
+        return neighbour_information(codes[rows], some, neighbours, seed, device) / _positive(some.entropy)
+
+    found = []
+    workers = 1 if device.type == "cuda" else torch.get_num_threads()
+    with progress("neighbours", 1 + count) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
+        for one in pool.map(of_rows, [np.arange(len(codes)), *drawn]):
+            found.append(one)
             bar.advance()
-    return whole, halves
+    return found[0], found[1:]
 
 
 def _by_counting(
-    codes: np.ndarray, labels: Labels, bins: int | None, resamples: int, rng: np.random.Generator
+    codes: np.ndarray,
+    labels: Labels,
+    bins: int | None,
+    resamples: int,
+    rng: np.random.Generator,
+    device: torch.device,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Normalised information [latents, factors] by histogram, or by equal values, and that of bootstrap resamples."""
     if bins is None:
         binned = np.stack([np.unique(column, return_inverse=True)[1] for column in codes.T], axis=1)
     else:
         binned = discretise(codes, bins)
-    cells = Cells(binned, int(binned.max()) + 1, labels)
+    cells = Cells(binned, int(binned.max()) + 1, labels, device)
     draws = [None, *(rng.integers(len(codes), size=len(codes)) for _ in range(resamples))]
-    found = [information / _positive(entropy) for information, entropy in map(cells.information, draws)]
+    found = [information / _positive(entropy) for information, entropy in cells.informations(draws)]
     return found[0], found[1:]
 
 

@@ -39,6 +39,7 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, bin_of, discretise
 from unbraid.metrics.information.quadrature import mutual_information
 from unbraid.metrics.intervals import around
+from unbraid.metrics.rows import device_of
 from unbraid.metrics.unsupervised.dependence import normal_posteriors
 
 Histogram = Literal["histogram-mean", "histogram-sampled"]
@@ -54,7 +55,7 @@ def histogram_mean(
     bins: int = 20,
     factor_bins: int | None = None,
     samples: int = 10_000,
-    resamples: int = 200,
+    resamples: int = 100,
 ) -> Score:
     """Mutual information gap of posterior means, by histograms."""
     settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
@@ -77,7 +78,7 @@ def histogram_sampled(
     bins: int = 20,
     factor_bins: int | None = None,
     samples: int = 10_000,
-    resamples: int = 200,
+    resamples: int = 100,
 ) -> Score:
     """Mutual information gap of posterior samples, by histograms."""
     settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
@@ -122,7 +123,7 @@ def mig(
     bins: int = 20,
     factor_bins: int | None = None,
     samples: int | None = 10_000,
-    resamples: int = 200,
+    resamples: int = 100,
     compat: str | None = None,
     seed: int = 0,
 ) -> Score:
@@ -147,8 +148,8 @@ def mig(
     rng = np.random.default_rng(seed)
     values, given = _some_rows(_codes(codes), plain(factors), samples, rng, repeat=compat is not None)
     labels = label_matrix(given, len(values), names, bins=factor_bins)
-    cells = Cells(discretise(values, bins), bins, labels)
-    drawn = [cells.information(rng.integers(len(values), size=len(values))) for _ in range(resamples)]
+    cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
+    drawn = cells.informations([rng.integers(len(values), size=len(values)) for _ in range(resamples)])
     score = gap_score(
         compat or protocol, *cells.information(), labels, latent_names(values.shape[1], latents), len(values)
     )

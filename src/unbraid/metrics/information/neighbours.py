@@ -8,7 +8,9 @@ theirs alone are left out. In one dimension neighbours are next to each other on
 """
 
 import numpy as np
+import torch
 from scipy.special import digamma
+from torch import Tensor
 
 from unbraid.metrics.arrays import Labels
 
@@ -16,16 +18,19 @@ JITTER = 1e-10
 """Standard deviation of what is added to standardised codes, so that equal ones have an order (kraskov2004)."""
 
 
-def neighbour_information(codes: np.ndarray, labels: Labels, neighbours: int, seed: int) -> np.ndarray:
+def neighbour_information(
+    codes: np.ndarray, labels: Labels, neighbours: int, seed: int, device: torch.device | str = "cpu"
+) -> np.ndarray:
     """I(z_j; v_k) [latents, factors] in nats; a constant latent has none."""
-    x = standard_codes(codes) + JITTER * np.random.default_rng(seed).standard_normal(len(codes))[:, None]
+    jitter = JITTER * np.random.default_rng(seed).standard_normal(len(codes))
     known = np.ptp(codes, axis=0) > 0
+    x = torch.as_tensor((standard_codes(codes[:, known]) + jitter[:, None]).T.copy(), device=device)
     found = np.zeros((codes.shape[1], len(labels.sizes)))
     for k, column in enumerate(labels.values.T):
-        counts = np.bincount(column)
-        rows = counts[column] > 1
-        if known.any() and rows.any():
-            found[known, k] = _information(x[rows][:, known].T, column[rows], neighbours)
+        rows = np.flatnonzero(np.bincount(column)[column] > 1)
+        if known.any() and len(rows):
+            own = x if len(rows) == len(column) else x[:, torch.as_tensor(rows, device=device)]
+            found[known, k] = _information(own, column[rows], neighbours)
     return found
 
 
@@ -41,51 +46,53 @@ def standard_codes(codes: np.ndarray) -> np.ndarray:
     return centred * np.where(first < 0, -1.0, 1.0)
 
 
-def _information(x: np.ndarray, labels: np.ndarray, neighbours: int) -> np.ndarray:
+def _information(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
     """[latents] of columns x [latents, rows] whose labels all occur at least twice."""
     rows = x.shape[1]
-    order = np.argsort(x, axis=1)
-    ordered = np.take_along_axis(x, order, axis=1)
-    runs = np.argsort(labels[order], axis=1, kind="stable")  # each value's rows together, sorted by x
-    own = np.take_along_axis(ordered, runs, axis=1)
+    ordered, order = x.sort(dim=1)
+    named = torch.as_tensor(labels, device=x.device)
+    runs = named[order].argsort(dim=1, stable=True)  # each value's rows together, sorted by x
+    own = ordered.gather(1, runs)
     counts = np.bincount(labels)
     counts = counts[counts > 0]
     count = np.repeat(counts, counts)
     asked = np.minimum(neighbours, count - 1)
     radius = _radius(own, np.repeat(np.cumsum(counts) - counts, counts), count, asked)
-    nearer = np.stack([_nearer(*column) for column in zip(ordered, own, runs, radius, strict=True)])
+    nearer = _nearer(ordered, own, runs, radius)
     psi = digamma(np.arange(rows + 1).clip(1))
-    information = psi[rows] + (psi[asked] - psi[count]).mean() - psi[nearer].mean(1)
-    return np.maximum(information, 0.0)
+    surrounding = torch.as_tensor(psi, device=x.device)[nearer].mean(1).cpu().numpy()
+    return np.maximum(psi[rows] + (psi[asked] - psi[count]).mean() - surrounding, 0.0)
 
 
-def _radius(own: np.ndarray, first: np.ndarray, count: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def _radius(own: Tensor, first: np.ndarray, count: np.ndarray, asked: np.ndarray) -> Tensor:
     """Distance to the k-th neighbour [latents, rows] in runs of sorted values.
 
     These neighbours and the row itself are k + 1 values in a row: of all such windows, the one that reaches least far.
     """
     place = np.arange(own.shape[1])
-    radius = np.full(own.shape, np.inf)
+    radius = torch.full_like(own, torch.inf)
     for before in range(int(asked.max()) + 1):
         low, high = place - before, place - before + asked
         inside = (before <= asked) & (low >= first) & (high < first + count)
-        i, low, high = place[inside], low[inside], high[inside]
-        reach = np.maximum(own[:, i] - own[:, low], own[:, high] - own[:, i])
-        radius[:, inside] = np.minimum(radius[:, inside], reach)
+        ends = np.stack([np.where(inside, low, place), np.where(inside, high, place)])
+        below, above = torch.as_tensor(ends, device=own.device)
+        reach = torch.maximum(own - own[:, below], own[:, above] - own)
+        outside = torch.as_tensor(~inside, device=own.device)
+        radius = torch.minimum(radius, reach.masked_fill_(outside, torch.inf))
     return radius
 
 
-def _nearer(ordered: np.ndarray, own: np.ndarray, rank: np.ndarray, radius: np.ndarray) -> np.ndarray:
+def _nearer(ordered: Tensor, own: Tensor, rank: Tensor, radius: Tensor) -> Tensor:
     """How many of all sorted values lie nearer to each own value, of the given rank, than its radius."""
-    low = np.minimum(np.searchsorted(ordered, own - radius), rank)
-    high = np.maximum(np.searchsorted(ordered, own + radius), rank + 1)
-    last = len(ordered) - 1
+    low = torch.searchsorted(ordered, own - radius).minimum(rank)
+    high = torch.searchsorted(ordered, own + radius).maximum(rank + 1)
+    last = ordered.shape[1] - 1
     for _ in range(8):  # own - radius is rounded, and the neighbour at the radius itself must stay out
-        wide = (low < rank) & (own - ordered[low] >= radius)
-        narrow = (low > 0) & (own - ordered[np.maximum(low - 1, 0)] < radius)
-        over = (high > rank + 1) & (ordered[high - 1] - own >= radius)
-        under = (high <= last) & (ordered[np.minimum(high, last)] - own < radius)
-        if not (wide | narrow | over | under).any():
+        wide = (low < rank) & (own - ordered.gather(1, low) >= radius)
+        narrow = (low > 0) & (own - ordered.gather(1, (low - 1).clamp_min(0)) < radius)
+        over = (high > rank + 1) & (ordered.gather(1, high - 1) - own >= radius)
+        under = (high <= last) & (ordered.gather(1, high.clamp_max(last)) - own < radius)
+        if not bool((wide | narrow | over | under).any()):
             break
-        low, high = low + wide - narrow, high - over + under
+        low, high = low + wide.long() - narrow.long(), high - over.long() + under.long()
     return high - low

@@ -59,7 +59,7 @@ def modularity_histogram(
     factors: tuple[str, ...] | None = None,
     bins: int = 20,
     samples: int = 10_000,
-    resamples: int = 200,
+    resamples: int = 100,
 ) -> Score:
     """Modularity of posterior means, by histograms."""
     sheet = evaluation.sheet(samples, factors)
@@ -83,7 +83,7 @@ def modularity_disentanglement_lib(
     factors: tuple[str, ...] | None = None,
     bins: int = 20,
     samples: int = 10_000,
-    resamples: int = 200,
+    resamples: int = 100,
 ) -> Score:
     """Modularity as disentanglement_lib computes it: a latent that tells nothing counts as 0."""
     sheet, split = redrawn_sheet(evaluation, samples, 1, factors)
@@ -142,7 +142,7 @@ def modularity(
     samples: int | None = 10_000,
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
-    resamples: int = 200,
+    resamples: int = 100,
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
@@ -211,11 +211,12 @@ def _modularity(
     if len(labels.sizes) < 2:
         raise UsageError("Modularity sets factors against each other, but there is only one.")
     labels, values = labels._replace(values=labels.values[rows]), values[rows]
-    cells = Cells(discretise(values, bins), bins, labels)
+    cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
     information = cells.information()[0]
     dead = 0.0 if protocol == "disentanglement_lib" else None
     value, each = _from_information(information, dead)
-    drawn = [cells.information(rng.integers(len(rows), size=len(rows)))[0] for _ in range(resamples)]
+    draws = [rng.integers(len(rows), size=len(rows)) for _ in range(resamples)]
+    drawn = [one for one, _ in cells.informations(draws)]
     latents = latent_names(values.shape[1], named[1])
     details = {
         "modularity": dict(zip(latents, each, strict=True)),

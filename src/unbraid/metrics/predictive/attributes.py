@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unbraid.descent import descend
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.predictive.logistic import standardised
 from unbraid.metrics.rows import apart, device_of
-from unbraid.progress import progress
 from unbraid.threads import one_thread
 
 NEVER = -1e30
@@ -147,18 +147,15 @@ class _Networks:
     def train(self, x: Tensor, y: Tensor, steps: int, batch: int, lr: float, generator: torch.Generator) -> None:
         """Adam on the mean log loss of each network; y [factors, rows]."""
         parts, rows = self.shape[0], len(x)
-        optimizer = torch.optim.Adam([*self.weights, *self.biases], lr=lr)
-        with progress("attributes/mlp", steps) as bar:
-            for step in range(steps):
-                optimizer.param_groups[0]["lr"] = lr * (1 - step / steps)
-                chosen = torch.randint(rows, (min(batch, rows),), generator=generator).to(x.device)
-                logits = self.logits(x[chosen])
-                targets = y[:, chosen].repeat(parts, 1)
-                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / len(chosen)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                bar.advance()
+        chosen = torch.randint(rows, (steps, min(batch, rows)), generator=generator).to(x.device)
+
+        def loss(step: Tensor) -> Tensor:
+            own = chosen.index_select(0, step)[0]
+            targets = y[:, own].repeat(parts, 1)
+            logits = self.logits(x[own])
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / len(own)
+
+        descend("attributes/mlp", [*self.weights, *self.biases], loss, lr * (1 - torch.arange(steps) / steps))
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:

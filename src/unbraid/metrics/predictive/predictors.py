@@ -12,6 +12,7 @@ Factors of classes get a classifier, real factors the regressor of the same fami
 number. Work is shared among as many threads as torch uses.
 """
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -85,10 +86,10 @@ def gbt(problem: Problem) -> list[Fit]:
 
 
 def random_forest(problem: Problem) -> list[Fit]:
-    """scikit-learn's random forest; threads that have no target of their own grow its trees."""
+    """scikit-learn's random forest; where there are more threads than targets, trees are shared out, too."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    threads = max(1, torch.get_num_threads() // len(problem.targets))
+    threads = math.ceil(torch.get_num_threads() / len(problem.targets))
     return _each(problem, _trees(problem, RandomForestClassifier, RandomForestRegressor, n_jobs=threads))
 
 

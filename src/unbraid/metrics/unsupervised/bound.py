@@ -18,7 +18,7 @@ from torch import Tensor
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.objectives.decomposition import divergences, total_correlation_names
+from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
 from unbraid.progress import progress
 from unbraid.types import Output
 
@@ -42,7 +42,7 @@ class Sampled(NamedTuple):
         return Score(name, protocol, value, self.rows, (value - error, value + error))
 
 
-@metric("reconstruction/nats", year=2014, reference="kingma2014")
+@metric("reconstruction/nats", year=2014, reference="kingma2014", needs=("likelihood",))
 def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """-E[log p(x|z)], summed over pixels, one posterior sample per row."""
     return _reconstruction(evaluation, samples).score("reconstruction", "reconstruction", "nats")
@@ -52,16 +52,18 @@ def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
 def kl(evaluation: Evaluation) -> Score:
     """E_n KL(q(z|x_n) || p(z)) over all rows, where it has a closed form.
 
-    `details` has each latent's share.
+    `details` has that of each latent alone, which are its shares where posterior and prior are factorised.
     """
     _refuse_open(evaluation, "kl")
-    each = latent_kl(evaluation)
-    value = float(each.sum())
+    each, posterior = latent_kl(evaluation), evaluation.posterior
+    with torch.no_grad():  # no values are looked at where the KL is closed
+        whole = evaluation.space.joint_kl(posterior, evaluation.model.prior_of(posterior), posterior)
+    value = float(whole.cpu().double().mean())
     details = {"latents": dict(zip(evaluation.space.leaf_names(), each.tolist(), strict=True))}
     return Score("kl", "closed-form", value, len(evaluation), (value, value), details=details)
 
 
-@metric("elbo/closed-form", year=2014, reference="kingma2014")
+@metric("elbo/closed-form", year=2014, reference="kingma2014", needs=("likelihood",))
 def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)), the KL in closed form."""
     _refuse_open(evaluation, "elbo")
@@ -76,7 +78,7 @@ def kl_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return _log_ratio(evaluation, samples).score("kl", "kl", "sampled")
 
 
-@metric("elbo/sampled", year=2014, reference="kingma2014")
+@metric("elbo/sampled", year=2014, reference="kingma2014", needs=("likelihood",))
 def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z) + log p(z) - log q(z|x)], one posterior sample per row, for any latents."""
     loss, ratio = _reconstruction(evaluation, samples), _log_ratio(evaluation, samples)
@@ -129,7 +131,8 @@ def latent_kl(evaluation: Evaluation) -> Tensor:
     def make() -> Tensor:
         space, posterior = evaluation.space, evaluation.posterior
         values = space.unjoin(evaluation.means if space.closed_form else evaluation.samples)  # unused where closed
-        return space.kl(posterior, space.prior_of(posterior), values).cpu().double().mean(0)
+        with torch.no_grad():
+            return space.kl(posterior, evaluation.model.prior_of(posterior), values).cpu().double().mean(0)
 
     return evaluation.once("latent_kl", make)
 
@@ -139,6 +142,8 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 
     def make() -> Sampled:
         model, losses = evaluation.model, []
+        if not model.likelihoods:
+            raise UsageError("This model has no likelihood p(x|z), so it has no bound and no reconstruction in nats.")
         rows = evaluation.choose(_at_least(2, "samples", samples))
         with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
             for part in rows.split(min(evaluation.batch, 1024)):
@@ -155,13 +160,14 @@ def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
     """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
     rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
     posterior, values = evaluation.posterior_at(rows), space.unjoin(evaluation.samples_at(rows))
-    ratio = space.log_density(posterior, values) - space.log_density(space.prior_of(posterior), values)
-    return Sampled({"kl": ratio.sum(-1)}, len(rows))
+    with torch.no_grad():
+        prior = space.prior_levels(evaluation.model.prior_of(posterior), values)[0]
+        return Sampled({"kl": space.joint_density(posterior, values) - prior}, len(rows))
 
 
 def _refuse_open(evaluation: Evaluation, name: str) -> None:
     if not evaluation.space.closed_form:
-        open_ = [n for n, b in evaluation.space.blocks.items() if not b.closed_form]
+        open_ = [n for n, b in evaluation.space.blocks.items() if not b.closed_form] or ["this learned prior"]
         raise UsageError(f"{name}/closed-form: the KL of {', '.join(open_)} has no closed form; use {name}/sampled.")
 
 
@@ -170,11 +176,11 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
 
     def make() -> Sampled:
         rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
-        parts = []
+        parts, posterior = [], _wide(evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
             for part in rows.split(PIECE.get(rows.device.type, 64)):
-                sample = space.unjoin(evaluation.samples_at(part))
-                parts.append(exact_aggregate(space, evaluation.posterior, sample).levels)
+                sample = _wide(space.unjoin(evaluation.samples_at(part)))
+                parts.append(exact_aggregate(space, posterior, sample).levels)
                 bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
         return _terms(evaluation, rows[:, None], Aggregate(levels))  # each row as a batch of one: no mean is taken
@@ -189,22 +195,27 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
         size = min(_at_least(2, "batch", batch), len(evaluation))
         count = min(_at_least(1, "batches", batches), len(evaluation) // size)
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
-        posterior = evaluation.posterior_at(rows)
+        posterior = _wide(evaluation.posterior_at(rows))
         with torch.no_grad():
-            sample = space.unjoin(evaluation.samples_at(rows))
+            sample = _wide(space.unjoin(evaluation.samples_at(rows)))
             aggregate = batch_aggregate(space, posterior, sample, "stratified", len(evaluation))
         return _terms(evaluation, rows, aggregate)
 
     return evaluation.once(("stratified", batch, batches), make)
 
 
+def _wide(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """In float64 on a GPU: as quick there, and the fused kernels of float32 would take seconds to compile."""
+    return {name: tensor.double() if tensor.is_cuda else tensor for name, tensor in tensors.items()}
+
+
 def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sampled:
     """MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
     space = evaluation.space
     posterior = evaluation.posterior_at(rows)
-    prior = space.prior_of(posterior)
-    out = Output(posterior, prior, space.unjoin(evaluation.samples_at(rows)), {})
-    values = divergences(out, space, aggregate)
+    out = Output(posterior, evaluation.model.prior_of(posterior), space.unjoin(evaluation.samples_at(rows)), {})
+    with torch.no_grad():
+        values = {**divergences(out, space, aggregate), **total_correlations(space, aggregate)}
     values["tc"] = torch.stack([values[name] for name in total_correlation_names(space)]).sum(0)
     return Sampled(values, rows.numel())
 

@@ -35,7 +35,7 @@ def total_correlation(
     codes: Any,
     *,
     protocol: str = "gaussian",
-    resamples: int = 200,
+    resamples: int = 100,
     seed: int = 0,
     **network: Any,
 ) -> Score:
@@ -55,7 +55,7 @@ def total_correlation(
 
 
 @metric("tc/gaussian", year=2019, reference="locatello2019", needs=("normal",), invariant=("scale",))
-def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 200) -> list[Score]:
+def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
     """Total correlation of Gaussians with the covariance of posterior samples, and with that of posterior means."""
     refuse_discrete(evaluation, "tc/gaussian")
     chosen, seed = evaluation.choose(samples), evaluation.seed

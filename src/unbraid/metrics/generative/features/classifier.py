@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
+from unbraid.descent import descend
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.generative.features.base import FeatureNetwork, exact_convolutions, feature_network
-from unbraid.progress import progress
 from unbraid.types import Shape
 
 NAME = "classifier"
@@ -26,6 +26,9 @@ HIDDEN = 128
 BATCH = 64
 STEPS = (200, 500)
 """Fewest and most steps; between them ten passes over the data, which takes seconds on a CPU."""
+
+RATE, LAST_RATE = 5e-3, 0.02
+"""Adam's first rate, and the share of it towards which it falls."""
 
 HELD_OUT = 2_000
 """Rows, but at most a fifth of all, that are not trained on, to measure the accuracy."""
@@ -36,6 +39,7 @@ def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | 
     """A classifier of all factors, trained on the data's own labels for `steps` batches of 64 (default: 200 to 500)."""
     if steps is not None and steps < 1:
         raise UsageError(f"steps must be at least 1, not {steps}.")
+    rows = _labelled(dataset, rows)
     mixed = rows[noise.permutation(noise.seed_tensor(seed, device=rows.device), 0, len(rows))[0]]
     held_out, training = mixed.tensor_split([min(HELD_OUT, len(rows) // 5)])
     steps = steps or min(max(STEPS[0], 10 * len(training) // BATCH), STEPS[1])
@@ -99,10 +103,18 @@ def _dense(width: int, channels: int) -> list[nn.Module]:
     return [nn.Linear(width, channels), nn.ReLU()]
 
 
-def _varying(dataset: FactorDataset, rows: Tensor) -> list[int]:
-    """Columns of the factors that have more than one value in these rows."""
+def _labelled(dataset: FactorDataset, rows: Tensor) -> Tensor:
+    """Those of the rows that have all their labels."""
     if not dataset.factors:
         raise DataError(f"{dataset.name} has no factor labels, so no classifier can be trained on it.")
+    whole = rows[dataset.labelled(rows)]
+    if len(whole) == 0:
+        raise DataError(f"No row of {dataset.name} has all its labels, so no classifier can be trained on it.")
+    return whole
+
+
+def _varying(dataset: FactorDataset, rows: Tensor) -> list[int]:
+    """Columns of the factors that have more than one value in these rows."""
     values = dataset.values_of(rows)
     columns = [k for k in range(values.shape[1]) if bool((values[:, k] != values[0, k]).any())]
     if not columns:
@@ -129,27 +141,24 @@ def _scale_features(network: Classifier, dataset: FactorDataset, rows: Tensor) -
 def _train(
     network: Classifier, dataset: FactorDataset, rows: Tensor, factors: list[int], seed: int, steps: int
 ) -> None:
-    optimizer = torch.optim.Adam(network.parameters(), lr=5e-3, fused=rows.device.type in ("cpu", "cuda"))
-    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, steps)
     seeds, size = noise.seed_tensor(seed, device=rows.device), min(BATCH, len(rows))
     per_epoch = len(rows) // size
-    order = rows
+    epochs = range(1, 2 + steps // per_epoch)
+    order = torch.cat([rows[noise.permutation(seeds, e, len(rows))[0][: per_epoch * size]] for e in epochs])
+    order = order.view(-1, size)  # [step, batch]
+
+    def loss(step: Tensor) -> Tensor:
+        part = order.index_select(0, step)[0]
+        features, values = network(dataset.images(part)), dataset.values_of(part)
+        losses = [
+            functional.cross_entropy(head(features), values[:, k]) / math.log(dataset.sizes[k])
+            for head, k in zip(network.heads, factors, strict=True)
+        ]
+        return torch.stack(losses).mean()
+
     network.train()
-    with progress("training the classifier", steps) as bar:
-        for step in range(steps):
-            if step % per_epoch == 0:
-                order = rows[noise.permutation(seeds, 1 + step // per_epoch, len(rows))[0]]
-            part = order[step % per_epoch * size :][:size]
-            features, values = network(dataset.images(part)), dataset.values_of(part)
-            losses = [
-                functional.cross_entropy(head(features), values[:, k]) / math.log(dataset.sizes[k])
-                for head, k in zip(network.heads, factors, strict=True)
-            ]
-            optimizer.zero_grad()
-            torch.stack(losses).mean().backward()
-            optimizer.step()
-            decay.step()
-            bar.advance()
+    falling = 1 - (1 - LAST_RATE) * torch.arange(steps) / steps
+    descend("training the classifier", network.parameters(), loss, RATE * falling)
 
 
 def _accuracy(network: Classifier, dataset: FactorDataset, rows: Tensor, factors: list[int]) -> list[float]:

@@ -62,11 +62,10 @@ def reconstructed(evaluation: Evaluation, positions: Tensor) -> Tensor:
 
 
 def prior_codes(evaluation: Evaluation, count: int) -> Tensor:
-    """Codes [count, width] drawn from the prior, fixed by the evaluation's seed."""
-    space, device = evaluation.space, evaluation.dataset.device
-    drawn = noise.draw(space.needs(count), noise.seed_tensor(evaluation.seed, device=device), step=1)
-    prior = space.prior(like=torch.zeros(1, device=device))
-    return space.join(space.sample(prior, {name: tensor[0] for name, tensor in drawn.items()}))
+    """What the decoder takes for `count` draws from the model, fixed by the evaluation's seed."""
+    seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
+    drawn = noise.draw(evaluation.model.prior_needs(count), seeds, step=1)
+    return evaluation.model.prior_codes({name: tensor[0] for name, tensor in drawn.items()})
 
 
 def _make(evaluation: Evaluation, name: str, count: int, settings: dict[str, Any]) -> FeatureSets:
