@@ -40,5 +40,6 @@ def test_no_objective_setting_hides_a_training_setting():
     from unbraid.config import Training
 
     reserved = {*Training.fields(), "z", "data", "network", "encoder", "decoder", "likelihood"}
+    reserved |= {"latents", "groups", "prior"}
     for name in objective:
         assert not reserved & set(objective[name].settings), name

@@ -15,7 +15,7 @@ from unbraid.data import dataset as datasets
 from unbraid.data import from_array, from_dataset
 from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
-from unbraid.data.sampling import split
+from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, UsageError, unknown
 from unbraid.metrics.base import Evaluation, Score, evaluate, expand, metric
 from unbraid.models import CUSTOM, Model, build
@@ -191,7 +191,10 @@ class Run:
     @cached_property
     def evaluation(self) -> Evaluation:
         """The model on its held-out rows, or on everything where nothing was held out."""
-        return Evaluation(self.model, self.dataset, split(self.dataset, self.config.training.split).held_out)
+        parts = split(self.dataset, self.config.training.split)
+        made = Evaluation(self.model, self.dataset, parts.held_out)
+        made.trained_on = len(parts.train)
+        return made
 
     def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
         """Measure, append each score to scores.jsonl as soon as it is there, return them.
@@ -253,10 +256,11 @@ class Run:
         """Expected observations of codes drawn from the prior."""
         if count < 1:
             raise UsageError(f"At least 1 sample can be drawn, not {count}.")
-        space = self.model.space
-        drawn = noise.draw(space.needs(count), noise.seed_tensor(seed, device=self.device), step=0)
-        prior = space.prior(like=torch.zeros(1, device=self.device))
-        return self.decode(space.join(space.sample(prior, {name: tensor[0] for name, tensor in drawn.items()})))
+        model = self.model
+        drawn = noise.draw(model.prior_needs(count), noise.seed_tensor(seed, device=self.device), step=0)
+        with torch.no_grad():
+            codes = model.prior_codes({name: tensor[0] for name, tensor in drawn.items()})
+            return model.likelihood.mean(model.decode(codes))
 
     def traverse(self, **options: Any) -> Picture:
         """A picture in which each row moves one latent variable alone."""

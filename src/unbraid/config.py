@@ -91,13 +91,15 @@ class Config:
     training: Training
     groups: Any = None
     """Groups of latent variables for the hierarchical decomposition; not stored where there are none."""
+    prior: Choice | None = None
+    """A learned prior; not stored where the prior is the standard one."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain nested mapping, as stored."""
         stored: dict[str, Any] = {"format": FORMAT}
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if item.name == "groups" and value is None:
+            if item.name in ("groups", "prior") and value is None:
                 continue
             if isinstance(value, Choice):
                 value = value.as_dict()
@@ -115,12 +117,12 @@ class Config:
         for key in stored:
             if key != "format" and key not in fields:
                 raise unknown("config section", key, fields)
-        missing = [key for key in fields if key not in stored and key != "groups"]
+        missing = [key for key in fields if key not in stored and key not in ("groups", "prior")]
         if missing:
             raise UsageError(f"This config lacks {', '.join(missing)}.")
         parts: dict[str, Any] = {key: stored[key] for key in fields if key in stored}
         for key, kind in fields.items():
-            if kind is Choice:
+            if kind is Choice or (key == "prior" and key in parts):
                 parts[key] = Choice.from_dict(stored[key])
         parts["training"] = Training.checked(stored["training"])
         return cls(**parts)

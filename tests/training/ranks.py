@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "beta-tcvae": ("beta-tcvae", {}),
     "clipped": ("beta-tcvae", {"clip": 1.0, "decay": "linear"}),
     "two-players": ("two-players", {}),
+    "info-gan": ("info-gan", {"instance_noise_steps": 30}),
     "batchnorm": ("beta-tcvae", {}),
     "batchnorm-f64": ("two-players", {"precision": "f64"}),
     "convolutions-f64": ("beta-tcvae", {"precision": "f64"}),

@@ -13,7 +13,9 @@ from unbraid.errors import unknown
 
 @app.command("list", epilog="Example:  unbraid list objectives")
 def list_names(
-    kind: Annotated[str, typer.Argument(help="objectives, networks, likelihoods, datasets, metrics or experiments.")],
+    kind: Annotated[
+        str, typer.Argument(help="objectives, networks, likelihoods, priors, datasets, metrics or experiments.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """List what is registered, with year, reference and settings."""
@@ -23,6 +25,7 @@ def list_names(
         "datasets": lambda: _entries("unbraid.data", "dataset"),
         "metrics": lambda: _entries("unbraid.metrics", "metric"),
         "likelihoods": lambda: _entries("unbraid.networks", "likelihood"),
+        "priors": lambda: _entries("unbraid.latents", "prior"),
         "experiments": lambda: _entries("unbraid.papers", "experiment"),
     }
     if kind not in kinds:

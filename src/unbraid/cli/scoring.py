@@ -68,7 +68,9 @@ def _runs_in(folder: Path) -> list[Path]:
 
 def _population(run: Any, rows: int | None) -> str:
     there = len(run.evaluation)
-    where = "held-out rows" if run.evaluation.held_out else "rows, the same as in training"
+    seen = run.evaluation.trained_on
+    where = "rows, the same as in training" if seen == len(run.dataset) else f"rows, of which training saw {seen:,}"
+    where = "held-out rows" if run.evaluation.held_out else where
     return f"{there:,} {where}" if rows is None or rows >= there else f"{rows:,} random of {there:,} {where}"
 
 

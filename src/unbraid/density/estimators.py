@@ -192,7 +192,7 @@ def _aggregate(
         values = dict(zip(names, tensors[len(names) :], strict=True))
         pairs = space.pairwise(parameters, values)  # [..., i, leaves, chunk]
         weights = log_weights(columns)
-        sums = (pairs.sum(-2) if len(group) == space.leaves else pairs[..., group, :].sum(-2) for group in groups)
+        sums = (_together(space, pairs, parameters, values, group) for group in groups)
         grouped = [(summed + weights).logsumexp(dim=-1, keepdim=True) for summed in sums]
         return torch.cat([*grouped, (pairs + weights[:, None]).logsumexp(dim=-1)], dim=-1)
 
@@ -208,3 +208,14 @@ def _aggregate(
         running = part if running is None else torch.logaddexp(running, part)
     assert running is not None
     return Aggregate(running.split([len(level) for level in space.levels], dim=-1))
+
+
+def _together(
+    space: Space, pairs: Tensor, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor], group: list[int]
+) -> Tensor:
+    """Log density [..., i, j] of a group of leaves, from that of each leaf."""
+    alone = pairs.sum(-2) if len(group) == space.leaves else pairs[..., group, :].sum(-2)
+    wide = {name: tensor.unsqueeze(-3) for name, tensor in parameters.items()}
+    tall = {name: tensor.unsqueeze(-2) for name, tensor in values.items()}
+    extra = space.coupling(wide, tall, group)
+    return alone if extra is None else alone + extra

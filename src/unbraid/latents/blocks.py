@@ -7,6 +7,7 @@ whole categorical variable.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -32,6 +33,12 @@ class Block(ABC):
     leaves: int
     closed_form = True
     """Whether the KL needs no draw."""
+    density = True
+    """Whether a posterior has a density; one that is a point has none."""
+    coupled = False
+    """Whether the leaves of one posterior depend on each other."""
+    extra_kl = 0.0
+    """What KL(posterior || prior) has beyond the sum over leaves, where they do."""
 
     @property
     def parameter_count(self) -> int:
@@ -61,6 +68,14 @@ class Block(ABC):
     @abstractmethod
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
         """Log density of each leaf [..., leaves]; parameters and value broadcast against each other."""
+
+    def coupling(self, parameters: Tensor, value: Tensor, leaves: Sequence[int]) -> Tensor:
+        """What some leaves together add to the sum of their log densities [...]: 0 where they are independent."""
+        return torch.zeros_like(value[..., 0])
+
+    def sample_prior(self, prior: Tensor, noise: Tensor) -> Tensor:
+        """Draw from the prior, whose leaves are independent even where those of a posterior are not."""
+        return self.sample(prior, noise)
 
     @abstractmethod
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
@@ -137,10 +152,15 @@ class Normal(Block):
 
 
 def _log_normal(distance: Tensor, log_variance: Tensor) -> Tensor:
-    """Log density at a distance from the mean, standardised before it is squared.
-
-    The other order, distance^2 / sigma^2, is 0 times infinity in float32 once log sigma^2 falls below -88, and this one
-    below -177; the bound keeps even that finite.
-    """
-    standard = distance * (-0.5 * log_variance).clamp(max=80.0).exp()
+    """Log density at a distance from the mean, standardised before it is squared."""
+    standard = standardised(distance, log_variance)
     return torch.add(-0.5 * (log_variance + math.log(2 * math.pi)), standard.square(), alpha=-0.5)
+
+
+def standardised(distance: Tensor, log_variance: Tensor) -> Tensor:
+    """A distance in standard deviations.
+
+    Its square, taken as distance^2 / sigma^2, is 0 times infinity in float32 once log sigma^2 falls below -88, and the
+    square of this one below -177; the bound keeps even that finite.
+    """
+    return distance * (-0.5 * log_variance).clamp(max=80.0).exp()

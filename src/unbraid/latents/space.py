@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unbraid.config import Choice
 from unbraid.errors import UsageError, unknown
 from unbraid.latents.blocks import Block, block
+from unbraid.latents.priors import Prior, prior
 from unbraid.noise import Need
 
 Tree = Sequence[Any]
@@ -21,25 +23,28 @@ class Space:
     """Named latent blocks, in order; the code that a decoder sees is their concatenation.
 
     `tree` groups the leaves for the hierarchical decomposition (esmaeili2018), to any depth; without one every leaf
-    stands for itself.
+    stands for itself. `learned` is a learned prior, where the standard one is not meant; its parameters are a model's.
     """
 
-    def __init__(self, blocks: Mapping[str, Block], tree: Tree | None = None) -> None:
+    def __init__(self, blocks: Mapping[str, Block], tree: Tree | None = None, learned: Prior | None = None) -> None:
         if not blocks:
             raise UsageError("A latent space needs at least one block.")
         self.blocks = dict(blocks)
         self.tree: Tree = tuple(range(self.leaves)) if tree is None else tree
         self.levels = _levels(self.tree, self.leaves)
+        self.learned = learned
 
     @classmethod
-    def from_config(cls, latents: Mapping[str, Mapping[str, Any]], groups: Groups = None) -> "Space":
+    def from_config(
+        cls, latents: Mapping[str, Mapping[str, Any]], groups: Groups = None, learned: Choice | None = None
+    ) -> "Space":
         """`{"z": {"kind": "normal", "size": 10}}` -> a space; `groups` nests leaves, or is `blocks`."""
         blocks = {}
         for name, spec in latents.items():
             entry = block[spec["kind"]]
             blocks[name] = entry.make(**entry.resolve({k: v for k, v in spec.items() if k != "kind"}))
-        plain = cls(blocks)
-        return plain if groups is None else cls(blocks, plain.grouped(groups))
+        made = None if learned is None else prior[learned.name].make(blocks, **learned.settings)
+        return cls(blocks, None if groups is None else cls(blocks).grouped(groups), made)
 
     def grouped(self, groups: str | Tree) -> Tree:
         """A tree of leaves: one group per block for `blocks`, or nested names or numbers of leaves."""
@@ -71,7 +76,12 @@ class Space:
     @property
     def closed_form(self) -> bool:
         """Whether the KL of every block is known in closed form."""
-        return all(b.closed_form for b in self.blocks.values())
+        return all(b.closed_form for b in self.blocks.values()) and (self.learned is None or self.learned.closed_form)
+
+    @property
+    def density(self) -> bool:
+        """Whether posteriors have a density."""
+        return all(b.density for b in self.blocks.values())
 
     @property
     def outputs(self) -> dict[str, int]:
@@ -108,6 +118,18 @@ class Space:
         """The deterministic code [..., width]."""
         return torch.cat([b.center(posterior[name]) for name, b in self.blocks.items()], dim=-1)
 
+    def sample_prior(self, prior: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One draw from the prior per block, learned or not; `noise` is that of a posterior's draw."""
+        if self.learned is not None:
+            return self.learned.sample(prior, noise)
+        return {name: b.sample_prior(prior[name], noise[name]) for name, b in self.blocks.items()}
+
+    def center_prior(self, prior: Mapping[str, Tensor]) -> Tensor:
+        """The code [..., width] in the middle of the prior."""
+        middle = {} if self.learned is None else self.learned.center(prior)
+        parts = [middle[n] if n in middle else b.center(prior[n]) for n, b in self.blocks.items()]
+        return torch.cat(parts, dim=-1)
+
     def prior(self, like: Tensor) -> dict[str, Tensor]:
         """Parameters of the standard prior, by block."""
         return {name: b.standard(like) for name, b in self.blocks.items()}
@@ -120,6 +142,31 @@ class Space:
         """Log density of each leaf [..., leaves]."""
         return torch.cat([b.log_density(parameters[n], values[n]) for n, b in self.blocks.items()], dim=-1)
 
+    def joint_density(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
+        """Log density of all leaves together [...]."""
+        alone = self.log_density(parameters, values).sum(-1)
+        extra = self.coupling(parameters, values, range(self.leaves))
+        return alone if extra is None else alone + extra
+
+    def coupling(
+        self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor], group: Sequence[int]
+    ) -> Tensor | None:
+        """What leaves of a group add to the sum of their log densities [...]; None where they are independent."""
+        total, first = None, 0
+        for name, b in self.blocks.items():
+            own = [leaf - first for leaf in group if first <= leaf < first + b.leaves]
+            first += b.leaves
+            if b.coupled and len(own) > 1:
+                part = b.coupling(parameters[name], values[name], own)
+                total = part if total is None else total + part
+        return total
+
+    def prior_levels(self, prior: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[Tensor]:
+        """Log density [...] of the prior's groups, summed, at each level from everything to single leaves."""
+        if self.learned is not None:
+            return self.learned.levels(prior, values, self.levels)
+        return [self.log_density(prior, values).sum(-1)] * len(self.levels)
+
     def pairwise(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
         """Log density of every value i under every posterior j [..., i, leaves, j]."""
         parts = [b.pairwise(parameters[n], values[n]) for n, b in self.blocks.items()]
@@ -127,7 +174,18 @@ class Space:
 
     def kl(self, posterior: Mapping[str, Tensor], prior: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
         """KL of each leaf [..., leaves], in closed form where a block has one, else at the given draw."""
+        if self.learned is not None:
+            return self.learned.leaf_kl(posterior, prior, values)
         return torch.cat([b.kl(posterior[n], prior[n], values[n]) for n, b in self.blocks.items()], dim=-1)
+
+    def joint_kl(
+        self, posterior: Mapping[str, Tensor], prior: Mapping[str, Tensor], values: Mapping[str, Tensor]
+    ) -> Tensor:
+        """KL(posterior || prior) of the whole code [...], in closed form where there is one, else at the draw."""
+        if self.learned is not None:
+            return self.learned.kl(posterior, prior, values)
+        alone, extra = self.kl(posterior, prior, values).sum(-1), sum(b.extra_kl for b in self.blocks.values())
+        return alone + extra if extra else alone
 
     def leaf_columns(self) -> list[list[int]]:
         """Coordinates of the code that belong to each leaf: one of a Normal variable, K of one with K classes."""

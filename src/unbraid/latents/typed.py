@@ -8,7 +8,7 @@ from unbraid.latents.blocks import block
 from unbraid.registry import coerce
 from unbraid.store import under
 
-NAMES = {"normal": "z", "concrete": "c", "bernoulli": "b"}
+NAMES = {"normal": "z", "correlated-normal": "z", "concrete": "c", "bernoulli": "b", "quantised": "z"}
 
 
 def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -21,11 +21,11 @@ def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if not isinstance(text, str):
         raise UsageError(f"latents must be blocks joined by +, as normal:10+concrete:10, not {text!r}.")
     asked = [part.strip().partition(":") for part in text.split("+")]
-    kinds = [kind for kind, _, _ in asked]
+    letters = [NAMES.get(kind, kind) for kind, _, _ in asked]
     blocks: dict[str, dict[str, Any]] = {}
     for position, (kind, _, count) in enumerate(asked):
-        letter = NAMES.get(kind, kind)
-        name = letter if kinds.count(kind) == 1 else f"{letter}_{kinds[:position].count(kind)}"
+        letter = letters[position]
+        name = letter if letters.count(letter) == 1 else f"{letter}_{letters[:position].count(letter)}"
         blocks[name] = _block(kind, name, count, given)
     _refuse_others(given, blocks)
     return blocks

@@ -1,6 +1,9 @@
 """Models; importing this package registers them."""
 
+from unbraid.models.adversarial import Adversarial
 from unbraid.models.base import CUSTOM, Model, build, model, seeded
+from unbraid.models.paired import PairedVAE
+from unbraid.models.quantised import QuantisedAutoencoder
 from unbraid.models.vae import VAE
 
-__all__ = ["CUSTOM", "VAE", "Model", "build", "model", "seeded"]
+__all__ = ["CUSTOM", "VAE", "Adversarial", "Model", "PairedVAE", "QuantisedAutoencoder", "build", "model", "seeded"]

@@ -2,8 +2,9 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,8 @@ from unbraid.noise import Need
 from unbraid.registry import Registry
 from unbraid.types import Noise, Output, Shape
 
-model: Registry[Callable[..., "Model"]] = Registry("model")
-"""Decorator for a `Model`."""
+model: Registry[type["Model"]] = Registry("model")
+"""Decorator for a `Model`; its keyword arguments take their values from the settings of the recipe."""
 
 CUSTOM = "custom"
 """Name under which a config records a module that the user passed in."""
@@ -35,10 +36,15 @@ class Model(nn.Module):
     shape: Shape
     likelihood: Likelihood
 
+    @classmethod
+    def ports(cls, space: Space, **settings: Any) -> tuple[dict[str, int], int]:
+        """What an encoder must give, by name and width, and the width of what a decoder takes."""
+        return space.outputs, space.width
+
     @property
     @abstractmethod
     def likelihoods(self) -> dict[str, Likelihood]:
-        """Likelihood of each modality."""
+        """Likelihood of each modality; none where a model has no density of observations."""
 
     @abstractmethod
     def needs(self, batch: int) -> dict[str, Need]:
@@ -56,6 +62,28 @@ class Model(nn.Module):
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of a code."""
 
+    def prior_needs(self, count: int) -> dict[str, Need]:
+        """Noise that `prior_codes` consumes."""
+        return self.space.needs(count)
+
+    def prior_codes(self, noise: Noise) -> Tensor:
+        """What the decoder takes for draws from the model, [count, width]."""
+        prior = {**self.space.prior(like=next(iter(noise.values()))), **self.learned_prior()}
+        return self.space.join(self.space.sample_prior(prior, noise))
+
+    def learned_prior(self) -> dict[str, Tensor]:
+        """The parameters of a learned prior, flat; nothing where the prior is the standard one."""
+        return {}
+
+    def prior_of(self, posterior: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The prior that these posteriors are compared with, whatever is learned included."""
+        return {**self.space.prior_of(posterior), **self.learned_prior()}
+
+
+def full_precision(tensor: Tensor) -> Tensor:
+    """Whatever the networks compute in, densities and likelihoods are float32 at least."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
@@ -67,12 +95,15 @@ def seeded(seed: int) -> Iterator[None]:
 
 def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
     """The model of a config, its weights drawn from the config's seed; copies of own modules replace named ones."""
-    space = Space.from_config(config.latents, config.groups)
+    space = Space.from_config(config.latents, config.groups, config.prior)
+    kind = model[config.model]
+    own = {key: value for key, value in config.objective.settings.items() if key in kind.settings}
+    outputs, width = kind.make.ports(space, **own)
     encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
     with seeded(config.training.seed):
         if encoder is None:
-            encoder = encoders[config.encoder.name].make(shape, space.outputs, **config.encoder.settings)
+            encoder = encoders[config.encoder.name].make(shape, outputs, **config.encoder.settings)
         if decoder is None:
-            decoder = decoders[config.decoder.name].make(space.width, shape, **config.decoder.settings)
+            decoder = decoders[config.decoder.name].make(width, shape, **config.decoder.settings)
         likelihood = make_likelihood(config.likelihood.name, config.likelihood.settings)
-        return model[config.model].make(space, shape, encoder, decoder, likelihood)
+        return kind.make(space, shape, encoder, decoder, likelihood, **own)

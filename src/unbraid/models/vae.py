@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.errors import UsageError
-from unbraid.latents import Space
-from unbraid.models.base import Model, model
+from unbraid.latents import LEARNED, Space
+from unbraid.models.base import Model, full_precision, model
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.types import Noise, Output, Shape
@@ -17,15 +17,22 @@ from unbraid.types import Noise, Output, Shape
 class VAE(Model):
     """q(z|x) by the encoder, p(x|z) by the decoder and the likelihood."""
 
+    points = False
+    """Whether it takes latents that have no density."""
+
     def __init__(
         self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood
     ) -> None:
         super().__init__()
+        if not (space.density or self.points):
+            raise UsageError("Quantised latents are points, and this objective needs densities; train them with qlae.")
         self.space = space
         self.shape = shape
         self.encoder = encoder
         self.decoder = decoder
         self.likelihood = likelihood
+        if space.learned is not None:
+            self.prior = nn.ParameterDict(space.learned.start())
 
     @property
     def likelihoods(self) -> dict[str, Likelihood]:
@@ -39,13 +46,19 @@ class VAE(Model):
     def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
         """Encode, sample, decode."""
         posterior = self.encode(x["x"], noise)
-        prior = self.space.prior_of(posterior)
+        prior = self.prior_of(posterior)
         sample = self.space.sample(posterior, noise)
         return Output(posterior, prior, sample, {"x": self.decode(self.space.join(sample))})
 
+    def learned_prior(self) -> dict[str, Tensor]:
+        """The parameters of a learned prior, flat; nothing where the prior is the standard one."""
+        if self.space.learned is None:
+            return {}
+        return {LEARNED: torch.cat([self.prior[name].flatten() for name in self.space.learned.shapes])}
+
     def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """Posterior parameters by block; densities stay in float32 whatever the networks compute in."""
-        flat = _full_precision(self.encoder(x))
+        flat = full_precision(self.encoder(x))
         wanted = sum(self.space.outputs.values())
         if flat.ndim != 2 or flat.shape[1] != wanted:
             raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
@@ -53,12 +66,7 @@ class VAE(Model):
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of a code."""
-        raw = _full_precision(self.decoder(code))
+        raw = full_precision(self.decoder(code))
         if tuple(raw.shape[1:]) != tuple(self.shape):  # a likelihood would broadcast, and train on nonsense
             raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
         return self.likelihood(raw)
-
-
-def _full_precision(tensor: Tensor) -> Tensor:
-    """Whatever the networks compute in, densities and likelihoods are float32 at least."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

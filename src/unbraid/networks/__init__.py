@@ -1,6 +1,6 @@
 """Encoders, decoders and likelihoods; importing this package registers them."""
 
-from unbraid.networks import broadcast, conv, esmaeili, mlp, split
+from unbraid.networks import broadcast, conv, esmaeili, gan, mlp, split
 from unbraid.networks.base import Outputs, decoder, encoder
 from unbraid.networks.likelihoods import Likelihood, likelihood, make_likelihood
 
@@ -12,6 +12,7 @@ __all__ = [
     "decoder",
     "encoder",
     "esmaeili",
+    "gan",
     "likelihood",
     "make_likelihood",
     "mlp",

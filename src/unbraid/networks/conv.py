@@ -1,6 +1,6 @@
 """Convolutional networks of the papers, 64x64, and small ones for 28x28 and 32x32."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -106,22 +106,30 @@ def small_decoder(code: int, shape: Shape, *, width: int = 32, hidden: int = 256
     return nn.Sequential(*start, *double([2 * width, width, channels]))
 
 
-def halve(channels: Sequence[int], kernel: int = 4, padding: int = 1, normalised: bool = False) -> list[nn.Module]:
-    """Convolutions that halve the image, each with an optional BatchNorm and a ReLU."""
+def halve(
+    channels: Sequence[int],
+    kernel: int = 4,
+    padding: int = 1,
+    normalised: bool = False,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+) -> list[nn.Module]:
+    """Convolutions that halve the image, each with an optional BatchNorm and an activation."""
     layers: list[nn.Module] = []
     for i in range(len(channels) - 1):
         layers.append(nn.Conv2d(channels[i], channels[i + 1], kernel, stride=2, padding=padding))
         layers += [nn.BatchNorm2d(channels[i + 1])] if normalised else []
-        layers.append(nn.ReLU())
+        layers.append(activation())
     return layers
 
 
-def double(channels: Sequence[int], normalised: bool = False) -> list[nn.Module]:
-    """Transposed convolutions that double the image, with BatchNorm and ReLU between them, bare at the end."""
+def double(
+    channels: Sequence[int], normalised: bool = False, activation: Callable[[], nn.Module] = nn.ReLU
+) -> list[nn.Module]:
+    """Transposed convolutions that double the image, with BatchNorm and activation between them, bare at the end."""
     layers: list[nn.Module] = []
     for i in range(len(channels) - 1):
         layers.append(nn.ConvTranspose2d(channels[i], channels[i + 1], 4, stride=2, padding=1))
         if i < len(channels) - 2:
             layers += [nn.BatchNorm2d(channels[i + 1])] if normalised else []
-            layers.append(nn.ReLU())
+            layers.append(activation())
     return layers

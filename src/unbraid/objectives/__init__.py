@@ -1,6 +1,17 @@
 """Objectives; importing this package registers them."""
 
-from unbraid.objectives import capacity, correlation, mmd, moments, presets, weighted
+from unbraid.objectives import (
+    adversarial,
+    capacity,
+    correlation,
+    few_labels,
+    mmd,
+    moments,
+    presets,
+    quantised,
+    weak,
+    weighted,
+)
 from unbraid.objectives.base import Context, Objective, bind, objective
 from unbraid.objectives.decomposition import closed_form_kl, divergences, reconstruction
 from unbraid.objectives.presets import preset
@@ -8,16 +19,20 @@ from unbraid.objectives.presets import preset
 __all__ = [
     "Context",
     "Objective",
+    "adversarial",
     "bind",
     "capacity",
     "closed_form_kl",
     "correlation",
     "divergences",
+    "few_labels",
     "mmd",
     "moments",
     "objective",
     "preset",
     "presets",
+    "quantised",
     "reconstruction",
+    "weak",
     "weighted",
 ]

@@ -41,6 +41,8 @@ class Context:
     step: int | Tensor
     noise: Noise
     apply: Callable[..., Any]
+    part: Callable[[Tensor], Tensor] = lambda whole: whole
+    """This process's rows of a tensor that holds all rows."""
 
 
 class Objective:
@@ -66,6 +68,9 @@ class Objective:
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """A `UsageError` for data or latents that this objective cannot learn from, before anything is trained."""
+
+    def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
+        """Once, before training on some rows of the data: keep whatever facts about them the terms need."""
 
     def rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Rows [member, …] to learn from at a step, made of the batch's own [member, batch].

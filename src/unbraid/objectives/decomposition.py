@@ -8,6 +8,8 @@ With the aggregate posterior q(z) = 1/N sum_n q(z|x_n) and a factorised prior (c
       dimension  sum_d E[log q(z_d) - log p(z_d)]            dimension-wise KL
 
 When the latent variables are grouped, TC splits into one term per level: between the groups and within them, and so on.
+A learned prior that is not factorised takes its own, E_q[log p(z) / prod_g p(z_g)] and so on, from each of these, so
+that the terms still add up to the KL; a term may then be negative.
 Terms are sums over dimensions and means over the batch, in nats, one value per member.
 """
 
@@ -33,7 +35,7 @@ def reconstruction(out: Output, batch: Batch, context: Context) -> Tensor:
 
 def closed_form_kl(out: Output, space: Space) -> Tensor:
     """E_n KL(q(z|x_n) || p(z)) over the batch, in closed form where the latents have one."""
-    return space.kl(out.posterior, out.prior, out.sample).sum(-1).mean(-1)
+    return space.joint_kl(out.posterior, out.prior, out.sample).mean(-1)
 
 
 def total_correlation_names(space: Space) -> list[str]:
@@ -48,11 +50,18 @@ def total_correlation_names(space: Space) -> list[str]:
 
 def divergences(out: Output, space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
     """MI, one TC per level, and the dimension-wise KL, by Monte Carlo over the batch's samples."""
-    own = space.log_density(out.posterior, out.sample).sum(-1)
-    prior = space.log_density(out.prior, out.sample).sum(-1)
-    sums = [level.sum(-1) for level in aggregate.levels]  # [..., batch] each, coarse to fine
-    values = {"mi": (own - sums[0]).mean(-1)}
-    for name, coarse, fine in zip(total_correlation_names(space), sums[:-1], sums[1:], strict=True):
-        values[name] = (coarse - fine).mean(-1)
-    values["dimension"] = (sums[-1] - prior).mean(-1)
+    own = space.joint_density(out.posterior, out.sample)
+    prior = space.prior_levels(out.prior, out.sample)
+    values = {"mi": (own - aggregate.joint).mean(-1), **total_correlations(space, aggregate)}
+    if space.learned is not None and not space.learned.factorised:
+        for name, coarse, fine in zip(total_correlation_names(space), prior[:-1], prior[1:], strict=True):
+            values[name] = values[name] - (coarse - fine).mean(-1)
+    values["dimension"] = (aggregate.leaves.sum(-1) - prior[-1]).mean(-1)
     return values
+
+
+def total_correlations(space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
+    """TC of the aggregate posterior on each level, whatever the prior is."""
+    sums = [level.sum(-1) for level in aggregate.levels]  # [..., batch] each, coarse to fine
+    pairs = zip(total_correlation_names(space), sums[:-1], sums[1:], strict=True)
+    return {name: (coarse - fine).mean(-1) for name, coarse, fine in pairs}

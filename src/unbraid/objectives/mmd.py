@@ -58,7 +58,7 @@ class InfoVAE(Objective):
     def info_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Reconstruction, closed-form KL and discrepancy."""
         space = context.space
-        drawn = space.sample(out.prior, {name: context.noise[PRIOR + name] for name in space.blocks})
+        drawn = space.sample_prior(out.prior, {name: context.noise[PRIOR + name] for name in space.blocks})
         apart = discrepancy(space.join(out.sample), space.join(drawn), self.kernel, self.bandwidth)
         return Terms(
             {

@@ -35,6 +35,8 @@ def dip_vae_ii(
 ) -> Terms:
     """DIP-VAE-II: the ELBO, less a penalty on the distance of Cov[z], z ~ q(z), from the identity."""
     mean, variance = _moments(out, context.space)
+    if any(block.coupled for block in context.space.blocks.values()):
+        raise UsageError("dip-vae-ii takes the noise of a code as independent; use normal latents or dip-vae-i.")
     spread = covariance(mean) + torch.diag_embed(variance.mean(-2))
     return _terms(out, batch, context, spread, lambda_od, lambda_d)
 

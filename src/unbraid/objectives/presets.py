@@ -14,8 +14,9 @@ from torch import Tensor
 
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
+from unbraid.latents import Space
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.decomposition import closed_form_kl, divergences, reconstruction
+from unbraid.objectives.decomposition import closed_form_kl, divergences, reconstruction, total_correlation_names
 from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Terms, Weight
 
@@ -74,6 +75,7 @@ def _sampled_terms(
     space = context.space
     aggregate = batch_aggregate(space, out.posterior, out.sample, estimator, context.size)
     values = divergences(out, space, aggregate)
+    weights = _on_levels(weights, space)
     if set(values) != set(weights):
         raise UsageError(f"This objective weighs {', '.join(weights)}, but these latents have {', '.join(values)}.")
     scale = ramp(context.step, warmup)
@@ -83,6 +85,12 @@ def _sampled_terms(
     for name, value in values.items():
         terms[f"{name}/{estimator}"] = (value, (weights[name] - base) * scale)
     return Terms(terms)
+
+
+def _on_levels(weights: Weights, space: Space) -> Weights:
+    """A weight on `tc` is one on the total correlation of every level of groups, which add up to it."""
+    names = total_correlation_names(space)
+    return {name: weight for key, weight in weights.items() for name in (names if key == "tc" else [key])}
 
 
 @preset("vae", year=2014, reference="kingma2014")

@@ -26,8 +26,9 @@ class Conditional(NamedTuple):
 
 
 def conditional(codes: Tensor, labels: Tensor, size: int) -> Conditional:
-    """Mean and spread of codes [rows, latents] over the rows of each label."""
+    """Mean and spread of codes [rows, latents] over the rows of each label; a negative one is missing."""
     codes, labels = codes.cpu().double(), labels.cpu()
+    codes, labels = codes[labels >= 0], labels[labels >= 0]
     count = torch.bincount(labels, minlength=size).double()[:, None]
     mean = torch.zeros(size, codes.shape[1], dtype=codes.dtype).index_add_(0, labels, codes) / count
     squares = torch.zeros_like(mean).index_add_(0, labels, (codes - mean[labels]).square())
@@ -97,12 +98,17 @@ def _curves(line: np.ndarray, codes: Tensor, values: Tensor, data: FactorDataset
                 _band(axes, x, stats.mean[:, j], stats.std[:, j], ACCENT)
     else:
         groups = data.factors[split].size
-        stats = conditional(codes, values[:, split] * factor.size + values[:, k], groups * factor.size)
+        stats = conditional(codes, _both(values[:, split], values[:, k], factor.size), groups * factor.size)
         for j, axes in enumerate(line):
             for g in range(groups):
                 part = slice(g * factor.size, (g + 1) * factor.size)
                 _band(axes, x, stats.mean[part, j], stats.std[part, j], PALETTE[g])
     _axes(line, factor)
+
+
+def _both(slow: Tensor, fast: Tensor, size: int) -> Tensor:
+    """Two labels as one, -1 where either is missing; `size` is that of the fast one."""
+    return torch.where((slow < 0) | (fast < 0), -1, slow * size + fast)
 
 
 def _band(axes: Any, x: np.ndarray, mean: np.ndarray, std: np.ndarray, color: str) -> None:
@@ -125,7 +131,7 @@ def _axes(line: np.ndarray, factor: Factor) -> None:
 def _maps(line: np.ndarray, codes: Tensor, values: Tensor, factors: list[Factor]) -> None:
     """Mean code at each position, y downwards as in the image."""
     across, down = factors[0].size, factors[1].size
-    stats = conditional(codes, values[:, 1] * across + values[:, 0], down * across)
+    stats = conditional(codes, _both(values[:, 1], values[:, 0], across), down * across)
     reach = float(np.nanmax(np.abs(stats.mean))) or 1.0
     for j, axes in enumerate(line):
         axes.imshow(stats.mean[:, j].reshape(down, across), cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")

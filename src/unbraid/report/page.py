@@ -71,6 +71,8 @@ def where_scored(evaluation: Evaluation) -> str:
     things = "images" if len(data.shape) == 3 else "observations"
     if evaluation.held_out:
         return f"Scores are on {count} held-out {things} that training never saw."
+    if evaluation.trained_on is not None and evaluation.trained_on < len(evaluation):
+        return f"Scores are on all {count} {things}; training saw {evaluation.trained_on:,} of them."
     if data.is_grid:
         return f"Scores are on the complete grid of all {count} factor combinations, the same {things} as in training."
     return f"Scores are on all {count} {things}, the same as in training: nothing was held out."
@@ -161,10 +163,9 @@ def _reconstructions(evaluation: Evaluation) -> str:
 
 def _samples(evaluation: Evaluation, rows: int = 3) -> str:
     """Decoded draws from the prior."""
-    space, like = evaluation.space, next(iter(evaluation.posterior.values()))
-    seeds = noise.seed_tensor(evaluation.seed, device=like.device)
-    drawn = noise.draw(space.needs(rows * COLUMNS), seeds, step=0)
-    codes = space.join(space.sample(space.prior(like=like), {name: draw[0] for name, draw in drawn.items()}))
+    seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
+    drawn = noise.draw(evaluation.model.prior_needs(rows * COLUMNS), seeds, step=0)
+    codes = evaluation.model.prior_codes({name: draw[0] for name, draw in drawn.items()})
     return data_uri(tiled(decode(evaluation, codes).unflatten(0, (rows, COLUMNS))))
 
 

@@ -41,7 +41,8 @@ def traversal(
     """A labelled picture of `traverse`; save it with `.save("traversal.png")`."""
     made = traverse(evaluation, latents=latents, base=base, by=by, span=span, columns=columns)
     labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(made.names, made.kl, strict=True)]
-    headings = [f"{v:+.1f}" for v in made.values[0].tolist()] if by == "range" else []
+    same = by == "range" and evaluation.space.density
+    headings = [f"{v:+.1f}" for v in made.values[0].tolist()] if same else []
     return _labelled(tiled(made.images, WHITE), labels, headings, made.images.shape[-2], made.images.shape[-1])
 
 
@@ -62,6 +63,7 @@ def traverse(
     check_images(evaluation.dataset.shape)
     if columns < 2 or not span > 0:
         raise UsageError(f"A traversal needs at least 2 columns and a span above 0, not {columns} and {span}.")
+    by = by if evaluation.space.density else "quantiles"  # a point has no place outside of its own few values
     kl = coordinate_kl(evaluation)
     chosen = _coordinates(evaluation, latents) if latents is not None else kl.argsort(descending=True).tolist()
     steps = _steps(evaluation, by, span, columns)[chosen]  # [rows, columns]
@@ -88,10 +90,21 @@ def decode(evaluation: Evaluation, codes: Tensor) -> Tensor:
 
 
 def coordinate_kl(evaluation: Evaluation) -> Tensor:
-    """Closed-form KL [width] of the variable that each coordinate belongs to."""
+    """Closed-form KL [width] of the variable that each coordinate belongs to.
+
+    Of one without a density, the entropy of its values: what it tells of a row, as its KL would bound it.
+    """
+    if not evaluation.space.density:
+        return torch.stack([_entropy(column) for column in evaluation.means.T])
     blocks = evaluation.space.blocks.values()
     parts = latent_kl(evaluation).split([block.leaves for block in blocks])
     return torch.cat([p.repeat_interleave(b.width // b.leaves) for p, b in zip(parts, blocks, strict=True)])
+
+
+def _entropy(values: Tensor) -> Tensor:
+    """Of a variable with few values, in nats."""
+    share = values.unique(return_counts=True)[1].cpu().double() / len(values)
+    return -(share * share.log()).sum()
 
 
 def _coordinates(evaluation: Evaluation, names: Sequence[str]) -> list[int]:
@@ -104,8 +117,9 @@ def _coordinates(evaluation: Evaluation, names: Sequence[str]) -> list[int]:
 
 def _base_code(evaluation: Evaluation, base: int | None) -> Tensor:
     if base == -1:
-        first = next(iter(evaluation.posterior.values()))
-        return evaluation.space.center(evaluation.space.prior(like=first))[0]
+        first, model = next(iter(evaluation.posterior.values())), evaluation.model
+        prior = {**model.space.prior(like=first), **model.learned_prior()}
+        return model.space.center_prior(prior)[0].detach()
     if base is None:
         return evaluation.means[evaluation.choose(1)[0]]
     if not 0 <= base < len(evaluation):

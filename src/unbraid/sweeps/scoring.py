@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from unbraid.api import Run
 from unbraid.data.factors import FactorDataset
-from unbraid.data.sampling import split
+from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, UsageError
 from unbraid.metrics.base import Evaluation, Score, encode_together, evaluate
 from unbraid.store import RunFolder

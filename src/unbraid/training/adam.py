@@ -10,13 +10,21 @@ class StackedAdam:
     """Adam on parameters [member, …] with a rate per member; a member that is not alive does not move.
 
     m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
-    p <- p - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+    p <- (1 - rate * weight_decay) p - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+
+    Weight decay is AdamW's (loshchilov2019), for weights alone (see `decays`).
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], rate: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+        self,
+        parameters: Sequence[Tensor],
+        rate: Tensor,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
         self.parameters, self.rate, self.betas, self.eps = list(parameters), rate, betas, eps
+        self.weight_decay = weight_decay
         self.steps = torch.zeros_like(rate)  # [member]
         self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
@@ -28,6 +36,7 @@ class StackedAdam:
         self.steps += alive
         rate = (self.rate * share / (1 - first**self.steps)).to(self.rate.dtype)
         spread = (1 - second**self.steps).sqrt()
+        kept = 1 - (self.rate * share * self.weight_decay).to(self.rate.dtype)
         for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
             if gradient is None:
                 continue
@@ -36,7 +45,8 @@ class StackedAdam:
             mean.copy_(torch.where(moves, mean.lerp(gradient, 1 - first), mean))
             square.copy_(torch.where(moves, square * second + (1 - second) * gradient.square(), square))
             change = _along(rate, parameter) * mean / (square.sqrt() / _along(spread, parameter) + self.eps)
-            parameter.copy_(torch.where(moves, parameter - change, parameter))
+            before = parameter * _along(kept, parameter) if self.weight_decay and decays(parameter) else parameter
+            parameter.copy_(torch.where(moves, before - change, parameter))
 
     def tensors(self) -> dict[str, Tensor]:
         """State for a checkpoint, by the position of each parameter."""
@@ -49,6 +59,11 @@ class StackedAdam:
         """Inverse of `tensors`."""
         for name, own in self.tensors().items():
             own.copy_(tensors[name])
+
+
+def decays(parameter: Tensor) -> bool:
+    """Whether weight decay moves a parameter [member, …]: matrices and kernels, not biases and other vectors."""
+    return parameter.ndim > 2
 
 
 def _along(values: Tensor, parameter: Tensor) -> Tensor:

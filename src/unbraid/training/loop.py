@@ -11,7 +11,7 @@ from torch import nn
 
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
-from unbraid.data.sampling import split
+from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UnbraidError, UsageError
 from unbraid.models import build, seeded
 from unbraid.objectives import Objective, bind

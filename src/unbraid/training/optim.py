@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unbraid.config import Training
 from unbraid.store import under
-from unbraid.training.adam import StackedAdam
+from unbraid.training.adam import StackedAdam, decays
 from unbraid.training.execution import Compiled, Execution
 from unbraid.training.group import Group
 from unbraid.training.world import World
@@ -40,14 +40,17 @@ class PlayerOptimizer:
         parameters = list(self.parameters.values())
         rate = torch.tensor(rates, device=group.device, dtype=group.dtype)
         compiled = execution != "plain"
-        self.adam: torch.optim.Adam | StackedAdam
+        self.adam: torch.optim.Adam | torch.optim.AdamW | StackedAdam
         if group.members == 1:
             self.rate = rates[0]
             own["fused"] = group.device.type in ("cpu", "cuda")
             own["lr"] = self.rate
             if execution == "captured":  # a recording holds addresses, so the rate must have one
                 own |= {"lr": rate[0].clone(), "capturable": True}
-            self.adam = torch.optim.Adam(parameters, **own)
+            if "weight_decay" in own:
+                self.adam = torch.optim.AdamW(decaying(parameters), **own)
+            else:
+                self.adam = torch.optim.Adam(parameters, **own)
         else:
             self.adam = StackedAdam(parameters, rate, **own)
             self.update = Compiled(self.adam.step) if compiled else self.adam.step
@@ -74,12 +77,12 @@ class PlayerOptimizer:
         torch.autograd.graph.increment_version(parameters)
 
     def _set_rate(self, share: float | Tensor) -> None:
-        assert isinstance(self.adam, torch.optim.Adam)
-        settings = self.adam.param_groups[0]
-        if not isinstance(settings["lr"], Tensor):
-            settings["lr"] = self.rate * float(share)
-        elif isinstance(share, Tensor):
-            settings["lr"].copy_(self.rate * share)
+        assert not isinstance(self.adam, StackedAdam)
+        for settings in self.adam.param_groups:
+            if not isinstance(settings["lr"], Tensor):
+                settings["lr"] = self.rate * float(share)
+            elif isinstance(share, Tensor):
+                settings["lr"].copy_(self.rate * share)
 
     def tensors(self) -> dict[str, Tensor]:
         """Optimizer state for a checkpoint."""
@@ -108,6 +111,13 @@ class PlayerOptimizer:
                 "exp_avg": torch.empty_like(parameter).copy_(stored["exp_avg"]),
                 "exp_avg_sq": torch.empty_like(parameter).copy_(stored["exp_avg_sq"]),
             }
+
+
+def decaying(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Parameters [member, …] in two groups: those that a weight decay moves, and those that it spares."""
+    spared = [p for p in parameters if not decays(p)]
+    groups = [{"params": [p for p in parameters if decays(p)]}, {"params": spared, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def remaining(training: Training, step: int | Tensor) -> float | Tensor:

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from unbraid.config import Choice, Config, Training
+from unbraid.data.bias import inlined
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space, latents_of
+from unbraid.latents import prior as priors
 from unbraid.models import CUSTOM
 from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
@@ -20,7 +22,7 @@ from unbraid.registry import Registry
 from unbraid.store import under
 from unbraid.types import Shape
 
-SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents")
+SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
 
 
 def configure(
@@ -34,17 +36,19 @@ def configure(
     """The config of a recipe on a data set.
 
     Overrides are flat: an objective's settings and those of `Training` by name; `z` for the number of latents, or
-    `latents` for several blocks (see `latents_of`) and `groups` for their groups; `network`, `encoder`, `decoder` and
-    `likelihood` by name, and their own settings with a dot (`encoder.width=600`).
+    `latents` for several blocks (see `latents_of`) and `groups` for their groups; `network`, `encoder`, `decoder`,
+    `likelihood` and a learned `prior` by name, and their own settings with a dot (`encoder.width=600`).
     """
     entry = objective[recipe]
     given = {**entry.facts.get("defaults", {}), **overrides}
     refuse_unknown(recipe, given)
+    if isinstance(given.get("split"), str):
+        given["split"] = inlined(given["split"])
     network = given.get("network")
     if network is not None and network not in encoders and network not in decoders:
         raise unknown("network", str(network), {*encoders, *decoders})
-    encoder_name = given.get("encoder", network) or default_network(dataset.shape)
-    decoder_name = given.get("decoder", network) or default_network(dataset.shape)
+    usual = entry.facts.get("network", default_network)(dataset.shape)
+    encoder_name, decoder_name = (given.get(side, network) or usual for side in ("encoder", "decoder"))
     for side, name, registry, other in (
         ("encoder", encoder_name, encoders, decoders),
         ("decoder", decoder_name, decoders, encoders),
@@ -53,9 +57,9 @@ def configure(
             raise UsageError(f"'{name}' has no {side}; choose another one with {side}=NAME (unbraid list networks).")
     likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
     _refuse_out_of_range(likelihood_name, dataset)
-    latents, groups = latents_of(given), given.get("groups")
+    latents, groups, learned = latents_of(given), given.get("groups"), _prior(recipe, given)
     chosen = entry.resolve(_only(given, entry.settings))
-    bind(recipe, chosen).suits(dataset, Space.from_config(latents, groups))
+    bind(recipe, chosen).suits(dataset, Space.from_config(latents, groups, learned))
     return Config(
         objective=Choice(recipe, chosen),
         model=entry.facts.get("model", "vae"),
@@ -66,7 +70,20 @@ def configure(
         latents=latents,
         training=Training.checked(_only(given, Training.fields())),
         groups=groups,
+        prior=learned,
     )
+
+
+def _prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
+    """The learned prior, if one is asked for."""
+    name, settings = given.get("prior"), under("prior.", given)
+    if name is None or name == "standard":
+        if settings:
+            raise UsageError(f"prior.{next(iter(settings))} is a setting of a learned prior; choose one with prior=….")
+        return None
+    if objective[recipe].facts.get("model", "vae") != "vae":
+        raise UsageError(f"{recipe} learns no prior; leave prior={name} out.")
+    return _choice(priors, name, settings)
 
 
 def _refuse_out_of_range(likelihood: str, dataset: FactorDataset) -> None:
@@ -95,6 +112,7 @@ def keys(recipe: str) -> list[str]:
         "z",
         "latents",
         "groups",
+        "prior",
         "network",
         "encoder",
         "decoder",

@@ -63,6 +63,7 @@ class State:
         self.model: Model = group.skeleton.model
         place = "cpu" if group.device.type == "mps" else group.device  # noise needs 64-bit floats, which MPS has not
         self.seeds = noise.seed_tensor(*(config.training.seed for config in configs), device=place)
+        objective.begin(dataset, rows)
         self.epochs = Epochs(len(rows), training.batch, self.seeds)
         space = self.model.space
         own, extra = self.model.needs(training.batch), objective.needs(training.batch, space)
@@ -139,7 +140,7 @@ class State:
         self, optimizer: PlayerOptimizer, when: int | Tensor, shared: Shared, prefix: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
         space, likelihoods = self.model.space, self.model.likelihoods
-        context = Context(space, likelihoods, len(self.rows), when, shared.drawn, self._network)
+        context = Context(space, likelihoods, len(self.rows), when, shared.drawn, self._network, self.world.part)
         terms: Terms = optimizer.player.loss(shared.out, shared.batch, context)
         values = {"loss": terms.loss.detach(), **terms.logged}
         return terms.loss, {prefix + name: value for name, value in values.items()}
@@ -199,7 +200,7 @@ class State:
             return nullcontext()
         return torch._functorch.config.patch(donated_buffer=False)
 
-    def _network(self, name: str, *inputs: Tensor) -> Tensor:
+    def _network(self, name: str, *inputs: Tensor) -> Any:
         return self.group.apply(name if name.startswith("model.") else f"objective.{name}", *inputs)
 
     def _ready(self, logged: dict[str, Tensor]) -> None:

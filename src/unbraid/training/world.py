@@ -99,7 +99,7 @@ class World:
         """An output whose posterior, sample and prior hold the rows of all ranks; differentiable."""
         if self.size == 1:
             return out
-        like = next(iter(out.posterior.values()))
+        like = next(iter(out.sample.values()))
         prior = {n: t for n, t in out.prior.items() if t.ndim == like.ndim and t.shape[1] == like.shape[1]}
         flat, structure = tree_flatten((out.posterior, out.sample, prior))
         posterior, sample, prior = tree_unflatten(self._gathered_rows(flat), structure)

@@ -1,0 +1,56 @@
+"""Quantised variables (hsu2023): each coordinate is one of a few numbers that the model learns.
+
+A posterior is a point. Its flat parameters are the encoder's continuous output and, beside it, the values that are
+nearest to it (`unbraid.models.quantised` holds those); the draw is the nearest value with the gradient of the
+continuous one (straight through). There is no density, so nothing that needs one can be computed.
+"""
+
+from torch import Tensor
+
+from unbraid.errors import UsageError
+from unbraid.latents.blocks import Block, block
+from unbraid.noise import Need
+
+
+@block("quantised")
+class Quantised(Block):
+    """Coordinates that take one of `values` learned numbers each; the parameter is a continuous one."""
+
+    closed_form = False
+    density = False
+
+    def __init__(self, *, size: int = 10, values: int = 10) -> None:
+        if size < 1 or values < 2:
+            raise UsageError(f"A quantised block needs at least 1 variable of 2 values, not {size} of {values}.")
+        self.width = self.leaves = size
+        self.values = values
+        self.parameters = {"continuous": size}
+
+    def need(self, batch: int) -> Need:
+        """Nothing is drawn."""
+        return Need("uniform", (batch, 0))
+
+    def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
+        """The nearest values, exactly, with the continuous ones' gradient."""
+        continuous, nearest = parameters.chunk(2, dim=-1)
+        return nearest.detach() + (continuous - continuous.detach())
+
+    def center(self, parameters: Tensor) -> Tensor:
+        """The nearest values."""
+        return parameters[..., self.width :]
+
+    def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
+        """There is none."""
+        raise _refusal()
+
+    def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
+        """There is none."""
+        raise _refusal()
+
+    def standard(self, like: Tensor) -> Tensor:
+        """There is none."""
+        raise _refusal()
+
+
+def _refusal() -> UsageError:
+    return UsageError("Quantised latents are points without a density, so this cannot be computed for them.")

@@ -1,0 +1,118 @@
+r"""InfoGAN (chen2016): two sides of a game, and a lower bound on what an observation tells about its codes.
+
+    critic      E[softplus(-D(x))] + E[softplus(D(G(c, e)))] - lambda L
+    generator   E[softplus(-D(G(c, e)))]                     - lambda L
+    L = H(c) + E[log Q(c | G(c, e))] <= I(c; G(c, e))
+
+The generator's loss is the non-saturating one (goodfellow2014). Q shares its network with D, moves with it, and is as
+much in favour of L as the generator is. Both sides see observations blurred by the same amount of noise, which falls to
+0 in a straight line (instance noise, sonderby2017): early on, data and generated observations overlap nowhere else.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
+from unbraid.latents import Normal, Space
+from unbraid.models.adversarial import GENERATED, GENERATED_BLUR, NOISE, REAL_BLUR, Draws
+from unbraid.networks.gan import adversarial_network
+from unbraid.objectives.base import Context, Objective, objective
+from unbraid.objectives.schedules import ramp
+from unbraid.types import Batch, Output, Player, Terms, Weight
+
+DCGAN = {"lr": 2e-4, "batch": 128}
+BETAS = (0.5, 0.999)
+
+
+@objective(
+    "info-gan",
+    model="adversarial",
+    year=2016,
+    reference="chen2016",
+    network=adversarial_network,
+    defaults={"latents": "normal:5", **DCGAN},
+)
+class InfoGAN(Objective):
+    """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).
+
+    `z` codes that Q reads back and `noise` further inputs of the generator, all drawn as `draws` says; both Adams are
+    DCGAN's (radford2016: 2e-4, betas .5 and .999) unless `lr` says otherwise. `instance_noise` is the standard
+    deviation of the noise on observations at the start; it is 0 after `instance_noise_steps` steps.
+    """
+
+    def __init__(
+        self,
+        *,
+        lambda_info: Weight = 0.1,
+        noise: int = 5,
+        draws: Draws = "uniform",
+        instance_noise: Weight = 0.1,
+        instance_noise_steps: int = 10_000,
+    ) -> None:
+        given = {"lambda_info": lambda_info, "instance_noise": instance_noise}
+        given |= {"noise": noise, "instance_noise_steps": instance_noise_steps}
+        for name, value in given.items():
+            if not isinstance(value, Tensor) and not 0 <= value < math.inf:  # of a group, each was checked alone
+                raise UsageError(f"{name} of an info-gan must be 0 or above, not {value:g}.")
+        self.lambda_info, self.instance_noise, self.steps = lambda_info, instance_noise, instance_noise_steps
+        super().__init__(self.generator_terms)
+
+    def suits(self, dataset: FactorDataset, space: Space) -> None:
+        """Q is a factored Gaussian, so all codes are continuous."""
+        others = [name for name, block in space.blocks.items() if type(block) is not Normal]
+        if others:
+            raise UsageError(f"info-gan has continuous codes, and {others[0]} is not: use z=5 or latents=normal:5.")
+
+    def players(self) -> list[Player]:
+        """The generator, and then the critic with Q against what the generator has become."""
+        return [
+            Player("generator", ("model.generator.",), self.generator_terms, optimizer={"betas": BETAS}),
+            Player("critic", ("model.critic.",), self.critic_terms, optimizer={"betas": BETAS}),
+        ]
+
+    def generator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """How well the critic sees through what is generated, and what Q reads from it."""
+        logits, info = self._judged(out.decoded["x"][GENERATED], out, context)
+        return Terms({"adversarial": (softplus(-logits).mean(-1), 1.0), "info": (info, -self.lambda_info)})
+
+    def critic_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Cross-entropies of real and of generated observations (log 2 each is guessing), and what Q reads.
+
+        The critic answers the generator as it is now: the shared forward was made before that moved.
+        """
+        codes = context.part(context.space.join(out.sample))
+        with torch.no_grad():
+            generated = context.apply("model.generator", codes, context.part(context.noise[NOISE]))
+        real = context.apply("model.critic", self._blurred(batch.x["x"], REAL_BLUR, context))[0]
+        fake, info = self._judged(generated, out, context)
+        right = 0.5 * ((real > 0).to(real).mean(-1) + (fake < 0).to(fake).mean(-1))
+        return Terms(
+            {
+                "real": (softplus(-real).mean(-1), 1.0),
+                "generated": (softplus(fake).mean(-1), 1.0),
+                "info": (info, -self.lambda_info),
+                "accuracy": (right, 0.0),
+                "instance_noise": (torch.zeros_like(right) + self.level(context.step), 0.0),
+            }
+        )
+
+    def level(self, step: int | Tensor) -> Weight:
+        """Standard deviation of the instance noise at a step."""
+        return self.instance_noise * (1.0 - ramp(step, self.steps))
+
+    def _judged(self, generated: Tensor, out: Output, context: Context) -> tuple[Tensor, Tensor]:
+        """The critic's logits [member, batch] and the bound L [member] on generated observations."""
+        logits, q = context.apply("model.critic", self._blurred(generated, GENERATED_BLUR, context))
+        codes = {name: context.part(sample) for name, sample in out.sample.items()}
+        entropy = 0.5 * math.log(2 * math.pi * math.e) * context.space.leaves
+        return logits, entropy + context.space.log_density(q, codes).sum(-1).mean(-1)
+
+    def _blurred(self, x: Tensor, name: str, context: Context) -> Tensor:
+        level = self.level(context.step)
+        if isinstance(level, Tensor):
+            level = level.view(-1, *[1] * (x.ndim - 1))  # [member, 1, …], or one for all
+        return x + level * context.part(context.noise[name])
