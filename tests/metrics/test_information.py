@@ -370,7 +370,7 @@ def test_an_evaluation_of_some_rows_scores_those_rows():
 def test_histograms_of_resamples_on_cuda_equal_those_on_the_cpu():
     codes, factors = mixed_data(500)
     labels = label_matrix(factors, 500)
-    draws = [None, np.arange(500)[::-1], np.random.default_rng(0).integers(500, size=500)]
+    draws = [None, np.arange(500)[::-1].copy(), np.random.default_rng(0).integers(500, size=500)]
     here, there = (Cells(discretise(codes, 20), 20, labels, device).informations(draws) for device in ("cpu", "cuda"))
     for (one, entropy), (other, other_entropy) in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)

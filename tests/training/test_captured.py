@@ -20,6 +20,20 @@ CASES = [
     ("two-players", {"network": "mlp"}),
 ]
 
+METHODS = [
+    ("hfvae", {"network": "mlp"}),
+    ("hfvae", {"network": "mlp", "prior": "covariance"}),
+    ("beta-tcvae", {"network": "mlp", "prior": "flow", "prior.depth": 4}),
+    ("beta-tcvae", {"network": "mlp", "latents": "correlated-normal:3"}),
+    ("beta-vae", {"network": "mlp", "latents": "concrete:3+concrete:4", "prior": "conditional"}),
+    ("factor-vae", {"network": "mlp", "width": 32, "depth": 2}),
+    ("info-gan", {"network": "mlp"}),
+    ("ada-gvae", {"network": "mlp"}),
+    ("s2-beta-vae", {"network": "mlp", "labels": 0.5}),
+    ("qlae", {"network": "mlp"}),
+]
+"""Methods whose steps do something that the others do not."""
+
 
 @pytest.fixture(scope="module")
 def sprites():
@@ -33,7 +47,8 @@ def recipes():
 
 
 def configs_of(sprites, recipe, seeds, **settings):
-    common = {"z": 3, "batch": 256, "steps": 100, "lr": 1e-3, **settings}
+    sizes = {} if "latents" in settings else {"z": 3}
+    common = {**sizes, "batch": 256, "steps": 100, "lr": 1e-3, **settings}
     return [configure(recipe, Choice("sprites-small"), sprites, {**common, "seed": seed}) for seed in seeds]
 
 
@@ -52,15 +67,20 @@ def assert_same(made, expected):
     assert ((made - expected).abs() <= 1e-4 * expected[..., :1].abs()).all()
 
 
+@pytest.mark.parametrize(("recipe", "settings"), METHODS)
+def test_every_kind_of_step_can_be_captured(sprites, recipe, settings):
+    test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members=2, steps=20)
+
+
 @pytest.mark.parametrize(("recipe", "settings"), CASES)
 @pytest.mark.parametrize("members", [1, 3])
-def test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members):
+def test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members, steps=50):
     configs = configs_of(sprites, recipe, range(members), **settings)
     plain, captured = prepare(configs, sprites, execution="plain"), prepare(configs, sprites)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="The step")
-        made = losses(captured, 50)
-    assert_same(made, losses(plain, 50))
+        made = losses(captured, steps)
+    assert_same(made, losses(plain, steps))
     assert captured._carry_out.graphs
 
 
