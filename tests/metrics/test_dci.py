@@ -10,13 +10,13 @@ import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Lasso
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.predictive.dci import dci, dci_split
-from unbraid.metrics.predictive.predictors import rescaled
+from unbraid.metrics.predictive.predictors import forest_predictions, rescaled
 
 from .helpers import fixed_evaluation
 from .slow_dci import oracle_data, slow_accuracy, slow_completeness, slow_disentanglement, slow_r2
@@ -295,3 +295,13 @@ def test_evaluations_may_be_smaller_than_asked_for():
     evaluation = fixed_evaluation(CODES, np.full(CODES.shape, 0.1), FACTORS)
     assert isinstance(evaluation, Evaluation)
     assert evaluate(evaluation, ["dci/lasso"])[0].samples == 150
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+def test_a_forest_asked_tree_by_tree_predicts_as_scikit_learn_has_it(kind):
+    rng = np.random.default_rng(0)
+    codes, wanted = rng.standard_normal((300, 4)), rng.standard_normal(300)
+    make = RandomForestClassifier if kind == "classifier" else RandomForestRegressor
+    forest = make(20, random_state=0).fit(codes, wanted > 0 if kind == "classifier" else wanted)
+    others = rng.standard_normal((200, 4))
+    np.testing.assert_allclose(forest_predictions(forest, others), forest.predict(others), rtol=1e-12)

@@ -29,6 +29,7 @@ from unbraid.metrics.arrays import label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import softmax, standardised
+from unbraid.metrics.predictive.predictors import forest_predictions
 from unbraid.metrics.rows import apart, device_of, times_drawn
 from unbraid.progress import progress
 
@@ -155,7 +156,7 @@ def _forest_learner(trees: int, seed: int) -> Learner:
     def learn(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
         def one(column: np.ndarray) -> np.ndarray:
             forest = RandomForestClassifier(trees, random_state=seed, n_jobs=math.ceil(threads / labels.shape[1]))
-            return forest.fit(train, column).set_params(n_jobs=1).predict(test)
+            return forest_predictions(forest.fit(train, column), test)
 
         with ThreadPoolExecutor(min(threads, labels.shape[1])) as pool:
             return np.stack(list(pool.map(one, labels.T)), axis=1)

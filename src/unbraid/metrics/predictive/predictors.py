@@ -82,7 +82,12 @@ def gbt(problem: Problem) -> list[Fit]:
     """scikit-learn's gradient boosting."""
     from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-    return _each(problem, _trees(problem, GradientBoostingClassifier, GradientBoostingRegressor))
+    def one(target: Target) -> Fit:
+        make = GradientBoostingRegressor if target.size is None else GradientBoostingClassifier
+        model = make(random_state=problem.seed).fit(problem.train, target.values, sample_weight=problem.weights)
+        return Fit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
+
+    return _each(problem, one)
 
 
 def random_forest(problem: Problem) -> list[Fit]:
@@ -90,7 +95,26 @@ def random_forest(problem: Problem) -> list[Fit]:
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
     threads = math.ceil(torch.get_num_threads() / len(problem.targets))
-    return _each(problem, _trees(problem, RandomForestClassifier, RandomForestRegressor, n_jobs=threads))
+
+    def one(target: Target) -> Fit:
+        make = RandomForestRegressor if target.size is None else RandomForestClassifier
+        model = make(random_state=problem.seed, n_jobs=threads)
+        model.fit(problem.train, target.values, sample_weight=problem.weights)
+        return Fit(model.feature_importances_, *(forest_predictions(model, x) for x in (problem.test, problem.train)))
+
+    return _each(problem, one)
+
+
+def forest_predictions(forest: Any, codes: np.ndarray) -> np.ndarray:
+    """What scikit-learn's forest predicts, its trees added up in order: threads would change how equal votes end.
+
+    It asks the trees themselves, since their checks of the input, tree by tree, take longer than their answers.
+    """
+    rows = np.ascontiguousarray(codes, dtype=np.float32)
+    total = sum(tree.tree_.predict(rows) for tree in forest.estimators_)
+    if not hasattr(forest, "classes_"):
+        return total[:, 0] / len(forest.estimators_)
+    return forest.classes_[np.argmax(total, axis=1)]
 
 
 def booster(problem: Problem) -> list[Fit]:
@@ -131,7 +155,7 @@ def lasso(problem: Problem) -> list[Fit]:
         model.fit(train, (wanted - centre) / spread)
         return Fit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
 
-    return _each(problem, one, workers=1)
+    return _each(problem, one)
 
 
 _PREDICTORS: dict[str, Callable[[Problem], list[Fit]]] = {
@@ -143,9 +167,9 @@ _PREDICTORS: dict[str, Callable[[Problem], list[Fit]]] = {
 }
 
 
-def _each(problem: Problem, one: Callable[[Target], Fit], workers: int | None = None) -> list[Fit]:
+def _each(problem: Problem, one: Callable[[Target], Fit]) -> list[Fit]:
     """`one` of every target, the longest first so that no thread is left with it at the end."""
-    workers = workers or min(torch.get_num_threads(), os.cpu_count() or 1, len(problem.targets))
+    workers = min(torch.get_num_threads(), os.cpu_count() or 1, len(problem.targets))
     order = sorted(range(len(problem.targets)), key=lambda k: -problem.targets[k].trees)
     with progress("predicting factors", len(order)) as bar, ThreadPoolExecutor(workers) as pool:
         jobs = {k: pool.submit(one, problem.targets[k]) for k in order}
@@ -157,20 +181,6 @@ def _each(problem: Problem, one: Callable[[Target], Fit], workers: int | None = 
             for job in jobs.values():
                 job.cancel()
     return [jobs[k].result() for k in range(len(order))]
-
-
-def _trees(problem: Problem, classifier: Any, regressor: Any, **settings: Any) -> Callable[[Target], Fit]:
-    """What fits one target with a scikit-learn ensemble of trees."""
-
-    def one(target: Target) -> Fit:
-        model = (regressor if target.size is None else classifier)(random_state=problem.seed, **settings)
-        model.fit(problem.train, target.values, sample_weight=problem.weights)
-        model.set_params(
-            **dict.fromkeys(settings, 1)
-        )  # threads add up votes in any order, and equal votes would differ
-        return Fit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
-
-    return one
 
 
 def _lightgbm_settings(size: int | None, seed: int) -> dict[str, Any]:
