@@ -182,7 +182,7 @@ def _pairs(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _axis(key: str, text: str) -> list[Any]:
     values: list[Any] = []
-    for part in _split_outside_brackets(key, text):
+    for part in _split_outside_brackets(text, f"{key}={text}"):
         if not part:
             raise UsageError(f"{key}={text} has an empty value; write {key}=1,2,4 or a range such as {key}=0:10.")
         values += _range(key, part) or [parse_value(part)]
@@ -194,7 +194,8 @@ def _axis(key: str, text: str) -> list[Any]:
     return values
 
 
-def _split_outside_brackets(key: str, text: str) -> list[str]:
+def _split_outside_brackets(text: str, said: str) -> list[str]:
+    """Parts between commas that no bracket holds together; `said` is what an error quotes."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign == "[") - (sign == "]")
@@ -205,7 +206,7 @@ def _split_outside_brackets(key: str, text: str) -> list[str]:
         else:
             parts[-1] += sign
     if depth != 0:
-        raise UsageError(f"{key}={text} has a bracket without its partner.")
+        raise UsageError(f"{said} has a bracket without its partner.")
     return [part.strip() for part in parts]
 
 
@@ -239,7 +240,7 @@ def parse_value(text: str) -> Any:
         return words[text.lower()]
     if text.startswith("[") and text.endswith("]"):
         inside = text[1:-1].strip()
-        return tuple(parse_value(part.strip()) for part in inside.split(",")) if inside else ()
+        return tuple(parse_value(part) for part in _split_outside_brackets(inside, text)) if inside else ()
     return text
 
 

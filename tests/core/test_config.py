@@ -82,6 +82,7 @@ def test_missing_section_is_named():
     [
         ("6", 6), ("1e-3", 1e-3), (".5", 0.5), ("-2", -2), ("true", True), ("none", None), ("no", "no"),
         ("mlp-chen", "mlp-chen"), ("[256,256]", (256, 256)), ("[]", ()), ("1_000", 1000),
+        ("[[z0, z1],[z2]]", (("z0", "z1"), ("z2",))),
     ],
 )  # fmt: skip
 def test_values(text, value):

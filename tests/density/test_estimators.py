@@ -145,8 +145,8 @@ def oracle_terms(oracle, batch, batches, log_weights=None, estimator=None):
     [
         ("mss", 64, 400, 2.65, 9.86),
         ("stratified", 64, 400, 2.66, 9.86),
-        ("mss", 1024, 24, 2.30, 9.73),
-        ("stratified", 1024, 24, 2.30, 9.75),
+        pytest.param("mss", 1024, 24, 2.30, 9.73, marks=pytest.mark.slow),
+        ("stratified", 1024, 8, 2.30, 9.75),
     ],
 )
 def test_oracle_1_minibatch_estimates(oracle, estimator, batch, batches, tc, mi):

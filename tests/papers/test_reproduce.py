@@ -84,6 +84,7 @@ def test_scores_with_settings_of_their_own_are_measured_once(place):
 
 def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path):
     smoke("chen2018/fig2", place)
+    smoke("chen2018/figS5", place)
     facts = described("chen2018/fig2").sweeps("smoke")
     study = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")
     for weights in study.rglob("model.safetensors"):
@@ -206,3 +207,13 @@ def test_completion_knows_the_experiments():
     from unbraid.cli import registered_names
 
     assert registered_names("papers", "experiment") == list(experiment)
+
+
+def test_a_figure_of_models_needs_weights(place, tmp_path):
+    smoke("chen2018/figS6", place)
+    taken = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")
+    for weights in taken.rglob("model.safetensors"):
+        weights.unlink()
+    outcome = smoke("chen2018/figS6", tmp_path, runs=taken)
+    assert not (outcome.folder / "figure.png").exists()
+    assert any("figure.png is left out: It shows models, and" in note for note in outcome.notes)

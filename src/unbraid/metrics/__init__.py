@@ -4,7 +4,9 @@ The functions take codes and factors of any model as arrays; `evaluate` measures
 """
 
 from unbraid.metrics.base import Evaluation, Score, encode_together, evaluate, expand, metric
-from unbraid.metrics.generative import pixel_error
+from unbraid.metrics.discrete import generated
+from unbraid.metrics.discrete.clusters import clusters
+from unbraid.metrics.generative import pixel_error, strokes
 from unbraid.metrics.generative.features import image_features
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid
@@ -13,6 +15,7 @@ from unbraid.metrics.information.infomec import infomec
 from unbraid.metrics.information.mig import mig, mig_exact, restricted
 from unbraid.metrics.information.monte_carlo import mig_monte_carlo
 from unbraid.metrics.information.ridgeway import explicitness, modularity
+from unbraid.metrics.intervention import kept
 from unbraid.metrics.intervention.betavae import betavae
 from unbraid.metrics.intervention.factorvae import factorvae
 from unbraid.metrics.intervention.irs import irs
@@ -32,6 +35,7 @@ __all__ = [
     "attributes",
     "betavae",
     "bound",
+    "clusters",
     "dci",
     "downstream",
     "encode_together",
@@ -40,9 +44,11 @@ __all__ = [
     "explicitness",
     "factorvae",
     "frechet",
+    "generated",
     "image_features",
     "infomec",
     "irs",
+    "kept",
     "kid",
     "latent_information",
     "metric",
@@ -54,6 +60,7 @@ __all__ = [
     "precision_recall",
     "restricted",
     "sap",
+    "strokes",
     "total_correlation",
     "udr",
 ]

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from unbraid.errors import UnbraidError, UsageError, unknown
-from unbraid.metrics import Score
+from unbraid.metrics import Evaluation, Score
+from unbraid.papers.opened import Opened
 from unbraid.papers.statistics import Estimate
 from unbraid.registry import Registry
 from unbraid.report.tables import Member, Setting, finished, has, settings_of
@@ -66,7 +67,9 @@ class Scale:
     @property
     def axes(self) -> list[str]:
         """Settings with several values, the seed among them."""
-        return [key for key, value in self.settings.items() if isinstance(value, (list, range)) or key == "seed"]
+        parts = [self.settings, *self.own.values()]
+        several = [key for part in parts for key, value in part.items() if isinstance(value, (list, range))]
+        return list(dict.fromkeys([*several, "seed"]))
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ class Results:
     scale: str = "small"
     unsettled: frozenset[str] = frozenset()
     """Runs that still moved when training ended."""
+    opened: Opened | None = None
+    """Their models, for figures that show one."""
 
     @property
     def series(self) -> list[str]:
@@ -101,13 +106,27 @@ class Results:
     def cells(self, series: str, key: str | None, *scores: str) -> dict[Any, np.ndarray]:
         """Scores [seed, score] of a series by the value of a setting (or all under None), for finished runs."""
         made: dict[Any, list[list[float]]] = {}
-        for member in self.members:
-            if member.settings["recipe"] == series and all(has(member, score) for score in scores):
-                value = None if key is None else member.settings[key]
-                made.setdefault(value, []).append([member.scores[score].value for score in scores])
-        if not made:
-            raise LackingError(f"no finished run of {series} has {' and '.join(scores)}")
+        for member in self.with_scores(series, *scores):
+            value = None if key is None else member.settings[key]
+            made.setdefault(value, []).append([member.scores[score].value for score in scores])
         return {value: np.array(made[value]) for value in sorted(made, key=lambda v: (str(type(v)), v))}
+
+    def with_scores(self, series: str, *scores: str) -> list[Member]:
+        """Finished runs of a series that have some scores."""
+        own = [m for m in self.members if m.settings["recipe"] == series and all(has(m, score) for score in scores)]
+        if not own:
+            raise LackingError(f"no finished run of {series} has {' and '.join(scores)}")
+        return own
+
+    def best(self, series: str, score: str) -> Member:
+        """The run of a series with the highest score."""
+        return max(self.with_scores(series, score), key=lambda member: member.scores[score].value)
+
+    def evaluation(self, member: Member) -> Evaluation:
+        """The model of a run on its data."""
+        if self.opened is None:
+            raise LackingError("these results are scores without models")
+        return self.opened.evaluation(member.run)
 
 
 @dataclass(frozen=True)
@@ -166,19 +185,23 @@ class Verdict:
 class Experiment:
     """The facts of an experiment.
 
-    `series` are sweeps by name, each with its recipe and what it alone sets; their runs are scored by `metrics`.
+    `series` are sweeps by name, each with its recipe and what it alone sets; their runs are scored by `metrics`. Of the
+    sweep of a series that `only` names, which it then shares with others, those runs are taken whose settings fit.
     `derived` makes further scores out of a run's own. Where nothing is trained, `measure` turns a scale's settings into
-    members. `scores` are the table's columns, `contrast` names two series whose differences it shows, `published` the
-    paper's own numbers by series and score, `notes` what a reader should know.
+    members. `beside` turns the sweeps' settings into further members, of methods that are no runs. `scores` are the
+    table's columns, `contrast` names two series whose differences it shows, `published` the paper's own numbers by
+    series and score, `notes` what a reader should know.
     """
 
     claims: tuple[Claim, ...]
     scales: Mapping[str, Scale]
     scores: tuple[str, ...] = ()
     series: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    only: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Mapping[str, Score]], Score]] = field(default_factory=dict)
     measure: Callable[[Mapping[str, Any]], Sequence[Member]] | None = None
+    beside: Callable[[Mapping[str, Mapping[str, Any]]], Sequence[Member]] | None = None
     contrast: tuple[str, str] | None = None
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ Each function takes what it is about and returns a function from results to evid
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,3 +104,46 @@ def no_difference(
         return made
 
     return evidence
+
+
+def differs(first: str, second: str, score: str, **where: float) -> Finding:
+    """Mean over seeds of one series minus that of another."""
+    return _apart(first, second, score, np.mean, "", where)
+
+
+def differs_in_median(first: str, second: str, score: str, **where: float) -> Finding:
+    """Median over seeds of one series minus that of another."""
+    return _apart(first, second, score, np.median, "median ", where)
+
+
+def _apart(
+    first: str, second: str, score: str, middle: Callable[..., Any], word: str, where: Mapping[str, float]
+) -> Finding:
+    def evidence(results: Results) -> list[Evidence]:
+        cells = {name: results.cells(name, None, score)[None] for name in (first, second)}
+        found = estimate(cells, lambda c: middle(c[second][..., 0], axis=-1) - middle(c[first][..., 0], axis=-1))
+        return [Evidence(f"{word}{score}, {second} minus {first}", found, **where)]
+
+    return evidence
+
+
+def over_runs(
+    series: Sequence[str],
+    scores: Sequence[str],
+    statistic: Callable[[np.ndarray], np.ndarray],
+    what: str,
+    **where: float,
+) -> Finding:
+    """A statistic of the scores [..., run, score] of all runs of some series together."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = {name: results.cells(name, None, *scores)[None] for name in series}
+        found = estimate(cells, lambda c: statistic(np.concatenate(list(c.values()), -2)))
+        return [Evidence(what, found, **where)]
+
+    return evidence
+
+
+def together(*findings: Finding) -> Finding:
+    """The evidence of several findings, all of which a claim needs."""
+    return lambda results: [each for finding in findings for each in finding(results)]

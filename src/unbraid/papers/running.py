@@ -19,8 +19,11 @@ from unbraid.api import Run
 from unbraid.config import Config
 from unbraid.data import describe
 from unbraid.errors import UnbraidError, UsageError, unknown
+from unbraid.latents import latents_of
 from unbraid.metrics import Score, metric
+from unbraid.objectives import objective
 from unbraid.papers.base import SCALES, Experiment, Results, StandIn, Verdict, described, experiment, judge
+from unbraid.papers.opened import Opened
 from unbraid.papers.writing import Provenance, refuse_larger, write
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
@@ -116,7 +119,7 @@ def _run(
     unsettled: set[str] = set()
     for series, asked in facts.sweeps(scale).items():
         found = _Series(facts, scale, series, source or _swept(asked, facts.metrics, root, device, notes))
-        own = found.members(asked, every_seed=source is not None)
+        own = found.members({**asked, **facts.only.get(series, {})}, every_seed=source is not None)
         if not own:
             raise UsageError(f"{found.source.path} has no run of {series} with the settings of scale {scale}.")
         members += found.scored(own, choose_device(device))
@@ -124,12 +127,15 @@ def _run(
         runs += [found.folder(member) for member in own]
     if source:
         notes.append(f"Runs were taken from {source.path}, with all of their seeds.")
-    return Results(tuple(members), scale, frozenset(unsettled)), runs, notes
+    opened = Opened({m.run: run for m, run in zip(members, runs, strict=True)}, choose_device(device))
+    if facts.beside is not None:
+        members += facts.beside(facts.sweeps(scale))
+    return Results(tuple(members), scale, frozenset(unsettled), opened), runs, notes
 
 
 def _swept(asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: str, notes: list[str]) -> Sweep:
     settings, told = _with_data(asked)
-    made = sweep(settings.pop("recipe"), metrics=metrics, root=root, device=device, **settings)
+    made = sweep(settings.pop("recipe"), metrics=metrics, root=root, device=device, report=False, **settings)
     notes += [note for note in (*told, *made.notes) if note not in notes]
     return made
 
@@ -174,6 +180,9 @@ def fits(config: Config, wanted: Mapping[str, Any]) -> bool:
     """Whether a run is one of those that settings ask for, as far as its config has them by the same name."""
     known = {**config.objective.settings, **asdict(config.training), "recipe": config.objective.name}
     known |= {"data": config.data.name, "network": config.encoder.name}
+    known |= {"encoder": config.encoder.name, "decoder": config.decoder.name}
+    known["prior"] = config.prior.name if config.prior else "standard"
+    wanted = {"prior": "standard", **wanted}
     known |= {f"data.{key}": value for key, value in config.data.settings.items()}
     known |= {f"encoder.{key}": value for key, value in config.encoder.settings.items()}
     for key in wanted.keys() & known.keys():
@@ -184,7 +193,14 @@ def fits(config: Config, wanted: Mapping[str, Any]) -> bool:
             allowed = list(value) if isinstance(value, (list, range)) else [value]
         if known[key] not in allowed:
             return False
-    return True
+    return _same_latents(config, wanted)
+
+
+def _same_latents(config: Config, wanted: Mapping[str, Any]) -> bool:
+    """Whether a run has the latents that settings ask for; an axis of them is not looked at."""
+    given = {**objective[config.objective.name].facts.get("defaults", {}), **wanted}
+    own = {key: value for key, value in given.items() if key == "z" or key.partition(".")[0] == "latents"}
+    return any(isinstance(value, list) for value in own.values()) or latents_of(own) == config.latents
 
 
 def _with_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -232,18 +248,23 @@ def _measure_all(
             run = Run(folder, dataset=dataset, device=device)
             for name in missing:
                 what, how = measures[name]
-                run.score(what, **how)
+                run.score(_metric(what), **how)
             stored, dataset = run.scores, run.dataset
         found = {name: _find(stored, *measures[name]) for name in measures}
         made[folder.path.name] = {name: score for name, score in found.items() if score is not None}
     return made
 
 
+def _metric(name: str) -> str:
+    """The metric of a score's name, without its part."""
+    return "/".join(name.split("/")[:2])
+
+
 def _find(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) -> Score | None:
-    """The newest score of a metric with exactly these settings, on all rows."""
-    wanted = json.dumps(metric[name].resolve(settings), sort_keys=True)
+    """The newest score of a metric, or of one part of it, with exactly these settings, on all rows."""
+    wanted = json.dumps(metric[_metric(name)].resolve(settings), sort_keys=True)
     for score in reversed(list(scores)):
-        same = f"{score.metric}/{score.protocol}" == name
+        same = name in (score.name, f"{score.metric}/{score.protocol}")
         known = json.dumps(score.details.get("settings"), sort_keys=True)
         if same and known == wanted and "random" not in score.details.get("rows", ""):
             return score

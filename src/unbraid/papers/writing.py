@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from unbraid import atomic
 from unbraid._version import __version__
 from unbraid.config import FORMAT
 from unbraid.errors import UsageError
-from unbraid.papers.base import SCALES, Experiment, Results, Verdict
+from unbraid.papers.base import SCALES, Experiment, LackingError, Results, Verdict
 from unbraid.papers.statistics import Estimate, difference, estimate, means
 from unbraid.registry import Entry
 from unbraid.report.figures import drawing
@@ -52,7 +53,10 @@ class Provenance:
 
 
 def commit() -> str:
-    """The commit of this checkout, with a mark where files have changed since; the version elsewhere."""
+    """The commit of this checkout, with a mark where files have changed since.
+
+    Elsewhere `UNBRAID_COMMIT` may name the one that was copied; without it, it is the version.
+    """
     known = Path(__file__).parents[1] / "_version.py"
     try:
         git = ["git", "-C", str(known.parent)]
@@ -60,7 +64,7 @@ def commit() -> str:
         told = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, capture_output=True, text=True)
         changed = subprocess.run([*git, "status", "--porcelain", "."], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
-        return f"version {__version__}"
+        return os.environ.get("UNBRAID_COMMIT") or f"version {__version__}"
     return told.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
 
 
@@ -104,7 +108,7 @@ def _draw(path: Path, entry: Entry[Any], results: Results) -> list[str]:
             figure = entry.make(results, make)
             with atomic.replacing(path) as part:
                 figure.savefig(part, format="png", dpi=150, facecolor="white", metadata={"Software": None})
-    except UsageError as error:  # an extra that is not installed must not cost the verdicts
+    except (UsageError, LackingError) as error:  # what is not here, an extra or a score, must not cost the verdicts
         return [f"figure.png is left out: {error}"]
     return []
 

@@ -48,21 +48,31 @@ def latent_factor(evaluation: Evaluation, prefix: str = "latent-factor") -> str:
     Lines are means over all other factors and bands one standard deviation. Factors posX and posY share a row of maps
     (blue is high, red is low). Where a factor has words for values, such as shape, lines are split by it.
     """
+    with drawing() as make:
+        figure = make(figsize=panels_size(evaluation), layout="constrained")
+        draw_panels(figure, evaluation)
+        return svg(figure, prefix)
+
+
+def panels_size(evaluation: Evaluation) -> tuple[float, float]:
+    """Inches that the panels of one model take, across and down."""
+    return 0.6 + 1.35 * len(active_latents(evaluation)), 0.5 + 1.2 * len(_rows(evaluation.dataset))
+
+
+def draw_panels(figure: Any, evaluation: Evaluation) -> None:
+    """The panels of one model, on a figure or a part of one."""
     data, latents = evaluation.dataset, active_latents(evaluation)
     codes, values = evaluation.means[:, latents], evaluation.factors
     rows = _rows(data)
-    with drawing() as make:
-        figure = make(figsize=(0.6 + 1.35 * len(latents), 0.5 + 1.2 * len(rows)), layout="constrained")
-        panels = figure.subplots(len(rows), len(latents), squeeze=False, sharey=False)
-        for line, factors in zip(panels, rows, strict=True):
-            if len(factors) == 2:
-                _maps(line, codes, values[:, list(factors)], [data.factors[k] for k in factors])
-            else:
-                _curves(line, codes, values, data, factors[0])
-        for axes, latent in zip(panels[0], latents, strict=True):
-            axes.set_title(evaluation.code_names[latent])
-        _legend(figure, data)
-        return svg(figure, prefix)
+    panels = figure.subplots(len(rows), len(latents), squeeze=False, sharey=False)
+    for line, factors in zip(panels, rows, strict=True):
+        if len(factors) == 2:
+            _maps(line, codes, values[:, list(factors)], [data.factors[k] for k in factors])
+        else:
+            _curves(line, codes, values, data, factors[0])
+    for axes, latent in zip(panels[0], latents, strict=True):
+        axes.set_title(evaluation.code_names[latent])
+    _legend(figure, data)
 
 
 def _rows(data: FactorDataset) -> list[tuple[int, ...]]:

@@ -12,7 +12,7 @@ from unbraid import atomic, noise
 from unbraid.metrics import Evaluation, Score, metric
 from unbraid.report.figures import curve, optional
 from unbraid.report.latent_factor import latent_factor
-from unbraid.report.pictures import data_uri, tiled
+from unbraid.report.pictures import Picture, data_uri, tiled
 from unbraid.report.traversals import decode, traverse
 from unbraid.store import RunFolder
 
@@ -42,7 +42,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         scores=[_score_row(score) for score in scores],
         curves=_curves(folder.lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
-        reconstructions=_reconstructions(evaluation) if drawable else None,
+        reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
         samples=_samples(evaluation) if drawable else None,
         latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_information(scores),
@@ -153,12 +153,12 @@ def _traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
     ]
 
 
-def _reconstructions(evaluation: Evaluation) -> str:
+def reconstructions(evaluation: Evaluation) -> Picture:
     """Originals above the decoder's expectation at their mean codes."""
     rows = evaluation.choose(COLUMNS)
     originals = evaluation.dataset.images(evaluation.rows[rows])
     decoded = decode(evaluation, evaluation.means[rows])
-    return data_uri(tiled(torch.stack([originals, decoded])))
+    return tiled(torch.stack([originals, decoded]))
 
 
 def _samples(evaluation: Evaluation, rows: int = 3) -> str:

@@ -46,6 +46,7 @@ def sweep(
     metrics: Sequence[str] = (),
     slurm: Mapping[str, Any] | None = None,
     many: bool = False,
+    report: bool = True,
     cadence: Cadence | None = None,
     **settings: Any,
 ) -> Sweep:
@@ -54,7 +55,7 @@ def sweep(
     A list, a range or an array is an axis; anything else, a tuple too, is one value: `beta=[1, 4]`, `seed=range(50)`,
     `encoder_hidden=(16, 16)`. Runs that share their shapes train as one program, as many as fit (`members` at most).
     `on` is `local`, `ray`, `ray://HOST:PORT` or `slurm` (whose options `slurm` holds). The sweep lives in
-    `root / name`; calling it again continues it, and longer axes extend it.
+    `root / name`; calling it again continues it, and longer axes extend it. Without `report` it writes no page.
     """
     _refuse_wrong_call(on, members, slurm)
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
@@ -81,7 +82,7 @@ def sweep(
             say(plan_in_words(folder, groups, own, device if on != "local" else str(sources.device), on))
         where = str(folder.path.resolve())  # workers have working directories of their own
         jobs = [Job(where, group, device, tuple(folder.needs(group))) for group in groups]
-        _lead(made, jobs, on, slurm, sources)
+        _lead(made, jobs, on, slurm, sources, report)
         if busy:
             raise RunError(folder.busy_in_words(busy[0]))
     return made
@@ -129,7 +130,9 @@ def _groups(
     return begun + [folder.add_group([config.run_id for config in part], cadence) for part in parts]
 
 
-def _lead(made: Sweep, jobs: list[Job], on: str, slurm: Mapping[str, Any] | None, sources: Sources) -> None:
+def _lead(
+    made: Sweep, jobs: list[Job], on: str, slurm: Mapping[str, Any] | None, sources: Sources, report: bool
+) -> None:
     """Have the jobs done and write the tables after each of them."""
     errors: list[str] = []
     known = made.left_out()
@@ -150,7 +153,8 @@ def _lead(made: Sweep, jobs: list[Job], on: str, slurm: Mapping[str, Any] | None
     if diverged:
         made.notes.append(f"{diverged} of {len(made)} members diverged; they are not trained again (see table.csv).")
     try:
-        made.report()
+        if report:
+            made.report()
     except UsageError as error:  # an extra that is not installed must not fail a sweep
         made.notes.append(f"report.html is left out: {error}")
     if errors:

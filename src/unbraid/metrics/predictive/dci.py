@@ -38,7 +38,7 @@ NEEDED: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1)}
 FACTS: dict[str, Any] = {"year": 2018, "reference": "eastwood2018", **NEEDED}
 PERFECT = {"disentanglement": 1.0, "completeness": 1.0, "informativeness": 1.0}
 NOISE = {"disentanglement": 0.0, "completeness": 0.0}
-COSTLY: dict[str, Any] = {"costly": True, "trial": {"train": 160, "test": 80}}
+COSTLY: dict[str, Any] = {"costly": True, "trial": {"train": 60, "test": 30}}
 
 
 @metric("dci/gbt", invariant=("scale",), perfect=PERFECT, **FACTS, **COSTLY)

@@ -17,6 +17,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -111,7 +112,7 @@ def forest_predictions(forest: Any, codes: np.ndarray) -> np.ndarray:
     It asks the trees themselves, since their checks of the input, tree by tree, take longer than their answers.
     """
     rows = np.ascontiguousarray(codes, dtype=np.float32)
-    total = sum(tree.tree_.predict(rows) for tree in forest.estimators_)
+    total = reduce(np.add, (tree.tree_.predict(rows) for tree in forest.estimators_))
     if not hasattr(forest, "classes_"):
         return total[:, 0] / len(forest.estimators_)
     return forest.classes_[np.argmax(total, axis=1)]

@@ -83,9 +83,15 @@ def ratio(
 
 @metric("latent-mi/exact", year=2018, reference="esmaeili2018", needs=("normal",), invariant=("sign", "scale"))
 def latent_mi(evaluation: Evaluation) -> list[Score]:
-    """I(n; z_d) of a row's index and each latent, by quadrature over all rows."""
-    means, stds = normal_posteriors(evaluation, "latent-mi/exact")
-    return latent_information(means, stds, latents=evaluation.code_names)
+    """I(n; z_d) of a row's index and each Normal latent, by quadrature over all rows."""
+    normal = [isinstance(b, Normal) for b in evaluation.space.blocks.values()]
+    if not any(normal):
+        raise UsageError("latent-mi/exact needs Normal latents, and there are none.")
+    widths = [own for b, own in zip(evaluation.space.blocks.values(), normal, strict=True) for _ in range(b.width)]
+    parameters = [p for p, own in zip(evaluation.posterior.values(), normal, strict=True) if own]
+    means, stds = _means_and_deviations(parameters)
+    names = [name for name, own in zip(evaluation.code_names, widths, strict=True) if own]
+    return latent_information(means, stds, latents=names)
 
 
 def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None = None) -> list[Score]:
@@ -108,7 +114,12 @@ def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None =
 def normal_posteriors(evaluation: Evaluation, name: str) -> tuple[Tensor, Tensor]:
     """Means and standard deviations [rows, latents] of a model whose latents are all Normal."""
     refuse_discrete(evaluation, name)
-    parameters = [p.chunk(2, dim=-1) for p in evaluation.posterior.values()]
+    return _means_and_deviations(list(evaluation.posterior.values()))
+
+
+def _means_and_deviations(flat: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Of the flat parameters of Normal blocks, side by side."""
+    parameters = [p.chunk(2, dim=-1) for p in flat]
     means = torch.cat([mean for mean, _ in parameters], dim=-1)
     return means, torch.cat([(0.5 * log_variance).exp() for _, log_variance in parameters], dim=-1)
 

@@ -50,7 +50,7 @@ def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | 
         _train(network, dataset, training, factors, seed, steps)
         accuracy = _accuracy(network.eval(), dataset, held_out, factors)
         _scale_features(network, dataset, training)
-    names = [dataset.factor_names[k] for k in factors]
+    network.names = names = [dataset.factor_names[k] for k in factors]
     details = {
         "steps": steps,
         "training_rows": len(training),
@@ -76,10 +76,20 @@ class Classifier(nn.Module):
         body = _convolutions(shape) if len(shape) == 3 else [nn.Flatten(), *_dense(math.prod(shape), HIDDEN)]
         self.body = nn.Sequential(*body, *_dense(HIDDEN, WIDTH))
         self.heads = nn.ModuleList(nn.Linear(WIDTH, size) for size in sizes)
+        self.names: list[str] = []
 
     def forward(self, x: Tensor) -> Tensor:
         """Features [n, width]."""
         return self.body((x - self.mean) / self.scale) / self.unit
+
+
+def predicted(network: FeatureNetwork, observations: Tensor, factor: str) -> Tensor:
+    """The value of a factor that a trained classifier sees in each observation [n]."""
+    made = network.module
+    if not isinstance(made, Classifier) or factor not in made.names:
+        raise DataError(f"The classifier has not learned {factor}, which has one value only in its training rows.")
+    with torch.no_grad():
+        return made.heads[made.names.index(factor)](network(observations) * made.unit).argmax(1)
 
 
 def _convolutions(shape: Shape) -> list[nn.Module]:

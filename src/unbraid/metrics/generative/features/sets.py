@@ -57,8 +57,13 @@ def chosen_network(evaluation: Evaluation, network: str, **settings: Any) -> Fea
 
 def reconstructed(evaluation: Evaluation, positions: Tensor) -> Tensor:
     """Decoder means [n, *shape] of the posterior means of rows."""
+    return decoded(evaluation, evaluation.means_at(positions))
+
+
+def decoded(evaluation: Evaluation, codes: Tensor) -> Tensor:
+    """Decoder means [n, *shape] of codes [n, width]."""
     with torch.no_grad():
-        return evaluation.model.likelihood.mean(evaluation.model.decode(evaluation.means_at(positions)))
+        return evaluation.model.likelihood.mean(evaluation.model.decode(codes))
 
 
 def prior_codes(evaluation: Evaluation, count: int) -> Tensor:

@@ -1,0 +1,1 @@
+"""What discrete latents mean."""

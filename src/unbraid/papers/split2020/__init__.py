@@ -1,0 +1,5 @@
+"""split2020: An Information Theoretic Perspective on Disentangled Representation Learning (the split encoder)."""
+
+from unbraid.papers.split2020 import cars, lemmas, sprites
+
+__all__ = ["cars", "lemmas", "sprites"]

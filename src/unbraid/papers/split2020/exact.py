@@ -1,0 +1,105 @@
+r"""split2020's lemmas, measured on small models in which every term is an integral that can be computed.
+
+    lemma 1   I(z_j; x | z_S) = I(z_S, z_j; x) - I(z_S; x)
+    lemma 2   I(z_S; x) - sum_i I(z_i; x) = E TC(z_S | x) - TC(z_S)
+
+x is one of a few points, z has two latents, S = {1} and j = 2 in lemma 1, S = {1, 2} in lemma 2. The posterior is
+Normal, with independent noise or with correlated noise as in section 5.1. Information comes from the library's own
+densities and estimators of q(z), with nodes of Gauss-Hermite quadrature for noise; the conditional information and both
+total correlations come from sums over a grid of z, by formulas of their own.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.density import batch_aggregate
+from unbraid.latents import CorrelatedNormal, Normal, Space
+from unbraid.metrics import Score
+from unbraid.objectives import divergences
+from unbraid.objectives.weighted import leaf_information
+from unbraid.report.tables import Member
+from unbraid.types import Output
+
+NOISE = {"independent noise": 0.0, "correlated noise": 0.9}
+SPREAD = (1.0, 1.0, 0.4, 0.4)
+"""Deviation over points of the two means and of the two log variances."""
+
+REACH = 9.0
+TINY = 1e-300
+SIDES = {"lemma1": ("conditional", "by-chain"), "lemma2": ("by-information", "by-correlation")}
+
+
+class Grid(NamedTuple):
+    """Terms that sums over a grid give."""
+
+    conditional: float
+    """I(z_2; x | z_1)"""
+    inner: float
+    """E TC(z | x)"""
+    outer: float
+    """TC(z)"""
+
+
+def lemma_members(settings: Mapping[str, Any]) -> list[Member]:
+    """Both sides of both lemmas, and how far they are apart, for models with `points`, drawn by `seed`.
+
+    `nodes` per latent is the size of the quadrature, `grid` that of the other side's grid.
+    """
+    members = []
+    for (series, correlation), seed in itertools.product(NOISE.items(), settings["seed"]):
+        drawn = np.random.default_rng(seed).standard_normal((settings["points"], 4)) * np.array(SPREAD)
+        posterior = torch.from_numpy(drawn)
+        whole, alone = information(posterior, correlation, settings["nodes"])
+        other = on_a_grid(drawn, correlation, settings["grid"])
+        made = _scores("lemma1", (other.conditional, whole - alone[0]), settings["points"])
+        made |= _scores("lemma2", (whole - sum(alone), other.inner - other.outer), settings["points"])
+        members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", made))
+    return members
+
+
+def _scores(lemma: str, sides: tuple[float, float], points: int) -> dict[str, Score]:
+    values = {**dict(zip(SIDES[lemma], sides, strict=True)), "deviation": abs(sides[0] - sides[1])}
+    return {f"{lemma}/{name}": Score(lemma, name, value, points) for name, value in values.items()}
+
+
+def information(posterior: Tensor, correlation: float, nodes: int) -> tuple[float, list[float]]:
+    """I(z; x) and I(z_i; x) of both latents, of posteriors [points, (means, log variances)]."""
+    block = CorrelatedNormal(size=2, correlation=correlation) if correlation else Normal(size=2)
+    space, count = Space({"z": block}), len(posterior)
+    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    noise = torch.tensor(list(itertools.product(places, places)))[:, None].expand(-1, count, -1)
+    weight = torch.from_numpy(np.outer(weights, weights).reshape(-1)) / (2 * math.pi)
+    stacked = {"z": posterior.expand(len(noise), -1, -1)}
+    out = Output(stacked, space.prior(posterior), space.sample(stacked, {"z": noise}), {})
+    aggregate = batch_aggregate(space, out.posterior, out.sample, "stratified", count)
+    whole = divergences(out, space, aggregate)["mi"] @ weight
+    return float(whole), (weight @ leaf_information(out, space, "stratified", count)).tolist()
+
+
+def on_a_grid(posterior: np.ndarray, correlation: float, size: int) -> Grid:
+    """The other terms, from densities q(z_1, z_2 | x) at `size` x `size` places."""
+    places = np.linspace(-REACH, REACH, size)
+    step, count = places[1] - places[0], len(posterior)
+    means, deviations = posterior[:, :2], np.exp(posterior[:, 2:] / 2)
+    a, b = ((places[None] - means[:, [k]]) / deviations[:, [k]] for k in (0, 1))  # [points, grid]
+    left = 1 - correlation**2
+    square = a[:, :, None] ** 2 - 2 * correlation * a[:, :, None] * b[:, None] + b[:, None] ** 2
+    scale = 2 * math.pi * math.sqrt(left) * deviations.prod(1)[:, None, None]
+    each = np.exp(-square / (2 * left)) / scale  # [points, grid, grid]
+    first, second, whole = each.sum(2) * step, each.sum(1) * step, each.mean(0)
+
+    def mean_log(density: np.ndarray, above: np.ndarray, below: np.ndarray) -> float:
+        return float((density * (np.log(above + TINY) - np.log(below + TINY))).sum() * step**2)
+
+    given = each * first.mean(0)[:, None]  # q(z | x) q(z_1), over q(z) q(z_1 | x)
+    return Grid(
+        conditional=mean_log(each, given, whole * first[:, :, None]) / count,
+        inner=mean_log(each, each, first[:, :, None] * second[:, None]) / count,
+        outer=mean_log(whole, whole, first.mean(0)[:, None] * second.mean(0)),
+    )

@@ -1,0 +1,65 @@
+"""split2020's two lemmas."""
+
+from typing import Any
+
+from unbraid.papers.base import Claim, Results, Scale, experiment
+from unbraid.papers.evidence import over_runs
+from unbraid.papers.split2020.exact import lemma_members
+from unbraid.report.figures import PALETTE
+from unbraid.report.sweep_figures import draw_scatter
+
+EXACT = 1e-5
+MODELS_OF_LEMMAS: dict[str, Any] = {"points": 8, "nodes": 80, "grid": 601, "seed": range(10)}
+LEMMAS = {
+    "smoke": Scale({"points": 3, "nodes": 60, "grid": 301, "seed": range(2)}),
+    "small": Scale({**MODELS_OF_LEMMAS, "seed": range(4)}),
+    "budget": Scale(MODELS_OF_LEMMAS),
+    "paper": Scale(MODELS_OF_LEMMAS),
+}
+
+
+def lemma(name: str, equation: str) -> dict[str, Any]:
+    """The facts of one of the lemmas."""
+    noise = ["independent noise", "correlated noise"]
+    largest = over_runs(noise, [f"{name}/deviation"], lambda s: s[..., 0].max(-1), "largest deviation", high=EXACT)
+    return {
+        "year": 2020,
+        "reference": f"split2020, {name.replace('lemma', 'lemma ')}",
+        "measure": lemma_members,
+        "scales": LEMMAS,
+        "claims": (Claim(f"{equation}, with independent and with correlated noise", largest),),
+        "notes": (
+            f"Every model is drawn at random: two latents, a few data points. Equal means within {EXACT:g} nats.",
+            "The two sides are computed apart: information from the densities that training uses, by quadrature; the "
+            "other terms from sums over a grid.",
+        ),
+    }
+
+
+def draw_sides(results: Results, make: Any, across: str, up: str) -> Any:
+    """One side of a lemma against the other, model by model."""
+    figure = draw_scatter(make, results.members, across, up)
+    axes = figure.axes[0]
+    ends = axes.get_xlim()
+    axes.plot(ends, ends, color=PALETTE[-1], linewidth=0.8, zorder=0)
+    return figure
+
+
+@experiment(
+    "split2020/lemma1",
+    **lemma("lemma1", "I(z_j; x | z_S) = I(z_S, z_j; x) - I(z_S; x)"),
+    scores=("lemma1/conditional", "lemma1/by-chain", "lemma1/deviation"),
+)
+def lemma1(results: Results, make: Any) -> Any:
+    """Conditional information against the difference of information, on models that can be computed."""
+    return draw_sides(results, make, "lemma1/by-chain", "lemma1/conditional")
+
+
+@experiment(
+    "split2020/lemma2",
+    **lemma("lemma2", "I(z_S; x) - sum of I(z_i; x) = TC(z_S | x) - TC(z_S)"),
+    scores=("lemma2/by-information", "lemma2/by-correlation", "lemma2/deviation"),
+)
+def lemma2(results: Results, make: Any) -> Any:
+    """Information that latents hold only together against conditional less plain total correlation."""
+    return draw_sides(results, make, "lemma2/by-information", "lemma2/by-correlation")

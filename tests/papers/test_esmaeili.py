@@ -1,0 +1,98 @@
+"""esmaeili2018: integrals against independent ones, and verdicts on results whose truth is known."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from unbraid.metrics import Score
+from unbraid.papers import Results, judge
+from unbraid.papers.base import described
+from unbraid.papers.esmaeili2018 import digits, identities, latents, removal, table2
+from unbraid.papers.esmaeili2018.kmeans import kmeans_on_pixels
+from unbraid.report.tables import Member
+
+
+def verdicts(name, results):
+    return [judge(claim, results).verdict for claim in described(f"esmaeili2018/{name}").claims]
+
+
+def test_the_decompositions_hold_and_their_parts_are_not_all_the_same():
+    for member in identities.deviations({"points": 3, "nodes": 20, "step": 0.4, "seed": [0]}):
+        assert all(score.value < 1e-5 for score in member.scores.values()), member
+    plain, learned = (identities.by_grid(identities.small_model(kind, 0, 3), 0.5) for kind in identities.PRIORS)
+    for left in (plain, learned):
+        values = list(left.values())
+        assert all(abs(a - b) > 0.01 for a, b in itertools.pairwise(values))
+    assert abs(plain["identity/blocks"] - learned["identity/blocks"]) > 0.01
+
+
+def test_the_four_terms_add_up_and_evidence_is_that_of_prior_samples():
+    stack = removal.starting([0])
+    x = removal.points(6, 0).repeat(5, 1, 1)
+    noise = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    mean, log_deviation = stack.encode(x)
+    z = mean + log_deviation.exp() * noise
+    likelihood = torch.distributions.Normal(stack.decode(z), removal.DEVIATION).log_prob(x).sum(-1)
+    ratio = torch.distributions.Normal(0, 1).log_prob(z) - torch.distributions.Normal(
+        mean, log_deviation.exp()
+    ).log_prob(z)
+    whole = (likelihood + ratio).mean(1) + math.log(6)
+    torch.testing.assert_close(removal.terms(stack, x, noise).sum(1), whole)
+    drawn = torch.randn(5, 50_000, generator=torch.Generator().manual_seed(1))
+    near = stack.decode(drawn[:, :1])  # a point that the model itself may draw
+    sampled = torch.distributions.Normal(stack.decode(drawn), removal.DEVIATION).log_prob(near).sum(-1)
+    found = sampled.logsumexp(1) - math.log(50_000)
+    torch.testing.assert_close(removal.log_evidence(stack, near)[:, 0], found, rtol=0, atol=0.1)
+
+
+def scored(values, *scores, seeds=5):
+    """Results in which these scores of a series have its value, a little more with each seed."""
+    made = []
+    for name, value in values.items():
+        own = value if isinstance(value, tuple) else (value,) * len(scores)
+        for seed in range(seeds):
+            found = {score: Score("a", "b", v + 0.001 * seed, 1) for score, v in zip(scores, own, strict=True)}
+            made.append(Member(f"{name}-{seed}", {"recipe": name, "seed": seed}, "finished", "", found))
+    return Results(tuple(made), "small")
+
+
+def test_table2_asks_for_the_order():
+    scores = (table2.FACTORVAE, table2.EASTWOOD)
+    assert verdicts("table2", scored(table2.PUBLISHED, *scores)) == ["holds"] * 4
+    other = {**table2.PUBLISHED, "beta-VAE": (0.9, 0.71)}
+    assert verdicts("table2", scored(other, *scores)) == ["does not hold", "holds", "holds", "holds"]
+
+
+def test_recovery_is_above_chance_and_information_is_sorted_and_counted():
+    score = Score("clusters", "hungarian", 0.7, 10, details={"chance": 0.4})
+    assert digits.recovery({digits.ACCURACY: score}).value == pytest.approx(0.5)
+    found = {
+        f"latent-mi/exact/z{k}": Score("latent-mi", "exact", v, 9, details={"ceiling": 8.0})
+        for k, v in enumerate((0.0, 3.0, 0.05, 2.0, 0.01))
+    }
+    found["mi/exact"] = Score("mi", "exact", 6.0, 9)
+    assert latents.informative(found).value == 2
+    assert latents.rest(found).value == pytest.approx(0.02)
+    assert latents.saturation(found).value == 0.75
+    with pytest.raises(KeyError):
+        latents.informative({})
+
+
+def test_kmeans_finds_what_pixels_show():
+    settings = {"data": "sprites", "data.size": 16, "data.scales": 1, "data.orientations": 1, "data.positions": 2}
+    made = kmeans_on_pixels("k-means", {**settings, "seed": range(2)})
+    assert [m.settings["seed"] for m in made] == [0, 1]
+    assert all(1 / 3 <= m.scores["clusters/hungarian"].value <= 1 for m in made)
+
+
+def test_discrete_and_fig7_compare_series():
+    values = {digits.DIGITS: 0.8, digits.SVAE: 0.4, digits.GARMENTS: 0.9, digits.FORMS: 0.1, digits.KMEANS: 0.5}
+    scores = (digits.PURITY, digits.ACCURACY, digits.RECOVERY, digits.DRAWN)
+    results = scored({name: (value, value, value, 9.0) for name, value in values.items()}, *scores)
+    assert verdicts("discrete", results) == ["holds"] * 4
+    ignored = scored({name: (value, value, value, 1.0) for name, value in values.items()}, *scores)
+    assert verdicts("discrete", ignored)[0] == "does not hold"
+    kept = {"beta-VAE": 0.5, "beta-SVAE": 0.9, "HFVAE": 0.3}
+    assert verdicts("fig7", scored(kept, digits.THICKNESS)) == ["holds", "does not hold"]
