@@ -30,8 +30,8 @@ metric: Registry[Callable[..., Any]] = Registry("metric")
 
 Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
 under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
-(`factors`, `normal` or `discrete` latents, a `likelihood`, `images`, `peers`, `weights` of a network); a `costly` one
-takes minutes, and `trial` holds settings with which it takes seconds.
+(`factors`, `normal` or `discrete` latents, a `likelihood`, `images`, images of `strokes`, `peers`, `weights` of a
+network); a `costly` one takes minutes, and `trial` holds settings with which it takes seconds.
 """
 
 
@@ -266,6 +266,9 @@ class _Coding(nn.Module):
 COMPAT = ("disentanglement_lib", "chen2018")
 """Protocols that repeat a published one to the letter; they are measured when asked for by name."""
 
+ASKED = {"peers", "weights", "strokes"}
+"""What only a user knows of: metrics that need it are measured when asked for by name."""
+
 FULL = "full"
 """Suite of every metric that one model and its data allow, less costly ones and repeated protocols."""
 
@@ -292,7 +295,7 @@ def _means(name: str, known: str) -> bool:
     facts = metric[known].facts
     usual = protocol not in COMPAT and not facts.get("costly", False)
     if name == FULL:
-        return usual and not {"peers", "weights"} & set(facts.get("needs", ()))
+        return usual and not ASKED & set(facts.get("needs", ()))
     return usual and name == family
 
 

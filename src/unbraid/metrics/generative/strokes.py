@@ -25,7 +25,12 @@ from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.intervention.kept import normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
-FACTS: dict[str, Any] = {"year": 2018, "reference": "esmaeili2018", "needs": ("images",), "trial": {"samples": 64}}
+FACTS: dict[str, Any] = {
+    "year": 2018,
+    "reference": "esmaeili2018",
+    "needs": ("images", "strokes"),
+    "trial": {"samples": 64},
+}
 BINS = 20
 ROUNDING = 1e-6
 """Pixels by which equal strokes may differ."""
