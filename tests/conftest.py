@@ -23,6 +23,7 @@ TOGETHER = ("test_world", "test_sweep", "test_cli", "test_api", "test_launch", "
 """Modules whose tests share what took seconds to make, so that one worker had better run them all."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in TOGETHER:
