@@ -49,7 +49,7 @@ layers: .venv/.test
 	$(BIN)/lint-imports
 
 unit: .venv/.test
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist loadgroup -m "not compiles and ($(SPEED))"
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "not compiles and ($(SPEED))"
 
 # pytest leaves with 5 when it selected nothing, as when every test that compiles is slow
 compiled: .venv/.test

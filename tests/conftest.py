@@ -19,26 +19,11 @@ hypothesis.settings.register_profile("unbraid", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("unbraid")
 
 
-TOGETHER = ("test_world", "test_sweep", "test_cli", "test_api", "test_launch", "test_features", "test_reproduce")
-"""Modules whose tests share what took seconds to make, so that one worker had better run them all."""
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.stem in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
     if not torch.cuda.is_available():
         for item in items:
             if "gpu" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-
-
-def _group(item: pytest.Item) -> str:
-    """The module, and in it the paper: experiments of one paper share runs."""
-    named = getattr(item, "callspec", None)
-    paper = str(named.params.get("name", "chen2018")).partition("/")[0] if named else "chen2018"
-    return f"{item.path.stem} {paper}" if item.path.stem == "test_reproduce" else item.path.stem
 
 
 @pytest.fixture(autouse=True, scope="session")
