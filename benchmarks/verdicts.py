@@ -1,0 +1,37 @@
+"""Every verdict of the committed results in one Markdown table.
+
+python benchmarks/verdicts.py results > results/README.md
+"""
+
+import json
+import sys
+from pathlib import Path
+
+HEAD = """# Results
+
+What the experiments of `unbraid reproduce` say about the papers' claims; `python benchmarks/verdicts.py results` makes
+this page. Each experiment's folder has the table, the figure, the command, the commit, the versions and the minutes.
+
+Besides: [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
+[study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
+[effect of bf16](precision/README.md), the [demo](demo/README.md).
+
+| experiment | scale | claim | verdict | evidence |
+| --- | --- | --- | --- | --- |"""
+
+
+def main() -> None:
+    """Print the table."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+    print(HEAD)
+    for path in sorted(folder.glob("*/*/verdicts.json")):
+        stored = json.loads(path.read_text("utf-8"))
+        name = path.parent.relative_to(folder).as_posix()
+        for verdict in stored["verdicts"]:
+            told = (stored["scale"], verdict["claim"], verdict["verdict"], verdict["why"])
+            cells = " | ".join(cell.replace("|", "\\|") for cell in told)
+            print(f"| [{name}]({name}/README.md) | {cells} |")
+
+
+if __name__ == "__main__":
+    main()
