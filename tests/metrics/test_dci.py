@@ -185,7 +185,7 @@ def test_rows_are_divided_without_overlap():
     assert dci(CODES, FACTORS, predictor="lasso")[0].details["split"] == [100, 50]
     assert dci(CODES, FACTORS, predictor="lasso", train=60, test=20)[0].details["split"] == [60, 20]
     numbered = np.arange(99)[:, None]
-    i = dci(numbered, np.arange(99), train=66, test=33)[2]  # no class is met twice
+    i = dci(numbered, np.arange(99), predictor="booster", train=66, test=33)[2]  # no class is met twice
     assert i.details["train"]["v0"] > 0.6
     assert i.value == 0
 

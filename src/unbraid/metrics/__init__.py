@@ -11,6 +11,7 @@ from unbraid.metrics.generative.features import image_features
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid
 from unbraid.metrics.generative.manifold import precision_recall
+from unbraid.metrics.information.conditioning import conditioning
 from unbraid.metrics.information.infomec import infomec
 from unbraid.metrics.information.mig import mig, mig_exact, restricted
 from unbraid.metrics.information.monte_carlo import mig_monte_carlo
@@ -36,6 +37,7 @@ __all__ = [
     "betavae",
     "bound",
     "clusters",
+    "conditioning",
     "dci",
     "downstream",
     "encode_together",

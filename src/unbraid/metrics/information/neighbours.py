@@ -55,30 +55,28 @@ def _information(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
     own = ordered.gather(1, runs)
     counts = np.bincount(labels)
     counts = counts[counts > 0]
-    count = np.repeat(counts, counts)
-    asked = np.minimum(neighbours, count - 1)
-    radius = _radius(own, np.repeat(np.cumsum(counts) - counts, counts), count, asked)
-    nearer = _nearer(ordered, own, runs, radius)
-    psi = digamma(np.arange(rows + 1).clip(1))
-    surrounding = torch.as_tensor(psi, device=x.device)[nearer].mean(1).cpu().numpy()
-    return np.maximum(psi[rows] + (psi[asked] - psi[count]).mean() - surrounding, 0.0)
+    places = np.stack([np.repeat(np.cumsum(counts) - counts, counts), np.repeat(counts, counts)])
+    first, count = torch.as_tensor(places, device=x.device)
+    asked = (count - 1).clamp_max(neighbours)
+    radius = _radius(own, first, count, asked, min(neighbours, int(counts.max()) - 1))
+    psi = torch.as_tensor(digamma(np.arange(rows + 1).clip(1)), device=x.device)
+    found = psi[rows] + (psi[asked] - psi[count]).mean() - psi[_nearer(ordered, own, runs, radius)].mean(1)
+    return found.clamp_min(0.0).cpu().numpy()
 
 
-def _radius(own: Tensor, first: np.ndarray, count: np.ndarray, asked: np.ndarray) -> Tensor:
-    """Distance to the k-th neighbour [latents, rows] in runs of sorted values.
+def _radius(own: Tensor, first: Tensor, count: Tensor, asked: Tensor, most: int) -> Tensor:
+    """Distance to the k-th neighbour [latents, rows] in runs of sorted values; k is `asked`, at most `most`.
 
     These neighbours and the row itself are k + 1 values in a row: of all such windows, the one that reaches least far.
     """
-    place = np.arange(own.shape[1])
+    place = torch.arange(own.shape[1], device=own.device)
     radius = torch.full_like(own, torch.inf)
-    for before in range(int(asked.max()) + 1):
+    for before in range(most + 1):
         low, high = place - before, place - before + asked
         inside = (before <= asked) & (low >= first) & (high < first + count)
-        ends = np.stack([np.where(inside, low, place), np.where(inside, high, place)])
-        below, above = torch.as_tensor(ends, device=own.device)
+        below, above = torch.where(inside, low, place), torch.where(inside, high, place)
         reach = torch.maximum(own - own[:, below], own[:, above] - own)
-        outside = torch.as_tensor(~inside, device=own.device)
-        radius = torch.minimum(radius, reach.masked_fill_(outside, torch.inf))
+        radius = torch.minimum(radius, reach.masked_fill_(~inside, torch.inf))
     return radius
 
 

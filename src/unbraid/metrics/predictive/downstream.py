@@ -155,8 +155,9 @@ def _forest_learner(trees: int, seed: int) -> Learner:
 
     def learn(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
         def one(column: np.ndarray) -> np.ndarray:
-            forest = RandomForestClassifier(trees, random_state=seed, n_jobs=math.ceil(threads / labels.shape[1]))
-            return forest_predictions(forest.fit(train, column), test)
+            share = math.ceil(threads / labels.shape[1])
+            forest = RandomForestClassifier(trees, random_state=seed, n_jobs=share)
+            return forest_predictions(forest.fit(train, column), test, share)
 
         with ThreadPoolExecutor(min(threads, labels.shape[1])) as pool:
             return np.stack(list(pool.map(one, labels.T)), axis=1)
