@@ -10,6 +10,7 @@ import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,8 +22,9 @@ from unbraid.data import FactorDataset, dataset, load
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, Score, evaluate, metric
 from unbraid.models import VAE
-from unbraid.networks import decoder, encoder
+from unbraid.networks import decoder, encoder, refiner
 from unbraid.objectives import objective
+from unbraid.refining import refine
 from unbraid.store import load_tensors
 from unbraid.training import Cadence, Interrupted
 from unbraid.training.loop import prepare
@@ -30,7 +32,10 @@ from unbraid.training.state import State
 
 SHAPES = [(1, 64, 64), (3, 64, 64), (1, 28, 28), (1, 32, 32), (3, 32, 32), (7,)]
 OUTPUTS = {"z.mean": 4, "z.log_variance": 4}
-SMALL_DATA = {"sprites": {"positions": 2, "orientations": 3}}
+SMALL_DATA = {
+    "sprites": {"positions": 2, "orientations": 3},
+    "pendulum": {"lengths": 3, "dampings": 2, "masses": 4},
+}
 SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 24}
 
 
@@ -43,11 +48,24 @@ def new_folder() -> Path:
     return Path(FOLDERS[-1].name)
 
 
+def small_run(recipe: str) -> dict[str, Any]:
+    """Settings of a recipe's small run; its fact `trial` changes some, and takes away those that are None there."""
+    given = {**SMALL_RUN, **objective[recipe].facts.get("trial", {})}
+    return {key: value for key, value in given.items() if value is not None}
+
+
 @functools.cache
 def trained(recipe: str) -> api.Run:
     """One small run per recipe, shared by all checks."""
-    given = {**SMALL_RUN, **objective[recipe].facts.get("trial", {}), "root": new_folder(), "device": "cpu"}
-    return api.train(recipe, data="sprites-small", cadence=Cadence(log_steps=4), **given)
+    return train(recipe, root=new_folder(), cadence=Cadence(log_steps=4))
+
+
+def train(recipe: str, **how: Any) -> api.Run:
+    """A small run; a recipe that refines another run has a shared one to refine."""
+    given = {**small_run(recipe), "device": "cpu", **how}
+    if "stage" in objective[recipe].facts:
+        return refine(trained("beta-vae"), objective[recipe].facts["stage"], **given)
+    return api.train(recipe, data="sprites-small", **given)
 
 
 def check_objective(name: str) -> None:
@@ -69,8 +87,9 @@ def _check_gradients(name: str, run: api.Run) -> None:
     before = {n: p.detach().clone() for n, p in state.group.parameters.items()}
     for _ in range(max(player.every for player in state.objective.players())):
         state.advance()
-    unmoved = [n for n, p in state.group.parameters.items() if torch.equal(before[n], p)]
-    assert unmoved == [], f"{name} gives no gradient to {unmoved}"
+    unmoved = {n for n, p in state.group.parameters.items() if torch.equal(before[n], p)}
+    frozen = {n for n, p in state.group.parameters.items() if not p.requires_grad}
+    assert unmoved == frozen, f"{name} gives no gradient to {sorted(unmoved - frozen)}"
 
 
 def _check_reloads(run: api.Run) -> None:
@@ -90,16 +109,14 @@ def _check_resumes(name: str, run: api.Run) -> None:
             raise Interrupted("stop here")
 
     folder = new_folder()
-    again = {**SMALL_RUN, **objective[name].facts.get("trial", {}), "data": "sprites-small"}
-    again |= {"root": folder, "device": "cpu"}
     try:
         State.advance = stopping  # type: ignore[method-assign]
-        api.train(name, cadence=Cadence(checkpoint_steps=5), **again)
+        train(name, root=folder, cadence=Cadence(checkpoint_steps=5))
     except Interrupted:
         pass
     finally:
         State.advance = advance  # type: ignore[method-assign]
-    resumed = api.train(name, **again)
+    resumed = train(name, root=folder)
     expected, made = (load_tensors(r.folder.model_path)[0] for r in (run, resumed))
     assert all(torch.equal(expected[n], made[n]) for n in expected)
 
@@ -158,17 +175,42 @@ def check_network(side: str, name: str) -> None:
     _check_stacks([build(side, name, shape).double() for _ in range(2)], x)
 
 
-def _check_stacks(modules: list[torch.nn.Module], x: torch.Tensor) -> None:
+def _check_stacks(modules: list[torch.nn.Module], *x: torch.Tensor) -> None:
     """Members in one vmapped call equal members alone."""
     parameters, buffers = stack_module_state(modules)
     buffers = {k: v.clone() for k, v in buffers.items()}
-    together = vmap(lambda p, b, x: functional_call(modules[0], (p, b), (x,)))(parameters, buffers, x)
+    together = vmap(lambda p, b, *x: functional_call(modules[0], (p, b), x))(parameters, buffers, *x)
     for m, module in enumerate(modules):
-        torch.testing.assert_close(together[m], module(x[m]), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(together[m], module(*(part[m] for part in x)), rtol=1e-9, atol=1e-9)
+
+
+def check_refiner(name: str) -> None:
+    """Takes some common shape, names itself where it refuses one, draws from y under every z, trains, stacks."""
+    entry, made = refiner[name], {}
+    small = entry.resolve(entry.facts.get("trial", {}))
+    assert entry.summary.endswith(".")
+    for shape in SHAPES:
+        try:
+            made[shape] = entry.make(shape, 5, **small)
+        except UsageError as error:
+            assert name in str(error)
+            assert str(shape) in str(error)
+    assert made, f"refiner '{name}' takes none of {SHAPES}"
+    for shape, module in made.items():
+        y, z = torch.rand(3, *shape), torch.randn(3, 5)
+        out = module(y, z)
+        assert out.shape == (3, *shape)
+        assert not torch.allclose(out, module(y.flip(0), z), atol=1e-6), "y is not seen"
+        assert not torch.allclose(out, module(y, z.flip(0)), atol=1e-6), "z is not seen"
+    shape, module = next(reversed(made.items()))
+    module(torch.rand(2, *shape), torch.randn(2, 5)).square().mean().backward()
+    assert all(p.grad is not None for p in module.parameters())
+    pair = [entry.make(shape, 5, **small).double() for _ in range(2)]
+    _check_stacks(pair, torch.rand(2, 4, *shape).double(), torch.randn(2, 4, 5).double())
 
 
 def check_dataset(name: str) -> None:
-    """Explains itself, gives floats of its shape in [0, 1], and maps rows to factor values and back."""
+    """Explains itself, gives floats of its shape, images in [0, 1], and maps rows to factor values and back."""
     entry = dataset[name]
     assert entry.summary.endswith(".")
     assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(entry.make).parameters.values())
@@ -177,7 +219,8 @@ def check_dataset(name: str) -> None:
     images = data.images(index[:7])
     assert images.dtype == torch.float32
     assert images.shape == (len(index[:7]), *data.shape)
-    assert 0 <= float(images.min()) <= float(images.max()) <= 1
+    assert bool(images.isfinite().all())
+    assert len(data.shape) < 3 or 0 <= float(images.min()) <= float(images.max()) <= 1
     values = data.values_of(index)
     assert torch.equal(data.values_of(data.index_of(values)), values)
     assert ((values >= 0) & (values < torch.tensor(data.sizes))).all()
@@ -197,12 +240,17 @@ def check_metric(name: str) -> None:
     """Explains itself; returns finite scores under its own name, the same ones twice, that survive a record."""
     entry = metric[name]
     assert entry.summary.endswith(".")
-    run = trained("hfvae" if "discrete" in entry.facts.get("needs", ()) else "beta-tcvae")
+    suited = {"discrete": "hfvae", "density": "ms-flow"}
+    run = trained(next((suited[need] for need in entry.facts.get("needs", ()) if need in suited), "beta-tcvae"))
     first, second = small_evaluation(), Evaluation(run.model, run.dataset)
     first = first if first.model is run.model else Evaluation(run.model, run.dataset)
     first.peers = ()
     if "weights" in entry.facts.get("needs", ()):
         with pytest.raises(UsageError, match="weights"):
+            evaluate(first, [name])
+        return
+    if "staged" in entry.facts.get("needs", ()):
+        with pytest.raises(UsageError, match="has a single stage; refine it first"):
             evaluate(first, [name])
         return
     if "peers" in entry.facts.get("needs", ()):

@@ -5,7 +5,7 @@ import pytest
 from tests import contracts
 from unbraid.data import dataset
 from unbraid.metrics import metric
-from unbraid.networks import decoder, encoder
+from unbraid.networks import decoder, encoder, refiner
 from unbraid.objectives import objective
 
 MADE = [name for name in dataset if "recipe" not in dataset[name].facts and name != "images"]  # the others need files
@@ -24,6 +24,11 @@ def test_encoder(name):
 @pytest.mark.parametrize("name", list(decoder))
 def test_decoder(name):
     contracts.check_network("decoder", name)
+
+
+@pytest.mark.parametrize("name", list(refiner))
+def test_refiner(name):
+    contracts.check_refiner(name)
 
 
 @pytest.mark.parametrize("name", MADE)

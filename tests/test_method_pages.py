@@ -13,7 +13,7 @@ from unbraid.api import dotted
 from unbraid.config import Choice, parse_overrides, parse_value
 from unbraid.data import load
 from unbraid.latents import block, prior
-from unbraid.networks import decoder, encoder, likelihood
+from unbraid.networks import decoder, encoder, likelihood, refiner
 from unbraid.objectives import objective
 from unbraid.training.recipe import configure
 
@@ -41,16 +41,22 @@ def checked(recipe: str, given: dict[str, Any]) -> None:
     configure(recipe, Choice(data, {}), grid(data), given)
 
 
-def commands(text: str) -> list[str]:
-    return re.findall(r"^(unbraid train [^#\n]+)", text, re.MULTILINE)
+def refining(name: str, given: dict[str, Any]) -> None:
+    """As `checked`, for a recipe that refines a run of any kind."""
+    parent = {"run": "first", "content": "", "config": {}}
+    configure(name, Choice("sprites-small", {}), grid("sprites-small"), given, parent=parent)
 
 
-def calls(text: str) -> list[tuple[list[Any], dict[str, Any]]]:
+def commands(text: str, command: str = "train") -> list[str]:
+    return re.findall(rf"^(unbraid {command} [^#\n]+)", text, re.MULTILINE)
+
+
+def calls(text: str, function: str = "train") -> list[tuple[list[Any], dict[str, Any]]]:
     """Arguments of each `unbraid.train(…)` in the Python blocks of a page."""
     found = []
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         for node in ast.walk(ast.parse(code)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "unbraid.train":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == f"unbraid.{function}":
                 named = {k.arg: ast.literal_eval(k.value) for k in node.keywords if k.arg}
                 found.append(([ast.literal_eval(a) for a in node.args], named))
     return found
@@ -84,7 +90,15 @@ def test_method_page_states_year_reference_and_every_setting_with_its_default(na
 
 @pytest.mark.parametrize("name", list(objective))
 def test_method_page_has_a_command_and_a_call_that_are_valid(name):
-    text = page(f"methods/{name}.md").partition("## Command")[2]
+    text, stage = page(f"methods/{name}.md").partition("## Command")[2], objective[name].facts.get("stage")
+    if stage is not None:
+        for _, option, kind, *words in [shlex.split(line)[2:] for line in commands(text, "refine")]:
+            assert (option, kind) == ("--with", stage)
+            refining(name, parse_overrides(words))
+        ((_, kind), given) = calls(text, "refine")[0]
+        assert kind == stage
+        refining(name, dotted(name, given))
+        return
     typed = [shlex.split(line)[2:] for line in commands(text)]
     assert typed and all(words[0] == name for words in typed)
     for recipe, *words in typed:
@@ -121,6 +135,13 @@ def test_networks_have_a_row_with_their_parameter_counts(name):
         made = list(registry[name].make(*asked).parameters()) if name in registry else []
         counts.append(f"{sum(p.numel() for p in made):,}" if made else "")
     assert [cell.strip() for cell in row.split("|")][4:6] == counts
+
+
+@pytest.mark.parametrize("name", list(refiner))
+def test_refiners_have_a_row_with_their_parameter_count(name):
+    row = next(line for line in page("networks.md").partition("## Refiners")[2].splitlines() if f"`{name}`" in line)
+    count = sum(p.numel() for p in refiner[name].make((1, 64, 64), 5).parameters())
+    assert f" {count:,} " in row
 
 
 @pytest.mark.parametrize("document", ["latents.md", "networks.md"])

@@ -11,6 +11,7 @@ from unbraid._version import __version__
 _WHERE = {
     "train": "unbraid.api",
     "load": "unbraid.api",
+    "refine": "unbraid.refining",
     "Run": "unbraid.api",
     "sweep": "unbraid.sweeps",
     "Sweep": "unbraid.sweeps",
@@ -21,6 +22,7 @@ _WHERE = {
     "preset": "unbraid.objectives",
     "encoder": "unbraid.networks",
     "decoder": "unbraid.networks",
+    "refiner": "unbraid.networks",
     "dataset": "unbraid.data",
     "metric": "unbraid.metrics",
     "Terms": "unbraid.types",

@@ -19,11 +19,12 @@ from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, UsageError, unknown
 from unbraid.metrics.base import Evaluation, Score, evaluate, expand, metric
 from unbraid.models import CUSTOM, Model, build
-from unbraid.report import Picture, traversal, write_report
+from unbraid.report import Picture, traversal, triples, write_report
 from unbraid.store import RunFolder, under
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
 from unbraid.training.loop import prepare
+from unbraid.training.parents import bring, refuse_changed
 from unbraid.training.recipe import SECTIONS, keys
 from unbraid.training.world import World, joined
 
@@ -64,11 +65,31 @@ def train(
     )
     refuse_unknown(recipe, settings)  # before minutes are spent on data
     choice, dataset = find_data(data, settings, place)
+    return fitted(recipe, choice, dataset, settings, Path(root), name, resume, cadence)
+
+
+def fitted(
+    recipe: str,
+    choice: Choice,
+    dataset: FactorDataset,
+    settings: dict[str, Any],
+    root: Path,
+    name: str | None,
+    resume: bool,
+    cadence: Cadence | None,
+    parent: tuple[RunFolder, Mapping[str, Any]] | None = None,
+) -> "Run":
+    """The finished run of a recipe, trained as far as it is not yet; `parent` is what it refines, and its section."""
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
-    with joined(place) as world:
+    with joined(dataset.device) as world:
         world.equalise(tensor for module in modules.values() for tensor in module.state_dict().values())
-        config = configure(recipe, choice, dataset, settings, **modules)
-        folder = _folder(Path(root) / folder_name(name or config.run_id), config, dataset, modules, world)
+        config = configure(recipe, choice, dataset, settings, **modules, parent=parent and parent[1])
+        path = root / folder_name(name or config.run_id)
+        refuse_changed(path, config)
+        folder = _folder(path, config, dataset, modules, world)
+        if parent is not None and world.leads:
+            bring(parent[0], folder)
+        world.meet()
         reused = folder.finished
         if reused:
             _same_data(folder, dataset)
@@ -157,6 +178,11 @@ class Run:
             return [Score.from_record(line) for line in self.folder.lines("scores")]
         except TypeError as error:
             raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is no score.") from error
+
+    @property
+    def unchanged(self) -> dict[str, Any]:
+        """Of a run that refines another one: `max_change` of the other's codes on so many `rows`."""
+        return {key: value for key, value in self.folder.read_json("parent").items() if key != "format"}
 
     @cached_property
     def dataset(self) -> FactorDataset:
@@ -265,6 +291,10 @@ class Run:
     def traverse(self, **options: Any) -> Picture:
         """A picture in which each row moves one latent variable alone."""
         return traversal(self.evaluation, **options)
+
+    def triples(self, **options: Any) -> Picture:
+        """A picture of observations x, the first stage's y and the refined x below each other, of a run in stages."""
+        return triples(self.evaluation, **options)
 
     def report(self) -> Path:
         """Write report.html from the newest score of each name."""

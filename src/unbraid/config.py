@@ -17,6 +17,9 @@ from unbraid.registry import coerce
 
 FORMAT = 1
 
+OPTIONAL = ("groups", "prior", "parent")
+"""Sections that are stored only where they say something: ids of older configs stay as they are."""
+
 LONGEST_RANGE = 1_000_000
 """Values of one axis beyond which a range is taken for a slip of the hand."""
 
@@ -93,13 +96,15 @@ class Config:
     """Groups of latent variables for the hierarchical decomposition; not stored where there are none."""
     prior: Choice | None = None
     """A learned prior; not stored where the prior is the standard one."""
+    parent: Mapping[str, Any] | None = None
+    """The run that this one refines: `run`, its id, `content`, a hash of its files, and its whole `config`."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain nested mapping, as stored."""
         stored: dict[str, Any] = {"format": FORMAT}
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if item.name in ("groups", "prior") and value is None:
+            if item.name in OPTIONAL and value is None:
                 continue
             if isinstance(value, Choice):
                 value = value.as_dict()
@@ -117,7 +122,7 @@ class Config:
         for key in stored:
             if key != "format" and key not in fields:
                 raise unknown("config section", key, fields)
-        missing = [key for key in fields if key not in stored and key not in ("groups", "prior")]
+        missing = [key for key in fields if key not in stored and key not in OPTIONAL]
         if missing:
             raise UsageError(f"This config lacks {', '.join(missing)}.")
         parts: dict[str, Any] = {key: stored[key] for key in fields if key in stored}

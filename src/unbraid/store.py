@@ -7,6 +7,7 @@
 Nothing is pickled: opening a stranger's run executes nothing.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -132,6 +133,11 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     @property
+    def parent_path(self) -> Path:
+        """Weights of the run that this one refines, until its own, which hold them, are there."""
+        return self.path / "parent.safetensors"
+
+    @property
     def checkpoint_folder(self) -> Path:
         """Folder of checkpoints."""
         return self.path / "checkpoints"
@@ -145,6 +151,10 @@ class RunFolder:
         if not self.model_path.exists():
             raise RunError(f"{self.path} has no model.safetensors: it did not finish; resume it with --resume.")
         return load_tensors(self.model_path)[0]
+
+    def content(self) -> str:
+        """Hash of the final weights and the settings: what a run that builds on this one relies on."""
+        return content_hash(self.model_path, self.config)
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> Path:
         """Write a checkpoint and keep the last two."""
@@ -184,6 +194,15 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: s
 def under(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
     """Entries whose name starts with a prefix, named by what follows it."""
     return {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
+
+
+def content_hash(weights: Path, config: Config) -> str:
+    """SHA-256 of settings and of a file of weights."""
+    digest = hashlib.sha256(json.dumps(config.as_dict(), sort_keys=True).encode())
+    with weights.open("rb") as handle:
+        while chunk := handle.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:

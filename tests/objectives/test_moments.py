@@ -88,3 +88,10 @@ def test_discrete_latents_are_refused():
     out, batch = made_output(space)
     with pytest.raises(UsageError, match="'c' is not"):
         bind("dip-vae-i", {}).terms(out, batch, made_context(space))
+
+
+def test_one_row_has_no_covariance():
+    space = normal_space(2)
+    out, batch = made_output(space, posterior={"z": torch.zeros(1, 1, 4)})
+    with pytest.raises(UsageError, match="at least 2 rows"):
+        bind("dip-vae-i", {}).terms(out, batch, made_context(space))

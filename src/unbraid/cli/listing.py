@@ -95,12 +95,15 @@ def _row(entry: Any) -> dict[str, Any]:
 
 def _networks() -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
-    for side in ("encoder", "decoder"):
+    for side, chosen in (("encoder", "encoder"), ("decoder", "decoder"), ("refiner", "decoder")):
         for row in _entries("unbraid.networks", side):
-            kept = rows.setdefault(row["name"], {**row, "sides": [], "settings": ""})
+            kept = rows.setdefault(row["name"], {**row, "sides": [], "settings": []})
             kept["sides"].append(side)
-            kept["settings"] += "".join(f" {side}.{part}" for part in row["settings"].split())
-    return [{**row, "sides": "+".join(row["sides"]), "settings": row["settings"].strip()} for row in rows.values()]
+            kept["settings"] += [f"{chosen}.{part}" for part in row["settings"].split()]
+    return [
+        {**row, "sides": "+".join(row["sides"]), "settings": " ".join(dict.fromkeys(row["settings"]))}
+        for row in rows.values()
+    ]
 
 
 def _described(item: Any) -> dict[str, Any]:

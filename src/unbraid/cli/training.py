@@ -23,7 +23,7 @@ def demo(
     from unbraid.demo import NOTE, SETTINGS
 
     name = "demo" if seed == 0 else f"demo-s{seed}"
-    _clear(root / name, fresh)
+    clear(root / name, fresh)
     typer.echo(NOTE)
     run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device)
     print_scores(run.score(), False)
@@ -64,11 +64,11 @@ def train(
     from unbraid.training import Cadence
 
     given = parse_overrides(settings or [])
-    _refuse_options(given, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
+    refuse_options(given, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
     if fresh and name is None:
         raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
     if name is not None and leads():
-        _clear(root / name, fresh)
+        clear(root / name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
     data = given.pop("data", "sprites")
     run = train_run(recipe, data=data, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
@@ -115,7 +115,7 @@ def sweep(
 
     given: dict[str, Any] = {**parse_axes(settings or [])}
     options = ("device", "root", "name", "on", "members", "metric", "slurm", "many")
-    _refuse_options(given, "a sweep", options, others=("recipe", "metrics", "cadence"))
+    refuse_options(given, "a sweep", options, others=("recipe", "metrics", "cadence"))
     how: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
     how |= {"metrics": metric or (), "slurm": parse_overrides(slurm or []), "data": given.pop("data", ["sprites"])}
     made = run_sweep([part.strip() for part in recipe.split(",")], **how | given)
@@ -128,14 +128,14 @@ def sweep(
         typer.echo("\n".join(files))
 
 
-def _refuse_options(given: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:
+def refuse_options(given: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:
     """Refuse settings that are options of the command, or `others` that only Python's functions have."""
     for key in given:
         if key in options or key in others:
             raise UsageError(f"'{key}' is no setting of {of}{f'; write --{key}' if key in options else ''}.")
 
 
-def _clear(folder: Path, fresh: bool) -> None:
+def clear(folder: Path, fresh: bool) -> None:
     """Remove a run that `--fresh` gives up; nothing but a run is ever removed."""
     import shutil
 

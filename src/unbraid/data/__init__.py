@@ -9,6 +9,7 @@ from unbraid.data import (  # noqa: F401 (they register themselves)
     images,
     mnist,
     mpi3d,
+    pendulum,
     shapes3d,
     smallnorb,
     sprites,
@@ -17,6 +18,7 @@ from unbraid.data.base import data_home, dataset, load
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.files import Description, Recipe, Status, check, describe, fetch
 from unbraid.data.images import from_array, from_dataset, from_folder
+from unbraid.data.numbers import factor_numbers
 from unbraid.data.strokes import digit_width, stroke_thickness
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "dataset",
     "describe",
     "digit_width",
+    "factor_numbers",
     "fetch",
     "from_array",
     "from_dataset",

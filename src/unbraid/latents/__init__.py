@@ -9,6 +9,7 @@ from unbraid.latents.flow import Flow
 from unbraid.latents.priors import LEARNED, Prior, prior
 from unbraid.latents.quantised import Quantised
 from unbraid.latents.space import Space
+from unbraid.latents.stages import Stages
 from unbraid.latents.typed import latents_of
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Prior",
     "Quantised",
     "Space",
+    "Stages",
     "block",
     "latents_of",
     "prior",

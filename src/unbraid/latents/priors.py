@@ -9,6 +9,7 @@ the decomposition of the KL asks of it are densities of groups of leaves: with t
 where the groups h refine the groups g (esmaeili2018, fig. 4, with the signs of a loss).
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -140,6 +141,13 @@ class Prior(ABC):
         """Values of all blocks, drawn from the prior."""
         drawn = self.draw(prior, noise)
         return {n: drawn[n] if n in drawn else b.sample_prior(prior[n], noise[n]) for n, b in self.blocks.items()}
+
+    def moved(self, names: Mapping[str, str], behind: Mapping[str, Block] | None = None) -> "Prior":
+        """The same prior of blocks under other names, with further blocks behind them that it does not cover."""
+        made = copy.copy(self)
+        made.blocks = {**{names[name]: b for name, b in self.blocks.items()}, **(behind or {})}
+        made.covered = {names[name]: b for name, b in self.covered.items()}
+        return made
 
     def cover(self, values: Tensors) -> Tensor:
         """Values of the covered blocks side by side."""

@@ -6,7 +6,7 @@ The functions take codes and factors of any model as arrays; `evaluate` measures
 from unbraid.metrics.base import Evaluation, Score, encode_together, evaluate, expand, metric
 from unbraid.metrics.discrete import generated
 from unbraid.metrics.discrete.clusters import clusters
-from unbraid.metrics.generative import pixel_error, strokes
+from unbraid.metrics.generative import density, pixel_error, strokes
 from unbraid.metrics.generative.features import image_features
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid
@@ -39,6 +39,7 @@ __all__ = [
     "clusters",
     "conditioning",
     "dci",
+    "density",
     "downstream",
     "encode_together",
     "evaluate",

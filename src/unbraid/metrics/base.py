@@ -30,8 +30,9 @@ metric: Registry[Callable[..., Any]] = Registry("metric")
 
 Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
 under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
-(`factors`, `normal` or `discrete` latents, a `likelihood`, `images`, images of `strokes`, `peers`, `weights` of a
-network); a `costly` one takes minutes, and `trial` holds settings with which it takes seconds.
+(`factors`, `normal` or `discrete` latents, a `likelihood`, a `density`, `images`, images of `strokes`, `peers`,
+`weights` of a network, a `staged` model); a `costly` one takes minutes, and `trial` holds settings with which it takes
+seconds.
 """
 
 

@@ -2,14 +2,15 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from unbraid.config import Config
+from unbraid.config import Choice, Config
+from unbraid.data.factors import FactorDataset
 from unbraid.latents import Space
 from unbraid.networks import Likelihood, make_likelihood
 from unbraid.networks import decoder as decoders
@@ -35,16 +36,26 @@ class Model(nn.Module):
     space: Space
     shape: Shape
     likelihood: Likelihood
+    decoders: ClassVar[Registry[Callable[..., nn.Module]]] = decoders
+    """Where the network that a config calls its decoder is registered."""
 
     @classmethod
     def ports(cls, space: Space, **settings: Any) -> tuple[dict[str, int], int]:
         """What an encoder must give, by name and width, and the width of what a decoder takes."""
         return space.outputs, space.width
 
+    @classmethod
+    def decoder_of(cls, chosen: Choice, width: int, shape: Shape) -> nn.Module:
+        """The registered network that a config calls its decoder."""
+        return cls.decoders[chosen.name].make(width, shape, **chosen.settings)
+
     @property
     @abstractmethod
     def likelihoods(self) -> dict[str, Likelihood]:
         """Likelihood of each modality; none where a model has no density of observations."""
+
+    def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
+        """Once, before a run trains on some rows of the data: fill buffers that come from them, by the run's seed."""
 
     @abstractmethod
     def needs(self, batch: int) -> dict[str, Need]:
@@ -94,7 +105,10 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
-    """The model of a config, its weights drawn from the config's seed; copies of own modules replace named ones."""
+    """The model of a config, its weights drawn from the config's seed; copies of own modules replace named ones.
+
+    The first stage of a run that refines another one is built from the other's config, and has no weights yet either.
+    """
     space = Space.from_config(config.latents, config.groups, config.prior)
     kind = model[config.model]
     own = {key: value for key, value in config.objective.settings.items() if key in kind.settings}
@@ -104,6 +118,7 @@ def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decode
         if encoder is None:
             encoder = encoders[config.encoder.name].make(shape, outputs, **config.encoder.settings)
         if decoder is None:
-            decoder = decoders[config.decoder.name].make(width, shape, **config.decoder.settings)
+            decoder = kind.make.decoder_of(config.decoder, width, shape)
         likelihood = make_likelihood(config.likelihood.name, config.likelihood.settings)
-        return kind.make(space, shape, encoder, decoder, likelihood, **own)
+        first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
+        return kind.make(space, shape, encoder, decoder, likelihood, *first, **own)

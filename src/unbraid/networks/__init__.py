@@ -1,8 +1,9 @@
 """Encoders, decoders and likelihoods; importing this package registers them."""
 
-from unbraid.networks import broadcast, conv, esmaeili, gan, mlp, split
+from unbraid.networks import broadcast, conv, esmaeili, gan, mlp, modulated, residual, split, wide
 from unbraid.networks.base import Outputs, decoder, encoder
 from unbraid.networks.likelihoods import Likelihood, likelihood, make_likelihood
+from unbraid.networks.modulated import refiner
 
 __all__ = [
     "Likelihood",
@@ -16,5 +17,9 @@ __all__ = [
     "likelihood",
     "make_likelihood",
     "mlp",
+    "modulated",
+    "refiner",
+    "residual",
     "split",
+    "wide",
 ]

@@ -54,6 +54,8 @@ def _moments(out: Output, space: Space) -> tuple[Tensor, Tensor]:
         raise UsageError(f"DIP-VAE compares covariances, so every latent block must be normal; {other[0]!r} is not.")
     halves = [out.posterior[name].chunk(2, dim=-1) for name in space.blocks]
     mean, log_variance = (torch.cat(side, -1) for side in zip(*halves, strict=True))
+    if mean.shape[-2] < 2:
+        raise UsageError("DIP-VAE takes the covariance of a batch, which needs at least 2 rows.")
     return mean, log_variance.exp()
 
 

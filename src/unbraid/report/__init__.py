@@ -2,6 +2,7 @@
 
 from unbraid.report.page import write_report
 from unbraid.report.pictures import Picture
+from unbraid.report.stages import triples
 from unbraid.report.traversals import Traversal, traversal, traverse
 
-__all__ = ["Picture", "Traversal", "traversal", "traverse", "write_report"]
+__all__ = ["Picture", "Traversal", "traversal", "traverse", "triples", "write_report"]

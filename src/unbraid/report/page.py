@@ -10,9 +10,11 @@ import torch
 
 from unbraid import atomic, noise
 from unbraid.metrics import Evaluation, Score, metric
+from unbraid.models import Staged
 from unbraid.report.figures import curve, optional
 from unbraid.report.latent_factor import latent_factor
 from unbraid.report.pictures import Picture, data_uri, tiled
+from unbraid.report.stages import by_stage
 from unbraid.report.traversals import decode, traverse
 from unbraid.store import RunFolder
 
@@ -43,6 +45,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         curves=_curves(folder.lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
         reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
+        stages=_stages(evaluation) if drawable and isinstance(evaluation.model, Staged) else None,
         samples=_samples(evaluation) if drawable else None,
         latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_information(scores),
@@ -159,6 +162,12 @@ def reconstructions(evaluation: Evaluation) -> Picture:
     originals = evaluation.dataset.images(evaluation.rows[rows])
     decoded = decode(evaluation, evaluation.means[rows])
     return tiled(torch.stack([originals, decoded]))
+
+
+def _stages(evaluation: Evaluation) -> dict[str, str]:
+    """Originals and what each stage makes of them, one row each."""
+    names, images = by_stage(evaluation, COLUMNS)
+    return {"rows": ", ".join(names), "uri": data_uri(tiled(images))}
 
 
 def _samples(evaluation: Evaluation, rows: int = 3) -> str:

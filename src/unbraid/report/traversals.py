@@ -43,7 +43,7 @@ def traversal(
     labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(made.names, made.kl, strict=True)]
     same = by == "range" and evaluation.space.density
     headings = [f"{v:+.1f}" for v in made.values[0].tolist()] if same else []
-    return _labelled(tiled(made.images, WHITE), labels, headings, made.images.shape[-2], made.images.shape[-1])
+    return labelled(tiled(made.images, WHITE), labels, headings, made.images.shape[-2], made.images.shape[-1])
 
 
 def traverse(
@@ -136,7 +136,7 @@ def _steps(evaluation: Evaluation, by: Range, span: float, columns: int) -> Tens
     return some.quantile(torch.linspace(0.025, 0.975, columns, device=means.device), dim=0).T
 
 
-def _labelled(picture: Picture, labels: list[str], headings: list[str], tall: int, wide: int) -> Picture:
+def labelled(picture: Picture, labels: list[str], headings: list[str], tall: int, wide: int) -> Picture:
     """A picture of tiles with a label beside each row and a heading above each column."""
     down, right = pitch(tall, wide, enlargement(wide))
     height = max(11, min(18, down // 4))

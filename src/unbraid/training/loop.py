@@ -1,13 +1,13 @@
 """The one training loop: it alternates players, logs, checkpoints and resumes, whichever method it trains."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
@@ -24,6 +24,7 @@ from unbraid.training.interrupt import stoppable
 from unbraid.training.memory import keep_freed_memory
 from unbraid.training.normalisation import synchronise
 from unbraid.training.onlooker import Onlooker
+from unbraid.training.parents import first_stages, put_first
 from unbraid.training.progress import TrainingBar
 from unbraid.training.state import Divergence, State
 from unbraid.training.world import Elsewhere, World
@@ -113,7 +114,8 @@ def train_group(
             for folder in {each.path: each for each in (group, *folders)}.values():
                 held.enter_context(folder.locked())
             stop = held.enter_context(stoppable(insistent=world.size == 1))
-            fit = Fit(group, list(folders), prepare(configs, dataset, encoder, decoder, world=world))
+            firsts = first_stages(folders, configs)
+            fit = Fit(group, list(folders), prepare(configs, dataset, encoder, decoder, world=world, firsts=firsts))
         world.equalise([*fit.state.group.parameters.values(), *fit.state.group.buffers.values()])
         with world.together():
             fit.begin(_describe(configs[0], dataset), dataset.device)
@@ -183,7 +185,8 @@ class Fit:
     def tell(self, state: str) -> None:
         """Write the status of the members that still move."""
         for folder in self.running.values():
-            folder.write_json("status", {"state": state, "step": self.state.step})
+            content = {"content": folder.content()} if state == "finished" and self.state.world.leads else {}
+            folder.write_json("status", {"state": state, "step": self.state.step, **content})
 
     def log(self, last: Mark, bar: TrainingBar) -> Mark:
         """Append a line to each history; returns the mark from which the next ones count."""
@@ -220,6 +223,8 @@ class Fit:
             folder.save_model(self.state.group.member(member))
         self.tell("finished")
         self.state.world.meet()
+        for folder in self.running.values():
+            folder.parent_path.unlink(missing_ok=True)  # the weights that were just saved hold these
         for checkpoint in self.group.checkpoints() if self.running else ():
             checkpoint.unlink(missing_ok=True)
         return ["diverged" if m in self.diverged else "finished" for m in range(len(self.folders))]
@@ -232,16 +237,25 @@ def prepare(
     decoder: nn.Module | None = None,
     execution: Execution | None = None,
     world: World | None = None,
+    firsts: Sequence[Mapping[str, Tensor]] = (),
 ) -> State:
-    """A fresh training state on the data set's device, of one run or of a group that shares all but its numbers."""
+    """A fresh training state on the data set's device, of one run or of a group that shares all but its numbers.
+
+    `firsts` are the weights of the first stages of runs that refine others; without them those are drawn at random.
+    """
     configs = [configs] if isinstance(configs, Config) else list(configs)
     objective = bind(configs[0].objective.name, stacked_settings(configs, dataset.device))
     systems = [_system(config, objective, dataset, encoder, decoder) for config in configs]
-    for system in systems:
-        synchronise(system, 1 if world is None else world.size)
+    for system, config, first in zip(systems, configs, firsts, strict=False):
+        if config.parent is not None:
+            put_first(system.model, first, config.parent["run"])
     training = configs[0].training
+    rows = split(dataset, training.split).train
+    for system, config in zip(systems, configs, strict=True):
+        system.model.begin(dataset, rows, config.training.seed)
+        synchronise(system, 1 if world is None else world.size)
     group = Group(systems, dataset.device, training.precision)
-    return State(group, objective, configs, dataset, split(dataset, training.split).train, execution, world)
+    return State(group, objective, configs, dataset, rows, execution, world)
 
 
 def stacked_settings(configs: Sequence[Config], device: torch.device) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def plan(configs: Sequence[Config]) -> list[list[Config]]:
 def structure(config: Config) -> str:
     """All that must be equal in a group, as text."""
     stored: dict[str, Any] = config.as_dict()
+    if config.parent is not None:  # weights of first stages are numbers, too
+        stored["parent"] = structure(Config.from_dict(config.parent["config"]))
     for key in OWN:
         del stored["training"][key]
     for key in objective[config.objective.name].sweepable:

@@ -14,7 +14,7 @@ from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space, latents_of
 from unbraid.latents import prior as priors
 from unbraid.models import CUSTOM
-from unbraid.networks import decoder as decoders
+from unbraid.models import model as models
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import bind, objective
@@ -32,23 +32,28 @@ def configure(
     overrides: Mapping[str, Any],
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
+    parent: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The config of a recipe on a data set.
+    """The config of a recipe on a data set, and of one that refines another run, on its `parent` (see `parent_of`).
 
     Overrides are flat: an objective's settings and those of `Training` by name; `z` for the number of latents, or
     `latents` for several blocks (see `latents_of`) and `groups` for their groups; `network`, `encoder`, `decoder`,
     `likelihood` and a learned `prior` by name, and their own settings with a dot (`encoder.width=600`).
     """
     entry = objective[recipe]
+    if parent is None and "stage" in entry.facts:
+        raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts['stage']}.")
     given = {**entry.facts.get("defaults", {}), **overrides}
     refuse_unknown(recipe, given)
     if isinstance(given.get("split"), str):
         given["split"] = inlined(given["split"])
-    network = given.get("network")
+    model = entry.facts.get("model", "vae")
+    network, decoders = given.get("network"), models[model].make.decoders
     if network is not None and network not in encoders and network not in decoders:
         raise unknown("network", str(network), {*encoders, *decoders})
     usual = entry.facts.get("network", default_network)(dataset.shape)
-    encoder_name, decoder_name = (given.get(side, network) or usual for side in ("encoder", "decoder"))
+    usual = {"encoder": usual, "decoder": usual} if isinstance(usual, str) else usual
+    encoder_name, decoder_name = (given.get(side, network) or usual[side] for side in ("encoder", "decoder"))
     for side, name, registry, other in (
         ("encoder", encoder_name, encoders, decoders),
         ("decoder", decoder_name, decoders, encoders),
@@ -62,7 +67,7 @@ def configure(
     bind(recipe, chosen).suits(dataset, Space.from_config(latents, groups, learned))
     return Config(
         objective=Choice(recipe, chosen),
-        model=entry.facts.get("model", "vae"),
+        model=model,
         data=data,
         encoder=_own(encoder) or _choice(encoders, encoder_name, under("encoder.", given)),
         decoder=_own(decoder) or _choice(decoders, decoder_name, under("decoder.", given)),
@@ -71,6 +76,7 @@ def configure(
         training=Training.checked(_only(given, Training.fields())),
         groups=groups,
         prior=learned,
+        parent=parent,
     )
 
 

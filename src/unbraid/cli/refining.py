@@ -1,0 +1,69 @@
+"""refine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unbraid.cli.printing import print_json
+from unbraid.cli.shared import AsJson, Device, Overrides, Root, RunPath, app, leads
+from unbraid.cli.training import clear, refuse_options
+from unbraid.errors import UsageError
+
+
+@app.command(
+    epilog="Examples:  unbraid refine runs/demo --with vae z=5 steps=20000"
+    "  ·  unbraid refine runs/demo --name sharper decoder.modulation=spatial"
+)
+def refine(
+    run: RunPath,
+    settings: Overrides = None,
+    kind: Annotated[str, typer.Option("--with", help="What the second stage is made of: vae.")] = "vae",
+    device: Device = "auto",
+    root: Root = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of all settings.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same settings.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Throw away a run under the same name and start again.")
+    ] = False,
+    checkpoint_steps: Annotated[
+        int | None, typer.Option(help="Checkpoint every so many steps, not every minute.")
+    ] = None,
+    log_steps: Annotated[int | None, typer.Option(help="Write a history line every so many steps.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Sharpen a finished run by a second stage that leaves untouched what the first one learned.
+
+    The second stage is a run of its own. It holds the first one frozen, as latents c, adds latents z for what the first
+    could not draw, and is scored, reported and refined again like any other run. Settings: z, the number of those
+    latents, beta, samples, and as for train encoder, decoder (a refiner: adain, mlp), likelihood, steps, batch, lr,
+    seed and so on. Where nothing is said: z=5 steps=20000 batch=32 lr=1e-4 and the data and split of the first run.
+    """
+    from unbraid.config import parse_overrides
+    from unbraid.refining import refine as refine_run
+    from unbraid.training import Cadence
+
+    given = parse_overrides(settings or [])
+    refuse_options(given, "a second stage", ("device", "root", "name", "resume"), others=("run", "kind", "cadence"))
+    if "data" in given:
+        raise UsageError("A stage learns from the data of the run that it refines; leave data=… out.")
+    if fresh and name is None:
+        raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
+    if fresh and name is not None and (root / name).resolve() == run.resolve():
+        raise UsageError(f"--fresh would throw away {run}, which is to be refined; choose another name.")
+    if name is not None and leads():
+        clear(root / name, fresh)
+    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
+    made = refine_run(run, kind, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
+    if not leads():
+        return
+    last, check = (made.history or [{"step": made.config.training.steps}])[-1], made.unchanged
+    if as_json:
+        print_json({"run": str(made.path), "id": made.config.run_id, "parent": check, **last})
+        return
+    if made.reused:
+        typer.echo("This run is finished already; nothing was trained.")
+    terms = "  ".join(f"{k} {v:.3f}" for k, v in last.items() if k in ("loss", "reconstruction", "kl"))
+    typer.echo(f"{made.path}  step {last['step']}  {terms}")
+    typer.echo(f"max |c before - c after| = {check['max_change']:g} on {check['rows']:,} rows of {run}")
+    typer.echo(f"Next: unbraid evaluate {made.path}  ·  unbraid report {made.path}")

@@ -1,0 +1,47 @@
+"""The latent space of a model in stages: the earlier stage's blocks under new names, then the stage's own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from unbraid.errors import UsageError
+from unbraid.latents.space import Space
+
+EARLIER = "c"
+"""Name of the earlier stage's only block, and what stands before the names of several."""
+
+
+class Stages(Space):
+    """C and Z side by side; `own` is the space of Z alone.
+
+    C keeps its prior, a learned one included, and its groups; beside those, the stage's own variables are one group.
+    """
+
+    def __init__(self, earlier: Space, own: Space) -> None:
+        alone = len(earlier.blocks) == 1
+        self.names = {name: EARLIER if alone else f"{EARLIER}_{name}" for name in earlier.blocks}
+        self.own = own
+        moved = {self.names[name]: block for name, block in earlier.blocks.items()}
+        for name in own.blocks:
+            if name in moved:
+                raise UsageError(
+                    f"The earlier stage's latents are called {name} here; choose other latents for this stage."
+                )
+        learned = None if earlier.learned is None else earlier.learned.moved(self.names, own.blocks)
+        super().__init__({**moved, **own.blocks}, _beside(earlier, own), learned)
+
+    def named(self, by_block: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the earlier stage gives by block, under the names that it has here."""
+        return {self.names.get(name, name): value for name, value in by_block.items()}
+
+
+def _beside(earlier: Space, own: Space) -> Any:
+    """A tree over the leaves of both; none where neither has groups."""
+    if len(earlier.levels) == len(own.levels) == 2:
+        return None
+    return (*earlier.tree, _shifted(own.tree, earlier.leaves))
+
+
+def _shifted(tree: Any, by: int) -> Any:
+    return tree + by if isinstance(tree, int) else tuple(_shifted(node, by) for node in tree)

@@ -1,0 +1,146 @@
+r"""A model in stages (msvae2020): a frozen first stage C -> Y, and a second one (Y, Z) -> X that adds what Y lacks.
+
+    c ~ q(c|x) of the first stage       y = E p(y|c), its decoder's mean
+    z ~ q(z|x - y)                      x ~ p(x|y, z), by a refiner that z only modulates
+
+The first stage is a whole model, under `first`: its parameters have no gradient, it never leaves evaluation mode and
+runs without a record for autograd, so that no loss can reach it. A first stage may have stages itself.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from unbraid.config import Choice
+from unbraid.errors import UsageError
+from unbraid.latents import Space, Stages
+from unbraid.models.base import Model, full_precision, model
+from unbraid.networks import Likelihood, refiner
+from unbraid.noise import Need
+from unbraid.store import under
+from unbraid.types import Noise, Output, Shape
+
+FIRST = "first."
+
+
+@model("staged", year=2020, reference="msvae2020")
+class Staged(Model):
+    """q(c|x) and E p(y|c) by a frozen model, q(z|x - y) by the encoder, p(x|y, z) by a refiner and the likelihood.
+
+    In training y comes from the mean of c, or for `samples` above 0 from draws of c, of which each observation has that
+    many: rows come that often. For any other purpose the deterministic code of c is meant.
+    """
+
+    decoders = refiner
+    space: Stages  # type: ignore[override]
+
+    def __init__(
+        self,
+        space: Space,
+        shape: Shape,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        likelihood: Likelihood,
+        first: Model,
+        *,
+        samples: int = 0,
+    ) -> None:
+        super().__init__()
+        if not space.density:
+            raise UsageError("Quantised latents are points, and a stage's own latents need densities.")
+        self.space = Stages(first.space, space)
+        self.shape = shape
+        self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
+        self.first = first.requires_grad_(False).eval()
+        self.samples = samples
+
+    @classmethod
+    def decoder_of(cls, chosen: Choice, width: int, shape: Shape) -> nn.Module:
+        """The refiner of a config."""
+        return cls.decoders[chosen.name].make(shape, width, **chosen.settings)
+
+    def train(self, mode: bool = True) -> "Staged":
+        """The first stage stays as scores saw it, its BatchNorms included."""
+        super().train(mode)
+        self.first.eval()
+        return self
+
+    @property
+    def likelihoods(self) -> dict[str, Likelihood]:
+        """That of the last stage."""
+        return {"x": self.likelihood}
+
+    def needs(self, batch: int) -> dict[str, Need]:
+        """Noise for each row of a batch, as often as it comes."""
+        return self.space.needs(max(1, self.samples) * batch)
+
+    def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
+        """Encode and decode by the first stage; encode what is missing, sample, refine. Only z's prior is given."""
+        earlier, own = self.earlier(x["x"]), self.space.own
+        drawn = self.first.space.sample(earlier, {old: noise[new] for old, new in self.space.names.items()})
+        center = self.first.space.center(earlier)
+        y = self.coarse(self.first.space.join(drawn) if self.samples else center)
+        posterior = {**self.space.named(earlier), **self.missing(x["x"], y, noise)}
+        sample = {**self.space.named(drawn), **own.sample(posterior, noise)}
+        refined = self.refined(y, own.join(sample))
+        return Output(posterior, own.prior_of(posterior), sample, {"x": refined})
+
+    def earlier(self, x: Tensor) -> dict[str, Tensor]:
+        """The first stage's posterior, by its own names of its blocks, in full precision and without a gradient."""
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            return self.first.encode(x)
+
+    def coarse(self, code: Tensor) -> Tensor:
+        """y: what the first stage expects at codes c, without a gradient."""
+        with torch.no_grad(), torch.autocast(code.device.type, enabled=False):
+            return self.first.likelihood.mean(self.first.decode(code))
+
+    def missing(self, x: Tensor, y: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
+        """q(z|x - y) by block."""
+        flat, own = full_precision(self.encoder(x - y)), self.space.own
+        wanted = sum(own.outputs.values())
+        if flat.ndim != 2 or flat.shape[1] != wanted:
+            raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
+        return own.split(flat, noise)
+
+    def refined(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
+        """Likelihood parameters of p(x|y, z)."""
+        raw = full_precision(self.decoder(y, z))
+        if tuple(raw.shape[1:]) != tuple(self.shape):
+            raise UsageError(f"The refiner must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
+        return self.likelihood(raw)
+
+    def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
+        """The first stage's posterior of c and, at its y, that of z."""
+        earlier = self.earlier(x)
+        y = self.coarse(self.first.space.center(earlier))
+        return {**self.space.named(earlier), **self.missing(x, y, noise)}
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        """Likelihood parameters of codes [c, z]; c may have behind it what the first stage's decoder takes besides."""
+        c, z = self._apart(code)
+        return self.refined(self.coarse(c), z)
+
+    def stages(self, code: Tensor) -> list[Tensor]:
+        """Expected observations of codes after each stage, the first one's first."""
+        c = self._apart(code)[0]
+        before = self.first.stages(c) if isinstance(self.first, Staged) else [self.coarse(c)]
+        return [*before, self.likelihood.mean(self.decode(code))]
+
+    def _apart(self, code: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.space.own.width
+        return code[..., :-width], code[..., -width:]
+
+    def learned_prior(self) -> dict[str, Tensor]:
+        """That of the first stage."""
+        return self.first.learned_prior()
+
+    def prior_needs(self, count: int) -> dict[str, Need]:
+        """What either stage's draws consume."""
+        return {**{FIRST + n: need for n, need in self.first.prior_needs(count).items()}, **self.space.own.needs(count)}
+
+    def prior_codes(self, noise: Noise) -> Tensor:
+        """Draws of c as the first stage makes them, and of z."""
+        own, c = self.space.own, self.first.prior_codes(under(FIRST, noise))
+        return torch.cat([c, own.join(own.sample_prior(own.prior(like=c), noise))], -1)

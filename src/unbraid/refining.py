@@ -1,0 +1,123 @@
+"""Refining a finished run by a second stage (msvae2020)."""
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unbraid.api import Data, Run, dotted, find_data, fitted, load
+from unbraid.config import Config
+from unbraid.errors import UsageError, unknown
+from unbraid.metrics.base import Evaluation
+from unbraid.objectives import objective
+from unbraid.store import RunFolder
+from unbraid.training import Cadence, configure, refuse_unknown, train_group
+from unbraid.training.members import at_most, fitting, plan
+from unbraid.training.parents import bring, parent_of, refuse_other_data
+from unbraid.training.world import launched
+
+
+def refine(
+    run: Run | str | Path,
+    kind: str = "vae",
+    *,
+    data: Data | None = None,
+    encoder: str | nn.Module | None = None,
+    decoder: str | nn.Module | None = None,
+    device: str = "auto",
+    root: str | Path = "runs",
+    name: str | None = None,
+    resume: bool = True,
+    cadence: Cadence | None = None,
+    **overrides: Any,
+) -> Run:
+    """Sharpen a finished run by a second stage, a run of its own, that leaves untouched what the first one learned.
+
+    `kind` is what the stage is made of (`vae`); every other keyword is a setting of its recipe, as in `train`. The data
+    are those of the run, and so is the split unless `split` says otherwise; `data` has to be given only where the run's
+    were passed in, and `device` only counts where `run` is a path. `unchanged` of the run that is returned says how far
+    the codes of the first stage have moved: not at all.
+    """
+    recipe = stage_recipe(kind)
+    first = run if isinstance(run, Run) else load(run, device=device)
+    parent = parent_of(first.folder)
+    if data is not None:
+        dataset = find_data(data, {}, first.device)[1]
+        refuse_other_data(first.folder, dataset)
+        first = Run(first.folder, dataset=dataset)
+    given = {key: side for key, side in (("encoder", encoder), ("decoder", decoder)) if side is not None}
+    settings = _settings(recipe, first, {**overrides, **given})
+    made = fitted(
+        recipe, first.config.data, first.dataset, settings, Path(root), name, resume, cadence, (first.folder, parent)
+    )
+    if launched().rank == 0:
+        _check(first, made)
+    return made
+
+
+def refine_together(
+    runs: Sequence[Run],
+    kind: str = "vae",
+    *,
+    seeds: Sequence[int] = (0,),
+    root: str | Path = "runs",
+    members: int | None = None,
+    cadence: Cadence | None = None,
+    **overrides: Any,
+) -> list[Run]:
+    """Refine each of several runs of the same data under each of several seeds, those of one structure as one program.
+
+    Runs may have different parents in one program: a first stage's weights are numbers, as the seed is. At most
+    `members` of them train at once (default: as many as fit). Returns the runs in order, the seed changing fastest;
+    finished ones are kept, and stopped ones continued. A run that diverged has no model; its status says where it did.
+    """
+    recipe, dataset, wanted = stage_recipe(kind), runs[0].dataset, list[tuple[Run, Config]]()
+    for run in runs:
+        refuse_other_data(run.folder, dataset)
+        parent, settings = parent_of(run.folder), _settings(recipe, run, overrides)
+        configs = [configure(recipe, run.config.data, dataset, {**settings, "seed": s}, parent=parent) for s in seeds]
+        wanted += [(run, config) for config in configs]
+    folders = {config.run_id: RunFolder.create(Path(root) / config.run_id, config) for _, config in wanted}
+    for run, config in wanted:
+        bring(run.folder, folders[config.run_id])
+    waiting = [config for _, config in wanted if not folders[config.run_id].finished]
+    for group in [part for whole in plan(waiting) for part in at_most([whole], members or fitting(whole, dataset))]:
+        names = [config.run_id for config in group]
+        place = Path(root) / f"group-{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]}"
+        train_group(RunFolder(place), [folders[name] for name in names], group, dataset, cadence)
+        shutil.rmtree(place)
+    made = [(run, Run(folders[config.run_id], dataset=dataset)) for run, config in wanted]
+    for run, new in made:
+        if new.folder.finished:
+            _check(run, new)
+    return [new for _, new in made]
+
+
+def _settings(recipe: str, first: Run, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a stage: those that were given, and the split of the run that it refines."""
+    settings = dotted(recipe, {"split": first.config.training.split, **overrides})
+    refuse_unknown(recipe, settings)
+    if any(key.startswith("data.") for key in settings):
+        raise UsageError("A stage learns from the data of the run that it refines; leave data.… out.")
+    return settings
+
+
+def stage_recipe(kind: str) -> str:
+    """The recipe of a kind of second stage."""
+    kinds = {objective[name].facts["stage"]: name for name in objective if "stage" in objective[name].facts}
+    if kind not in kinds:
+        raise unknown("second stage", kind, kinds)
+    return kinds[kind]
+
+
+def _check(first: Run, second: Run, rows: int = 1_000) -> None:
+    """Write down, once, how far codes of the first stage lie from those of the run that it was, on rows of scores."""
+    if second.unchanged:
+        return
+    seen = first.evaluation.some(rows) if len(first.evaluation) > rows else first.evaluation
+    after = Evaluation(second.model, seen.dataset, seen.rows).means[:, : seen.means.shape[1]]
+    change = float((seen.means - after).abs().max())
+    second.folder.write_json("parent", {"path": str(first.path), "rows": len(seen), "max_change": change})

@@ -1,0 +1,104 @@
+"""The run that another one refines: what is recorded of it, how it is verified, and how its weights get there.
+
+A config names its parent by content, a hash of weights and settings. When a run is begun, the parent's weights are
+copied into its folder; from then on neither the parent nor the place where it lies is needed. They go once the run has
+weights of its own, which hold the parent's.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unbraid import atomic
+from unbraid.config import Config
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import RunError, UsageError
+from unbraid.models import CUSTOM
+from unbraid.store import RunFolder, content_hash, load_tensors, under
+from unbraid.types import Shape
+
+
+def parent_of(folder: RunFolder) -> dict[str, Any]:
+    """What the config of a run says about the run that it refines; a `RunError` for one that cannot be refined."""
+    status = folder.read_json("status")
+    if not folder.finished:
+        state = status.get("state", "not begun")
+        raise RunError(f"{folder.path} is {state}, and only a finished run can be refined; train it to its end first.")
+    config, content = folder.config, folder.content()
+    if status.get("content", content) != content:
+        raise RunError(
+            f"The files of {folder.path} were changed after its training: config.yaml and model.safetensors are not "
+            "those that it finished with; train it again, or bring them back."
+        )
+    for side in ("encoder", "decoder"):
+        if getattr(config, side).name == CUSTOM:
+            raise UsageError(
+                f"{folder.path} has an {side} of your own, which its files do not hold; a run can be refined only if "
+                "its networks are registered ones."
+            )
+    return {"run": config.run_id, "content": content, "config": config.as_dict()}
+
+
+def refuse_other_data(folder: RunFolder, dataset: FactorDataset) -> None:
+    """An error if a run was trained on other observations than these."""
+    facts = folder.read_json("data")
+    if "shape" in facts and tuple(facts["shape"]) != tuple(dataset.shape):
+        raise UsageError(
+            f"{folder.path} takes {_in_words(tuple(facts['shape']))}, and {dataset.name} has "
+            f"{_in_words(dataset.shape)}; refine a run with the data that it was trained on."
+        )
+    if facts.get("content") != dataset.content_hash():
+        raise UsageError(
+            f"{folder.path} was trained on other data than {dataset.name}: their content hashes differ; refine a run "
+            "with the data that it was trained on."
+        )
+
+
+def refuse_changed(path: Path, config: Config) -> None:
+    """An error where a run was begun on a parent whose files have changed since."""
+    if config.parent is None or not (path / "config.yaml").exists():
+        return
+    before = RunFolder(path).config.parent
+    if before is not None and before["run"] == config.parent["run"] and before["content"] != config.parent["content"]:
+        raise RunError(
+            f"The files of {before['run']} have changed since {path} was begun; choose another name, or --fresh."
+        )
+
+
+def _in_words(shape: Shape) -> str:
+    if len(shape) != 3:
+        return f"observations of shape {tuple(shape)}"
+    return f"{shape[1]}x{shape[2]} images with {shape[0]} channel{'s' * (shape[0] != 1)}"
+
+
+def bring(parent: RunFolder, folder: RunFolder) -> None:
+    """Copy a parent's weights into the folder of a run that refines it, unless they are there or not needed."""
+    if not folder.finished and not folder.parent_path.exists():
+        with atomic.replacing(folder.parent_path) as part:
+            shutil.copyfile(parent.model_path, part)
+
+
+def first_stages(folders: Sequence[RunFolder], configs: Sequence[Config]) -> list[dict[str, Any]]:
+    """Weights of each run's first stage, as they were brought; none where a run has no parent."""
+    pairs = zip(folders, configs, strict=True)
+    return [{} if config.parent is None else _brought(folder, config.parent) for folder, config in pairs]
+
+
+def _brought(folder: RunFolder, parent: Mapping[str, Any]) -> dict[str, Any]:
+    if not folder.parent_path.exists():
+        raise RunError(f"{folder.path} lacks the weights of {parent['run']}, which it refines: use unbraid refine.")
+    if content_hash(folder.parent_path, Config.from_dict(parent["config"])) != parent["content"]:
+        raise RunError(f"{folder.parent_path} was changed: these are not the weights of {parent['run']}.")
+    return under("model.", load_tensors(folder.parent_path)[0])
+
+
+def put_first(model: nn.Module, tensors: Mapping[str, Any], run: str) -> None:
+    """Give a model's first stage its weights."""
+    try:
+        model.get_submodule("first").load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        told = str(error).splitlines()[-1].strip()
+        raise RunError(f"The weights of {run} do not fit the model of its config: {told}") from error

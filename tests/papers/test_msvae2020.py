@@ -1,0 +1,111 @@
+"""msvae2020's exact experiments against counting by hand, and verdicts that a wrong number would change."""
+
+import itertools
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from unbraid.papers import Results, judge
+from unbraid.papers.base import described
+from unbraid.papers.msvae2020 import conditional_gan as gan
+from unbraid.papers.msvae2020 import separation
+from unbraid.papers.msvae2020.masks import dependence, marginals, processes, witness
+
+
+def verdicts(name, members):
+    results = Results(tuple(members))
+    return [judge(claim, results).verdict for claim in described(f"msvae2020/{name}").claims]
+
+
+def counted(image, coarse=None):
+    """P(C, Z | X, Y) by listing 36 equally likely outcomes: each mask of Z = 0 twice, each of Z = 1 three times."""
+    outcomes = []
+    for code, y in ((1, "a"), (2, "b"), (3, "c")):
+        outcomes += [(code, 0, y, "".join(sorted({*y, *mask}))) for mask in ("", "", "a", "a", "c", "c")]
+        outcomes += [(code, 1, y, "".join(sorted({*y, *mask}))) for mask in ("a", "a", "a", "b", "b", "b")]
+    fitting = [(c, z) for c, z, y, x in outcomes if x == image and coarse in (None, y)]
+    return {at: Fraction(fitting.count(at), len(fitting)) for at in itertools.product((1, 2, 3), (0, 1))}
+
+
+def test_tables_are_those_of_counting_and_of_the_paper():
+    alone, both = witness().posterior(4), witness().posterior(4, 1)
+    zero = dict.fromkeys(itertools.product((1, 2, 3), (0, 1)), Fraction(0))
+    assert alone == counted("ab") == {**zero, (1, 1): Fraction(3, 8), (2, 0): Fraction(1, 4), (2, 1): Fraction(3, 8)}
+    assert both == counted("ab", "a") == {**zero, (1, 1): Fraction(1)}
+    assert marginals(alone) == (
+        {1: Fraction(3, 8), 2: Fraction(5, 8), 3: Fraction(0)},
+        {0: Fraction(1, 4), 1: Fraction(3, 4)},
+    )
+    assert dependence(alone) == Fraction(3, 32)
+    assert dependence(both) == 0
+    for image, name in enumerate(("a", "b", "c"), start=1):
+        assert witness().posterior(image) == counted(name)
+    every = list(processes())
+    assert len(every) == len(set(every)) == 1568
+    assert sum(process.posterior(4) == alone for process in every) == 60
+
+
+def test_verdicts_of_the_tables():
+    first, second = separation.given_x({"seed": range(6)}), separation.given_both({"seed": range(6)})
+    assert verdicts("table2", first) == ["holds", "holds"]
+    assert verdicts("table3", second) == ["holds", "holds"]
+    assert first[0].scores["cell/C2Z0"].details["fraction"] == "1/4"
+    swapped = [member._replace(settings={**member.settings, "recipe": separation.WITNESS}) for member in second]
+    assert verdicts("table2", swapped) == ["holds", "does not hold"]
+    wrong = replace(first[0].scores[separation.DEVIATION], value=1 / 64)
+    broken = [member._replace(scores={**member.scores, separation.DEVIATION: wrong}) for member in first]
+    assert verdicts("table2", broken)[0] == "does not hold"
+
+
+def slow_terms(p, generator):
+    """Every term of lemma 1 by loops over fractions; only the logarithms are floats."""
+    xs, cs = range(len(p)), range(len(p[0]))
+    code = [sum(p[x][c] for x in xs) for c in cs]
+    made = [[generator[x][c] * code[c] for c in cs] for x in xs]
+    px, mx = [sum(row) for row in p], [sum(row) for row in made]
+
+    def expected(ratio):
+        return sum(float(made[x][c]) * math.log(ratio(x, c)) for x in xs for c in cs)
+
+    information = expected(lambda x, c: made[x][c] / (mx[x] * code[c]))
+    marginal = sum(float(mx[x]) * math.log(mx[x] / px[x]) for x in xs)
+    posterior = sum(
+        float(mx[x]) * sum(float(made[x][c] / mx[x]) * math.log((made[x][c] / mx[x]) / (p[x][c] / px[x])) for c in cs)
+        for x in xs
+    )
+    return {
+        gan.DIVERGENCE: expected(lambda x, c: made[x][c] / p[x][c]),
+        gan.INFORMATION: information,
+        gan.UPPER: information + marginal,
+        gan.LOWER: information - posterior,
+    }
+
+
+def test_lemma1_against_loops_over_fractions():
+    rng = np.random.default_rng(0)
+    weights, columns = rng.integers(1, 9, (5, 3)), rng.integers(1, 9, (5, 3))
+    p = [[Fraction(int(w), int(weights.sum())) for w in row] for row in weights]
+    generator = [
+        [Fraction(int(w), int(total)) for w, total in zip(row, columns.sum(0), strict=True)] for row in columns
+    ]
+    slow = slow_terms(p, generator)
+    fast = gan.sides(np.array(p, dtype=float), np.array(generator, dtype=float))
+    assert {name: fast[name] for name in slow} == pytest.approx(slow, abs=1e-12)
+    assert slow[gan.DIVERGENCE] == pytest.approx(slow[gan.UPPER] - slow[gan.LOWER], abs=1e-12)
+    assert slow[gan.UPPER] > slow[gan.INFORMATION] > slow[gan.LOWER]
+    moved = np.array(generator, dtype=float)[:, ::-1]
+    assert abs(gan.sides(np.array(p, dtype=float), moved)[gan.DIVERGENCE] - fast[gan.DIVERGENCE]) > 0.01
+
+
+def test_verdicts_of_the_lemma():
+    made = gan.lemma_members({"observations": 6, "codes": 3, "seed": range(5)})
+    assert verdicts("lemma1", made) == ["holds"] * 3
+    series = {gan.RANDOM: gan.OWN, gan.OWN: gan.RANDOM}
+    swapped = [m._replace(settings={**m.settings, "recipe": series[m.settings["recipe"]]}) for m in made]
+    assert verdicts("lemma1", swapped)[2] == "does not hold"
+    wrong = replace(made[0].scores[gan.APART[0]], value=1e-3)
+    broken = [m._replace(scores={**m.scores, gan.APART[0]: wrong}) for m in made]
+    assert verdicts("lemma1", broken)[0] == "does not hold"
