@@ -238,7 +238,7 @@ class Run:
 
     def _measure(self, evaluation: Evaluation, names: Sequence[str], settings: Mapping[str, Any]) -> list[Score]:
         made: list[Score] = []
-        self.notes = []
+        left: dict[str, str] = {}
         chosen, refused = expand(names or self._default_scores()), None
         known = {key for name in chosen for key in metric[name].settings}
         for key in settings:
@@ -252,11 +252,12 @@ class Run:
                 if name in names:
                     raise
                 refused = refused or error
-                self.notes.append(f"{name} is left out: {error}")
+                left[name] = str(error)
                 continue
             for score in new:
                 self.folder.append("scores", score.as_record())
             made += new
+        self.notes = _left_out(left)
         if refused is not None and names and not made:
             raise refused
         return made
@@ -361,3 +362,16 @@ def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
     except RuntimeError as error:
         first = str(error).splitlines()[-1].strip()
         raise RunError(f"{path} does not fit the model of its config: {first}") from error
+
+
+def _left_out(reasons: Mapping[str, str]) -> list[str]:
+    """One note for all protocols of a metric that are left out for the same reason."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for name, reason in reasons.items():
+        family = name.partition("/")[0]
+        shared.setdefault((family, reason.replace(name, family)), []).append(name)
+    told = []
+    for (_, reason), names in shared.items():
+        whole = reasons[names[0]] if len(names) == 1 else reason
+        told.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} left out: {whole}")
+    return told
