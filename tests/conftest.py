@@ -28,8 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def data_home(tmp_path_factory):
-    """Where data sets are kept while tests run; the user's own cache is never touched."""
+    """Where data sets are kept while tests run; the user's own cache is never touched, nor their wishes heard."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("UNBRAID_QUIET", "UNBRAID_EXECUTION", "UNBRAID_COMMIT"):
+            patch.delenv(name, raising=False)
         folder = tmp_path_factory.mktemp("data")
         patch.setenv("UNBRAID_DATA", str(folder))
         yield folder
