@@ -6,7 +6,20 @@ from typing import Annotated
 import typer
 
 from unbraid.cli.printing import print_json
-from unbraid.cli.shared import AsJson, Device, Overrides, Root, RunPath, app, leads
+from unbraid.cli.shared import (
+    AsJson,
+    CheckpointSteps,
+    Device,
+    Fresh,
+    LogSteps,
+    Name,
+    Overrides,
+    Resume,
+    Root,
+    RunPath,
+    app,
+    leads,
+)
 from unbraid.cli.training import clear, refuse_options
 from unbraid.errors import UsageError
 
@@ -21,15 +34,11 @@ def refine(
     kind: Annotated[str, typer.Option("--with", help="What the second stage is made of: vae.")] = "vae",
     device: Device = "auto",
     root: Root = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of all settings.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same settings.")] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw away a run under the same name and start again.")
-    ] = False,
-    checkpoint_steps: Annotated[
-        int | None, typer.Option(help="Checkpoint every so many steps, not every minute.")
-    ] = None,
-    log_steps: Annotated[int | None, typer.Option(help="Write a history line every so many steps.")] = None,
+    name: Name = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    checkpoint_steps: CheckpointSteps = None,
+    log_steps: LogSteps = None,
     as_json: AsJson = False,
 ) -> None:
     """Sharpen a finished run by a second stage that leaves untouched what the first one learned.

@@ -47,6 +47,11 @@ RunPath = Annotated[Path, typer.Argument(help="Folder of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+Name = Annotated[str | None, typer.Option(help="Folder name; default: a hash of all settings.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same settings.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Throw away a run under the same name and start again.")]
+CheckpointSteps = Annotated[int | None, typer.Option(help="Checkpoint every so many steps, not every minute.")]
+LogSteps = Annotated[int | None, typer.Option(help="Write a history line every so many steps.")]
 
 
 def leads() -> bool:

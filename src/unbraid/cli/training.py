@@ -7,7 +7,20 @@ from typing import Annotated, Any
 import typer
 
 from unbraid.cli.printing import print_json, print_notes, print_rows, print_scores
-from unbraid.cli.shared import AsJson, Device, Overrides, Recipe, Root, app, leads
+from unbraid.cli.shared import (
+    AsJson,
+    CheckpointSteps,
+    Device,
+    Fresh,
+    LogSteps,
+    Name,
+    Overrides,
+    Recipe,
+    Resume,
+    Root,
+    app,
+    leads,
+)
 from unbraid.errors import UsageError
 
 
@@ -40,15 +53,11 @@ def train(
     settings: Overrides = None,
     device: Device = "auto",
     root: Root = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of all settings.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same settings.")] = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw away a run under the same name and start again.")
-    ] = False,
-    checkpoint_steps: Annotated[
-        int | None, typer.Option(help="Checkpoint every so many steps, not every minute.")
-    ] = None,
-    log_steps: Annotated[int | None, typer.Option(help="Write a history line every so many steps.")] = None,
+    name: Name = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    checkpoint_steps: CheckpointSteps = None,
+    log_steps: LogSteps = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing.

@@ -10,9 +10,8 @@ chi (pieces minus holes) of the ink, and the points of the outline.
     A = P t / 2 - chi pi t^2 / 4,    so    t = (P - sqrt(P^2 - 4 pi chi A)) / (pi chi),    t = 2 A / P for chi = 0,
 
 exactly: a bar (chi = 1), a ring (0) and an 8 (-1) alike. On bars and rings of 2 to 5 pixels the result is at most .2
-too small; a blob, which is no stroke, is judged less well (a disc of 12 pixels has 10.1, since the root magnifies
-errors of P). castro2019 averages the distance to the background along the skeleton of an enlarged image instead; on
-MNIST the two correlate with .99, and this one needs no skeleton.
+too small; a blob, which is no stroke, is judged less well, since the root magnifies errors of P. castro2019 averages
+the distance to the background along the skeleton of an enlarged image instead; this needs no skeleton.
 
 **Width.** The outline's extent from left to right, after the slant is taken out: x is sheared to x - k (y - mean y),
 k = Cov(x, y) / Var(y) of the ink, since a narrow digit that leans would otherwise count as wide.

@@ -10,25 +10,14 @@ from typing import Any
 
 from unbraid.metrics import Score, restricted
 from unbraid.papers.base import Scale, StandIn
+from unbraid.papers.sprites import STAND_IN, TINY
 
 MIG, ELBO, TC = "mig/exact without shape", "elbo/closed-form", "tc/exact"
 METRICS = ("mig/exact", "elbo", "tc/exact")
 FACTORS = ("scale", "orientation", "posX", "posY")
 BETAS = [1, 2, 4, 6, 8, 10]
 
-SMOKE: dict[str, Any] = {
-    "data": "sprites",
-    "data.size": 16,
-    "data.scales": 3,
-    "data.orientations": 4,
-    "data.positions": 4,
-    "network": "mlp",
-    "encoder.hidden": (16,),
-    "decoder.hidden": (16,),
-    "z": 3,
-    "batch": 64,
-    "steps": 20,
-}
+SMOKE: dict[str, Any] = {**TINY, "steps": 20}
 SMALL: dict[str, Any] = {
     "data": "sprites-small",
     "network": "mlp",
@@ -56,7 +45,7 @@ OVER_BETA = {
 }
 BOTH = ("beta-vae", "beta-tcvae")
 VAE, TCVAE = {"recipe": "beta-vae"}, {"recipe": "beta-tcvae", "estimator": "mws"}
-SPRITES = "Rendered sprites stand for dSprites at all scales but `paper`: the same factors, drawn anew."
+SPRITES = STAND_IN
 
 
 def without_shape(scores: Mapping[str, Score]) -> Score:

@@ -9,6 +9,7 @@ from typing import Any
 
 from unbraid.papers.base import StandIn
 from unbraid.papers.evidence import Finding, over_runs
+from unbraid.papers.sprites import STAND_IN, TINY
 
 VAE: dict[str, Any] = {"recipe": "vae"}
 BETA_VAE: dict[str, Any] = {"recipe": "beta-vae", "beta": 4}
@@ -19,20 +20,7 @@ HFVAE: dict[str, Any] = {"recipe": "hfvae", "beta": 4, "gamma": 3}
 SHAPES = {"latents": "normal:10+concrete:3"}
 """Latents of models with a discrete variable on sprites."""
 
-SMOKE: dict[str, Any] = {
-    "data": "sprites",
-    "data.size": 16,
-    "data.scales": 3,
-    "data.orientations": 4,
-    "data.positions": 4,
-    "network": "mlp",
-    "encoder.hidden": (16,),
-    "decoder.hidden": (16,),
-    "z": 3,
-    "batch": 64,
-    "steps": 10,
-    "seed": range(2),
-}
+SMOKE: dict[str, Any] = {**TINY, "steps": 10, "seed": range(2)}
 DIGITS: dict[str, Any] = {"network": "mlp-esmaeili-28", "batch": 512}
 SMALL_DIGITS: dict[str, Any] = {**DIGITS, "batch": 256, "steps": 3_000, "seed": range(3)}
 BUDGET_DIGITS: dict[str, Any] = {**DIGITS, "steps": 20_000, "precision": "tf32", "seed": range(5)}
@@ -70,7 +58,7 @@ QUICK: dict[str, Any] = {"samples": 20, "steps": 5}
 LEARNED: dict[str, Any] = {"steps": 2_000}
 """Settings of scores by a classifier: at scale smoke, and elsewhere, where it tells 97% of the digits."""
 
-SPRITES = "Rendered sprites stand for dSprites at all scales but `paper`: the same factors, drawn anew."
+SPRITES = STAND_IN
 OURS = "beta = 4 and gamma = 3 on MNIST and the number of steps are ours; the text has neither."
 TELLS = "A classifier trained on the data's own labels says what a decoded image shows; its accuracy is in each score."
 

@@ -12,6 +12,7 @@ from typing import Any
 from unbraid.papers.base import Results, Scale, StandIn
 from unbraid.papers.drawing import named
 from unbraid.papers.evidence import Finding, differs, over_runs, together
+from unbraid.papers.sprites import STAND_IN
 from unbraid.papers.statistics import pearson
 
 MIG, KL, ERROR, FACTOR = "mig/exact", "kl/closed-form", "reconstruction/nats", "factorvae/majority-vote"
@@ -110,7 +111,7 @@ def on_sprites(models: Sequence[str], encoders: Sequence[str], *more: str) -> di
     made = series(models, encoders)
     share = f"{BUDGET['steps'] / PAPER_STEPS:.0%}"
     notes = (
-        "Rendered sprites stand for dSprites at all scales but `paper`: the same factors, drawn anew.",
+        STAND_IN,
         f"The paper names no protocol; at `paper` it is locatello2019's. `budget` has {share} of its steps, at a rate "
         "of 5e-4 instead of 1e-4, so that 100 runs fit 20 minutes: whether they had settled decides the verdicts.",
         *more,
