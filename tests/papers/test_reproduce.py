@@ -91,9 +91,12 @@ def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path
         weights.unlink()
     assert all(fits(RunFolder(path).config, facts["beta-tcvae"]) for path in (study / "runs").iterdir())
     assert not any(fits(RunFolder(path).config, facts["beta-vae"]) for path in (study / "runs").iterdir())
-    with pytest.raises(UsageError, match="has no run of beta-vae with the settings of scale smoke"):
-        smoke("chen2018/fig2", tmp_path, runs=study)
+    mixed = smoke("chen2018/fig2", tmp_path, runs=study)
+    assert (mixed.runs, mixed.trained) == (8, 4)
+    assert any("Runs of beta-tcvae were taken from" in note and "beta-vae were trained" in note for note in mixed.notes)
     taken = shutil.copytree(Sweep(_sweep_of(place, "vae")).path, tmp_path / "vaes")
+    with pytest.raises(UsageError, match="has no run of beta-vae or beta-tcvae with the settings of scale smoke"):
+        smoke("chen2018/fig2", tmp_path, runs=taken)
     outcome = smoke("chen2018/figS5", tmp_path, runs=taken)
     assert (outcome.runs, outcome.trained) == (3, 0)
     assert any("were taken from" in note for note in outcome.notes)

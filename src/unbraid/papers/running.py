@@ -79,8 +79,8 @@ def reproduce(
 
     `scale` is `smoke` (seconds; shows that the program works), `small` (minutes on 2 cores), `budget` (at most 20
     minutes on one H200) or `paper` (the paper's own protocol). Runs are kept below `root` and reused; table, figure and
-    verdicts go to OUT/PAPER/ID. `runs` names a sweep that is there already: what fits in it is taken, with all of its
-    seeds, and nothing is trained; it needs settings and scores only, no weights.
+    verdicts go to OUT/PAPER/ID. `runs` names a sweep that is there already: a series with runs in it takes them all,
+    whatever their seeds, and is not trained; such runs need settings and scores only, no weights.
     """
     names = chosen(name)
     if scale not in SCALES:
@@ -117,20 +117,41 @@ def _run(
     runs: list[RunFolder] = []
     notes: list[str] = []
     unsettled: set[str] = set()
-    for series, asked in facts.sweeps(scale).items():
-        found = _Series(facts, scale, series, source or _swept(asked, facts.metrics, root, device, notes))
-        own = found.members({**asked, **facts.only.get(series, {})}, every_seed=source is not None)
-        if not own:
-            raise UsageError(f"{found.source.path} has no run of {series} with the settings of scale {scale}.")
+    asked = facts.sweeps(scale)
+    wanted = {name: {**settings, **facts.only.get(name, {})} for name, settings in asked.items()}
+    stored = _stored(facts, scale, wanted, source) if source else {}
+    for name, settings in asked.items():
+        found = stored.get(name) or _Series(facts, scale, name, _swept(settings, facts.metrics, root, device, notes))
+        own = found.members(wanted[name], every_seed=name in stored)
         members += found.scored(own, choose_device(device))
-        unsettled |= {f"{series}/{member.run}" for member in own if not found.settled(member)}
+        unsettled |= {f"{name}/{member.run}" for member in own if not found.settled(member)}
         runs += [found.folder(member) for member in own]
     if source:
-        notes.append(f"Runs were taken from {source.path}, with all of their seeds.")
+        notes.append(_origin(source, list(stored), [name for name in asked if name not in stored]))
     opened = Opened({m.run: run for m, run in zip(members, runs, strict=True)}, choose_device(device))
     if facts.beside is not None:
         members += facts.beside(facts.sweeps(scale))
     return Results(tuple(members), scale, frozenset(unsettled), opened), runs, notes
+
+
+def _stored(
+    facts: Experiment, scale: str, wanted: Mapping[str, Mapping[str, Any]], source: Sweep
+) -> dict[str, "_Series"]:
+    """The series of which a sweep has runs; refuses one that has none at all."""
+    every = {name: _Series(facts, scale, name, source) for name in wanted}
+    found = {name: series for name, series in every.items() if series.members(wanted[name], every_seed=True)}
+    if not found:
+        names = " or ".join(wanted)
+        raise UsageError(f"{source.path} has no run of {names} with the settings of scale {scale}.")
+    return found
+
+
+def _origin(source: Sweep, stored: Sequence[str], trained: Sequence[str]) -> str:
+    """Where the runs of an experiment are from."""
+    if not trained:
+        return f"Runs were taken from {source.path}, with all of their seeds."
+    of, others = ", ".join(stored), ", ".join(trained)
+    return f"Runs of {of} were taken from {source.path}, with all of their seeds; those of {others} were trained."
 
 
 def _swept(asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: str, notes: list[str]) -> Sweep:

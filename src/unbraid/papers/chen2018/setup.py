@@ -43,6 +43,9 @@ OVER_BETA = {
     "budget": Scale({**BUDGET, "beta": BETAS, "seed": range(7)}),
     "paper": Scale({**PAPER, "beta": BETAS, "seed": range(40)}),
 }
+VARIANTS = {**OVER_BETA, "budget": Scale({**BUDGET, "beta": BETAS, "seed": range(3)})}
+"""Of series that stand beside beta-TCVAE, which the study of figures 2 and 4 has already."""
+
 BOTH = ("beta-vae", "beta-tcvae")
 VAE, TCVAE = {"recipe": "beta-vae"}, {"recipe": "beta-tcvae", "estimator": "mws"}
 SPRITES = STAND_IN

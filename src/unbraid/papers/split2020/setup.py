@@ -78,9 +78,9 @@ BUDGET: dict[str, Any] = {
     "data": "sprites",
     "decoder": "conv-locatello",
     "batch": 64,
-    "steps": 12_000,
+    "steps": 15_000,
     "lr": 5e-4,
-    "precision": "tf32",
+    "precision": "bf16",
     "seed": range(10),
 }
 PAPER: dict[str, Any] = {
