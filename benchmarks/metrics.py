@@ -37,6 +37,7 @@ from unbraid.data import FactorDataset
 from unbraid.data import load as load_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, expand
+from unbraid.metrics.aside import measuring
 from unbraid.training.loop import prepare
 from unbraid.training.recipe import configure
 
@@ -280,17 +281,19 @@ def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
         "exact": [(run.evaluation, name) for name in names if name.endswith("/exact")],
     }
     for title, asked in parts.items():
-        seconds = {}
-        for evaluation, name in asked:
-            begin = time.perf_counter()
-            try:
-                evaluate(evaluation, [name])
-            except UsageError as error:
-                print(f"{name} is left out: {error}", file=sys.stderr)
-                continue
-            seconds[name] = round(time.perf_counter() - begin, 3)
-            print(f"{name:40} {seconds[name]:8.2f} s", file=sys.stderr, flush=True)
-        found[title] = {"total": sum(seconds.values()), **dict(sorted(seconds.items(), key=lambda item: -item[1]))}
+        seconds, begin = {}, time.perf_counter()
+        with measuring(asked[0][0], {name: {} for _, name in asked}) as (order, measure):
+            for name in order:
+                start = time.perf_counter()
+                try:
+                    measure(name)
+                except UsageError as error:
+                    print(f"{name} is left out: {error}", file=sys.stderr)
+                    continue
+                seconds[name] = round(time.perf_counter() - start, 3)
+                print(f"{name:40} {seconds[name]:8.2f} s", file=sys.stderr, flush=True)
+        total = round(time.perf_counter() - begin, 3)
+        found[title] = {"total": total, **dict(sorted(seconds.items(), key=lambda item: -item[1]))}
     return found
 
 

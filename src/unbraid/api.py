@@ -17,7 +17,8 @@ from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, UsageError, unknown
-from unbraid.metrics.base import Evaluation, Score, evaluate, expand, metric
+from unbraid.metrics.aside import measuring
+from unbraid.metrics.base import Evaluation, Score, expand, metric
 from unbraid.models import CUSTOM, Model, build
 from unbraid.report import Picture, traversal, triples, write_report
 from unbraid.store import RunFolder, under
@@ -237,30 +238,31 @@ class Run:
         return [f"{name}/{bound}" if name in ("elbo", "kl") else name for name in DEFAULT_SCORES]
 
     def _measure(self, evaluation: Evaluation, names: Sequence[str], settings: Mapping[str, Any]) -> list[Score]:
-        made: list[Score] = []
+        made: dict[str, list[Score]] = {}
         left: dict[str, str] = {}
         chosen, refused = expand(names or self._default_scores()), None
         known = {key for name in chosen for key in metric[name].settings}
         for key in settings:
             if key not in known:
                 raise unknown("setting", key, known, of="these metrics")
-        for name in chosen:
-            own = {key: value for key, value in settings.items() if key in metric[name].settings}
-            try:
-                new = evaluate(evaluation, [name], **own)
-            except (DataError, UsageError) as error:
-                if name in names:
-                    raise
-                refused = refused or error
-                left[name] = str(error)
-                continue
-            for score in new:
-                self.folder.append("scores", score.as_record())
-            made += new
+        asked = {name: {key: settings[key] for key in settings if key in metric[name].settings} for name in chosen}
+        with measuring(evaluation, asked) as (order, measure):
+            for name in order:
+                try:
+                    new = measure(name)
+                except (DataError, UsageError) as error:
+                    if name in names:
+                        raise
+                    refused = refused or error
+                    left[name] = str(error)
+                    continue
+                for score in new:
+                    self.folder.append("scores", score.as_record())
+                made[name] = new
         self.notes = _left_out(left)
         if refused is not None and names and not made:
             raise refused
-        return made
+        return [score for name in chosen for score in made.get(name, [])]
 
     def encode(self, images: Any) -> Tensor:
         """Deterministic codes [n, width] of images given as the data were, or as an array."""

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,9 +42,11 @@ class Progress:
 def progress(description: str, total: int | None, delay: float = 2.0) -> Iterator[Progress]:
     """Context with an `advance(n)` method.
 
-    Silent when stderr is not a terminal or `UNBRAID_QUIET=1`; a `total` of None draws a bar without an end.
+    Silent when stderr is not a terminal, when `UNBRAID_QUIET=1`, and outside the main thread, whose bar it would
+    disturb; a `total` of None draws a bar without an end.
     """
-    visible = sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
+    alone = threading.current_thread() is threading.main_thread()
+    visible = alone and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
     bar = Progress(description, total, delay, visible)
     try:
         yield bar

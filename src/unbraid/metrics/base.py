@@ -32,7 +32,7 @@ Further facts are promises, which the contract tests hold it to: `bounds` of its
 under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
 (`factors`, `normal` or `discrete` latents, a `likelihood`, a `density`, `images`, images of `strokes`, `peers`,
 `weights` of a network, a `staged` model); a `costly` one takes minutes, and `trial` holds settings with which it takes
-seconds.
+seconds. One that reads a sheet and then computes on the `processor` alone says so, and need not wait for a GPU's turn.
 """
 
 

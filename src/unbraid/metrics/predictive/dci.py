@@ -41,7 +41,7 @@ NOISE = {"disentanglement": 0.0, "completeness": 0.0}
 COSTLY: dict[str, Any] = {"costly": True, "trial": {"train": 60, "test": 30}}
 
 
-@metric("dci/gbt", invariant=("scale",), perfect=PERFECT, **FACTS, **COSTLY)
+@metric("dci/gbt", processor=True, invariant=("scale",), perfect=PERFECT, **FACTS, **COSTLY)
 def gradient_boosting(
     evaluation: Evaluation,
     *,
@@ -67,7 +67,7 @@ def batched_booster(
     return _evaluated(evaluation, "booster", factors, continuous, train, test)
 
 
-@metric("dci/lightgbm-depth3", invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
+@metric("dci/lightgbm-depth3", processor=True, invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
 def lightgbm_depth3(
     evaluation: Evaluation,
     *,
@@ -80,7 +80,9 @@ def lightgbm_depth3(
     return _evaluated(evaluation, "lightgbm-depth3", factors, continuous, train, test)
 
 
-@metric("dci/random-forest", invariant=("scale",), perfect={"informativeness": 1.0}, noise=NOISE, **FACTS)
+@metric(
+    "dci/random-forest", processor=True, invariant=("scale",), perfect={"informativeness": 1.0}, noise=NOISE, **FACTS
+)
 def random_forest(
     evaluation: Evaluation,
     *,

@@ -60,6 +60,7 @@ def logistic(
 
 @metric(
     "downstream/random-forest",
+    processor=True,
     year=2019,
     reference="locatello2019",
     needs=("factors",),
