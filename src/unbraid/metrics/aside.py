@@ -4,6 +4,7 @@ Random forests grow on the processor. Where codes lie on a GPU, nothing that the
 they grow aside, in threads, and are asked for at the end.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from unbraid.metrics.base import Evaluation, Score, Sheet, evaluate, metric
 
 Asked = Mapping[str, Mapping[str, Any]]
 """Settings of each metric by its full name."""
+
+PATIENCE = 1e-4
+"""Seconds for which a thread keeps Python to itself: whoever feeds a GPU asks for it again with every kernel."""
 
 Measure = Callable[[str], list[Score]]
 
@@ -31,7 +35,8 @@ def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -
     if not (aside and grown):
         yield list(asked), lambda name: evaluate(evaluation, [name], **asked[name])
         return
-    pool = ThreadPoolExecutor(len(grown), thread_name_prefix="aside")
+    pool, usual = ThreadPoolExecutor(len(grown), thread_name_prefix="aside"), sys.getswitchinterval()
+    sys.setswitchinterval(PATIENCE)
     try:
         waiting = _begun(pool, evaluation, {name: asked[name] for name in grown})
         yield (
@@ -39,6 +44,7 @@ def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -
             lambda name: waiting[name].result() if name in waiting else evaluate(evaluation, [name], **asked[name]),
         )
     finally:
+        sys.setswitchinterval(usual)
         pool.shutdown(cancel_futures=True)
 
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
 from unbraid.models import Model
+from unbraid.networks.normalisation import stackable
 from unbraid.networks.products import convolutions_as_products
 from unbraid.store import under
 
@@ -38,6 +39,8 @@ class Group:
         self.members = len(systems)
         if device.type in ("cpu", "cuda"):
             convolutions_as_products(self.skeleton, "cpu" if device.type == "cpu" else None)
+        if self.members > 1:
+            stackable(self.skeleton)
         if self.members == 1:
             named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
