@@ -34,6 +34,7 @@ SHAPES = [(1, 64, 64), (3, 64, 64), (1, 28, 28), (1, 32, 32), (3, 32, 32), (7,)]
 OUTPUTS = {"z.mean": 4, "z.log_variance": 4}
 SMALL_DATA = {
     "sprites": {"positions": 2, "orientations": 3},
+    "sprites-pairs": {"positions": 2, "orientations": 3},
     "pendulum": {"lengths": 3, "dampings": 2, "masses": 4},
 }
 SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 24}
@@ -65,7 +66,7 @@ def train(recipe: str, **how: Any) -> api.Run:
     given = {**small_run(recipe), "device": "cpu", **how}
     if "stage" in objective[recipe].facts:
         return refine(trained("beta-vae"), objective[recipe].facts["stage"], **given)
-    return api.train(recipe, data="sprites-small", **given)
+    return api.train(recipe, **{"data": "sprites-small", **given})
 
 
 def check_objective(name: str) -> None:
@@ -94,7 +95,7 @@ def _check_gradients(name: str, run: api.Run) -> None:
 
 def _check_reloads(run: api.Run) -> None:
     again = api.load(run.path, device="cpu")
-    images = run.dataset.images(torch.arange(5))
+    images = run.dataset.inputs(torch.arange(5))
     assert torch.equal(again.encode(images), run.encode(images))
     assert again.config.run_id == run.config.run_id
 
@@ -216,11 +217,12 @@ def check_dataset(name: str) -> None:
     assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(entry.make).parameters.values())
     data = load(name, SMALL_DATA.get(name, {}))
     index = torch.arange(len(data))
-    images = data.images(index[:7])
-    assert images.dtype == torch.float32
-    assert images.shape == (len(index[:7]), *data.shape)
-    assert bool(images.isfinite().all())
-    assert len(data.shape) < 3 or 0 <= float(images.min()) <= float(images.max()) <= 1
+    layout = data.layout if isinstance(data.layout, dict) else {"x": data.layout}
+    for part, images in data.observed(index[:7]).items():
+        assert images.dtype == torch.float32
+        assert images.shape == (len(index[:7]), *layout[part])
+        assert bool(images.isfinite().all())
+        assert len(layout[part]) < 3 or 0 <= float(images.min()) <= float(images.max()) <= 1
     values = data.values_of(index)
     assert torch.equal(data.values_of(data.index_of(values)), values)
     assert ((values >= 0) & (values < torch.tensor(data.sizes))).all()
@@ -240,7 +242,7 @@ def check_metric(name: str) -> None:
     """Explains itself; returns finite scores under its own name, the same ones twice, that survive a record."""
     entry = metric[name]
     assert entry.summary.endswith(".")
-    suited = {"discrete": "hfvae", "density": "ms-flow"}
+    suited = {"discrete": "hfvae", "density": "ms-flow", "modalities": "partitioned-mvae"}
     run = trained(next((suited[need] for need in entry.facts.get("needs", ()) if need in suited), "beta-tcvae"))
     first, second = small_evaluation(), Evaluation(run.model, run.dataset)
     first = first if first.model is run.model else Evaluation(run.model, run.dataset)

@@ -18,7 +18,11 @@ from unbraid.objectives import objective
 from unbraid.training.recipe import configure
 
 DOCS = Path(__file__).parents[1] / "docs"
-GRIDS: dict[str, dict[str, Any]] = {"sprites-small": {"positions": 8}, "sprites": {"positions": 2, "orientations": 2}}
+GRIDS: dict[str, dict[str, Any]] = {
+    "sprites-small": {"positions": 8},
+    "sprites": {"positions": 2, "orientations": 2},
+    "sprites-pairs": {"positions": 2, "orientations": 2},
+}
 SECTIONS = ["Generative process", "Objective", "When to use it", "Limits", "Command", "Reference"]
 SHAPES = {"mlp-esmaeili-28": (1, 28, 28), "conv-small": (1, 32, 32)}
 NORMAL = {"z.mean": 10, "z.log_variance": 10}

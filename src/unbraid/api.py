@@ -12,19 +12,20 @@ from torch import Tensor, nn
 from unbraid import noise
 from unbraid.config import Choice, Config
 from unbraid.data import dataset as datasets
-from unbraid.data import from_array, from_dataset
+from unbraid.data import from_array, from_arrays, from_dataset
 from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, UsageError, unknown
 from unbraid.metrics.aside import measuring
 from unbraid.metrics.base import Evaluation, Score, expand, metric
-from unbraid.models import CUSTOM, Model, build
-from unbraid.report import Picture, traversal, triples, write_report
+from unbraid.models import CUSTOM, Model, Multimodal, build, generation
+from unbraid.report import Picture, translation, traversal, triples, write_report
 from unbraid.store import RunFolder, under
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
 from unbraid.training.loop import prepare
+from unbraid.training.modalities import stored_layout
 from unbraid.training.parents import bring, refuse_changed
 from unbraid.training.recipe import SECTIONS, keys
 from unbraid.training.world import World, joined
@@ -35,7 +36,7 @@ DEFAULT_SCORES = ("mig", "elbo", "reconstruction/nats", "kl", "mi", "tc/exact", 
 GIVEN = "given"
 """Name under which a config records data that were passed in; their content hash stands beside it."""
 
-Data = str | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset
+Data = str | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset | Mapping[str, Any]
 
 
 def train(
@@ -54,10 +55,11 @@ def train(
     """Train a recipe on data and return the finished run.
 
     `data` is a registered name, a folder of pictures, an array (images as bytes or floats, or feature vectors), a
-    torch Dataset or a `FactorDataset`; settings of a named data set go by `data_KEY=…`. `encoder` and `decoder` may
-    be registered names or modules of your own. Every other keyword is a setting of the recipe, its networks or the
-    training (see `unbraid list objectives`). The run lives in `root / name`, by default named by a hash of its
-    settings: a finished run of the same settings is returned as it is, an unfinished one is continued
+    torch Dataset, a `FactorDataset`, or several modalities: a CSV file (`unbraid.data.from_csv`) or arrays by name
+    (`unbraid.data.from_arrays`). Settings of a named data set, a folder or a file go by `data_KEY=…`. `encoder` and
+    `decoder` may be registered names or modules of your own. Every other keyword is a setting of the recipe, its
+    networks or the training (see `unbraid list objectives`). The run lives in `root / name`, by default named by a hash
+    of its settings: a finished run of the same settings is returned as it is, an unfinished one is continued
     (`resume=False` refuses). Under torchrun all processes train this one run together and return it.
     """
     place = choose_device(device)
@@ -211,7 +213,7 @@ class Run:
         shape = self.folder.read_json("data").get("shape")
         if shape is None:
             raise RunError(f"{self.path} has no data.json that says which observations it takes.")
-        model = build(self.config, tuple(shape), **self._modules)
+        model = build(self.config, stored_layout(shape), **self._modules)
         _load_state(model, tensors, self.folder.model_path)
         return model.to(self.device).eval()
 
@@ -265,7 +267,12 @@ class Run:
         return [score for name in chosen for score in made.get(name, [])]
 
     def encode(self, images: Any) -> Tensor:
-        """Deterministic codes [n, width] of images given as the data were, or as an array."""
+        """Deterministic codes [n, width] of images given as the data were, or as an array.
+
+        Of several modalities, any of them as arrays by name: `{"m1": images}`.
+        """
+        if isinstance(self.model, Multimodal):
+            return generation.codes(self.model, images)
         dataset = images if isinstance(images, FactorDataset) else from_array(images, name="images")
         if dataset.shape != self.model.shape:
             raise UsageError(f"This run takes observations of shape {self.model.shape}, not {dataset.shape}.")
@@ -295,6 +302,14 @@ class Run:
         """A picture in which each row moves one latent variable alone."""
         return traversal(self.evaluation, **options)
 
+    def generate(self, given: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Tensor]:
+        """Every modality, expected from any of them given as arrays by name (see `unbraid.models.generation`)."""
+        return generation.generate(generation.several(self.model), given, **options)
+
+    def translate(self, source: str, target: str, **options: Any) -> Picture:
+        """A picture of the modality `target` with c of images of `source` and its own s (see `report.translation`)."""
+        return translation(self.evaluation, source, target, **options)
+
     def triples(self, **options: Any) -> Picture:
         """A picture of observations x, the first stage's y and the refined x below each other, of a run in stages."""
         return triples(self.evaluation, **options)
@@ -308,6 +323,8 @@ class Run:
 def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
     """Load or wrap what the user gave; settings under `data.` are taken out of `settings`."""
     own = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".csv", ".tsv"):
+        data, own = "paired", {"csv": str(data), **own}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, own = "images", {"folder": str(data), **own}
     if isinstance(data, str):
@@ -318,6 +335,8 @@ def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tup
         wrapped = data
     elif isinstance(data, (np.ndarray, Tensor)):
         wrapped = from_array(data)
+    elif isinstance(data, Mapping):
+        wrapped = from_arrays(data)
     else:
         wrapped = from_dataset(data)
     facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}

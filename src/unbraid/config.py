@@ -8,6 +8,7 @@ import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Literal
 
 import yaml
@@ -250,13 +251,15 @@ def parse_value(text: str) -> Any:
 
 
 def _storable(value: Any) -> Any:
-    """Only what YAML and JSON both hold: tuples become lists, mappings plain dicts."""
+    """Only what YAML and JSON both hold: tuples become lists, mappings plain dicts, paths words."""
     if isinstance(value, Mapping):
         return {str(k): _storable(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_storable(v) for v in value]
-    return value
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
     return tuple(_plain(v) for v in value) if isinstance(value, list) else value

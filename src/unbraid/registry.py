@@ -192,5 +192,7 @@ def _describe(kind: Any) -> str:
         return "none"
     if typing.get_origin(kind) is typing.Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    if typing.get_origin(kind) is tuple:
+        return "a list such as [a,b]"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
     return words.get(kind, str(getattr(kind, "__name__", kind)))

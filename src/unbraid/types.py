@@ -16,6 +16,9 @@ Weight = Annotated[float | Tensor, "sweepable"]
 Shape = tuple[int, ...]
 """Shape of one observation: (channels, height, width) of an image or (features,) of a vector."""
 
+Layout = Shape | Mapping[str, Shape]
+"""Shape of one observation, or that of each of its modalities by name."""
+
 Noise = Mapping[str, Tensor]
 """One named tensor per random draw of a step (see `unbraid.noise`)."""
 

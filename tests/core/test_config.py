@@ -1,7 +1,9 @@
 """Configs: stable ids, YAML both ways, key=value parsing."""
 
+import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -47,6 +49,12 @@ def test_id_is_pinned_and_equal_in_another_process():
         [sys.executable, "-c", code], input=config.to_yaml(), capture_output=True, text=True, check=True
     )
     assert made.stdout.strip() == config.run_id
+
+
+def test_a_path_is_stored_as_the_same_word():
+    given = [dataclasses.replace(make(), data=Choice("paired", {"csv": csv})) for csv in (Path("a.csv"), "a.csv")]
+    assert given[0].to_yaml() == given[1].to_yaml()
+    assert given[0].run_id == given[1].run_id
 
 
 def test_id_depends_on_every_setting_and_not_on_key_order():

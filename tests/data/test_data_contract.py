@@ -15,7 +15,7 @@ FILED = [name for name in dataset if "recipe" in dataset[name].facts]
 
 
 def test_every_data_set_is_covered_or_needs_files():
-    covered = set(MADE) | set(FILED) | {"images"}
+    covered = set(MADE) | set(FILED) | {"images", "paired"}
     made_elsewhere = {name for name in dataset if name not in covered}
     for name in made_elsewhere:
         assert all(p.default is not inspect.Parameter.empty for p in dataset[name].settings.values()), name
@@ -57,7 +57,7 @@ def test_listing_has_every_data_set():
 @pytest.mark.parametrize("name", FILED)
 def test_missing_files_are_one_sentence_with_the_command(name, tmp_path, monkeypatch):
     monkeypatch.setenv("UNBRAID_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=rf"^{name} is not here yet \(.*{name}.*run `unbraid data fetch {name}"):
+    with pytest.raises(DataError, match=rf"^{name} is not here yet \(.*safetensors.*run `unbraid data fetch {name}"):
         load(name)
     assert check(name).state == "missing"
     with pytest.raises(DataError, match="does not exist; run `unbraid data fetch"):

@@ -11,7 +11,7 @@ from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics import Evaluation, clusters, evaluate
-from unbraid.models import VAE
+from unbraid.models import VAE, Adversarial, ConditionalGAN
 from unbraid.networks import make_likelihood
 
 LATENTS = {"z": {"kind": "normal", "size": 2}, "c": {"kind": "concrete", "classes": 3}}
@@ -88,6 +88,52 @@ def test_moving_brightness_keeps_the_kind_and_moving_the_kind_does_not():
     assert moved.details["latents"] == {"z1": pytest.approx(1 / 3, abs=0.04)}  # 3, 1 and 3 of 7 places
     (both,) = evaluate(made(False), ["kept/classifier"], **settings)
     assert both.value == pytest.approx((1 + moved.value) / 2)
+
+
+class Reader(nn.Module):
+    """Both normal latents of `Encoder`, without the Concrete one."""
+
+    def forward(self, x):
+        return Encoder()(x)[:, :4]
+
+
+class Generator(nn.Module):
+    """Brightness by c0; the kind by c1, or by thirds of the last input, which is noise."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.noise = noise
+
+    def forward(self, code):
+        kind = (code[:, -1] > -0.5).long() + (code[:, -1] > 0.5) if self.noise else (code[:, 1].round() + 1).clamp(0, 2)
+        return torch.cat([20 * (nn.functional.one_hot(kind.long(), 3) - 0.5), code[:, :1]], 1)
+
+
+def generating(noise, model="stage"):
+    """A GAN behind a frozen first stage, or InfoGAN, whose codes are brightness and kind."""
+    space, bernoulli = Space.from_config({"z": LATENTS["z"]}), make_likelihood("bernoulli", {})
+    own = Space.from_config({"z": {"kind": "normal", "size": 1}})
+    first = VAE(space, (4,), Reader(), nn.Identity(), bernoulli)
+    made_by = ConditionalGAN(own, (4,), nn.Identity(), Generator(noise), bernoulli, first)
+    if model == "info-gan":
+        made_by = Adversarial(space, (4,), nn.Identity(), Generator(noise), bernoulli, noise=1, draws="normal")
+        made_by.critic.forward = lambda x: (x[:, 0], {"z": Reader()(x)})
+    return Evaluation(made_by, made(False).dataset)
+
+
+@pytest.mark.parametrize("model", ["stage", "info-gan"])
+def test_noise_that_draws_the_kind_keeps_it_while_codes_move_and_a_code_does_not(model):
+    settings = {"steps": 100, "samples": 300, "places": 5}
+    (noise,) = evaluate(generating(True, model), ["kept/drawn"], **settings)
+    assert noise.value == 1.0
+    assert noise.details["chance"] == pytest.approx(0.337, abs=0.03)  # squares of P(z < -.5), P(-.5 < z < .5), …
+    (code,) = evaluate(generating(False, model), ["kept/drawn"], **settings)
+    assert list(code.details["latents"].values()) == [1.0, pytest.approx(1 / 3, abs=0.01)]  # 2, 1 and 2 of 5 places
+    assert code.details["chance"] == pytest.approx(1 / 3, abs=0.01)
+    block = "c" if model == "stage" else "z"
+    assert evaluate(generating(False, model), ["kept/drawn"], block=block, **settings)[0].value == code.value
+    with pytest.raises(UsageError, match="Unknown block of latents 'd'"):
+        evaluate(generating(False, model), ["kept/drawn"], block="d")
 
 
 @pytest.mark.parametrize("name", ["clusters/hungarian", "generated/purity"])

@@ -365,3 +365,19 @@ def test_features_that_are_not_finite_are_refused():
     network = build("classifier", data, torch.arange(400), 0, {"steps": 1})
     with pytest.raises(DataError, match="The features of classifier hold NaN or infinite values"):
         network(torch.full((2, 4), torch.nan))
+
+
+def test_a_classifier_learns_once_for_all_models_on_the_same_rows():
+    data = load("sprites-small", {})
+    rows = torch.arange(0, len(data), 4)
+
+    def network(chosen=rows, seed=0, dataset=data, **settings):
+        seen = Evaluation(picture_model().model, dataset, chosen, seed=seed)
+        return sets.chosen_network(seen, "classifier", **{"steps": 1, **settings})
+
+    first = network()
+    assert network() is first
+    assert network(dataset=load("sprites-small", {})) is first
+    for others in ({"chosen": rows[1:]}, {"seed": 1}, {"steps": 2}):
+        assert network(**others) is not first
+        assert network(**others) is network(**others)

@@ -34,7 +34,7 @@ def evaluation() -> Evaluation:
 SKIPPED = ("dci", "frechet", "kid", "precision-recall", "attributes", "downstream")
 """Families that look at codes or pictures alone, whatever the latents are."""
 
-NEEDS = {"weights", "peers", "images", "staged", "density"}
+NEEDS = {"weights", "peers", "images", "staged", "density", "modalities"}
 QUICK = [n for n in metric if not NEEDS & set(metric[n].facts.get("needs", ())) and not n.startswith(SKIPPED)]
 
 

@@ -17,7 +17,7 @@ ROWS = np.tile(full_grid(SIZES), (10, 1))
 def promising(fact):
     """Metrics that promise something; a costly one is only held to what a perfect code scores."""
     told = {name: metric[name].facts for name in metric if fact in metric[name].facts}
-    beyond = {"weights", "discrete", "images", "staged"}
+    beyond = {"weights", "discrete", "images", "staged", "modalities"}
     usual = {name: facts for name, facts in told.items() if not beyond & set(facts.get("needs", ()))}
     return [name for name, facts in usual.items() if fact == "perfect" or not facts.get("costly")]
 

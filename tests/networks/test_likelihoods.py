@@ -26,6 +26,15 @@ def test_location_families(name, family, learned):
     assert len(list(made.parameters())) == int(learned)
 
 
+def test_categorical_on_one_hot_labels():
+    made, logits, label = make_likelihood("categorical", {}), RAW.flatten(1), torch.tensor([3, 0, 15, 7, 7])
+    x = torch.nn.functional.one_hot(label, 16).double()
+    torch.testing.assert_close(
+        made.log_prob(made(logits), x, 1), distributions.Categorical(logits=logits).log_prob(label)
+    )
+    torch.testing.assert_close(made.mean(made(logits)), logits.softmax(-1))
+
+
 def test_learned_scale_is_one_per_member():
     made = make_likelihood("gaussian", {"learned": True}).double()
     parameters = {"": RAW.expand(2, *RAW.shape), "log_scale": torch.tensor([[0.0], [1.0]], dtype=torch.float64)}

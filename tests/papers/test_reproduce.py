@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from tests.cli.test_cli import unbraid
-from unbraid.errors import UsageError
+from unbraid.errors import RunError, UsageError
 from unbraid.papers import experiment, reproduce, writing
 from unbraid.papers.base import described
 from unbraid.papers.running import chosen, fits, settled
@@ -94,6 +94,13 @@ def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path
     mixed = smoke("chen2018/fig2", tmp_path, runs=study)
     assert (mixed.runs, mixed.trained) == (8, 4)
     assert any("Runs of beta-tcvae were taken from" in note and "beta-vae were trained" in note for note in mixed.notes)
+    several = tmp_path / "several"
+    for number, recipe in enumerate(("vae", "beta-tcvae", "beta-vae")):
+        shutil.copytree(_sweep_of(place, recipe), several / str(number))
+    both = smoke("chen2018/fig2", tmp_path / "again", runs=several)
+    assert (both.runs, both.trained) == (8, 0)
+    with pytest.raises(RunError, match="nowhere"):
+        smoke("chen2018/fig2", tmp_path, runs=tmp_path / "nowhere")
     taken = shutil.copytree(Sweep(_sweep_of(place, "vae")).path, tmp_path / "vaes")
     with pytest.raises(UsageError, match="has no run of beta-vae or beta-tcvae with the settings of scale smoke"):
         smoke("chen2018/fig2", tmp_path, runs=taken)

@@ -75,6 +75,33 @@ def data_check(
         raise typer.Exit(1)
 
 
+@data_app.command(
+    "show",
+    epilog="Examples:  unbraid data show mnist-styles modalities=3  ·  unbraid data show things.csv --picture a.png",
+)
+def data_show(
+    name: Annotated[
+        str, typer.Argument(help="Data set, folder or CSV file.", autocompletion=complete("data", "dataset"))
+    ],
+    settings: DataSettings = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw random rows into this file.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="How many rows to draw.")] = 8,
+    as_json: AsJson = False,
+) -> None:
+    """What a data set holds: modalities and factors, how many rows have each, and a picture of some rows."""
+    import torch
+
+    from unbraid.api import find_data
+    from unbraid.config import parse_overrides
+    from unbraid.report.glance import contents, glance
+
+    given = {f"data.{key}": value for key, value in parse_overrides(settings or []).items()}
+    data = find_data(name, given, torch.device("cpu"))[1]
+    if picture is not None:
+        glance(data, rows).convert("RGB").save(picture)
+    print_rows(contents(data), as_json)
+
+
 def _entries(module: str, attribute: str) -> list[dict[str, Any]]:
     import importlib
 
@@ -95,7 +122,7 @@ def _row(entry: Any) -> dict[str, Any]:
 
 def _networks() -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
-    for side, chosen in (("encoder", "encoder"), ("decoder", "decoder"), ("refiner", "decoder")):
+    for side, chosen in (("encoder", "encoder"), ("decoder", "decoder"), ("refiner", "decoder"), ("flow", "decoder")):
         for row in _entries("unbraid.networks", side):
             kept = rows.setdefault(row["name"], {**row, "sides": [], "settings": []})
             kept["sides"].append(side)
@@ -109,6 +136,7 @@ def _networks() -> list[dict[str, Any]]:
 def _described(item: Any) -> dict[str, Any]:
     shape = "x".join(map(str, item.shape)) if item.shape else ""
     facts = {"images": item.images, "shape": shape, "factors": " ".join(item.factors)}
+    facts["modalities"] = " ".join(item.modalities)
     return {"name": item.name, "what": item.summary, **facts, "state": item.state, "origin": item.origin}
 
 

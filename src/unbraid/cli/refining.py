@@ -23,6 +23,9 @@ from unbraid.cli.shared import (
 from unbraid.cli.training import clear, refuse_options
 from unbraid.errors import UsageError
 
+SHOWN = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
+"""Terms of the last line of the history that are told at the end."""
+
 
 @app.command(
     epilog="Examples:  unbraid refine runs/demo --with vae z=5 steps=20000"
@@ -31,7 +34,10 @@ from unbraid.errors import UsageError
 def refine(
     run: RunPath,
     settings: Overrides = None,
-    kind: Annotated[str, typer.Option("--with", help="What the second stage is made of: vae.")] = "vae",
+    kind: Annotated[
+        str,
+        typer.Option("--with", help="What the second stage is made of: vae, flow, labels, gan, cgan, code or student."),
+    ] = "vae",
     device: Device = "auto",
     root: Root = Path("runs"),
     name: Name = None,
@@ -47,6 +53,9 @@ def refine(
     could not draw, and is scored, reported and refined again like any other run. Settings: z, the number of those
     latents, beta, samples, and as for train encoder, decoder (a refiner: adain, mlp), likelihood, steps, batch, lr,
     seed and so on. Where nothing is said: z=5 steps=20000 batch=32 lr=1e-4 and the data and split of the first run.
+    With gan a critic judges what is drawn beside what the first run draws; with cgan a GAN is told c alone (z=10).
+    With labels z is labels, of the factors=[…] that are named; where c is labels, given=[…] learns at the rows' own.
+    With flow a coupling flow has the density of x given what the first run draws: decoder.couplings, decoder.hidden.
     """
     from unbraid.config import parse_overrides
     from unbraid.refining import refine as refine_run
@@ -72,7 +81,7 @@ def refine(
         return
     if made.reused:
         typer.echo("This run is finished already; nothing was trained.")
-    terms = "  ".join(f"{k} {v:.3f}" for k, v in last.items() if k in ("loss", "reconstruction", "kl"))
+    terms = "  ".join(f"{k} {v:.3f}" for k, v in last.items() if k in SHOWN)
     typer.echo(f"{made.path}  step {last['step']}  {terms}")
     typer.echo(f"max |c before - c after| = {check['max_change']:g} on {check['rows']:,} rows of {run}")
     typer.echo(f"Next: unbraid evaluate {made.path}  ·  unbraid report {made.path}")

@@ -24,7 +24,10 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="smoke, small, budget or paper.")] = "small",
     root: Root = Path("runs/reproduce"),
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and verdicts.")] = Path("results"),
-    runs: Annotated[Path | None, typer.Option(help="Take the runs of this sweep; train what it lacks.")] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Take the runs of this sweep, or of all sweeps in this folder; train what they lack."),
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:

@@ -12,7 +12,10 @@ from unbraid.errors import DataError
 from unbraid.registry import Registry
 
 dataset: Registry[Callable[..., FactorDataset]] = Registry("data set")
-"""Decorator for a function that returns a `FactorDataset`; its keyword arguments are the data set's settings."""
+"""Decorator for a function that returns a `FactorDataset`; its keyword arguments are the data set's settings.
+
+The fact `stages` names those that may differ between the stages of a model: rows stay the same, seen otherwise.
+"""
 
 
 def data_home() -> Path:

@@ -5,7 +5,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unbraid.errors import DataError, unknown
-from unbraid.types import Shape
+from unbraid.types import Layout, Shape
 
 
 class Factor(NamedTuple):
@@ -35,6 +35,11 @@ class Pixels:
     stored: Tensor
     shape: Shape
     bits: bool = False
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """All that the rows depend on."""
+        return (self.stored, self.shape, self.bits)
 
     def __len__(self) -> int:
         return self.stored.shape[0]
@@ -98,6 +103,16 @@ class FactorDataset:
         return self.pixels.shape
 
     @property
+    def layout(self) -> Layout:
+        """Shape of one observation, by modality where there are several (`unbraid.data.modalities`)."""
+        return self.shape
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers one observation holds."""
+        return math.prod(self.shape)
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """Number of values of each factor."""
         return tuple(f.size for f in self.factors)
@@ -126,6 +141,18 @@ class FactorDataset:
     def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
         """Observations as float32 in [0, 1] (or as stored, for floats), shape [*index, *shape]."""
         return self.pixels[index]
+
+    def observed(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor]:
+        """Observations by modality; the only one is called x."""
+        return {"x": self.images(index)}
+
+    def present(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor] | None:
+        """Whether rows have each modality, or None where nothing is missing."""
+        return None
+
+    def inputs(self, index: Int[Tensor, "*n"]) -> Tensor | dict[str, Tensor]:
+        """What a model encodes: the observations; of several modalities, those by name and which of them are there."""
+        return self.images(index)
 
     def labelled(self, index: Int[Tensor, "*n"], columns: Sequence[int] | None = None) -> Bool[Tensor, "*n"]:
         """Whether rows have a label of all these factors (columns; None means every factor)."""

@@ -26,7 +26,8 @@ class Recipe:
 
     `convert` turns a file or a folder (the downloads, or what the user gave) into the data set. `wants` says in words
     what that file or folder is. Without `remotes`, only the user can provide it. `settings` are those that change
-    what is stored; raise `version` when the conversion changes.
+    what is stored; raise `version` when the conversion changes. `file` is the name of another data set where that one's
+    stored file is all that this one needs.
     """
 
     name: str
@@ -35,11 +36,13 @@ class Recipe:
     remotes: tuple[Remote, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     version: int = 1
+    file: str = ""
 
     @property
     def path(self) -> Path:
         """Where the stored file belongs."""
-        words = [self.name, *(key if value is True else str(value) for key, value in self._given), f"v{self.version}"]
+        given = (key if value is True else str(value) for key, value in self._given)
+        words = [self.file or self.name, *given, f"v{self.version}"]
         return data_home() / ("-".join(words) + ".safetensors")
 
     @property
@@ -76,6 +79,7 @@ class Description(NamedTuple):
     factors: tuple[str, ...]
     state: State
     origin: Literal["rendered", "download", "your files"]
+    modalities: tuple[str, ...] = ()
 
 
 def load_stored(recipe: Recipe) -> FactorDataset:
@@ -164,4 +168,5 @@ def _describe(entry: Entry[Callable[..., FactorDataset]]) -> Description:
         facts.get("factors", ()),
         state,
         origin,
+        facts.get("modalities", ()),
     )

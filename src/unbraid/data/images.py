@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.labels import read_labels
-from unbraid.data.pictures import SUFFIXES, flatten, is_grey, read_all, read_picture
+from unbraid.data.pictures import SUFFIXES, flatten, is_grey, read_alike
 from unbraid.errors import DataError, UsageError
 
 _MOST_CHANNELS = 4
@@ -39,14 +39,7 @@ def from_folder(
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not paths:
         raise DataError(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
-    headers = [_header(path) for path in paths]
-    for path, (_, shape) in zip(paths, headers, strict=True):
-        if size is None and shape != headers[0][1]:
-            raise DataError(
-                f"{paths[0]} is {_by(headers[0][1])} pixels and {path} is {_by(shape)}; give size=… to resize them."
-            )
-    mode = "L" if all(is_grey(mode) for mode, _ in headers) else "RGB"
-    stored = read_all(paths, lambda path: read_picture(path, str(path), mode, size), str(folder))
+    stored = read_alike(paths, [str(path) for path in paths], size, str(folder))
     pixels = Pixels(stored, tuple(stored.shape[1:]))
     if labels is None:
         return FactorDataset(name, pixels, source=str(folder))
@@ -111,21 +104,6 @@ def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
         channels="first" if rows[0].ndim == 3 else None,
         name=name,
     )
-
-
-def _header(path: Path) -> tuple[str, tuple[int, int]]:
-    """Mode and size as shown (width, height), without decoding the pixels."""
-    try:
-        with Image.open(path) as picture:
-            width, height = picture.size
-            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-            return picture.mode, (height, width) if turned else (width, height)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} is not a readable picture ({str(error).splitlines()[0]}).") from error
-
-
-def _by(shape: tuple[int, int]) -> str:
-    return f"{shape[0]} x {shape[1]}"
 
 
 def _tensor(array: Any, name: str) -> Tensor:

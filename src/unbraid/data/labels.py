@@ -36,20 +36,13 @@ def read_labels(path: Path, pictures: Sequence[Path], folder: Path) -> tuple[tup
             raise DataError(f"{path}, line {number}: {name} has a line already.")
         seen.add(name)
         cells[rows[name]] = [cell.strip() for cell in line[1:]]
-    made = [_factor(path, name, column) for name, column in zip(header[1:], zip(*cells, strict=True), strict=True)]
+    columns = zip(header[1:], zip(*cells, strict=True), strict=True)
+    made = [factor_column(path, name, column) for name, column in columns]
     return tuple(factor for factor, _ in made), torch.stack([column for _, column in made], dim=1)
 
 
-def _lines(path: Path) -> tuple[list[str], list[list[str]]]:
-    with reading(path, "a CSV file of labels"):
-        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-        header, rest = [name.strip() for name in lines[0]] if lines else [], [line for line in lines[1:] if line]
-        if len(header) < 2 or not all(header[1:]) or len(set(header)) < len(header):
-            raise ValueError("its first line must name the column of pictures and one or more factors, all different")
-    return header, rest
-
-
-def _factor(path: Path, name: str, cells: Sequence[str]) -> tuple[Factor, Tensor]:
+def factor_column(path: Path, name: str, cells: Sequence[str]) -> tuple[Factor, Tensor]:
+    """A column of a CSV file as a factor, and the place of each cell among its values [n]; -1 where there is none."""
     known = [cell for cell in cells if cell.lower() not in MISSING]
     if not known:
         raise DataError(f"{path}: no picture has a label of {name}; leave it out.")
@@ -61,3 +54,12 @@ def _factor(path: Path, name: str, cells: Sequence[str]) -> tuple[Factor, Tensor
     place = {cell: values.index(value) for cell, value in numbers.items()}
     column = torch.from_numpy(np.array([place.get(cell, -1) for cell in cells], dtype=np.int64))
     return Factor(name, len(values), tuple(values)), column  # type: ignore[arg-type]
+
+
+def _lines(path: Path) -> tuple[list[str], list[list[str]]]:
+    with reading(path, "a CSV file of labels"):
+        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+        header, rest = [name.strip() for name in lines[0]] if lines else [], [line for line in lines[1:] if line]
+        if len(header) < 2 or not all(header[1:]) or len(set(header)) < len(header):
+            raise ValueError("its first line must name the column of pictures and one or more factors, all different")
+    return header, rest

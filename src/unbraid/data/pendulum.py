@@ -42,7 +42,7 @@ class Pendulum(NamedTuple):
         return Pendulum(self.length, damping, np.ones_like(self.mass))
 
 
-@dataset("pendulum", images=8_400, shape=(LAST + 1,), factors=tuple(RANGES))
+@dataset("pendulum", images=8_400, shape=(LAST + 1,), factors=tuple(RANGES), stages=("observed",))
 def pendulum(
     *,
     observed: Observed = "damped",

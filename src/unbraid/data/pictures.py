@@ -47,6 +47,23 @@ def read_picture(source: Source, name: str, mode: Mode, size: int | None = None,
     return array[None] if mode == "L" else np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
+def read_alike(paths: Sequence[Path], names: Sequence[str], size: int | None, what: str) -> Tensor:
+    """Pictures as one tensor [n, channels, height, width]: grey if all of them are, and RGB otherwise.
+
+    With `size` the central square of each is resized to size x size; without, all must have the same size. An error
+    calls them by their `names`.
+    """
+    headers = [_header(path, name) for path, name in zip(paths, names, strict=True)]
+    for name, (_, shape) in zip(names, headers, strict=True):
+        if size is None and shape != headers[0][1]:
+            raise DataError(
+                f"{names[0]} is {_by(headers[0][1])} pixels and {name} is {_by(shape)}; give size=… to resize them."
+            )
+    mode: Mode = "L" if all(is_grey(mode) for mode, _ in headers) else "RGB"
+    named = list(zip(paths, names, strict=True))
+    return read_all(named, lambda each: read_picture(*each, mode, size), what)
+
+
 def flatten(picture: Image.Image, mode: Mode) -> Image.Image:
     """A picture of any mode as 8-bit grey or RGB."""
     if picture.mode == "F":
@@ -95,6 +112,21 @@ def stack(arrays: Iterable[np.ndarray], count: int, what: str) -> Tensor:
     if images is None:
         raise DataError(f"{what} holds no pictures.")
     return images
+
+
+def _header(path: Path, name: str) -> tuple[str, tuple[int, int]]:
+    """Mode and size as shown (width, height), without decoding the pixels."""
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            return picture.mode, (height, width) if turned else (width, height)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{name} is not a readable picture ({str(error).splitlines()[0]}).") from error
+
+
+def _by(shape: tuple[int, int]) -> str:
+    return f"{shape[0]} x {shape[1]}"
 
 
 def _stream(source: Source) -> Path | io.BytesIO:

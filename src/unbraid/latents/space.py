@@ -20,15 +20,13 @@ Groups = str | Tree | None
 
 
 class Space:
-    """Named latent blocks, in order; the code that a decoder sees is their concatenation.
+    """Named latent blocks, in order; the code that a decoder sees is their concatenation. A stage may add none.
 
     `tree` groups the leaves for the hierarchical decomposition (esmaeili2018), to any depth; without one every leaf
     stands for itself. `learned` is a learned prior, where the standard one is not meant; its parameters are a model's.
     """
 
     def __init__(self, blocks: Mapping[str, Block], tree: Tree | None = None, learned: Prior | None = None) -> None:
-        if not blocks:
-            raise UsageError("A latent space needs at least one block.")
         self.blocks = dict(blocks)
         self.tree: Tree = tuple(range(self.leaves)) if tree is None else tree
         self.levels = _levels(self.tree, self.leaves)

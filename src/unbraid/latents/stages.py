@@ -40,7 +40,7 @@ def _beside(earlier: Space, own: Space) -> Any:
     """A tree over the leaves of both; none where neither has groups."""
     if len(earlier.levels) == len(own.levels) == 2:
         return None
-    return (*earlier.tree, _shifted(own.tree, earlier.leaves))
+    return (*earlier.tree, _shifted(own.tree, earlier.leaves)) if own.leaves else earlier.tree
 
 
 def _shifted(tree: Any, by: int) -> Any:

@@ -15,9 +15,13 @@ def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Blocks of `latents=normal:10+concrete:10`, of `z=10`, and of settings such as `latents.c.temperature=0.5`.
 
     A Normal block is named z, a Concrete one c, a Bernoulli one b; several of a kind are numbered: c_0, c_1. What
-    follows a colon is the number of coordinates, or of classes of a Concrete variable.
+    follows a colon is the number of coordinates, or of classes of a Concrete variable. `latents=none` has no block: a
+    stage that adds no latents to those of the run that it refines.
     """
     text = given.get("latents", "normal")
+    if text is None:
+        _refuse_others(given, {})
+        return {}
     if not isinstance(text, str):
         raise UsageError(f"latents must be blocks joined by +, as normal:10+concrete:10, not {text!r}.")
     asked = [part.strip().partition(":") for part in text.split("+")]
@@ -50,4 +54,5 @@ def _refuse_others(given: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
         if section == "latents" and rest and (rest[0] not in blocks or len(rest) != 2):
             raise unknown("latent block", rest[0], blocks)
     if "z" in given and "z" not in blocks:
-        raise UsageError(f"z is the size of a Normal block named z, and these latents are {', '.join(blocks)}.")
+        there = f"these latents are {', '.join(blocks)}" if blocks else "there are no latents here"
+        raise UsageError(f"z is the size of a Normal block named z, and {there}.")

@@ -6,11 +6,12 @@ The functions take codes and factors of any model as arrays; `evaluate` measures
 from unbraid.metrics.base import Evaluation, Score, encode_together, evaluate, expand, metric
 from unbraid.metrics.discrete import generated
 from unbraid.metrics.discrete.clusters import clusters
-from unbraid.metrics.generative import density, pixel_error, strokes
+from unbraid.metrics.generative import density, evidence, pixel_error, strokes
 from unbraid.metrics.generative.features import image_features
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid
 from unbraid.metrics.generative.manifold import precision_recall
+from unbraid.metrics.information import parts
 from unbraid.metrics.information.conditioning import conditioning
 from unbraid.metrics.information.infomec import infomec
 from unbraid.metrics.information.mig import mig, mig_exact, restricted
@@ -24,6 +25,7 @@ from unbraid.metrics.predictive.attributes import attributes
 from unbraid.metrics.predictive.dci import dci
 from unbraid.metrics.predictive.downstream import downstream
 from unbraid.metrics.predictive.sap import sap
+from unbraid.metrics.predictive.unseen import unseen
 from unbraid.metrics.unsupervised import bound
 from unbraid.metrics.unsupervised.dependence import latent_information, total_correlation
 from unbraid.metrics.unsupervised.udr import udr
@@ -43,6 +45,7 @@ __all__ = [
     "downstream",
     "encode_together",
     "evaluate",
+    "evidence",
     "expand",
     "explicitness",
     "factorvae",
@@ -59,6 +62,7 @@ __all__ = [
     "mig_exact",
     "mig_monte_carlo",
     "modularity",
+    "parts",
     "pixel_error",
     "precision_recall",
     "restricted",
@@ -66,4 +70,5 @@ __all__ = [
     "strokes",
     "total_correlation",
     "udr",
+    "unseen",
 ]

@@ -20,6 +20,7 @@ from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import chosen_factors
 from unbraid.models import Model
+from unbraid.networks.normalisation import stackable
 from unbraid.progress import progress
 from unbraid.registry import Registry
 
@@ -31,8 +32,9 @@ metric: Registry[Callable[..., Any]] = Registry("metric")
 Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
 under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
 (`factors`, `normal` or `discrete` latents, a `likelihood`, a `density`, `images`, images of `strokes`, `peers`,
-`weights` of a network, a `staged` model); a `costly` one takes minutes, and `trial` holds settings with which it takes
-seconds. One that reads a sheet and then computes on the `processor` alone says so, and need not wait for a GPU's turn.
+`weights` of a network, a `staged` model, several `modalities`); a `costly` one takes minutes, and `trial` holds
+settings with which it takes seconds. One that reads a sheet and then computes on the `processor` alone says so, and
+need not wait for a GPU's turn.
 """
 
 
@@ -145,7 +147,7 @@ class Evaluation:
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
         with torch.no_grad(), progress("encoding", len(missing)) as bar:
             for chunk in missing.split(self.batch) if len(missing) else ():
-                for name, part in self.model.encode(self.dataset.images(self.rows[chunk])).items():
+                for name, part in self.model.encode(self.dataset.inputs(self.rows[chunk])).items():
                     if name not in whole:
                         whole[name] = part.new_zeros(len(self), *part.shape[1:])
                     whole[name][chunk] = part
@@ -239,13 +241,13 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     """Encode the rows of models of one structure, on the same rows, in one stacked pass instead of one pass each."""
     first = evaluations[0]
     parts: list[dict[str, Tensor]] = []
-    codings = [_Coding(evaluation.model) for evaluation in evaluations]
+    codings = [stackable(_Coding(evaluation.model)) for evaluation in evaluations]
     state = stack_module_state(codings)  # type: ignore[arg-type]
     encode = vmap(lambda state, x: functional_call(codings[0], state, (x,)), in_dims=(0, None))
     batch = max(1, first.batch // len(evaluations)) if first.dataset.device.type == "cpu" else first.batch
     with torch.no_grad(), progress("encoding", len(first)) as bar:
         for chunk in first.rows.split(batch):
-            parts.append(encode(state, first.dataset.images(chunk)))
+            parts.append(encode(state, first.dataset.inputs(chunk)))
             bar.advance(len(chunk))
     for name in first.space.blocks:
         whole = torch.cat([part[name] for part in parts], dim=1)  # [member, rows, parameters]
@@ -260,14 +262,14 @@ class _Coding(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
+    def forward(self, x: Any) -> dict[str, Tensor]:
         return self.model.encode(x)
 
 
 COMPAT = ("disentanglement_lib", "chen2018")
 """Protocols that repeat a published one to the letter; they are measured when asked for by name."""
 
-ASKED = {"peers", "weights", "strokes"}
+ASKED = {"peers", "weights", "strokes", "modalities"}
 """What only a user knows of: metrics that need it are measured when asked for by name."""
 
 FULL = "full"

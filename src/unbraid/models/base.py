@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.latents import Space
-from unbraid.networks import Likelihood, make_likelihood
+from unbraid.networks import Likelihood, Outputs, make_likelihood
 from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
 from unbraid.noise import Need
 from unbraid.registry import Registry
-from unbraid.types import Noise, Output, Shape
+from unbraid.types import Layout, Noise, Output, Shape
 
 model: Registry[type["Model"]] = Registry("model")
 """Decorator for a `Model`; its keyword arguments take their values from the settings of the recipe."""
@@ -45,9 +45,31 @@ class Model(nn.Module):
         return space.outputs, space.width
 
     @classmethod
-    def decoder_of(cls, chosen: Choice, width: int, shape: Shape) -> nn.Module:
+    def encoder_of(cls, chosen: Choice, outputs: Outputs, shape: Shape, *first: "Model") -> nn.Module:
+        """The registered network that a config calls its encoder; `first` is the model that is refined, if one is."""
+        return encoders[chosen.name].make(shape, outputs, **chosen.settings)
+
+    @classmethod
+    def decoder_of(cls, chosen: Choice, width: int, shape: Shape, *first: "Model") -> nn.Module:
         """The registered network that a config calls its decoder."""
         return cls.decoders[chosen.name].make(width, shape, **chosen.settings)
+
+    @classmethod
+    def parts(
+        cls,
+        config: Config,
+        space: Space,
+        shape: Any,
+        encoder: nn.Module | None,
+        decoder: nn.Module | None,
+        *first: "Model",
+        **own: Any,
+    ) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """The encoder and the decoder, a config's or the user's own, and the likelihood."""
+        outputs, width = cls.ports(space, **own)
+        encoder = cls.encoder_of(config.encoder, outputs, shape, *first) if encoder is None else encoder
+        decoder = cls.decoder_of(config.decoder, width, shape, *first) if decoder is None else decoder
+        return encoder, decoder, make_likelihood(config.likelihood.name, config.likelihood.settings)
 
     @property
     @abstractmethod
@@ -66,12 +88,17 @@ class Model(nn.Module):
         """Encode, sample, decode."""
 
     @abstractmethod
-    def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
+    def encode(self, x: Any, noise: Noise | None = None) -> dict[str, Tensor]:
         """Posterior parameters by block; `noise` is that of a training step, None elsewhere."""
 
     @abstractmethod
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of a code."""
+
+    def log_likelihood(self, dataset: FactorDataset, rows: Tensor, code: Tensor) -> Tensor:
+        """log p(x|z) [rows] of rows of the data at codes [rows, width]."""
+        x = dataset.images(rows)
+        return self.likelihood.log_prob(self.decode(code), x, x.ndim - 1)
 
     def prior_needs(self, count: int) -> dict[str, Need]:
         """Noise that `prior_codes` consumes."""
@@ -81,6 +108,10 @@ class Model(nn.Module):
         """What the decoder takes for draws from the model, [count, width]."""
         prior = {**self.space.prior(like=next(iter(noise.values()))), **self.learned_prior()}
         return self.space.join(self.space.sample_prior(prior, noise))
+
+    def completed(self, code: Tensor, drawn: Tensor) -> Tensor:
+        """A code [count, width] with what the decoder takes besides, as noise, from draws that `prior_codes` made."""
+        return torch.cat([code, drawn[..., self.space.width :]], -1)
 
     def learned_prior(self) -> dict[str, Tensor]:
         """The parameters of a learned prior, flat; nothing where the prior is the standard one."""
@@ -104,7 +135,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
+def build(config: Config, shape: Layout, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
     """The model of a config, its weights drawn from the config's seed; copies of own modules replace named ones.
 
     The first stage of a run that refines another one is built from the other's config, and has no weights yet either.
@@ -112,13 +143,8 @@ def build(config: Config, shape: Shape, encoder: nn.Module | None = None, decode
     space = Space.from_config(config.latents, config.groups, config.prior)
     kind = model[config.model]
     own = {key: value for key, value in config.objective.settings.items() if key in kind.settings}
-    outputs, width = kind.make.ports(space, **own)
     encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
+    first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
     with seeded(config.training.seed):
-        if encoder is None:
-            encoder = encoders[config.encoder.name].make(shape, outputs, **config.encoder.settings)
-        if decoder is None:
-            decoder = kind.make.decoder_of(config.decoder, width, shape)
-        likelihood = make_likelihood(config.likelihood.name, config.likelihood.settings)
-        first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
-        return kind.make(space, shape, encoder, decoder, likelihood, *first, **own)
+        parts = kind.make.parts(config, space, shape, encoder, decoder, *first, **own)
+        return kind.make(space, shape, *parts, *first, **own)

@@ -16,6 +16,9 @@ from unbraid.types import Shape
 SPREAD = 0.02
 """Standard deviation of initial weights (radford2016)."""
 
+HALVINGS = {64: 4, 32: 3, 28: 2}
+"""How often `dcgan` halves an image, by its side: down to 4x4, or 7x7."""
+
 leaky = partial(nn.LeakyReLU, 0.2)
 
 Made = TypeVar("Made", bound=nn.Module)
@@ -41,6 +44,25 @@ def conv_decoder(code: int, shape: Shape, *, widths: Widths = (32, 32, 64, 64, 5
     return radford(nn.Sequential(*start, *double([top, high, mid, low, channels], normalised=True, activation=leaky)))
 
 
+@encoder("dcgan", year=2016, reference="radford2016")
+def dcgan_encoder(shape: Shape, outputs: Outputs, *, channels: int = 64) -> nn.Module:
+    """Halving convolutions 64, 128, 256, 512 with leaky ReLU, BatchNorm in all but the first; 28x28, 32x32 or 64x64."""
+    colours, side = image_side("dcgan", shape, *HALVINGS)
+    widths = [channels * 2**level for level in range(HALVINGS[side])]
+    body = [*halve([colours, channels], activation=leaky), *halve(widths, normalised=True, activation=leaky)]
+    return radford(nn.Sequential(*body, nn.Conv2d(widths[-1], total(outputs), side >> len(widths)), nn.Flatten()))
+
+
+@decoder("dcgan", year=2016, reference="radford2016")
+def dcgan_decoder(code: int, shape: Shape, *, channels: int = 64) -> nn.Module:
+    """The transpose of the encoder with ReLU and BatchNorm in all but the last: 4x4x512, 256, 128, 64, image."""
+    colours, side = image_side("dcgan", shape, *HALVINGS)
+    widths = [channels * 2**level for level in reversed(range(HALVINGS[side]))]
+    start = [nn.Unflatten(1, (code, 1, 1)), nn.ConvTranspose2d(code, widths[0], side >> len(widths))]
+    start += [nn.BatchNorm2d(widths[0]), nn.ReLU()]
+    return radford(nn.Sequential(*start, *double([*widths, colours], normalised=True)))
+
+
 @encoder("mlp-infogan")
 def mlp_encoder(shape: Shape, outputs: Outputs, *, hidden: tuple[int, ...] = (256, 256)) -> nn.Module:
     """Hidden layers of the given widths, leaky ReLU, for vectors and images of any size."""
@@ -56,6 +78,20 @@ def mlp_decoder(code: int, shape: Shape, *, hidden: tuple[int, ...] = (256, 256)
 def adversarial_network(shape: Shape) -> str:
     """Name of the network here that takes these observations."""
     return "conv-infogan" if len(shape) == 3 and shape[1] == shape[2] == 64 else "mlp-infogan"
+
+
+def conditional_network(shape: Shape) -> str:
+    """Name of the network of a conditional GAN that takes these observations."""
+    return "dcgan" if _small(shape) else "mlp-infogan"
+
+
+def staged_networks(shape: Shape) -> dict[str, str]:
+    """Names of the critic's network and of the refiner of a GAN behind a first stage."""
+    return {"encoder": conditional_network(shape), "decoder": "adain" if _small(shape) else "mlp"}
+
+
+def _small(shape: Shape) -> bool:
+    return len(shape) == 3 and shape[1] == shape[2] and shape[1] in HALVINGS
 
 
 def radford(network: Made) -> Made:

@@ -92,6 +92,19 @@ class Laplace(_Scaled):
         return (-standard.abs() - log_scale - math.log(2)).sum(-1)
 
 
+@likelihood("categorical")
+class Categorical(Likelihood):
+    """One of K classes, on logits; observations are one-hot vectors, or probabilities (cross-entropy)."""
+
+    def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
+        """sum_k x_k log p_k."""
+        return (x * parameters[""].log_softmax(-1)).flatten(-dims).sum(-1)
+
+    def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Probability of each class."""
+        return parameters[""].softmax(-1)
+
+
 def make_likelihood(name: str, settings: Mapping[str, Any]) -> Likelihood:
     """A registered likelihood."""
     entry = likelihood[name]

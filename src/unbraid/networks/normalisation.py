@@ -36,7 +36,11 @@ class _Stackable2d(_Stackable, nn.BatchNorm2d): ...
 class _Stackable3d(_Stackable, nn.BatchNorm3d): ...
 
 
-KINDS = {nn.BatchNorm1d: _Stackable1d, nn.BatchNorm2d: _Stackable2d, nn.BatchNorm3d: _Stackable3d}
+KINDS: dict[type[nn.Module], type[_Stackable]] = {
+    nn.BatchNorm1d: _Stackable1d,
+    nn.BatchNorm2d: _Stackable2d,
+    nn.BatchNorm3d: _Stackable3d,
+}
 
 
 def stackable(module: ModuleT) -> ModuleT:

@@ -10,6 +10,8 @@ much in favour of L as the generator is. Both sides see observations blurred by 
 """
 
 import math
+from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,74 @@ DCGAN = {"lr": 2e-4, "batch": 128}
 BETAS = (0.5, 0.999)
 
 
+class Game(Objective):
+    """A generator against a critic, both of which see observations under instance noise.
+
+    What the two are asked is an objective's own: `generated` are observations of the generator as it is now, `asked`
+    the critic's logits with whatever else it says, and `further` terms that both sides make of that.
+    """
+
+    name = ""
+    """What errors call it."""
+
+    def __init__(self, instance_noise: Weight, instance_noise_steps: int, **others: Any) -> None:
+        given = {**others, "instance_noise": instance_noise, "instance_noise_steps": instance_noise_steps}
+        for name, value in given.items():
+            if not isinstance(value, Tensor) and not 0 <= value < math.inf:  # of a group, each was checked alone
+                raise UsageError(f"{name} of {self.name} must be 0 or above, not {value:g}.")
+        self.instance_noise, self.steps = instance_noise, instance_noise_steps
+        super().__init__(self.generator_terms)
+
+    @abstractmethod
+    def generated(self, out: Output, context: Context) -> Tensor:
+        """Observations of the generator as it is now, at the shared forward's codes and noise."""
+
+    @abstractmethod
+    def asked(self, x: Tensor, out: Output, context: Context) -> tuple[Tensor, Any]:
+        """The critic's logits [member, batch] of "real", and what else it says."""
+
+    def further(self, said: Any, out: Output, context: Context) -> Terms:
+        """Terms of both sides besides the game, of what the critic says of generated observations."""
+        return Terms()
+
+    def players(self) -> list[Player]:
+        """The generator, and then the critic against what the generator has become."""
+        return [
+            Player("generator", ("model.generator.",), self.generator_terms, optimizer={"betas": BETAS}),
+            Player("critic", ("model.critic.",), self.critic_terms, optimizer={"betas": BETAS}),
+        ]
+
+    def generator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """How well the critic sees through what is generated."""
+        logits, said = self.asked(self._blurred(out.decoded["x"][GENERATED], GENERATED_BLUR, context), out, context)
+        return Terms({"adversarial": (softplus(-logits).mean(-1), 1.0)}) | self.further(said, out, context)
+
+    def critic_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Cross-entropies of real and of generated observations: log 2 each is guessing.
+
+        The critic answers the generator as it is now: the shared forward was made before that moved.
+        """
+        with torch.no_grad():
+            generated = self.generated(out, context)
+        real, _ = self.asked(self._blurred(batch.x["x"], REAL_BLUR, context), out, context)
+        fake, said = self.asked(self._blurred(generated, GENERATED_BLUR, context), out, context)
+        right = 0.5 * ((real > 0).to(real).mean(-1) + (fake < 0).to(fake).mean(-1))
+        losses = {"real": (softplus(-real).mean(-1), 1.0), "generated": (softplus(fake).mean(-1), 1.0)}
+        level = torch.zeros_like(right) + self.level(context.step)
+        logged = Terms({"accuracy": (right, 0.0), "instance_noise": (level, 0.0)})
+        return Terms(losses) | self.further(said, out, context) | logged
+
+    def level(self, step: int | Tensor) -> Weight:
+        """Standard deviation of the instance noise at a step."""
+        return self.instance_noise * (1.0 - ramp(step, self.steps))
+
+    def _blurred(self, x: Tensor, name: str, context: Context) -> Tensor:
+        level = self.level(context.step)
+        if isinstance(level, Tensor):
+            level = level.view(-1, *[1] * (x.ndim - 1))  # [member, 1, …], or one for all
+        return x + level * context.part(context.noise[name])
+
+
 @objective(
     "info-gan",
     model="adversarial",
@@ -36,13 +106,15 @@ BETAS = (0.5, 0.999)
     network=adversarial_network,
     defaults={"latents": "normal:5", **DCGAN},
 )
-class InfoGAN(Objective):
+class InfoGAN(Game):
     """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).
 
     `z` codes that Q reads back and `noise` further inputs of the generator, all drawn as `draws` says; both Adams are
     DCGAN's (radford2016: 2e-4, betas .5 and .999) unless `lr` says otherwise. `instance_noise` is the standard
     deviation of the noise on observations at the start; it is 0 after `instance_noise_steps` steps.
     """
+
+    name = "an info-gan"
 
     def __init__(
         self,
@@ -53,13 +125,8 @@ class InfoGAN(Objective):
         instance_noise: Weight = 0.1,
         instance_noise_steps: int = 10_000,
     ) -> None:
-        given = {"lambda_info": lambda_info, "instance_noise": instance_noise}
-        given |= {"noise": noise, "instance_noise_steps": instance_noise_steps}
-        for name, value in given.items():
-            if not isinstance(value, Tensor) and not 0 <= value < math.inf:  # of a group, each was checked alone
-                raise UsageError(f"{name} of an info-gan must be 0 or above, not {value:g}.")
-        self.lambda_info, self.instance_noise, self.steps = lambda_info, instance_noise, instance_noise_steps
-        super().__init__(self.generator_terms)
+        self.lambda_info = lambda_info
+        super().__init__(instance_noise, instance_noise_steps, lambda_info=lambda_info, noise=noise)
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """Q is a factored Gaussian, so all codes are continuous."""
@@ -67,52 +134,18 @@ class InfoGAN(Objective):
         if others:
             raise UsageError(f"info-gan has continuous codes, and {others[0]} is not: use z=5 or latents=normal:5.")
 
-    def players(self) -> list[Player]:
-        """The generator, and then the critic with Q against what the generator has become."""
-        return [
-            Player("generator", ("model.generator.",), self.generator_terms, optimizer={"betas": BETAS}),
-            Player("critic", ("model.critic.",), self.critic_terms, optimizer={"betas": BETAS}),
-        ]
-
-    def generator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """How well the critic sees through what is generated, and what Q reads from it."""
-        logits, info = self._judged(out.decoded["x"][GENERATED], out, context)
-        return Terms({"adversarial": (softplus(-logits).mean(-1), 1.0), "info": (info, -self.lambda_info)})
-
-    def critic_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Cross-entropies of real and of generated observations (log 2 each is guessing), and what Q reads.
-
-        The critic answers the generator as it is now: the shared forward was made before that moved.
-        """
+    def generated(self, out: Output, context: Context) -> Tensor:
+        """G(c, e)."""
         codes = context.part(context.space.join(out.sample))
-        with torch.no_grad():
-            generated = context.apply("model.generator", codes, context.part(context.noise[NOISE]))
-        real = context.apply("model.critic", self._blurred(batch.x["x"], REAL_BLUR, context))[0]
-        fake, info = self._judged(generated, out, context)
-        right = 0.5 * ((real > 0).to(real).mean(-1) + (fake < 0).to(fake).mean(-1))
-        return Terms(
-            {
-                "real": (softplus(-real).mean(-1), 1.0),
-                "generated": (softplus(fake).mean(-1), 1.0),
-                "info": (info, -self.lambda_info),
-                "accuracy": (right, 0.0),
-                "instance_noise": (torch.zeros_like(right) + self.level(context.step), 0.0),
-            }
-        )
+        return context.apply("model.generator", codes, context.part(context.noise[NOISE]))
 
-    def level(self, step: int | Tensor) -> Weight:
-        """Standard deviation of the instance noise at a step."""
-        return self.instance_noise * (1.0 - ramp(step, self.steps))
+    def asked(self, x: Tensor, out: Output, context: Context) -> tuple[Tensor, Any]:
+        """D(x) and the parameters of Q(c|x)."""
+        return context.apply("model.critic", x)
 
-    def _judged(self, generated: Tensor, out: Output, context: Context) -> tuple[Tensor, Tensor]:
-        """The critic's logits [member, batch] and the bound L [member] on generated observations."""
-        logits, q = context.apply("model.critic", self._blurred(generated, GENERATED_BLUR, context))
+    def further(self, said: Any, out: Output, context: Context) -> Terms:
+        """The bound L [member] on the information, which both sides raise."""
         codes = {name: context.part(sample) for name, sample in out.sample.items()}
         entropy = 0.5 * math.log(2 * math.pi * math.e) * context.space.leaves
-        return logits, entropy + context.space.log_density(q, codes).sum(-1).mean(-1)
-
-    def _blurred(self, x: Tensor, name: str, context: Context) -> Tensor:
-        level = self.level(context.step)
-        if isinstance(level, Tensor):
-            level = level.view(-1, *[1] * (x.ndim - 1))  # [member, 1, …], or one for all
-        return x + level * context.part(context.noise[name])
+        info = entropy + context.space.log_density(said, codes).sum(-1).mean(-1)
+        return Terms({"info": (info, -self.lambda_info)})

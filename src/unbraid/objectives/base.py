@@ -69,6 +69,9 @@ class Objective:
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """A `UsageError` for data or latents that this objective cannot learn from, before anything is trained."""
 
+    def follows(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
+        """A `UsageError` for a run, by its config as a mapping, that this objective cannot refine."""
+
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         """Once, before training on some rows of the data: keep whatever facts about them the terms need."""
 
@@ -78,6 +81,10 @@ class Objective:
         Rows that belong together stand next to each other, because several processes share them out in order.
         """
         return index
+
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """What the model's forward is given besides the observations [member, rows, …], of all rows of a step."""
+        return {}
 
 
 def bind(name: str, settings: Mapping[str, Any]) -> Objective:

@@ -2,18 +2,59 @@ r"""The second of two stages (msvae2020, eq. 2b): a VAE of what a frozen first s
 
     -E[log p(x|y, z)] + beta KL(q(z|x, y) || p(z)),    y = E p(y|c) of the first stage
 
-Nothing is said about c: its posterior, its prior and its decoder are the first stage's, and stay so.
+Nothing is said about c: its posterior, its prior and its decoder are the first stage's, and stay so. Where the codes of
+the first stage are labels, a stage may learn at the rows' own labels, and its own codes may be labels as well:
+
+    -E[log p(x|y, b)] - E[log q(b|x, y)],    y = E p(y|c),    b and c the coordinates of the row's labels
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
+from unbraid.data.coordinates import Labels
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
-from unbraid.latents import Stages
+from unbraid.latents import Space, Stages
+from unbraid.models.staged import CODES, OWN
 from unbraid.networks.modulated import staged_networks
 from unbraid.objectives.base import Context, Draw, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.labels import LATER, refuse_other_labels
+from unbraid.objectives.weak import refuse_others
 from unbraid.types import Batch, Output, Terms, Weight
+
+
+class Stage(Objective):
+    """A stage on a frozen one, whose codes are encoded, or with `given` the labels of these factors."""
+
+    def __init__(self, given: tuple[str, ...], circular: tuple[str, ...], terms: Any) -> None:
+        self.given, self.circular = given, circular
+        self.earlier: Labels | None = None
+        self.labelled = bool(given)
+        super().__init__(terms)
+
+    def follows(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
+        """The first stage's codes must be the labels that are given."""
+        if self.given:
+            refuse_other_labels(self._given(dataset), parent)
+
+    def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
+        """Every row needs the labels that are given."""
+        if self.given:
+            self.earlier = self._given(dataset)
+            self.earlier.refuse_missing(rows)
+
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The labels in the place of codes."""
+        if self.earlier is None:
+            return {}
+        assert batch.factors is not None
+        return {CODES: self.earlier.codes(batch.factors, batch.x["x"].dtype)}
+
+    def _given(self, dataset: FactorDataset) -> Labels:
+        return Labels(dataset, self.given, tuple(name for name in self.circular if name in self.given))
 
 
 @objective(
@@ -25,18 +66,25 @@ from unbraid.types import Batch, Output, Terms, Weight
     network=staged_networks,
     defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
 )
-class MSVAE(Objective):
+class MSVAE(Stage):
     """MS-VAE: refines a finished run, E[log p(x|y, z)] - beta KL(q(z|x - y) || p(z)), y the run's own reconstruction.
 
     y comes from the mean of the run's code; with `samples` above 0, so many y from draws of the code stand beside each
-    observation of a batch (appendix I).
+    observation of a batch (appendix I). Where that code is labels, `given` names them in their order: y is then that of
+    the row's own labels, of which `circular` ones come back to their first value after the last.
     """
 
-    def __init__(self, *, beta: Weight = 1.0, samples: int = 0) -> None:
+    def __init__(
+        self, *, beta: Weight = 1.0, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
+    ) -> None:
         if samples < 0:
             raise UsageError(f"samples must be 0, for the mean code, or a number of draws, not {samples}.")
+        if samples and given:
+            raise UsageError("Labels that are given have no draws: leave samples or given out.")
+        if set(circular) - set(given):
+            raise UsageError("circular must name some of the labels that are given.")
         self.beta, self.samples = beta, samples
-        super().__init__(self.stage_terms)
+        super().__init__(given, circular, self.stage_terms)
 
     def rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Each row as often as there are draws of c for it."""
@@ -50,4 +98,69 @@ class MSVAE(Objective):
                 "reconstruction": (reconstruction(out, batch, context), 1.0),
                 "kl": (closed_form_kl(out, context.space.own), self.beta),
             }
+        )
+
+
+@objective(
+    LATER,
+    model="staged",
+    year=2020,
+    reference="msvae2020",
+    stage="labels",
+    network=staged_networks,
+    defaults={"latents": "normal:1"},
+    trial={"z": 1, "factors": ("scale",)},
+)
+class LabelStage(Stage):
+    """Supervised (B, Y) -> X: E[log p(x|y, b)] + E[log q(b|x - y)] of labels b, on a frozen stage that draws y.
+
+    `factors` names the labels that are codes of this stage, `given` those that are the codes of the run, if they are;
+    `circular` ones come back to their first value after the last. There must be as many latents (`z`) as coordinates.
+    """
+
+    def __init__(
+        self,
+        *,
+        factors: tuple[str, ...] = (),
+        given: tuple[str, ...] = (),
+        circular: tuple[str, ...] = (),
+        weight_encoder: Weight = 1.0,
+    ) -> None:
+        if set(factors) & set(given) or set(circular) - {*factors, *given}:
+            raise UsageError("A label is one of factors or one of given, not both; circular names some of them.")
+        self.factors, self.weight_encoder = factors, weight_encoder
+        self.own: Labels | None = None
+        super().__init__(given, circular, self.label_terms)
+        self.labelled = True
+
+    def suits(self, dataset: FactorDataset, space: Space) -> None:
+        """There must be labels, and a Normal variable for each coordinate."""
+        refuse_others(space, "A label is compared with a mean")
+        if not self.factors:
+            raise UsageError("Which labels are codes of this stage? Name them: factors=[…].")
+        wanted = self._own(dataset).width
+        if space.leaves != wanted or len(space.blocks) > 1:
+            raise UsageError(f"These labels are {wanted} coordinates, not {space.leaves}: use z={wanted}.")
+
+    def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
+        """Every row needs its labels."""
+        super().begin(dataset, rows)
+        self.own = self._own(dataset)
+        self.own.refuse_missing(rows)
+
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The labels in the place of codes, this stage's own included."""
+        assert self.own is not None and batch.factors is not None
+        return {**super().inputs(batch), OWN: self.own.codes(batch.factors, batch.x["x"].dtype)}
+
+    def _own(self, dataset: FactorDataset) -> Labels:
+        return Labels(dataset, self.factors, tuple(name for name in self.circular if name in self.factors))
+
+    def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """How badly y and labels explain observations, and what is missing from y the labels."""
+        assert isinstance(context.space, Stages)
+        ((name, block),) = context.space.own.blocks.items()
+        reading = -block.log_density(out.posterior[name], out.sample[name]).sum(-1).mean(-1)
+        return Terms(
+            {"reconstruction": (reconstruction(out, batch, context), 1.0), "labels": (reading, self.weight_encoder)}
         )

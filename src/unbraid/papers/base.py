@@ -24,6 +24,9 @@ from unbraid.report.tables import Member, Setting, finished, has, settings_of
 
 SCALES = ("smoke", "small", "budget", "paper")
 LEAST_SEEDS = 3
+REFINES, AS_LARGE_AS = "refines", "as_large_as"
+"""Settings of a series that name the series which it refines, and one whose models have as many parameters."""
+
 MOST_UNSETTLED = 0.1
 """Share of the runs that may still move when a verdict is given."""
 
@@ -63,13 +66,6 @@ class Scale:
     settings: Mapping[str, Any]
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     measures: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
-
-    @property
-    def axes(self) -> list[str]:
-        """Settings with several values, the seed among them."""
-        parts = [self.settings, *self.own.values()]
-        several = [key for part in parts for key, value in part.items() if isinstance(value, (list, range))]
-        return list(dict.fromkeys([*several, "seed"]))
 
 
 @dataclass(frozen=True)
@@ -186,7 +182,10 @@ class Experiment:
     """The facts of an experiment.
 
     `series` are sweeps by name, each with its recipe and what it alone sets; their runs are scored by `metrics`. Of the
-    sweep of a series that `only` names, which it then shares with others, those runs are taken whose settings fit.
+    sweep of a series that `only` names, which it then shares with others, those runs are taken whose settings fit. A
+    series that `refines` another one has a stage upon each finished run of it (of those that `only` chooses), with the
+    settings of that run; of the settings that all series share it takes none. One that is `as_large_as` another has
+    networks of the family conv-wide with as many parameters as a model of the other has in all, frozen ones included.
     `derived` makes further scores out of a run's own. Where nothing is trained, `measure` turns a scale's settings into
     members. `beside` turns the sweeps' settings into further members, of methods that are no runs. `scores` are the
     table's columns, `contrast` names two series whose differences it shows, `published` the paper's own numbers by
@@ -217,7 +216,14 @@ class Experiment:
     def sweeps(self, scale: str) -> dict[str, dict[str, Any]]:
         """Settings of the sweep of each series."""
         at = self.scale(scale)
-        return {name: {**at.settings, **own, **at.own.get(name, {})} for name, own in self.series.items()}
+        shared = {name: {} if REFINES in own else at.settings for name, own in self.series.items()}
+        return {name: {**shared[name], **own, **at.own.get(name, {})} for name, own in self.series.items()}
+
+    def axes(self, scale: str) -> list[str]:
+        """Settings with several values in some series, the seed among them."""
+        of_series = self.sweeps(scale).values()
+        several = [key for own in of_series for key, value in own.items() if isinstance(value, (list, range))]
+        return list(dict.fromkeys([*several, "seed"]))
 
 
 def described(name: str) -> Experiment:

@@ -11,6 +11,7 @@ import numpy as np
 
 from unbraid.papers.base import Evidence, Results
 from unbraid.papers.statistics import Cells, Estimate, difference, estimate, gap_at_equal, means, pearson
+from unbraid.report.tables import Member
 
 Finding = Callable[[Results], list[Evidence]]
 NONE = Estimate(math.nan, math.nan, math.nan)
@@ -147,3 +148,73 @@ def over_runs(
 def together(*findings: Finding) -> Finding:
     """The evidence of several findings, all of which a claim needs."""
     return lambda results: [each for finding in findings for each in finding(results)]
+
+
+def at_each(first: str, second: str, key: str, score: str, **where: float) -> Finding:
+    """A score of one series minus that of another, at each value of a setting that both have."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = cells_of(results, (first, second), key, score)
+        made = []
+        for at in dict.fromkeys(value for _, value in cells):
+            found = estimate(cells, lambda c, at=at: difference(c, (first, at), (second, at)))
+            made.append(Evidence(f"{score}, {second} minus {first}, {key} {at:g}", found, **where))
+        return made or [Evidence(f"{score}, {second} minus {first}", NONE, **where)]
+
+    return evidence
+
+
+def on_average(first: str, second: str, key: str, score: str, **where: float) -> Finding:
+    """A score of one series minus that of another, on average over the values of a setting that both have."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = cells_of(results, (first, second), key, score)
+        found = estimate(cells, lambda c: (curve(c, second) - curve(c, first))[..., 0].mean(-1)) if cells else NONE
+        return [Evidence(f"{score}, {second} minus {first}, mean over {key}", found, **where)]
+
+    return evidence
+
+
+def within(series: str, key: str, first: str, second: str, **where: float) -> Finding:
+    """One score of a run minus another one of the same run, at each value of a setting."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = results.cells(series, key, first, second)
+        made = []
+        for at in cells:
+            found = estimate(cells, lambda c, at=at: (c[at][..., 1] - c[at][..., 0]).mean(-1))
+            made.append(Evidence(f"{second} minus {first}, {series}, {key} {at:g}", found, **where))
+        return made
+
+    return evidence
+
+
+def of_pairs(
+    first: str,
+    second: str,
+    keys: Sequence[str],
+    scores: tuple[str, str],
+    statistic: Callable[[np.ndarray], np.ndarray],
+    what: str,
+    **where: float,
+) -> Finding:
+    """A statistic of differences [..., pair] between runs of two series that have the same settings.
+
+    `scores` are one of each series; of a series that refines the other, the pairs are runs and their stages.
+    """
+
+    def evidence(results: Results) -> list[Evidence]:
+        runs = [
+            {_at(m, keys): m for m in results.with_scores(name, own)}
+            for name, own in zip((first, second), scores, strict=True)
+        ]
+        pairs = [(runs[0][at].scores[scores[0]], runs[1][at].scores[scores[1]]) for at in runs[0] if at in runs[1]]
+        cells = {None: np.array([[b.value - a.value] for a, b in pairs])}
+        found = estimate(cells, lambda c: statistic(c[None][..., 0])) if pairs else NONE
+        return [Evidence(what, found, **where)]
+
+    return evidence
+
+
+def _at(member: Member, keys: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(member.settings.get(key) for key in keys)

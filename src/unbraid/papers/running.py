@@ -16,20 +16,35 @@ import numpy as np
 
 from unbraid import atomic
 from unbraid.api import Run
-from unbraid.config import Config
+from unbraid.config import Choice, Config
 from unbraid.data import describe
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.latents import latents_of
 from unbraid.metrics import Score, metric
+from unbraid.metrics.base import expand
+from unbraid.models.multimodal import SECTION, SHARED
 from unbraid.objectives import objective
-from unbraid.papers.base import SCALES, Experiment, Results, StandIn, Verdict, described, experiment, judge
+from unbraid.papers.base import (
+    AS_LARGE_AS,
+    REFINES,
+    SCALES,
+    Experiment,
+    Results,
+    StandIn,
+    Verdict,
+    described,
+    experiment,
+    judge,
+)
 from unbraid.papers.opened import Opened
+from unbraid.papers.refined import Parents, Refined, refined, sized
 from unbraid.papers.writing import Provenance, refuse_larger, write
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
 from unbraid.training import choose_device
 
+FOLLOWS = {REFINES, AS_LARGE_AS}
 DRIFT = 0.02
 """Relative change of the mean loss, from the last fifth of training but one to the last, of a run that has settled."""
 
@@ -79,8 +94,8 @@ def reproduce(
 
     `scale` is `smoke` (seconds; shows that the program works), `small` (minutes on 2 cores), `budget` (at most 20
     minutes on one H200) or `paper` (the paper's own protocol). Runs are kept below `root` and reused; table, figure and
-    verdicts go to OUT/PAPER/ID. `runs` names a sweep that is there already: a series with runs in it takes them all,
-    whatever their seeds, and is not trained; such runs need settings and scores only, no weights.
+    verdicts go to OUT/PAPER/ID. `runs` names a sweep that is there already, or a folder of sweeps: a series with runs
+    in one takes them all, whatever their seeds, and is not trained; they need settings and scores, but no weights.
     """
     names = chosen(name)
     if scale not in SCALES:
@@ -88,11 +103,25 @@ def reproduce(
     for each in names:  # before anything is trained
         described(each).scale(scale)
         refuse_larger(Path(out) / each, scale)
-    source = None if runs is None else Sweep(runs)
+    source = None if runs is None else _Source.open(Path(runs))
     return [_carry_out(each, scale, Path(root), Path(out), device, source) for each in names]
 
 
-def _carry_out(name: str, scale: str, root: Path, out: Path, device: str, source: Sweep | None) -> Outcome:
+@dataclass(frozen=True)
+class _Source:
+    """Where runs are taken from instead of being trained."""
+
+    path: Path
+    sweeps: tuple[Sweep, ...]
+
+    @classmethod
+    def open(cls, path: Path) -> "_Source":
+        """The sweep in a folder, or all of those below it."""
+        below = sorted(each.parent for each in path.glob("*/sweep.yaml"))
+        return cls(path, tuple(Sweep(each) for each in ([path] if (path / "sweep.yaml").exists() else below or [path])))
+
+
+def _carry_out(name: str, scale: str, root: Path, out: Path, device: str, source: _Source | None) -> Outcome:
     facts, started = described(name), time.time()
     paper = name.partition("/")[0]
     with _minutes(root / paper / "minutes.json", f"{name} {scale}") as spent:
@@ -110,19 +139,17 @@ def _carry_out(name: str, scale: str, root: Path, out: Path, device: str, source
 
 
 def _run(
-    facts: Experiment, scale: str, root: Path, device: str, source: Sweep | None
+    facts: Experiment, scale: str, root: Path, device: str, source: _Source | None
 ) -> tuple[Results, list[RunFolder], list[str]]:
     """Train and score every series, or take its runs from where they are."""
     members: list[Member] = []
     runs: list[RunFolder] = []
     notes: list[str] = []
     unsettled: set[str] = set()
-    asked = facts.sweeps(scale)
-    wanted = {name: {**settings, **facts.only.get(name, {})} for name, settings in asked.items()}
-    stored = _stored(facts, scale, wanted, source) if source else {}
+    asked, done = facts.sweeps(scale), dict[str, tuple[_Series, list[Member]]]()
+    stored = _stored(facts, scale, asked, source) if source else {}
     for name, settings in asked.items():
-        found = stored.get(name) or _Series(facts, scale, name, _swept(settings, facts.metrics, root, device, notes))
-        own = found.members(wanted[name], every_seed=name in stored)
+        done[name] = found, own = _one(facts, scale, name, settings, stored, done, root, device, notes)
         members += found.scored(own, choose_device(device))
         unsettled |= {f"{name}/{member.run}" for member in own if not found.settled(member)}
         runs += [found.folder(member) for member in own]
@@ -134,19 +161,56 @@ def _run(
     return Results(tuple(members), scale, frozenset(unsettled), opened), runs, notes
 
 
+def _one(
+    facts: Experiment,
+    scale: str,
+    name: str,
+    settings: Mapping[str, Any],
+    stored: Mapping[str, "_Series"],
+    done: Mapping[str, tuple["_Series", list[Member]]],
+    root: Path,
+    device: str,
+    notes: list[str],
+) -> tuple["_Series", list[Member]]:
+    """The runs of a series: stored ones, or else trained now, upon runs of earlier series where it says so."""
+    only = facts.only.get(name, {})
+    if name in stored:
+        return stored[name], stored[name].members({**settings, **only}, every_seed=True)
+    parents = _parents(*done[settings[REFINES]], only) if REFINES in settings else []
+    if AS_LARGE_AS in settings:
+        others, members = done[settings[AS_LARGE_AS]]
+        settings = sized(settings, [others.folder(member) for member in members], [run for _, run in parents])
+    if REFINES in settings:
+        stages = refined(parents, settings, facts.metrics, root, choose_device(device))
+        return _Series(facts, scale, name, stages), stages.members
+    single = [each for each in expand(facts.metrics) if "staged" not in metric[each].facts.get("needs", ())]
+    found = _Series(facts, scale, name, _swept(settings, single, root, device, notes))
+    return found, found.members({**settings, **only}, every_seed=False)
+
+
+def _parents(series: "_Series", members: Sequence[Member], only: Mapping[str, Any]) -> Parents:
+    """The runs of a series that another one refines, of those settings that it asks for."""
+    chosen = [m for m in members if all(m.settings.get(key) in values_of(value) for key, value in only.items())]
+    return [(member, series.folder(member)) for member in chosen]
+
+
 def _stored(
-    facts: Experiment, scale: str, wanted: Mapping[str, Mapping[str, Any]], source: Sweep
+    facts: Experiment, scale: str, asked: Mapping[str, Mapping[str, Any]], source: _Source
 ) -> dict[str, "_Series"]:
-    """The series of which a sweep has runs; refuses one that has none at all."""
-    every = {name: _Series(facts, scale, name, source) for name in wanted}
-    found = {name: series for name, series in every.items() if series.members(wanted[name], every_seed=True)}
+    """The series that have runs there; refuses a place that has none at all. What follows from others is trained."""
+    wanted = {name: {**own, **facts.only.get(name, {})} for name, own in asked.items() if not FOLLOWS & own.keys()}
+    found: dict[str, _Series] = {}
+    for name, settings in wanted.items():
+        every = [_Series(facts, scale, name, sweep) for sweep in source.sweeps]
+        having = [series for series in every if series.members(settings, every_seed=True)]
+        found |= {name: having[0]} if having else {}
     if not found:
         names = " or ".join(wanted)
         raise UsageError(f"{source.path} has no run of {names} with the settings of scale {scale}.")
     return found
 
 
-def _origin(source: Sweep, stored: Sequence[str], trained: Sequence[str]) -> str:
+def _origin(source: _Source, stored: Sequence[str], trained: Sequence[str]) -> str:
     """Where the runs of an experiment are from."""
     if not trained:
         return f"Runs were taken from {source.path}, with all of their seeds."
@@ -168,7 +232,7 @@ class _Series:
     facts: Experiment
     scale: str
     name: str
-    source: Sweep
+    source: Sweep | Refined
 
     def folder(self, member: Member) -> RunFolder:
         return self.source.folder.run(member.run)
@@ -182,10 +246,10 @@ class _Series:
         """The members under the name of their series, with all scores, and of their settings only the axes."""
         at = self.facts.scale(self.scale)
         extra = _measure_all([self.folder(m) for m in members if m.state == "finished"], at.measures, device)
-        made = []
+        made, axes = [], self.facts.axes(self.scale)
         for member in members:
             scores = {**member.scores, **extra.get(member.run, {})}
-            kept = {key: member.settings[key] for key in at.axes if key in member.settings}
+            kept = {key: member.settings[key] for key in axes if key in member.settings}
             scores |= _derived(self.facts, scores)
             settings = {"recipe": self.name, **kept}
             made.append(Member(f"{self.name}/{member.run}", settings, member.state, member.trouble, scores))
@@ -200,26 +264,39 @@ class _Series:
 def fits(config: Config, wanted: Mapping[str, Any]) -> bool:
     """Whether a run is one of those that settings ask for, as far as its config has them by the same name."""
     known = {**config.objective.settings, **asdict(config.training), "recipe": config.objective.name}
-    known |= {"data": config.data.name, "network": config.encoder.name}
-    known |= {"encoder": config.encoder.name, "decoder": config.decoder.name}
+    known |= {"data": config.data.name, "encoder": _named(config.encoder), "decoder": _named(config.decoder)}
+    known["network"] = known["encoder"]
     known["prior"] = config.prior.name if config.prior else "standard"
     wanted = {"prior": "standard", **wanted}
     known |= {f"data.{key}": value for key, value in config.data.settings.items()}
     known |= {f"encoder.{key}": value for key, value in config.encoder.settings.items()}
     for key in wanted.keys() & known.keys():
         value = wanted[key]
-        if isinstance(value, StandIn):
-            allowed = [value.wanted, value.instead]
-        else:
-            allowed = list(value) if isinstance(value, (list, range)) else [value]
+        allowed = [value.wanted, value.instead] if isinstance(value, StandIn) else values_of(value)
         if known[key] not in allowed:
             return False
     return _same_latents(config, wanted)
 
 
+def values_of(setting: Any) -> list[Any]:
+    """The values of a setting, which may be an axis."""
+    return list(setting) if isinstance(setting, (list, range)) else [setting]
+
+
+def _named(section: Choice) -> str:
+    """The network of a section, or those of its modalities."""
+    if section.name != SECTION:
+        return section.name
+    return "+".join(dict.fromkeys(each["name"] for each in section.settings.values()))
+
+
 def _same_latents(config: Config, wanted: Mapping[str, Any]) -> bool:
     """Whether a run has the latents that settings ask for; an axis of them is not looked at."""
     given = {**objective[config.objective.name].facts.get("defaults", {}), **wanted}
+    if config.likelihood.name == SECTION:  # of several modalities, where settings name the shared and the private ones
+        sizes = {name: latent["size"] for name, latent in config.latents.items()}
+        known = {"c": sizes.pop(SHARED), "s": max(sizes.values(), default=0)}
+        return all(known[key] in values_of(given.get(key, 5)) for key in known)
     own = {key: value for key, value in given.items() if key == "z" or key.partition(".")[0] == "latents"}
     return any(isinstance(value, list) for value in own.values()) or latents_of(own) == config.latents
 
@@ -264,12 +341,13 @@ def _measure_all(
     dataset = None
     for folder in runs if measures else ():
         stored = Run(folder, device=device).scores
-        missing = [name for name, (what, how) in measures.items() if _find(stored, what, how) is None]
+        asked = [(_metric(what), how) for what, how in measures.values()]
+        once = [each for place, each in enumerate(asked) if each not in asked[:place]]  # one metric may have many parts
+        missing = [each for each in once if _find(stored, *each) is None]
         if missing:
             run = Run(folder, dataset=dataset, device=device)
-            for name in missing:
-                what, how = measures[name]
-                run.score(_metric(what), **how)
+            for what, how in missing:
+                run.score(what, **how)
             stored, dataset = run.scores, run.dataset
         found = {name: _find(stored, *measures[name]) for name in measures}
         made[folder.path.name] = {name: score for name, score in found.items() if score is not None}

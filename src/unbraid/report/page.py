@@ -10,7 +10,7 @@ import torch
 
 from unbraid import atomic, noise
 from unbraid.metrics import Evaluation, Score, metric
-from unbraid.models import Staged
+from unbraid.models import Stage
 from unbraid.report.figures import curve, optional
 from unbraid.report.latent_factor import latent_factor
 from unbraid.report.pictures import Picture, data_uri, tiled
@@ -33,7 +33,7 @@ def write_report(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Sco
 def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> str:
     """The page as text."""
     config = folder.config
-    drawable = len(evaluation.dataset.shape) == 3
+    drawable = _drawable(evaluation)
     return template("page.html.j2").render(
         config=config,
         settings=config.to_yaml(),
@@ -45,7 +45,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         curves=_curves(folder.lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
         reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
-        stages=_stages(evaluation) if drawable and isinstance(evaluation.model, Staged) else None,
+        stages=_stages(evaluation) if drawable and isinstance(evaluation.model, Stage) else None,
         samples=_samples(evaluation) if drawable else None,
         latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_information(scores),
@@ -71,7 +71,7 @@ def template(name: str) -> Any:
 def where_scored(evaluation: Evaluation) -> str:
     """Which rows the scores are about, and whether training saw them."""
     data, count = evaluation.dataset, f"{len(evaluation):,}"
-    things = "images" if len(data.shape) == 3 else "observations"
+    things = "images" if _drawable(evaluation) else "observations"
     if evaluation.held_out:
         return f"Scores are on {count} held-out {things} that training never saw."
     if evaluation.trained_on is not None and evaluation.trained_on < len(evaluation):
@@ -81,10 +81,18 @@ def where_scored(evaluation: Evaluation) -> str:
     return f"Scores are on all {count} {things}, the same as in training: nothing was held out."
 
 
+def _drawable(evaluation: Evaluation) -> bool:
+    """Whether there is one modality, of images."""
+    layout = evaluation.dataset.layout
+    return isinstance(layout, tuple) and len(layout) == 3
+
+
 def _absent(evaluation: Evaluation) -> list[str]:
     """Why a section of the page is missing."""
+    several = isinstance(evaluation.dataset.layout, Mapping)
     reasons = {
-        "The observations are not images, so there are no pictures.": len(evaluation.dataset.shape) != 3,
+        "There are several modalities: run.translate draws them, and this page does not.": several,
+        "The observations are not images, so there are no pictures.": not several and not _drawable(evaluation),
         "The data have no factor labels, so nothing is set against them.": not evaluation.dataset.factors,
     }
     return [reason for reason, holds in reasons.items() if holds]

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
-from unbraid.models import Staged
+from unbraid.models import Stage
 from unbraid.report.pictures import WHITE, Picture, check_images, tiled
 from unbraid.report.traversals import labelled
 
@@ -22,7 +22,7 @@ def by_stage(evaluation: Evaluation, columns: int) -> tuple[list[str], Tensor]:
     The rows of a model in two stages are x, y and refined x; further earlier stages are numbered, the first one first.
     """
     model = evaluation.model
-    if not isinstance(model, Staged):
+    if not isinstance(model, Stage):
         raise UsageError("This run has one stage; refine it first (unbraid refine RUN).")
     check_images(evaluation.dataset.shape)
     if columns < 1:

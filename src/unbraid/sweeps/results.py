@@ -36,7 +36,7 @@ class Sweep:
     @property
     def members(self) -> list[Member]:
         """Every member with its settings, state and newest scores."""
-        return [self._member(run, settings) for run, settings in self.folder.members.items()]
+        return [member_of(self.folder, run, settings) for run, settings in self.folder.members.items()]
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -82,8 +82,10 @@ class Sweep:
         """Write report.html."""
         return write_sweep_report(self.path, self.folder.statement.to_yaml(), self.members)
 
-    def _member(self, run: str, settings: Mapping[str, Any]) -> Member:
-        status = self.folder.status(run)
-        trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
-        newest = {score.name: score for score in map(Score.from_record, self.folder.run(run).lines("scores"))}
-        return Member(run, settings, status["state"], trouble, newest)
+
+def member_of(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
+    """A run of a folder of runs with the settings that it was asked for by, its state and its newest scores."""
+    status = folder.status(run)
+    trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
+    newest = {score.name: score for score in map(Score.from_record, folder.run(run).lines("scores"))}
+    return Member(run, settings, status["state"], trouble, newest)

@@ -22,6 +22,7 @@ from unbraid.training.execution import Execution
 from unbraid.training.group import Group, System
 from unbraid.training.interrupt import stoppable
 from unbraid.training.memory import keep_freed_memory
+from unbraid.training.modalities import plain_layout
 from unbraid.training.normalisation import synchronise
 from unbraid.training.onlooker import Onlooker
 from unbraid.training.parents import first_stages, put_first
@@ -276,7 +277,7 @@ def _system(
     encoder: nn.Module | None,
     decoder: nn.Module | None,
 ) -> System:
-    model = build(config, dataset.shape, encoder, decoder)
+    model = build(config, dataset.layout, encoder, decoder)
     with seeded(config.training.seed + 1):
         system = System(model, objective.networks(model.space)).train()
     if dataset.device.type == "cpu":
@@ -293,7 +294,7 @@ def _describe(config: Config, dataset: FactorDataset) -> dict[str, Any]:
         "content": dataset.content_hash(),
         "source": dataset.source,
         "images": len(dataset),
-        "shape": list(dataset.shape),
+        "shape": plain_layout(dataset.layout),
         "factors": {factor.name: factor.size for factor in dataset.factors},
         "trained_on": len(parts.train),
         "held_out": 0 if parts.held_out is None else len(parts.held_out),

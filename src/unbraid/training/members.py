@@ -110,7 +110,7 @@ def _peak(configs: Sequence[Config], dataset: FactorDataset) -> int:
 def _fitting_on_cpu(configs: Sequence[Config], dataset: FactorDataset) -> int:
     state = prepare(configs[0], dataset, execution="plain")
     parameters = sum(p.numel() * p.element_size() for p in state.group.parameters.values())
-    batch = configs[0].training.batch * torch.Size(dataset.shape).numel() * 4
+    batch = configs[0].training.batch * dataset.numbers * 4
     each = (1 + GRADIENT_AND_MOMENTS) * parameters + ACTIVATIONS * batch
     return min(MOST_ON_CPU, int(SHARE * available_memory() // each))
 

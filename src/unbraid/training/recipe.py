@@ -13,13 +13,14 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space, latents_of
 from unbraid.latents import prior as priors
-from unbraid.models import CUSTOM
+from unbraid.models import CUSTOM, Multimodal
 from unbraid.models import model as models
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import bind, objective
 from unbraid.registry import Registry
 from unbraid.store import under
+from unbraid.training.modalities import SIZES, sections, takes_several
 from unbraid.types import Shape
 
 SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
@@ -45,9 +46,13 @@ def configure(
         raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts['stage']}.")
     given = {**entry.facts.get("defaults", {}), **overrides}
     refuse_unknown(recipe, given)
+    if given.get("latents", "") is None and entry.facts.get("defaults", {}).get("latents", "") is not None:
+        raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
         given["split"] = inlined(given["split"])
     model = entry.facts.get("model", "vae")
+    if takes_several(recipe, models[model].make, dataset):
+        return _of_modalities(recipe, data, dataset, given, encoder, decoder)
     network, decoders = given.get("network"), models[model].make.decoders
     if network is not None and network not in encoders and network not in decoders:
         raise unknown("network", str(network), {*encoders, *decoders})
@@ -64,7 +69,10 @@ def configure(
     _refuse_out_of_range(likelihood_name, dataset)
     latents, groups, learned = latents_of(given), given.get("groups"), _prior(recipe, given)
     chosen = entry.resolve(_only(given, entry.settings))
-    bind(recipe, chosen).suits(dataset, Space.from_config(latents, groups, learned))
+    bound = bind(recipe, chosen)
+    bound.suits(dataset, Space.from_config(latents, groups, learned))
+    if parent is not None:
+        bound.follows(dataset, parent["config"])
     return Config(
         objective=Choice(recipe, chosen),
         model=model,
@@ -77,6 +85,31 @@ def configure(
         groups=groups,
         prior=learned,
         parent=parent,
+    )
+
+
+def _of_modalities(
+    recipe: str,
+    data: Choice,
+    dataset: FactorDataset,
+    given: Mapping[str, Any],
+    encoder: nn.Module | None,
+    decoder: nn.Module | None,
+) -> Config:
+    """The config of a recipe for several modalities, with a choice of networks, likelihood and latents for each."""
+    entry, parts, groups = objective[recipe], sections(recipe, dataset, given), given.get("groups")
+    chosen = entry.resolve(_only(given, entry.settings))
+    bind(recipe, chosen).suits(dataset, Space.from_config(parts.latents, groups, _prior(recipe, given)))
+    return Config(
+        objective=Choice(recipe, chosen),
+        model=entry.facts["model"],
+        data=data,
+        encoder=_own(encoder) or parts.encoder,
+        decoder=_own(decoder) or parts.decoder,
+        likelihood=parts.likelihood,
+        latents=parts.latents,
+        training=Training.checked(_only(given, Training.fields())),
+        groups=groups,
     )
 
 
@@ -123,6 +156,7 @@ def keys(recipe: str) -> list[str]:
         "encoder",
         "decoder",
         "likelihood",
+        *(SIZES if issubclass(models[objective[recipe].facts.get("model", "vae")].make, Multimodal) else ()),
     ]
 
 

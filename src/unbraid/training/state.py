@@ -116,12 +116,15 @@ class State:
     def _open(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
         """Batch, noise, the model's forward, and the first player's loss [member] and terms."""
         index = self._index(when)
-        images = self.dataset.images(self.world.part(index)).to(self.group.dtype)
-        batch = Batch({"x": images}, index, factors=self.dataset.values_of(index) if self.objective.labelled else None)
+        seen = self.dataset.observed(self.world.part(index))
+        x = {name: observations.to(self.group.dtype) for name, observations in seen.items()}
+        factors = self.dataset.values_of(index) if self.objective.labelled else None
+        batch = Batch(x, index, self.dataset.present(index), factors)
         drawn = noise.draw(self.needs, self.seeds, when)
         drawn = {name: tensor.to(self.group.device, self.group.dtype) for name, tensor in drawn.items()}
         own = {name: self.world.part(drawn[name]) for name in self.model.needs(1)}
-        out = self.world.gathered(self.group.apply("model", batch.x, own))
+        given = {name: self.world.part(tensor) for name, tensor in self.objective.inputs(batch).items()}
+        out = self.world.gathered(self.group.apply("model", {**batch.x, **given}, own))
         shared = Shared(out, batch, drawn)
         return *self._judged(self.players[0], when, shared, ""), shared
 

@@ -4,6 +4,7 @@ r"""Log density of observations, in nats per observation, of a mixture and of th
     flow      E[log sum_c pi_c p(x | y_c)]
     gain      the second minus the first, on the same rows and the same noise
 
+Of a flow that refines a run there is `flow` alone, E[log p(x|y)]: exact, given what the first stage draws of the row.
 Bytes and bits are made continuous and the density is per level, so that each is a lower bound of the log probability of
 the pixels. Where a flow sees samples y_c, its density is the mean over `draws` of them: a lower bound that more draws
 tighten.
@@ -15,10 +16,13 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
+from unbraid.data.coordinates import Labels
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
-from unbraid.models.mixture_flow import DEQUANTISE, FLOW, MIXTURE, MixtureFlow
+from unbraid.models import MixtureFlow, StagedFlow
+from unbraid.models.mixture_flow import DEQUANTISE, FLOW, MIXTURE
+from unbraid.models.staged import CODES
 from unbraid.progress import progress
 
 PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
@@ -35,7 +39,7 @@ def mixture_density(evaluation: Evaluation, *, samples: int = 10_000, draws: int
 
 @metric("density/flow", year=2020, reference="msvae2020", needs=("density",))
 def flow_density(evaluation: Evaluation, *, samples: int = 10_000, draws: int = 1) -> Score:
-    """Log density under the flow behind the mixture, nats per observation."""
+    """Log density under the flow behind a mixture, or given what a refined run draws, nats per observation."""
     return _score(evaluation, samples, draws, FLOW)
 
 
@@ -46,7 +50,9 @@ def gain(evaluation: Evaluation, *, samples: int = 10_000, draws: int = 1) -> Sc
 
 
 def _score(evaluation: Evaluation, samples: int, draws: int, protocol: str) -> Score:
-    if not isinstance(evaluation.model, MixtureFlow):
+    if isinstance(evaluation.model, StagedFlow) and protocol != FLOW:
+        raise UsageError(f"density/{protocol} is of an ms-flow; a flow that refines a run has density/flow.")
+    if not isinstance(evaluation.model, (MixtureFlow, StagedFlow)):
         raise UsageError(f"density/{protocol} needs a model with a density of its own, an ms-flow; others have elbo.")
     if samples < 2 or draws < 1:
         raise UsageError(f"Densities need 2 samples and 1 draw at least, not {samples} and {draws}.")
@@ -57,23 +63,26 @@ def _score(evaluation: Evaluation, samples: int, draws: int, protocol: str) -> S
 
 
 def _densities(evaluation: Evaluation, samples: int, draws: int) -> dict[str, Tensor]:
-    """Both log densities of each chosen row [rows], in float64."""
+    """Log densities of each chosen row [rows], by name, in float64."""
     model, dataset, rows = evaluation.model, evaluation.dataset, evaluation.choose(samples)
+    labels = Labels(dataset, model.given, model.circular) if isinstance(model, StagedFlow) and model.given else None
     seeds = noise.seed_tensor(evaluation.seed, device=dataset.device)
     length = max(1, PIECE.get(rows.device.type, 1 << 22) // (model.space.width * math.prod(model.shape)))
-    made: dict[str, list[Tensor]] = {MIXTURE: [], FLOW: []}
+    made: dict[str, list[Tensor]] = {}
     with torch.no_grad(), progress("density", len(rows)) as bar:
         for number, part in enumerate(rows.split(length)):
             x = {"x": dataset.images(evaluation.rows[part])}
-            each: dict[str, list[Tensor]] = {MIXTURE: [], FLOW: []}
+            if labels is not None:
+                x[CODES] = labels.codes(dataset.values_of(evaluation.rows[part]))
+            each: dict[str, list[Tensor]] = {}
             needs = model.needs(len(part))
             fixed = noise.draw({DEQUANTISE: needs.pop(DEQUANTISE)}, seeds, number)
             for draw in range(draws if needs else 1):
                 drawn = {**fixed, **noise.draw(needs, seeds, number * draws + draw)}
                 found = model(x, {name: tensor[0] for name, tensor in drawn.items()}).decoded["x"]
                 for name, values in found.items():
-                    each[name].append(values.double())
+                    each.setdefault(name, []).append(values.double())
             for name, parts in each.items():
-                made[name].append(torch.stack(parts).logsumexp(0) - math.log(len(parts)))
+                made.setdefault(name, []).append(torch.stack(parts).logsumexp(0) - math.log(len(parts)))
             bar.advance(len(part))
     return {name: torch.cat(parts) for name, parts in made.items()}

@@ -41,8 +41,8 @@ CHUNK = 256
 SHUFFLES = 4
 """Orders of rows from which chance is told."""
 
-ASKED = ("first", "coarse", "refined")
-"""What a model in stages has: the first stage, its y at codes c, and p(x|y, z)."""
+ASKED = ("first", "coarse")
+"""What a model in stages has: the first stage, and its y at codes c."""
 
 FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("staged",), "bounds": (0, 1)}
 
@@ -129,6 +129,8 @@ def _score(evaluation: Evaluation, protocol: str, bins: int, samples: int, resam
         )
     if samples < 2:
         raise UsageError(f"samples must be at least 2, not {samples}.")
+    if protocol == "Y-noise" and not hasattr(evaluation.model, "refined"):
+        raise UsageError("cond/Y-noise puts noise in the place of y, and the second stage of this model sees no y.")
     positions = evaluation.choose(samples)
     others = _codes(evaluation, positions, protocol)
     width = others.shape[1]
@@ -145,13 +147,18 @@ def _codes(evaluation: Evaluation, positions: Tensor, protocol: str) -> Tensor:
     made = []
     with torch.no_grad(), progress(f"cond/{protocol}", len(positions)) as bar:
         for step, part in enumerate(positions.split(CHUNK)):
-            codes = evaluation.means_at(part)
-            y, z = model.coarse(codes[:, : space.width]), codes[:, space.width :]
+            c, z = evaluation.means_at(part).tensor_split([space.width], dim=1)
+            y = model.coarse(c)
             if protocol == "Y-noise":
                 y = noise.normal(seeds, step, "cond", tuple(y.shape))[0]
             if protocol == "Z-noise":
                 z = noise.normal(seeds, step, "cond", tuple(z.shape))[0]
-            x = y if protocol == "Y" else model.likelihood.mean(model.refined(y, z))
+            x = y if protocol == "Y" else model.likelihood.mean(_drawn(model, c, y, z))
             made.append(space.center(model.first.encode(x)))
             bar.advance(len(part))
     return torch.cat(made)
+
+
+def _drawn(model: Any, c: Tensor, y: Tensor, z: Tensor) -> dict[str, Tensor]:
+    """Likelihood parameters of the second stage: of y and z, or where it sees no y, of c and z."""
+    return model.refined(y, z) if hasattr(model, "refined") else model.decode(torch.cat([c, z], dim=1))

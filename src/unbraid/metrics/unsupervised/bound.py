@@ -147,9 +147,8 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
         rows = evaluation.choose(_at_least(2, "samples", samples))
         with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
             for part in rows.split(min(evaluation.batch, 1024)):
-                x = evaluation.dataset.images(evaluation.rows[part])
-                decoded = model.decode(evaluation.samples_at(part))  # type: ignore[operator]
-                losses.append(-model.likelihood.log_prob(decoded, x, x.ndim - 1))  # type: ignore
+                code = evaluation.samples_at(part)
+                losses.append(-model.log_likelihood(evaluation.dataset, evaluation.rows[part], code))
                 bar.advance(len(part))
         return Sampled({"reconstruction": torch.cat(losses)}, len(rows))
 

@@ -1,5 +1,25 @@
 """msvae2020: Improving the Reconstruction of Disentangled Representation Learners via Multi-Stage Modelling."""
 
-from unbraid.papers.msvae2020 import conditional_gan, flow, separation
+from unbraid.papers.msvae2020 import (
+    ablations,
+    conditional_gan,
+    conditioning,
+    flow,
+    identity,
+    pendulum,
+    separation,
+    trade_off,
+    widths,
+)
 
-__all__ = ["conditional_gan", "flow", "separation"]
+__all__ = [
+    "ablations",
+    "conditional_gan",
+    "conditioning",
+    "flow",
+    "identity",
+    "pendulum",
+    "separation",
+    "trade_off",
+    "widths",
+]

@@ -46,7 +46,7 @@ SMOKE: dict[str, Any] = {
     "seed": range(2),
 }
 SMALL: dict[str, Any] = {"data": DIGITS, "decoder.hidden": (128, 128), "batch": 200, "steps": 300, "seed": range(3)}
-BUDGET: dict[str, Any] = {"data": DIGITS, "decoder.hidden": (512, 512), "steps": 4_000, "seed": range(5)}
+BUDGET: dict[str, Any] = {"data": DIGITS, "decoder.hidden": (512, 512), "steps": 2_000, "seed": range(3)}
 PAPER: dict[str, Any] = {**BUDGET, "steps": 20_000, "seed": range(10)}
 SCALES = {"smoke": Scale(SMOKE), "small": Scale(SMALL), "budget": Scale(BUDGET), "paper": Scale(PAPER)}
 NOTES = (

@@ -8,6 +8,7 @@ learned nothing say nothing.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -85,11 +86,19 @@ class Classifier(nn.Module):
 
 def predicted(network: FeatureNetwork, observations: Tensor, factor: str) -> Tensor:
     """The value of a factor that a trained classifier sees in each observation [n]."""
+    return predictions(network, observations, [factor])[:, 0]
+
+
+def predictions(network: FeatureNetwork, observations: Tensor, factors: Sequence[str]) -> Tensor:
+    """The values of factors that a trained classifier sees in each observation [n, factors]."""
     made = network.module
-    if not isinstance(made, Classifier) or factor not in made.names:
-        raise DataError(f"The classifier has not learned {factor}, which has one value only in its training rows.")
+    for factor in factors:
+        if not isinstance(made, Classifier) or factor not in made.names:
+            raise DataError(f"The classifier has not learned {factor}, which has one value only in its training rows.")
+    assert isinstance(made, Classifier)
     with torch.no_grad():
-        return made.heads[made.names.index(factor)](network(observations) * made.unit).argmax(1)
+        features = network(observations) * made.unit
+        return torch.stack([made.heads[made.names.index(factor)](features).argmax(1) for factor in factors], dim=1)
 
 
 def _convolutions(shape: Shape) -> list[nn.Module]:

@@ -4,6 +4,7 @@ A reconstruction is the decoder's mean of a posterior's mean; a sample is the de
 prior. Neither has pixel noise added.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
+from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.generative.features.base import FeatureNetwork, build
@@ -19,6 +21,12 @@ from unbraid.progress import progress
 
 CHUNK = 256
 """Observations that are decoded at a time."""
+
+LEARNED = ("classifier",)
+LAST = 8
+"""How many networks that have learned are kept: one for each of a few modalities."""
+
+_KEPT: dict[tuple[Any, ...], FeatureNetwork] = {}
 
 
 class FeatureSets(NamedTuple):
@@ -50,9 +58,25 @@ def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings:
 
 def chosen_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
     """A feature network for this evaluation's data, made once."""
-    rows, seed = evaluation.rows, evaluation.seed
     key = ("feature network", network, tuple(sorted(settings.items())))
-    return evaluation.once(key, lambda: build(network, evaluation.dataset, rows, seed, settings))
+    return evaluation.once(key, lambda: _network(evaluation, network, settings))
+
+
+def _network(evaluation: Evaluation, name: str, settings: dict[str, Any]) -> FeatureNetwork:
+    dataset, rows, seed = evaluation.dataset, evaluation.rows, evaluation.seed
+    return (learned if name in LEARNED else build)(name, dataset, rows, seed, settings)
+
+
+def learned(name: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: dict[str, Any]) -> FeatureNetwork:
+    """A network that learns does so once for all models on the same rows of the same data; the last few are kept."""
+    seen = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
+    key = (name, dataset.content_hash(), str(dataset.device), seen, seed, *sorted(settings.items()))
+    if key not in _KEPT:
+        made = build(name, dataset, rows, seed, settings)
+        while len(_KEPT) >= LAST:
+            _KEPT.pop(next(iter(_KEPT)))
+        _KEPT[key] = made
+    return _KEPT[key]
 
 
 def reconstructed(evaluation: Evaluation, positions: Tensor) -> Tensor:

@@ -1,0 +1,58 @@
+r"""Labels as codes (msvae2020, section 4 and appendices C and E): what a supervised stage is given, or reads.
+
+A factor is one coordinate, its place among its n values standardised as if they all came equally often; a circular one
+is two, sqrt 2 (cos, sin) of its angle. So a code depends on the label and on n alone, and every stage of a chain means
+the same by it, whichever rows it learned from.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
+
+
+class Labels:
+    """Coordinates of the factors that are named, in that order; without names, of all that vary."""
+
+    def __init__(self, dataset: FactorDataset, names: tuple[str, ...], circular: tuple[str, ...] = ()) -> None:
+        moving = [column for column, size in enumerate(dataset.sizes) if size > 1]
+        self.columns = [dataset.factor_position(name) for name in names] or moving
+        around = {dataset.factor_position(name) for name in circular}
+        once = len(set(self.columns)) == len(self.columns)
+        if not once or not set(self.columns) <= set(moving) or not around <= set(self.columns):
+            raise UsageError("factors must name factors that vary, each once, and circular some of them.")
+        self.dataset, self.around = dataset, around
+
+    @property
+    def width(self) -> int:
+        """Number of coordinates."""
+        return len(self.columns) + len(self.around)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the factors."""
+        return [self.dataset.factor_names[column] for column in self.columns]
+
+    def refuse_missing(self, rows: Tensor) -> None:
+        """A `UsageError` if one of these rows lacks a label."""
+        values = self.dataset.values_of(rows)
+        for column in self.columns:
+            if bool((values[:, column] < 0).any()):
+                raise UsageError(
+                    f"Some rows of {self.dataset.name} lack a label of {self.dataset.factor_names[column]}."
+                )
+
+    def codes(self, factors: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Coordinates [..., width] of factor values [..., factors]."""
+        parts: list[Tensor] = []
+        for column in self.columns:
+            value, count = factors[..., column].to(dtype), self.dataset.sizes[column]
+            if column in self.around:
+                angle = value * (2 * math.pi / count)
+                parts += [math.sqrt(2) * angle.cos(), math.sqrt(2) * angle.sin()]
+            else:
+                parts.append((value - (count - 1) / 2) / math.sqrt((count**2 - 1) / 12))
+        return torch.stack(parts, -1)

@@ -1,0 +1,101 @@
+r"""What several modalities say together about one latent: products, mixtures and mixtures of products of Normals.
+
+Each modality m that is there is an expert N(mu_m, v_m) on the shared latent c. With precisions w_m = 1 / v_m and the
+set A of the modalities that are there (daunhawer2019, eq. 16 and 17, whose mean lacks its sum over m; wu2018; shi2019;
+sutter2021):
+
+    product               precision w = w_0 + sum_A w_m, mean sum_A w_m mu_m / w; w_0 = 1 for the prior's expert, or 0
+    mixture               1/|A| sum_A N(mu_m, v_m)
+    mixture of products   the mixture of the products of all 2^|A| - 1 subsets of A that are not empty
+
+With nothing there, each of them is the prior N(0, 1): the product with the prior's expert by its formula, the others by
+definition. Parameters stand as [..., M, D] and masks as [..., M]; a masked expert has no influence, in value or in
+gradient, whatever it holds.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Gaussian(NamedTuple):
+    """Means and log variances [..., D] of independent coordinates."""
+
+    mean: Tensor
+    log_variance: Tensor
+
+
+class Mixture(NamedTuple):
+    """A mixture of Normals: means and log variances [..., K, D], log weights [..., K], -inf for what is not there."""
+
+    mean: Tensor
+    log_variance: Tensor
+    log_weight: Tensor
+
+    def log_density(self, value: Tensor) -> Tensor:
+        """Log density [...] of values [..., D]."""
+        return (self.log_components(value) + self.log_weight).logsumexp(-1)
+
+    def log_components(self, value: Tensor) -> Tensor:
+        """Log density [..., K] of values [..., D] under each component."""
+        standard = (value.unsqueeze(-2) - self.mean) * (-0.5 * self.log_variance).exp()
+        return -0.5 * (standard.square() + self.log_variance + math.log(2 * math.pi)).sum(-1)
+
+    def choose(self, uniform: Tensor) -> Gaussian:
+        """The component [..., D] in whose part of the unit interval a number [...] lies."""
+        ends = self.log_weight.exp().cumsum(-1)
+        last = torch.isfinite(self.log_weight).cumsum(-1).argmax(-1)  # of those that are there, for sums just below 1
+        place = torch.minimum((ends <= uniform.unsqueeze(-1)).sum(-1), last)
+        place = place[..., None, None].expand(*place.shape, 1, self.mean.shape[-1])
+        return Gaussian(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))
+
+    def moments(self) -> Gaussian:
+        """The Normal with the mixture's mean and variance [..., D]."""
+        weight = self.log_weight.exp().unsqueeze(-1)
+        mean = (weight * self.mean).sum(-2)
+        spread = (self.mean - mean.unsqueeze(-2)).square() + self.log_variance.exp()
+        return Gaussian(mean, (weight * spread).sum(-2).log())
+
+
+def product(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> Gaussian:
+    """The product of the experts [..., M, D] that are there, with the prior's own or without it, as [..., D]."""
+    mean, log_variance = _blank(mean, log_variance, mask)
+    there = mask.unsqueeze(-1).expand_as(log_variance)
+    own = log_variance.new_zeros(())  # log precision of the prior, which alone is left where nothing is there
+    prior = own if prior_expert else torch.where(mask.any(-1), -torch.inf, own)[..., None, None]
+    experts = torch.where(there, -log_variance, -torch.inf)
+    logs = torch.cat([prior.expand_as(experts[..., :1, :]), experts], -2)
+    return Gaussian((logs.softmax(-2)[..., 1:, :] * mean).sum(-2), -logs.logsumexp(-2))
+
+
+def mixture(mean: Tensor, log_variance: Tensor, mask: Tensor) -> Mixture:
+    """The experts [..., M, D] that are there, each as likely as the others."""
+    return Mixture(*_blank(mean, log_variance, mask), equal_weights(mask, mean.dtype))
+
+
+def mixture_of_products(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> Mixture:
+    """The products of all subsets of the experts [..., M, D] that are there, in the order of `subsets`."""
+    table = subsets(mask.shape[-1], mask.device)  # [S, M]
+    chosen = table & mask.unsqueeze(-2)
+    parts = product(mean.unsqueeze(-3), log_variance.unsqueeze(-3), chosen, prior_expert)
+    return Mixture(*parts, equal_weights((chosen == table).all(-1), mean.dtype))
+
+
+def subsets(count: int, device: torch.device | str | None = None) -> Tensor:
+    """All subsets of `count` things but the empty one [2^count - 1, count]: row n - 1 spells n in binary, low first."""
+    numbers = torch.arange(1, 2**count, device=device).unsqueeze(-1)
+    return (numbers >> torch.arange(count, device=device)) & 1 == 1
+
+
+def equal_weights(there: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Log weights [..., K] of a uniform choice among what is there; among all where nothing is."""
+    there = there | ~there.any(-1, keepdim=True)
+    return torch.where(there, -there.sum(-1, keepdim=True).to(dtype).log(), -torch.inf)
+
+
+def _blank(mean: Tensor, log_variance: Tensor, mask: Tensor) -> Gaussian:
+    """Standard Normals in the places of what is masked: before any arithmetic, so that no gradient finds its way."""
+    there = mask.unsqueeze(-1)
+    return Gaussian(torch.where(there, mean, 0.0), torch.where(there, log_variance, 0.0))

@@ -1,0 +1,214 @@
+r"""Which posteriors of c a training step draws from: the paths of multimodal objectives.
+
+| model                  | paths of a row                                         | decoded from them               |
+|------------------------|--------------------------------------------------------|---------------------------------|
+| multimodal-partitioned | all; for each m a random subset without m              | x_m: all, and the one without m |
+| multimodal-subsampled  | all; each alone; `subsets` random ones                 | x_m: all, alone, the random ones|
+| multimodal-subsets     | every subset, or `draws` random ones                   | everything from everything      |
+| multimodal-experts     | each alone, `samples` times                            | everything from everything      |
+| multimodal-cross       | all; each alone                                        | everything from everything      |
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unbraid.latents.fusion import Gaussian, Mixture, mixture, subsets
+from unbraid.models.base import model
+from unbraid.models.multimodal import Beliefs, Multimodal
+from unbraid.noise import Need
+from unbraid.types import Noise
+
+SUBSETS = "subsets"
+FROZEN = "/frozen"
+"""What stands behind a modality's name for a decoding through which only the codes have a gradient."""
+
+
+def random_subsets(among: Tensor, uniform: Tensor) -> Tensor:
+    """One subset of each set [..., M], not empty and each as likely as the others, by a number in (0, 1) [...].
+
+    The number chooses one of 1 to 2^k - 1, whose binary digits say which of the set's k elements are in. An empty set
+    only has the empty one.
+    """
+    most = 2 ** among.sum(-1) - 1
+    chosen = torch.minimum(1 + (uniform * most).to(most.dtype), most)
+    place = (among.cumsum(-1) - 1).clamp(min=0)
+    return among & ((chosen.unsqueeze(-1) >> place) & 1 == 1)
+
+
+def _alone(there: Tensor) -> Tensor:
+    """Each modality by itself [rows, M, M], the empty set for one that is not there."""
+    count = there.shape[-1]
+    return torch.eye(count, dtype=torch.bool, device=there.device) & there.unsqueeze(-2)
+
+
+@model("multimodal-partitioned", year=2019, reference="daunhawer2019")
+class Partitioned(Multimodal):
+    """All modalities together, and for each a random subset of the others that are there.
+
+    Where there are no others, the second path is the first one again.
+    """
+
+    @property
+    def path_count(self) -> int:
+        """All, and one without each modality."""
+        return 1 + len(self.names)
+
+    @property
+    def routes(self) -> list[list[int]]:
+        """From all, and from the others."""
+        return [[0, 1 + m] for m in range(len(self.names))]
+
+    def needs(self, batch: int) -> dict[str, Need]:
+        """Besides, a number for each random subset."""
+        return {**super().needs(batch), SUBSETS: Need("uniform", (batch, len(self.names)))}
+
+    def paths(self, there: Tensor, noise: Noise) -> Tensor:
+        """[rows, 1 + M, M]."""
+        every = there.unsqueeze(-2)
+        others = every & ~torch.eye(there.shape[-1], dtype=torch.bool, device=there.device)
+        drawn = random_subsets(others, noise[SUBSETS])
+        return torch.cat([every, torch.where(others.any(-1, keepdim=True), drawn, every)], -2)
+
+
+@model("multimodal-subsampled", year=2018, reference="wu2018")
+class Subsampled(Multimodal):
+    """All modalities together, each alone, and random subsets of at least two of them, but not all."""
+
+    def __init__(self, *parts: Any, prior_expert: bool = True, unimodal: bool = True, subsets: int = 1) -> None:
+        super().__init__(*parts, prior_expert=prior_expert)
+        self.unimodal = unimodal
+        self.drawn_subsets = subsets if len(self.names) > 2 else 0  # of two modalities there is no other subset
+
+    @property
+    def path_count(self) -> int:
+        """All, each alone, and the random ones."""
+        return 1 + len(self.names) * self.unimodal + self.drawn_subsets
+
+    @property
+    def routes(self) -> list[list[int]]:
+        """From all, from itself, and from every random subset, since any may hold it."""
+        random = list(range(self.path_count - self.drawn_subsets, self.path_count))
+        return [[0, *([1 + m] if self.unimodal else []), *random] for m in range(len(self.names))]
+
+    def needs(self, batch: int) -> dict[str, Need]:
+        """Besides, a number for each random subset."""
+        own = {SUBSETS: Need("uniform", (batch, self.drawn_subsets))} if self.drawn_subsets else {}
+        return {**super().needs(batch), **own}
+
+    def paths(self, there: Tensor, noise: Noise) -> Tensor:
+        """[rows, 1 + M + random, M]; of a random subset, what is there."""
+        made = [there.unsqueeze(-2)] + ([_alone(there)] if self.unimodal else [])
+        if self.drawn_subsets:
+            table = subsets(len(self.names), there.device)
+            sizes = [number.bit_count() for number in range(1, 2 ** len(self.names))]
+            rows = [row for row, size in enumerate(sizes) if 1 < size < len(self.names)]
+            place = (noise[SUBSETS] * len(rows)).long().clamp(max=len(rows) - 1)
+            made.append(table[torch.tensor(rows, device=there.device)[place]] & there.unsqueeze(-2))
+        return torch.cat(made, -2)
+
+
+@model("multimodal-subsets", year=2021, reference="sutter2021")
+class EverySubset(Multimodal):
+    """Every subset of the modalities, or random ones."""
+
+    def __init__(self, *parts: Any, prior_expert: bool = True, draws: int | None = None) -> None:
+        super().__init__(*parts, prior_expert=prior_expert)
+        self.draws = draws
+        self.whole = 2 ** len(self.names) - 2 if draws is None else 0
+
+    @property
+    def path_count(self) -> int:
+        """2^M - 1, or as many as are drawn."""
+        return 2 ** len(self.names) - 1 if self.draws is None else self.draws
+
+    @property
+    def routes(self) -> list[list[int]]:
+        """Everything from everything."""
+        return [list(range(self.path_count))] * len(self.names)
+
+    def needs(self, batch: int) -> dict[str, Need]:
+        """Besides, a number for each random subset."""
+        own = {} if self.draws is None else {SUBSETS: Need("uniform", (batch, self.draws))}
+        return {**super().needs(batch), **own}
+
+    def paths(self, there: Tensor, noise: Noise) -> Tensor:
+        """[rows, 2^M - 1 or draws, M]; the empty set in place of one that is not all there."""
+        every = there.unsqueeze(-2)
+        if self.draws is not None:
+            return random_subsets(every.expand(-1, self.draws, -1), noise[SUBSETS])
+        table = subsets(len(self.names), there.device)
+        return table & (every | ~table).all(-1, keepdim=True)
+
+
+@model("multimodal-cross", year=2021, reference="lee2021")
+class Cross(Multimodal):
+    """All modalities together, and each alone."""
+
+    @property
+    def path_count(self) -> int:
+        """All, and each alone."""
+        return 1 + len(self.names)
+
+    @property
+    def routes(self) -> list[list[int]]:
+        """Everything from everything."""
+        return [list(range(self.path_count))] * len(self.names)
+
+    def paths(self, there: Tensor, noise: Noise) -> Tensor:
+        """[rows, 1 + M, M]."""
+        return torch.cat([there.unsqueeze(-2), _alone(there)], -2)
+
+
+@model("multimodal-experts", year=2019, reference="shi2019")
+class Experts(Multimodal):
+    """Each modality alone, several times: q(c|x_A) is the mixture of the experts that are there."""
+
+    def __init__(
+        self, *parts: Any, samples: int = 1, gradient: Literal["reparameterised", "dreg"] = "reparameterised"
+    ) -> None:
+        super().__init__(*parts, prior_expert=False)
+        self.samples, self.gradient = samples, gradient
+
+    @property
+    def path_count(self) -> int:
+        """Draws of one expert next to each other."""
+        return len(self.names) * self.samples
+
+    @property
+    def routes(self) -> list[list[int]]:
+        """Everything from everything."""
+        return [list(range(self.path_count))] * len(self.names)
+
+    def paths(self, there: Tensor, noise: Noise) -> Tensor:
+        """[rows, M x samples, M]."""
+        return _alone(there).repeat_interleave(self.samples, -2)
+
+    def mixture(self, beliefs: Beliefs) -> Mixture:
+        """q(c|x_A)."""
+        return mixture(*beliefs.experts, beliefs.there)
+
+    def fused(self, beliefs: Beliefs) -> Gaussian:
+        """The mixture's mean and variance [rows, D]."""
+        return self.mixture(beliefs).moments()
+
+    def drawn(self, beliefs: Beliefs, uniform: Tensor, noise: Tensor) -> Tensor:
+        """Draws of the mixture [rows, count, D]."""
+        picked = self._repeated(beliefs, uniform.shape[1]).choose(uniform)
+        return picked.mean + (0.5 * picked.log_variance).exp() * noise
+
+    def log_posterior(self, beliefs: Beliefs, value: Tensor) -> Tensor:
+        """Log density of the mixture [rows, count]."""
+        return self._repeated(beliefs, value.shape[1]).log_density(value)
+
+    def _repeated(self, beliefs: Beliefs, count: int) -> Mixture:
+        return Mixture(*(part.unsqueeze(1).expand(-1, count, *part.shape[1:]) for part in self.mixture(beliefs)))
+
+    def decodings(self, c: Tensor, s: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """For doubly reparameterised gradients twice: of detached c, and with nothing but c to learn from."""
+        if self.gradient != "dreg":
+            return self.along_routes(c, s)
+        frozen = self.along_routes(c, {name: value.detach() for name, value in s.items()}, frozen=True)
+        return {**self.along_routes(c.detach(), s), **{name + FROZEN: made for name, made in frozen.items()}}

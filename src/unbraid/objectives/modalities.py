@@ -1,0 +1,103 @@
+"""What all objectives of several modalities share: reconstructions along routes, KLs along paths, and their weights."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from unbraid.data.factors import FactorDataset
+from unbraid.data.modalities import MultimodalDataset, masks
+from unbraid.errors import UsageError, unknown
+from unbraid.latents import Space
+from unbraid.models.multimodal import MASKS, PATHS, SHARED, private
+from unbraid.objectives.base import Context, Objective
+from unbraid.types import Batch, Output, Terms, Weight
+
+Value = tuple[Tensor, Weight]
+
+
+class OfModalities(Objective):
+    """Weights of the KLs and of the reconstructions by modality.
+
+    `betas` and `weights` hold numbers for single modalities, as `m2:0.3`: of KL(s_m), where `beta_m` is that of the
+    others, and of log p(x_m|c, s_m), where 1 is.
+    """
+
+    def __init__(self, beta_c: Weight, beta_m: Weight, betas: Sequence[str] = (), weights: Sequence[str] = ()) -> None:
+        self.beta_c, self.beta_m = beta_c, beta_m
+        self.betas: dict[str, Weight] = {**by_name("betas", betas)}
+        self.weights = by_name("weights", weights)
+        super().__init__(self.modal_terms)
+
+    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """The objective's terms."""
+        raise NotImplementedError
+
+    def suits(self, dataset: FactorDataset, space: Space) -> None:
+        """Every weight must name a modality."""
+        assert isinstance(dataset, MultimodalDataset)
+        for name in (*self.betas, *self.weights):
+            if name not in dataset.modalities:
+                raise unknown("modality", name, dataset.modalities, of=dataset.name)
+
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Which modalities are there, for the model."""
+        return masks(batch.present)
+
+    def weight(self, name: str) -> float:
+        """Weight of a modality's reconstruction."""
+        return self.weights.get(name, 1.0)
+
+    def own(self, out: Output, context: Context, again: Mapping[str, Tensor] | None = None) -> dict[str, Value]:
+        """Terms KL(q(s_m|x_m) || p(s_m)), 0 where x_m is missing, and as many more as a row says [member, rows]."""
+        terms: dict[str, Value] = {}
+        for name in context.likelihoods:
+            if private(name) in context.space.blocks:
+                kl, beta = own_kl(out, context.space, private(name)), self.betas.get(name, self.beta_m)
+                terms[f"kl_{private(name)}"] = (kl.mean(-1), beta)
+                if again is not None:
+                    terms[f"kl_{private(name)}_again"] = ((kl * again[name]).mean(-1), beta)
+        return terms
+
+
+def by_name(setting: str, given: Sequence[str]) -> dict[str, float]:
+    """`("m1:2", "m2:0.3")` -> `{"m1": 2.0, "m2": 0.3}`."""
+    made = {}
+    for item in given:
+        name, colon, number = item.partition(":")
+        try:
+            made[name.strip()] = float(number)
+        except ValueError:
+            colon = ""
+        if not colon or not 0 <= made[name.strip()] < float("inf"):
+            raise UsageError(f"{setting} holds numbers by modality, as {setting}=[m1:1,m2:0.3], not {item}.")
+    return made
+
+
+def nats(out: Output, batch: Batch, context: Context, suffix: str = "") -> dict[str, Tensor]:
+    """-log p(x_m|c, s_m) [member, rows, routes] of each modality, 0 where it is missing; of this process's rows."""
+    made = {}
+    for name, likelihood in context.likelihoods.items():
+        x, decoded = batch.x[name], out.decoded[name + suffix]
+        routes = decoded[""].shape[1] // x.shape[1]
+        seen = x.unsqueeze(2).expand(-1, -1, routes, *x.shape[2:]).flatten(1, 2)
+        loss = -likelihood.log_prob(decoded, seen, x.ndim - 2).unflatten(1, (-1, routes))
+        there = None if batch.present is None else context.part(batch.present[name]).unsqueeze(-1)
+        made[name] = loss if there is None else torch.where(there, loss, 0.0)
+    return made
+
+
+def path_kl(out: Output, space: Space) -> Tensor:
+    """KL(q(c|path) || p(c)) [member, rows, paths]; 0 for a path that looks at nothing."""
+    prior = out.prior[SHARED].unsqueeze(-2)
+    return space.blocks[SHARED].kl(out.posterior[PATHS], prior, out.sample[PATHS]).sum(-1)
+
+
+def own_kl(out: Output, space: Space, name: str) -> Tensor:
+    """KL(q(s_m|x_m) || p(s_m)) [member, rows] of a block."""
+    return space.blocks[name].kl(out.posterior[name], out.prior[name], out.sample[name]).sum(-1)
+
+
+def used_paths(out: Output) -> Tensor:
+    """Whether paths look at anything [member, rows, paths], as numbers."""
+    return out.posterior[MASKS].amax(-1)

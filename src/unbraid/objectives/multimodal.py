@@ -1,0 +1,270 @@
+r"""Bounds on log p(x_1, …, x_M) with a shared latent c and each modality's own s_m; x_A is what is there of a row.
+
+With L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m) and K(S) = beta_c KL(q(c|x_S) || p(c)), all maximise a sum
+over subsets S of A:
+
+    partitioned-mvae   sum_m [1/2 L(x_m; A) + 1/2 L(x_m; S_m)] - K(A), S_m random without m          (daunhawer2019)
+    mvae               sum_S [sum_{m in S} L(x_m; S) - K(S)], S = A, each m alone, and random ones   (wu2018)
+    dmvae              sum_S [sum_{m in A} L(x_m; S) - K(S)], S = A and each m alone                 (lee2021)
+    mopoe              mean_S [sum_{m in A} L(x_m; S) - K(S)], S = every subset                      (sutter2021)
+
+and subtract beta_m KL(q(s_m|x_m) || p(s_m)) as often as a bound that is summed has x_m in it. q(c|x_S) is the product
+of the experts of S. Rows count with what they have: a modality that is missing adds nothing.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unbraid.data.factors import FactorDataset
+from unbraid.density.ratio import Discriminator
+from unbraid.errors import UsageError
+from unbraid.latents import Space
+from unbraid.models.multimodal import MASKS, SHARED
+from unbraid.noise import Need
+from unbraid.objectives.base import Context, objective
+from unbraid.objectives.modalities import OfModalities, Value, nats, path_kl, used_paths
+from unbraid.types import Batch, Output, Player, Terms, Weight
+
+ORDER = "order/shared"
+JOINT, SHUFFLED = 0, 1
+SMALLEST_BATCH = 4
+PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3, "data_positions": 3, "z": None, "c": 3}
+"""Of a small run: data, and latents."""
+
+SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
+
+
+@objective(
+    "partitioned-mvae",
+    model="multimodal-partitioned",
+    year=2019,
+    reference="daunhawer2019",
+    defaults={"c": 5, "s": 5},
+    trial={**PAIRS, "s": 2, "penalty": "ratio", "width": 16, "depth": 2},
+)
+class PartitionedMVAE(OfModalities):
+    """Partitioned MVAE: each modality is reconstructed from its own s_m, and from c of all and of others without it.
+
+    `reconstruct` says from which c; `beta_subsets` weighs the mean KL of the random subsets, too. `alone` names the one
+    modality whose KL(s_m) has the weight `beta_alone` in place of `beta_m`. `penalty=ratio` adds `tc` TC(c, s_m), each
+    by a discriminator that is trained at the same time, with `depth` layers of `width`.
+    """
+
+    def __init__(
+        self,
+        *,
+        beta_c: Weight = 1.0,
+        beta_m: Weight = 1.0,
+        alone: str | None = None,
+        beta_alone: Weight = 1.0,
+        betas: tuple[str, ...] = (),
+        weights: tuple[str, ...] = (),
+        reconstruct: Literal["both", "full", "subset"] = "both",
+        beta_subsets: Weight = 0.0,
+        prior_expert: bool = True,
+        penalty: Literal["none", "ratio"] = "none",
+        tc: Weight = 1.0,
+        width: int = 1000,
+        depth: int = 5,
+    ) -> None:
+        super().__init__(beta_c, beta_m, betas, weights)
+        if alone is not None:
+            self.betas[alone] = beta_alone
+        self.shares, self.beta_subsets, self.tc = SHARES[reconstruct], beta_subsets, tc
+        self.penalised, self.width, self.depth = penalty == "ratio", width, depth
+
+    def suits(self, dataset: FactorDataset, space: Space) -> None:
+        """Only what a modality has of its own can depend on c."""
+        super().suits(dataset, space)
+        if self.penalised and len(space.blocks) < 2:
+            raise UsageError("penalty=ratio is on the dependence of c and each s_m, so s must be at least 1.")
+
+    def players(self) -> list[Player]:
+        """The model, and with a penalty then the discriminators."""
+        model = Player("model", ("model.",), self.modal_terms)
+        settings = {"lr": 1e-4, "betas": (0.5, 0.9)}
+        other = Player("discriminator", ("objective.discriminator_",), self.discriminator_terms, optimizer=settings)
+        return [model, other] if self.penalised else [model]
+
+    def networks(self, space: Space) -> dict[str, nn.Module]:
+        """With a penalty, a discriminator of c and each s_m."""
+        shared = space.blocks[SHARED].width
+        return {
+            f"discriminator_{name}": Discriminator(shared + block.width, width=self.width, depth=self.depth)
+            for name, block in space.blocks.items()
+            if self.penalised and name != SHARED
+        }
+
+    def needs(self, batch: int, space: Space) -> dict[str, Need]:
+        """With a penalty, numbers whose order permutes c in the batch's second half, for each s_m."""
+        if not self.penalised:
+            return {}
+        if batch < SMALLEST_BATCH:
+            raise UsageError(f"penalty=ratio permutes half of a batch: it needs {SMALLEST_BATCH} rows, not {batch}.")
+        return {ORDER: Need("uniform", (batch - batch // 2, len(space.blocks) - 1))}
+
+    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """The bound of daunhawer2019 (eq. 2, section 3.2), and the penalty."""
+        terms: dict[str, Value] = {}
+        for name, loss in nats(out, batch, context).items():
+            for label, part, share in zip(
+                ("reconstruction", "cross"), loss.mean(1).unbind(-1), self.shares, strict=True
+            ):
+                terms[f"{label}_{name}"] = (part, share * self.weight(name))
+        kl = path_kl(out, context.space).mean(1)  # [member, paths]
+        terms |= {"kl_c": (kl[..., 0], self.beta_c), "kl_c_subsets": (kl[..., 1:].mean(-1), self.beta_subsets)}
+        terms |= self.own(out, context)
+        for name in self._private(context.space) if self.penalised else ():
+            logits = _logits(context, name, torch.cat([out.sample[SHARED], out.sample[name]], -1))
+            terms[f"tc_{name}/ratio"] = ((logits[..., JOINT] - logits[..., SHUFFLED]).mean(-1), self.tc)
+        return Terms(terms)
+
+    def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Cross-entropies of telling the first half's (c, s_m) from the second half's with c permuted."""
+        c, terms = out.sample[SHARED].detach(), {}
+        half = c.shape[-2] // 2
+        for place, name in enumerate(self._private(context.space)):
+            order = context.noise[ORDER][..., place].argsort(dim=-1, stable=True).unsqueeze(-1)
+            other = c[..., half:, :].gather(-2, order.expand(*order.shape[:-1], c.shape[-1]))
+            codes = torch.cat([torch.cat([c[..., :half, :], other], -2), out.sample[name].detach()], -1)
+            logits = _logits(context, name, codes).log_softmax(-1)
+            joint, shuffled = logits[..., :half, JOINT].mean(-1), logits[..., half:, SHUFFLED].mean(-1)
+            terms[f"cross_entropy_{name}"] = (-0.5 * (joint + shuffled), 1.0)
+        return Terms(terms)
+
+    @staticmethod
+    def _private(space: Space) -> list[str]:
+        return [name for name in space.blocks if name != SHARED]
+
+
+def _logits(context: Context, name: str, codes: Tensor) -> Tensor:
+    """Whatever the networks compute in, densities are as precise as the codes."""
+    return context.apply(f"discriminator_{name}", codes).to(codes.dtype)
+
+
+@objective(
+    "mvae",
+    model="multimodal-subsampled",
+    year=2018,
+    reference="wu2018",
+    defaults={"c": 10, "s": 0},
+    trial={**PAIRS, "s": 0},
+)
+class MVAE(OfModalities):
+    """MVAE: the joint bound, the bound of each modality alone, and those of random subsets, by products of experts.
+
+    `subsets` random ones of at least two modalities, but not all, per row; none where there are two modalities only.
+    Without them and with `unimodal=false` it is the joint bound.
+    """
+
+    def __init__(
+        self,
+        *,
+        beta_c: Weight = 1.0,
+        beta_m: Weight = 1.0,
+        betas: tuple[str, ...] = (),
+        weights: tuple[str, ...] = (),
+        unimodal: bool = True,
+        subsets: int = 1,
+        prior_expert: bool = True,
+    ) -> None:
+        if subsets < 0:
+            raise UsageError(f"subsets must be 0 or above, not {subsets}.")
+        super().__init__(beta_c, beta_m, betas, weights)
+        self.unimodal = unimodal
+
+    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """A sum of bounds, each on what its subset holds."""
+        count, first = len(context.likelihoods), 1 + self.unimodal
+        holds, terms, again = out.posterior[MASKS], {}, {}
+        random = holds[..., 1 + count * self.unimodal :, :]  # [member, rows, random, M]
+        for m, (name, loss) in enumerate(nats(out, batch, context).items()):
+            parts = {"reconstruction": loss[..., 0].mean(-1)}
+            if self.unimodal:
+                parts["unimodal"] = loss[..., 1].mean(-1)
+            if random.shape[-2]:
+                parts["subsets"] = (loss[..., first:] * context.part(random)[..., m]).sum(-1).mean(-1)
+            terms |= {f"{label}_{name}": (part, self.weight(name)) for label, part in parts.items()}
+            again[name] = self.unimodal + random[..., m].sum(-1)
+        kl = path_kl(out, context.space).mean(1)
+        terms["kl_c"] = (kl[..., 0], self.beta_c)
+        if kl.shape[-1] > 1:
+            terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), self.beta_c)
+        return Terms({**terms, **self.own(out, context, again)})
+
+
+@objective(
+    "dmvae",
+    model="multimodal-cross",
+    year=2021,
+    reference="lee2021",
+    defaults={"c": 5, "s": 5},
+    trial={**PAIRS, "s": 2},
+)
+class DMVAE(OfModalities):
+    """DMVAE: everything from c of all modalities, and again from c of each of them alone, with s_m of its own."""
+
+    def __init__(
+        self,
+        *,
+        beta_c: Weight = 1.0,
+        beta_m: Weight = 1.0,
+        betas: tuple[str, ...] = (),
+        weights: tuple[str, ...] = (),
+        prior_expert: bool = True,
+    ) -> None:
+        super().__init__(beta_c, beta_m, betas, weights)
+
+    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """A sum of bounds, each on everything that is there."""
+        used, terms = used_paths(out), {}  # [member, rows, 1 + M]
+        for name, loss in nats(out, batch, context).items():
+            cross = (loss * context.part(used))[..., 1:].sum(-1)
+            terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))
+            terms[f"cross_{name}"] = (cross.mean(-1), self.weight(name))
+        kl = path_kl(out, context.space).mean(1)
+        terms |= {"kl_c": (kl[..., 0], self.beta_c), "kl_c_unimodal": (kl[..., 1:].sum(-1), self.beta_c)}
+        again = dict.fromkeys(context.likelihoods, used[..., 1:].sum(-1))
+        return Terms({**terms, **self.own(out, context, again)})
+
+
+@objective(
+    "mopoe",
+    model="multimodal-subsets",
+    year=2021,
+    reference="sutter2021",
+    defaults={"c": 10, "s": 0},
+    trial={**PAIRS, "s": 0},
+)
+class MoPoE(OfModalities):
+    """MoPoE-VAE: everything from the product of experts of every subset of the modalities, on average.
+
+    `draws` random subsets per row stand for all of them; none takes all 2^M - 1, without noise from the choice.
+    """
+
+    def __init__(
+        self,
+        *,
+        beta_c: Weight = 1.0,
+        beta_m: Weight = 1.0,
+        betas: tuple[str, ...] = (),
+        weights: tuple[str, ...] = (),
+        draws: int | None = None,
+        prior_expert: bool = True,
+    ) -> None:
+        if draws is not None and draws < 1:
+            raise UsageError(f"draws must be at least 1, or none for every subset, not {draws}.")
+        super().__init__(beta_c, beta_m, betas, weights)
+
+    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """The mean over subsets of their bounds on everything that is there."""
+        used = used_paths(out)
+        share = used / used.sum(-1, keepdim=True).clamp(min=1.0)  # [member, rows, paths]
+        terms: dict[str, Value] = {
+            f"reconstruction_{name}": ((loss * context.part(share)).sum(-1).mean(-1), self.weight(name))
+            for name, loss in nats(out, batch, context).items()
+        }
+        terms["kl_c"] = ((path_kl(out, context.space) * share).sum(-1).mean(-1), self.beta_c)
+        return Terms({**terms, **self.own(out, context)})

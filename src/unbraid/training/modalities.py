@@ -1,0 +1,135 @@
+"""The parts of a config that name something for each modality: networks, likelihoods and latents."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from unbraid.config import Choice
+from unbraid.data.factors import FactorDataset, Pixels
+from unbraid.data.modalities import Modality, MultimodalDataset
+from unbraid.errors import UsageError, unknown
+from unbraid.latents import block
+from unbraid.models.multimodal import SECTION, SHARED, Multimodal, private
+from unbraid.networks import decoder as decoders
+from unbraid.networks import encoder as encoders
+from unbraid.networks import likelihood as likelihoods
+from unbraid.registry import Registry, coerce
+from unbraid.store import under
+from unbraid.types import Layout
+
+SIZES = ("c", "s")
+"""Settings for the number of shared latents, and of each modality's own."""
+
+LIKELIHOODS = {"image": "bernoulli", "vector": "gaussian", "label": "categorical"}
+
+
+class Sections(NamedTuple):
+    """What a config says of each modality."""
+
+    encoder: Choice
+    decoder: Choice
+    likelihood: Choice
+    latents: dict[str, dict[str, Any]]
+
+
+def takes_several(recipe: str, model: type, dataset: FactorDataset) -> bool:
+    """Whether a recipe learns from several modalities; a `UsageError` where its data do not go with it."""
+    several = issubclass(model, Multimodal)
+    if several and not isinstance(dataset, MultimodalDataset):
+        raise UsageError(
+            f"{recipe} learns from several modalities, and {dataset.name} has one; use data=sprites-pairs, your own "
+            "CSV file (data=things.csv, short for data=paired), or arrays by name."
+        )
+    if isinstance(dataset, MultimodalDataset) and not several:
+        names = ", ".join(dataset.modalities)
+        raise UsageError(f"{recipe} learns from one modality, and {dataset.name} has {names}; use partitioned-mvae.")
+    return several
+
+
+def sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
+    """Networks, likelihoods and latents by modality.
+
+    `network`, `encoder`, `decoder` and `likelihood` name one for all modalities, `encoder.NAME` one for the modality
+    NAME; `encoder.width` is a setting of all encoders that have it, and `encoder.NAME.width` of one. `c` and `s` are
+    the numbers of shared latents and of each modality's own, `latents.s_NAME.size` that of one modality. A label has
+    none of its own unless the latter says so: it would pass through them, and the shared ones need not know it.
+    """
+    assert isinstance(dataset, MultimodalDataset)
+    return Sections(
+        _section("encoder", encoders, dataset, given),
+        _section("decoder", decoders, dataset, given),
+        _section("likelihood", likelihoods, dataset, given),
+        _latents(recipe, dataset, given),
+    )
+
+
+def default_network(modality: Modality) -> str:
+    """A network that takes a modality's observations: that of daunhawer2019 for its images."""
+    sides = modality.shape[1:] if modality.kind == "image" else ()
+    if sides == (64, 64):
+        return "conv-daunhawer"
+    return "conv-small" if sides in ((28, 28), (32, 32)) else "mlp"
+
+
+def _section(side: str, registry: Registry[Any], dataset: MultimodalDataset, given: Mapping[str, Any]) -> Choice:
+    own, made = under(f"{side}.", given), {}
+    common = {key: value for key, value in own.items() if key.partition(".")[0] not in dataset.modalities}
+    used: set[str] = set()
+    for name, modality in dataset.modalities.items():
+        named = own.get(name) or given.get(side) or (given.get("network") if side != "likelihood" else None)
+        usual = LIKELIHOODS[modality.kind] if side == "likelihood" else default_network(modality)
+        if not isinstance(named or usual, str):
+            raise UsageError(f"{side} must be a registered name, not {named!r}.")
+        entry = registry[named or usual]
+        shared = {key: value for key, value in common.items() if key in entry.settings}
+        used |= set(shared)
+        made[name] = Choice(entry.name, entry.resolve({**shared, **under(f"{name}.", own)})).as_dict()
+        if side == "likelihood":
+            _refuse_unfit(entry.name, dataset.name, modality)
+    for key in common:
+        if key not in used:
+            raise unknown(f"modality or setting of a {side}", key, dataset.modalities, of=dataset.name)
+    return Choice(SECTION, made)
+
+
+def _latents(recipe: str, dataset: MultimodalDataset, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The block c, and s_NAME for each modality that has latents of its own."""
+    if "z" in given or "latents" in given:
+        raise UsageError(f"{recipe} has shared latents, c=5, and each modality's own, s=5, in place of z and latents.")
+    shared, own = (coerce(key, given.get(key, 5), int) for key in SIZES)
+    kinds = {name: modality.kind for name, modality in dataset.modalities.items()}
+    sizes = {SHARED: shared, **{private(name): 0 if kind == "label" else own for name, kind in kinds.items()}}
+    for key, value in under("latents.", given).items():
+        name, _, setting = key.partition(".")
+        if name not in sizes or setting != "size":
+            raise unknown("setting of latents", key, [f"{each}.size" for each in sizes])
+        sizes[name] = coerce(f"latents.{key}", value, int)
+    for name, size in sizes.items():
+        if size < (1 if name == SHARED else 0):
+            raise UsageError(
+                f"There must be at least 1 shared latent and 0 of each modality's own, not {size} in {name}."
+            )
+    return {name: {"kind": "normal", **block["normal"].resolve({"size": n})} for name, n in sizes.items() if n}
+
+
+def _refuse_unfit(likelihood: str, data: str, modality: Modality) -> None:
+    """A likelihood that is not one of such observations would train on nonsense."""
+    if likelihood == "categorical" and modality.kind != "label":
+        raise UsageError(f"likelihood=categorical is for labels, and {modality.name} of {data} holds {modality.kind}s.")
+    stored = modality.values.stored if isinstance(modality.values, Pixels) else None
+    if likelihood == "bernoulli" and stored is not None and stored.is_floating_point():
+        low, high = float(stored.min()), float(stored.max())
+        if low < 0 or high > 1:
+            raise UsageError(
+                f"likelihood=bernoulli needs values in [0, 1], but {modality.name} of {data} has some from {low:g} to "
+                f"{high:g}; use likelihood.{modality.name}=gaussian."
+            )
+
+
+def plain_layout(layout: Layout) -> Any:
+    """Shapes as JSON holds them."""
+    return {n: list(shape) for n, shape in layout.items()} if isinstance(layout, Mapping) else list(layout)
+
+
+def stored_layout(stored: Any) -> Layout:
+    """Inverse of `plain_layout`."""
+    return {n: tuple(shape) for n, shape in stored.items()} if isinstance(stored, Mapping) else tuple(stored)

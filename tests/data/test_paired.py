@@ -1,0 +1,246 @@
+"""Things in several modalities from a CSV file and from arrays, and what is said where a file or an array is wrong."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import unbraid as ub
+from unbraid.api import find_data
+from unbraid.cli import app
+from unbraid.data import from_arrays, from_csv, load
+from unbraid.errors import DataError, UnbraidError, UsageError
+
+RANDOM = np.random.default_rng(0)
+LINES = """photo,pet,pose.1,pose.0,weight,age
+pics/a.png,cat,2,1,-1.5,old
+,dog,NA,,2e3,young
+pics/b.png,,4,3,,old
+"""
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Two pictures of colour and one of another size, below a folder of their own."""
+    (tmp_path / "pics").mkdir()
+    shapes = {"a": (6, 8, 3), "b": (6, 8, 3), "small": (4, 4, 3)}
+    made = {name: RANDOM.integers(0, 256, shape, dtype=np.uint8) for name, shape in shapes.items()}
+    for name, array in made.items():
+        Image.fromarray(array).save(tmp_path / "pics" / f"{name}.png")
+    return made
+
+
+@pytest.fixture
+def write(tmp_path, pictures):
+    def written(text):
+        path = tmp_path / "things.csv"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written
+
+
+def test_all_kinds_and_missing_cells(write, pictures):
+    data = from_csv(write(LINES), factors=["age"])
+    rows = torch.arange(3)
+    assert {name: modality.kind for name, modality in data.modalities.items()} == {
+        "photo": "image",
+        "pet": "label",
+        "pose": "vector",
+        "weight": "vector",
+    }
+    seen, there = data.observed(rows), data.present(rows)
+    assert (seen["photo"][2] * 255).round().byte().permute(1, 2, 0).numpy().tolist() == pictures["b"].tolist()
+    assert seen["pose"].tolist() == [[1, 2], [0, 0], [3, 4]]
+    assert seen["weight"].tolist() == [[-1.5], [2000], [0]]
+    assert seen["pet"].tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert data.modalities["pet"].values.classes == ("cat", "dog")
+    assert {name: mask.tolist() for name, mask in there.items()} == {
+        "photo": [True, False, True],
+        "pet": [True, True, False],
+        "pose": [True, False, True],
+        "weight": [True, True, False],
+    }
+    assert data.factor_names == ("age",)
+    assert data.values_of(rows)[:, 0].tolist() == [0, 1, 0]
+
+
+def test_the_registered_set_reads_what_the_command_line_spells(write):
+    settings = {"csv": str(write(LINES)), "size": 4, "modalities": ("photo", "age", "weight")}
+    data = load("paired", {**settings, "kinds": ("weight:label:2e3:-1.5:0", "age:label"), "factors": ("age",)})
+    assert data.layout == {"photo": (3, 4, 4), "age": (2,), "weight": (3,)}
+    assert data.observed(torch.arange(3))["weight"].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert data.factor_names == ("age",)
+    for wrong in ("weight", "weight:image:a", "weight:number"):
+        with pytest.raises(UsageError, match=r"kinds must hold COLUMN:image|Unknown kind 'number'"):
+            load("paired", {**settings, "kinds": (wrong,)})
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_other_separators_blank_lines_and_quoted_cells(write, mark):
+    text = "photo,pet\n\npics/a.png,'cat, big'\npics/b.png,dog\n".replace(",", mark).replace(f"cat{mark}", "cat,")
+    data = from_csv(write("\ufeff" + text.replace("'", '"')))
+    assert data.modalities["pet"].values.classes == ("cat, big", "dog")
+    assert len(data) == 2
+
+
+WRONG = {
+    "ragged": ("photo,pet\npics/a.png,cat\npics/b.png\n", r"things\.csv, line 3, column pet: there is no cell"),
+    "long": ("photo,pet\npics/a.png,cat,1\n", r"line 2 has 3 cells for 2 columns, the last being pet"),
+    "absent": ("photo,pet\n,cat\n,dog\n", r"every cell of the column photo is empty; leave it out"),
+    "blank": ("photo,pet\npics/a.png,\n,dog\n,\n", r"line 4: all of the columns photo, pet are empty"),
+    "no file": ("photo,pet\npics/a.png,cat\npics/c.png,\n", r"line 3, column photo: there is no file .*pics.c\.png"),
+    "unreadable": ("photo,pet\npics/a.png,cat\nthings.csv,\n", r"line 3, column photo: .* is not a readable picture"),
+    "sizes": ("photo,pet\npics/a.png,cat\npics/small.png,\n", r"line 3, column photo: .*4 x 4; give size=…"),
+    "number": (
+        "pet,weight\ncat,1\ncat,2\ndog,3a\n",
+        r"line 4, column weight: '3a' is no number .*kinds=\[weight:label\]",
+    ),
+    "infinite": ("pet,w.0,w.1\ncat,1,inf\n", r"line 2, column w\.1: 'inf' is no finite number"),
+    "half": ("pet,w.0,w.1\ncat,1,\n", r"line 2, column w\.1 is empty, and other numbers of w are not"),
+    "gap": ("pet,w.0,w.2\ncat,1,2\n", r"vector w must be w\.0, w\.1, and one is w\.2"),
+    "empty": ("", r"things\.csv is empty"),
+    "no rows": ("photo,pet\n", r"has no lines below the one that names the columns"),
+    "twice": ("pet,pet\ncat,dog\n", r"two columns are called pet"),
+    "unnamed": (",pet\n0,cat\n", r"column 1 has no name"),
+    "single": ("pet\ncat\n", r"has 1 column of observations, and two modalities or more"),
+    "unique": ("pet,id\n" + "".join(f"cat,n{row}\n" for row in range(30)), r"no two cells of the column id are equal"),
+    "module": ("pet,type\ncat,a\n", r"'type' cannot name a modality"),
+}
+
+
+@pytest.mark.parametrize("text, message", WRONG.values(), ids=WRONG)
+def test_wrong_files_are_one_sentence_that_says_where(write, text, message):
+    with pytest.raises(DataError, match=message) as caught:
+        from_csv(write(text))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kinds": {"pet": ["cat", "cow"]}}, r"line 3, column pet: 'dog' is none of the classes cat, cow"),
+        ({"kinds": {"pet": "vector"}}, r"line 2, column pet: 'cat' is no finite number"),
+        ({"kinds": {"pose": "label"}}, r"pose has 2 columns, so it is a vector, no label"),
+        ({"kinds": {"pets": "label"}}, r"Unknown column 'pets' of .*things\.csv\. Did you mean 'pet'"),
+        ({"factors": ["pose"]}, r"a factor is one column, and pose has 2"),
+        ({"modalities": ["photo", "color"]}, r"Unknown column 'color'"),
+        ({"size": 0}, r"size must be at least 1"),
+    ],
+)
+def test_wrong_settings_are_one_sentence(write, settings, message):
+    with pytest.raises(UnbraidError, match=message):
+        from_csv(write(LINES), **settings)
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path):
+    with pytest.raises(DataError, match=r"There is no file .*none\.csv"):
+        from_csv(tmp_path / "none.csv")
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00a,b")
+    with pytest.raises(DataError, match=r"bytes\.csv is not a CSV file"):
+        from_csv(tmp_path / "bytes.csv")
+
+
+def test_arrays_by_name():
+    images = RANDOM.integers(0, 256, (4, 5, 5, 3), dtype=np.uint8)
+    vectors = np.array([[1.0, 2], [np.nan, np.nan], [3, 4], [5, 6]])
+    data = from_arrays(
+        {
+            "photo": [*images[:3], None],
+            "pose": vectors,
+            "pet": ["dog", "cat", None, "cat"],
+            "number": torch.tensor([2, -1, 0, 1]),
+            "weight": [0.5, None, 1.5, float("nan")],
+        },
+        present={"number": np.array([True, True, True, False])},
+        factors=[0, 1, -1, 0],
+        factor_names=["age"],
+    )
+    rows = torch.arange(4)
+    seen, there = data.observed(rows), data.present(rows)
+    assert data.layout == {"photo": (3, 5, 5), "pose": (2,), "pet": (2,), "number": (3,), "weight": (1,)}
+    assert (seen["photo"][1] * 255).round().byte().permute(1, 2, 0).numpy().tolist() == images[1].tolist()
+    assert seen["pose"].tolist() == [[1, 2], [0, 0], [3, 4], [5, 6]]
+    assert seen["pet"].argmax(-1).tolist() == [1, 0, 0, 0]
+    assert seen["number"].sum(-1).tolist() == [1, 0, 1, 0]
+    assert seen["weight"].tolist() == [[0.5], [0], [1.5], [0]]
+    assert [there[name].tolist() for name in data.modalities] == [
+        [True, True, True, False],
+        [True, False, True, True],
+        [True, True, False, True],
+        [True, False, True, False],
+        [True, False, True, False],
+    ]
+    assert data.values_of(rows)[:, 0].tolist() == [0, 1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": [1.0, 2.0], "b": ["x", "y", "z"]}, "a has 2 rows, b has 3 rows"),
+        ({"a": [[1.0, np.nan], [1, 2]], "b": ["x", "y"]}, "arrays, a: row 0 has numbers and NaN"),
+        ({"a": [1.0, None], "b": ["x", None]}, "row 1 is missing in every modality"),
+        ({"a": [None, None], "b": ["x", "y"]}, "arrays, a: no row has it; leave it out"),
+        ({"a": ["", ""], "b": ["x", "y"]}, "no row has the modality a"),
+        ({"a": [[1.0], [1, 2]], "b": ["x", "y"]}, "arrays, a: its rows differ in shape"),
+        ({"a": [-2, 3], "b": ["x", "y"]}, "row 0 is -2; labels are whole numbers from 0"),
+    ],
+)
+def test_wrong_arrays_are_one_sentence(arrays, message):
+    with pytest.raises(DataError, match=message):
+        from_arrays(arrays)
+
+
+def test_train_takes_a_file_and_arrays(write):
+    path, cpu = write("size,pet\n0.5,cat\n1.5,\n"), torch.device("cpu")
+    for given in (path, str(path)):
+        choice, data = find_data(given, {"data.kinds": ("pet:label:cat:dog",)}, cpu)
+        assert (choice.name, choice.settings["csv"]) == ("paired", str(path))
+        assert data.layout == {"size": (1,), "pet": (2,)}
+    choice, data = find_data({"size": np.arange(3) / 10, "pet": ["a", "b", None]}, {}, cpu)
+    assert choice.name == "given"
+    assert choice.settings["content"] == data.content_hash()
+    assert data.layout == {"size": (1,), "pet": (2,)}
+
+
+def test_the_page_completes_a_file_with_two_columns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in "abcde":
+        Image.fromarray(RANDOM.integers(0, 256, (9, 11), dtype=np.uint8)).save(f"{name}.png")
+    Path("things.csv").write_text("photo,kind\na.png,cup\nb.png,\n,plate\nc.png,plate\nd.png,cup\ne.png,\n")
+    page = (Path(__file__).parents[2] / "docs" / "multimodal-data.md").read_text("utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    code, names = code.replace("steps=1000", "steps=1, batch=2").replace("split=0.1", "split=0.3"), {}
+    exec(compile(code, "multimodal-data.md", "exec"), names)
+    assert re.fullmatch(r"line 3: (cup|plate) \(\d+%\)\nline 7: (cup|plate) \(\d+%\)\n", capsys.readouterr().out)
+    assert ub.load(names["run"].path).dataset.layout == {"photo": (1, 32, 32), "kind": (2,)}
+
+
+def test_show_says_what_was_understood_and_draws_it(write, tmp_path):
+    write(LINES)
+    drawn = tmp_path / "rows.png"
+    asked = ["data", "show", str(tmp_path / "things.csv"), "factors=[age]", "--picture", str(drawn)]
+    called = CliRunner().invoke(app, asked)
+    assert called.exit_code == 0, called.output
+    lines = [line.split() for line in called.output.splitlines()[1:]]
+    assert lines == [
+        ["photo", "image", "3x6x8", "2"],
+        ["pet", "label", "2", "2", "cat,", "dog"],
+        ["pose", "vector", "2", "2"],
+        ["weight", "vector", "1", "2"],
+        ["age", "factor", "2", "3", "old,", "young"],
+    ]
+    with Image.open(drawn) as picture:
+        assert picture.size == (3 * 130 - 2, 4 * 130 - 2)
+        grey = [[picture.getpixel((130 * x + 9, 130 * y + 24)) == (224,) * 3 for x in range(3)] for y in range(4)]
+    assert grey == [[False, True, False], [False, False, True], [False, True, False], [False, False, True]]
+
+
+def test_show_takes_data_of_one_modality():
+    called = CliRunner().invoke(app, ["data", "show", "sprites-small", "positions=2", "--json"])
+    assert '"kind": "image"' in called.output
+    assert '"rows": 24' in called.output

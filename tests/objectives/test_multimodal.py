@@ -1,0 +1,252 @@
+"""Bounds of several modalities against loops over rows and subsets, and against linear models known exactly."""
+
+import itertools
+import math
+from collections import Counter
+from statistics import NormalDist
+
+import pytest
+import torch
+
+from tests.objectives.linear_modalities import expert, kl, linear, log_evidence, log_p, posterior, terms
+from unbraid.errors import UsageError
+from unbraid.latents.fusion import subsets as table
+from unbraid.models.generation import log_likelihoods
+from unbraid.models.paths import random_subsets
+
+A, B = (2.5, -1.5, 1.0), (0.5, 1.0, 0.75)
+NAMES = ("m1", "m2", "m3")
+EXPERTS = [([0.3, -0.5], [-0.4, 0.3]), ([-0.8, 0.2], [0.5, -1.0]), ([0.5, 0.9], [-1.2, 0.1])]
+
+
+def rows(count=5, seed=0):
+    made = torch.randn(count, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return {name: made[:, m : m + 1] for m, name in enumerate(NAMES)}
+
+
+MISSING = {
+    "m1": torch.tensor([True, True, False, False, True]),
+    "m2": torch.tensor([True, False, True, False, True]),
+    "m3": torch.tensor([True, True, True, True, False]),
+}
+
+
+class Row:
+    """One row of a step, and what a loop makes of it."""
+
+    def __init__(self, made, x, present, number, drawn, masks):
+        self.made, self.number, self.drawn, self.masks = made, number, drawn, masks[0, number]
+        self.there = [name for name in NAMES if present is None or bool(present[name][number])]
+        self.x = {name: x[name][number] for name in NAMES}
+
+    def subset(self, path):
+        return [name for m, name in enumerate(NAMES) if self.masks[path, m] > 0]
+
+    def shared(self, path, subset, prior_expert=True):
+        mean, variance = posterior(self.made, self.x, subset, prior_expert)
+        return mean + math.sqrt(variance) * float(self.drawn["c"][self.number, path, 0])
+
+    def own(self, name):
+        mean, variance = expert(self.made, name, self.x[name])[1]
+        return mean + math.sqrt(variance) * float(self.drawn[f"s_{name}"][self.number, 0])
+
+    def loss(self, name, c):
+        return -log_p(self.made, name, self.x, c, self.own(name))
+
+    def own_kl(self, name):
+        return kl(*expert(self.made, name, self.x[name])[1])
+
+    def shared_kl(self, subset):
+        return kl(*posterior(self.made, self.x, subset))
+
+
+def partitioned(row):
+    total = row.shared_kl(row.there)
+    for m, name in enumerate(NAMES):
+        if name in row.there:
+            other = row.subset(1 + m)
+            assert set(other) <= set(row.there)
+            assert (name not in other and other) or row.there == [name] == other
+            total += 0.5 * row.loss(name, row.shared(0, row.there)) + 0.5 * row.loss(name, row.shared(1 + m, other))
+            total += row.own_kl(name)
+    return total
+
+
+def mvae(row):
+    total = 0.0
+    for path, subset in enumerate([row.there, *([n] if n in row.there else [] for n in NAMES), row.subset(4)]):
+        assert subset == row.subset(path)
+        total += row.shared_kl(subset)
+        total += sum(row.loss(name, row.shared(path, subset)) + row.own_kl(name) for name in subset)
+    return total
+
+
+def dmvae(row):
+    total = 0.0
+    for path, subset in enumerate([row.there, *([n] for n in NAMES)]):
+        if set(subset) <= set(row.there):
+            total += row.shared_kl(subset)
+            total += sum(row.loss(name, row.shared(path, subset)) + row.own_kl(name) for name in row.there)
+    return total
+
+
+def mopoe(row):
+    bounds = []
+    for path, chosen in enumerate(table(3).tolist()):
+        subset = [name for name, one in zip(NAMES, chosen, strict=True) if one]
+        if set(subset) <= set(row.there):
+            losses = sum(row.loss(name, row.shared(path, subset)) for name in row.there)
+            bounds.append(losses + row.shared_kl(subset))
+    assert len(bounds) == 2 ** len(row.there) - 1
+    return sum(bounds) / len(bounds) + sum(row.own_kl(name) for name in row.there)
+
+
+def mmvae(row, samples=1):
+    """Stratified over experts; with one sample it is the ELBO, with more IWAE."""
+    total, experts = 0.0, {n: expert(row.made, n, row.x[n])[0] for n in row.there}
+    for m, name in enumerate(NAMES):
+        if name in row.there:
+            logs = []
+            for k in range(samples):
+                c = row.shared(m * samples + k, [name], prior_expert=False)
+                each = [NormalDist(mu, math.sqrt(v)).pdf(c) for mu, v in experts.values()]
+                prior = math.log(NormalDist().pdf(c))
+                logs.append(sum(-row.loss(n, c) for n in row.there) + prior - math.log(sum(each) / len(each)))
+            total -= math.log(sum(map(math.exp, logs)) / len(logs)) / len(row.there)
+    return total + sum(row.own_kl(name) for name in row.there)
+
+
+@pytest.mark.parametrize("present", [None, MISSING], ids=["all", "missing"])
+@pytest.mark.parametrize(
+    ("recipe", "by_hand", "settings"),
+    [
+        ("partitioned-mvae", partitioned, {}),
+        ("mvae", mvae, {}),
+        ("dmvae", dmvae, {}),
+        ("mopoe", mopoe, {}),
+        ("mmvae", mmvae, {}),
+        ("mmvae", lambda row: mmvae(row, 4), {"samples": 4}),
+        ("mmvae", lambda row: mmvae(row, 4), {"samples": 4, "gradient": "dreg"}),
+    ],
+)
+def test_the_loss_is_that_of_a_loop_over_rows_and_subsets(recipe, by_hand, settings, present):
+    made, bound = linear(recipe, A, B, EXPERTS, **settings)
+    x = rows()
+    found, out, drawn = terms(made, bound, x, present)
+    losses = [by_hand(Row(made, x, present, number, drawn, out.posterior["paths"])) for number in range(5)]
+    assert float(found.loss.detach()) == pytest.approx(sum(losses) / 5, rel=1e-9)
+
+
+@pytest.mark.parametrize("recipe", ["partitioned-mvae", "mvae", "dmvae", "mopoe", "mmvae"])
+def test_what_is_missing_has_no_influence_in_value_or_gradient(recipe):
+    made, bound = linear(recipe, A, B, EXPERTS)
+    x = rows()
+    garbage = {n: torch.where(MISSING[n][:, None], v, torch.full_like(v, 1e6)).requires_grad_() for n, v in x.items()}
+    zeros = {n: torch.where(MISSING[n][:, None], v, torch.zeros_like(v)) for n, v in x.items()}
+    batch_of = {n: torch.where(MISSING[n][:, None], g, torch.zeros_like(g)) for n, g in garbage.items()}
+    seen, expected = terms(made, bound, garbage, MISSING)[0].loss, terms(made, bound, zeros, MISSING)[0].loss
+    assert torch.equal(seen, expected)
+    for name, grad in zip(garbage, torch.autograd.grad(seen, list(garbage.values())), strict=True):
+        assert bool((grad[~MISSING[name]] == 0).all())
+        assert bool((grad[MISSING[name]] != 0).all())
+    nobody = {**MISSING, "m3": torch.zeros(5, dtype=torch.bool)}
+    nobody = {n: v if n == "m3" else torch.ones_like(v) for n, v in nobody.items()}
+    loss = terms(made, bound, batch_of, nobody)[0].loss
+    own = [*made.encoder["m3"].parameters(), *made.decoder["m3"].parameters()]
+    for grad in torch.autograd.grad(loss.sum(), own, allow_unused=True, materialize_grads=True):
+        assert bool((grad == 0).all())
+
+
+def test_mvae_of_all_modalities_alone_is_the_joint_bound():
+    made, bound = linear("mvae", A, B, EXPERTS, unimodal=False, subsets=0)
+    x = rows()
+    found, out, drawn = terms(made, bound, x)
+    row = [Row(made, x, None, n, drawn, out.posterior["paths"]) for n in range(5)]
+    losses = [r.shared_kl(NAMES) + sum(r.loss(n, r.shared(0, NAMES)) + r.own_kl(n) for n in NAMES) for r in row]
+    assert float(found.loss.detach()) == pytest.approx(sum(losses) / 5, rel=1e-9)
+
+
+def test_with_true_posteriors_the_bounds_of_mvae_are_the_evidence_of_each_subset():
+    made, bound = linear("mvae", A, subsets=0)
+    one = rows(1)
+    many = {name: value.expand(20_000, 1) for name, value in one.items()}
+    found = terms(made, bound, many)[0]
+    exact = log_evidence(one, A) + sum(log_evidence({n: v}, A) for n, v in one.items())
+    assert float(found.loss.detach()) == pytest.approx(-float(exact), abs=0.05)
+
+
+def test_importance_sampling_finds_the_evidence_of_every_subset():
+    for given in (each for n in (1, 2, 3) for each in itertools.combinations(NAMES, n)):
+        x = {name: value for name, value in rows().items() if name in given}
+        exact, _ = linear("mvae", A)  # the true posterior of every subset: one draw is enough
+        torch.testing.assert_close(log_likelihoods(exact, x, given, 1, 0), log_evidence(x, A))
+    for recipe in ("mopoe", "mmvae"):  # of m1 alone, which proposes c for both
+        made, _ = linear(recipe, A, B, [([s[0] / 2, s[1]], v) for s, v in EXPERTS])
+        x = {name: value for name, value in rows(3).items() if name != "m2"}
+        torch.testing.assert_close(
+            log_likelihoods(made, x, ("m1",), 20_000, 1), log_evidence(x, A, B), atol=0.1, rtol=0
+        )
+
+
+def test_iwae_rises_to_the_evidence_and_meets_it_with_the_true_posterior():
+    x, names = {"m1": rows(400)["m1"]}, ("m1",)
+    exact = float(log_evidence(x, A).mean())
+    loose = [([0.2], [0.5])]
+    bounds = [
+        -float(terms(*linear("mmvae", A[:1], experts=loose, samples=k), x)[0].loss.detach()) for k in (1, 10, 200)
+    ]
+    assert bounds[0] < bounds[1] < bounds[2] < exact + 0.01
+    assert bounds[2] == pytest.approx(exact, abs=0.03)
+    mean, variance = posterior(linear("mvae", A[:1])[0], {"m1": torch.ones(1).double()}, names)
+    true = [([mean], [math.log(variance)])]
+    for gradient in ("reparameterised", "dreg"):
+        made, bound = linear("mmvae", A[:1], experts=true, samples=3, gradient=gradient)
+        loss = terms(made, bound, x)[0].loss
+        assert float(loss.detach()) == pytest.approx(-exact, rel=1e-9)
+        grads = torch.autograd.grad(loss.sum(), list(made.encoder.parameters()))
+        zero = all(float(grad.abs().max()) < 1e-12 for grad in grads)
+        assert zero == (gradient == "dreg")  # log w does not depend on the draw, so its encoder has nothing to learn
+
+
+def test_doubly_reparameterised_gradients_are_right_on_average():
+    """Those of IWAE and these differ by noise alone: compared over batches of the same row, in standard errors."""
+    x, experts = {n: v[:1].expand(1000, 1) for n, v in rows().items()}, [([s[0]], [v[0]]) for s, v in EXPERTS]
+    found = {"reparameterised": [], "dreg": []}
+    for gradient, grads in found.items():
+        made, bound = linear("mmvae", A, experts=experts, samples=4, gradient=gradient, beta_c=1.5)
+        weights = [made.decoder["m1"].weight, *made.encoder.parameters()]
+        for seed in range(8):
+            loss = terms(made, bound, x, seed=seed)[0].loss.sum()
+            grads.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, weights)]))
+    plain, double = (torch.stack(grads) for grads in found.values())
+    torch.testing.assert_close(double[:, 0], plain[:, 0])  # the decoder's is the same
+    error = (plain - double)[:, 1:]
+    assert bool((error.mean(0).abs() < 4 * error.std(0) / 8**0.5).all())
+    assert float(double[:, 1:].var(0).sum()) < 0.8 * float(plain[:, 1:].var(0).sum())
+
+
+def test_random_subsets_are_all_as_likely():
+    among = torch.tensor([[True, False, True, True], [False, False, False, False], [False, True, False, False]])
+    grid = (torch.arange(700) + 0.5) / 700
+    made = random_subsets(among.expand(700, 3, 4), grid[:, None].expand(700, 3))
+    counts = Counter(tuple(row) for row in made[:, 0].tolist())
+    assert set(counts.values()) == {100}
+    assert len(counts) == 7 and not any(row[1] for row in counts)
+    assert not made[:, 1].any()
+    assert torch.equal(made[:, 2], among[2].expand(700, 4))
+
+
+def test_weights_reach_their_modality():
+    x = rows()
+    plain = terms(*linear("partitioned-mvae", A, B, EXPERTS), x)[0]
+    for settings in ({"alone": "m2", "beta_alone": 0.3}, {"betas": ("m2:0.3",)}):
+        found = terms(*linear("partitioned-mvae", A, B, EXPERTS, **settings), x)[0]
+        assert float((plain.loss - found.loss).detach()) == pytest.approx(0.7 * float(plain["kl_s_m2"].value.detach()))
+    found = terms(*linear("partitioned-mvae", A, B, EXPERTS, weights=("m3:3",)), x)[0]
+    more = 0.5 * (plain["reconstruction_m3"].value + plain["cross_m3"].value)
+    assert float((found.loss - plain.loss).detach()) == pytest.approx(2 * float(more.detach()))
+    for shares, expected in (("full", "reconstruction_m1"), ("subset", "cross_m1")):
+        found = terms(*linear("partitioned-mvae", A, B, EXPERTS, reconstruct=shares), x)[0]
+        assert found[expected].weight == 1.0
+    with pytest.raises(UsageError, match=r"as betas=\[m1:1,m2:0.3\], not m2"):
+        linear("partitioned-mvae", A, B, EXPERTS, betas=("m2",))

@@ -1,0 +1,188 @@
+"""Runs on several modalities, from training on what is there to generating what is missing."""
+
+import warnings
+
+import pytest
+import torch
+
+from tests.data.test_modalities import mixed
+from unbraid import api
+from unbraid.config import Choice
+from unbraid.data import Labels, Modality, Pixels, load, multimodal
+from unbraid.errors import UsageError
+from unbraid.training import configure
+from unbraid.training.loop import prepare
+
+SMALL = {"batch": 8, "steps": 6, "device": "cpu", "c": 3}
+PAIRS = {"data_size": 16, "data_orientations": 3, "data_positions": 3, "network": "mlp"}
+
+
+def torn(rows=40):
+    """An 8x8 image, a vector and a label, of which rows lack some; the first eight have the label alone."""
+    made = torch.Generator().manual_seed(0)
+    there = [torch.rand(rows, generator=made) < 0.7 for _ in range(2)]
+    for each in there:
+        each[:8] = False
+    images = Pixels(torch.randint(0, 256, (rows, 1, 8, 8), generator=made).to(torch.uint8), (1, 8, 8))
+    vectors = Pixels(torch.randn(rows, 4, generator=made), (4,))
+    labels = Labels(torch.arange(rows) % 3, ("a", "b", "c"))
+    parts = [Modality("picture", "image", images, there[0]), Modality("sound", "vector", vectors, there[1])]
+    return multimodal("torn", [*parts, Modality("word", "label", labels)])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return api.train("partitioned-mvae", data=torn(), root=tmp_path_factory.mktemp("runs"), s=2, **SMALL)
+
+
+def test_kinds_choose_networks_and_likelihoods_and_anybody_may_choose_others(run, tmp_path):
+    config = run.config
+    assert {n: c["name"] for n, c in config.likelihood.settings.items()} == {
+        "picture": "bernoulli",
+        "sound": "gaussian",
+        "word": "categorical",
+    }
+    assert list(config.latents) == ["c", "s_picture", "s_sound"]  # a label has none of its own
+    own = {
+        "encoder.hidden": (8,),
+        "decoder.sound.hidden": (4,),
+        "likelihood.sound": "laplace",
+        "latents.s_word.size": 2,
+    }
+    other = api.train("mopoe", data=torn(), root=tmp_path, s=1, **SMALL, **own)
+    assert {n: c["hidden"] for n, c in other.config.encoder.settings.items()} == dict.fromkeys(torn().modalities, (8,))
+    assert other.config.decoder.settings["sound"]["hidden"] == (4,)
+    assert other.config.likelihood.settings["sound"]["name"] == "laplace"
+    assert {name: block.width for name, block in other.model.space.blocks.items()} == {
+        "c": 3,
+        "s_picture": 1,
+        "s_sound": 1,
+        "s_word": 2,
+    }
+    assert other.config.run_id == api.load(other.path, data=torn(), device="cpu").config.run_id
+
+
+def test_any_subset_is_encoded_and_completed(run):
+    seen = run.dataset.observed(torch.arange(10, 15))
+    part = {"picture": seen["picture"], "word": torch.tensor([0, 1, 2, 0, 1])}
+    code = run.encode(part)
+    assert code.shape == (5, 3 + 2 * 2)
+    assert bool((code[:, 5:7] == 0).all())  # s_sound, of which nothing is known
+    made = run.generate(part, count=7)
+    shapes = {"picture": (5, 7, 1, 8, 8), "sound": (5, 7, 4), "word": (5, 7, 3)}
+    assert {name: tuple(x.shape) for name, x in made.items()} == shapes
+    torch.testing.assert_close(made["word"].sum(-1), torch.ones(5, 7))
+    assert torch.equal(run.generate(part, count=7)["sound"], made["sound"])
+    assert not torch.equal(run.generate(part, count=7, seed=1)["sound"], made["sound"])
+    assert run.generate(count=4)["sound"].shape == (4, 4)
+    still = run.generate(part, count=2, shared="mean")["picture"]
+    assert not torch.equal(still[:, 0], still[:, 1])  # s_picture is drawn
+    whole = run.encode(run.dataset)
+    alone = run.encode({"word": run.dataset.observed(torch.arange(8))["word"]})
+    torch.testing.assert_close(whole[:8], alone)  # rows that have nothing else
+
+
+def test_codes_are_scored_and_pictures_of_one_modality_refused(run):
+    assert {score.metric for score in run.score("elbo", "kl")} == {"elbo", "kl"}
+    for refused in (lambda: run.score("reconstruction/l2"), run.traverse, run.sample):
+        with pytest.raises(UsageError, match="one modality"):
+            refused()
+    assert run.report().exists()
+
+
+def test_likelihoods_of_what_is_there_add_up(run):
+    scores = {score.name: score for score in run.score("log-likelihood", draws=300, samples=40)}
+    assert scores["log-likelihood/joint"].samples == 40
+    assert scores["log-likelihood/marginal/picture"].samples == int(run.dataset.modalities["picture"].present.sum())
+    words = scores["log-likelihood/marginal/word"].value, scores["log-likelihood/conditional/word"].value
+    assert all(-3 < value < 0 for value in words)  # about -log 3: hardly trained
+
+
+@pytest.mark.compiles
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "settings"), [("partitioned-mvae", {}), ("mmvae", {"gradient": "dreg"})])
+def test_a_compiled_step_sees_the_same_numbers(recipe, settings):
+    own = {"size": 16, "orientations": 3, "positions": 3}
+    data = load("sprites-pairs", own)
+    settings |= {"network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,), "batch": 16}
+    config = configure(recipe, Choice("sprites-pairs", own), data, settings)
+    lines = []
+    for execution in ("plain", "compiled"):
+        state = prepare(config, data, execution=execution)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="The step runs uncompiled")
+            for _ in range(3):
+                state.advance()
+        lines.append(state.line()[0])
+    assert lines[1] == pytest.approx(lines[0], rel=1e-4)
+
+
+def test_translations_are_grids_of_the_target(tmp_path):
+    made = api.train("partitioned-mvae", data="sprites-pairs", root=tmp_path, s=2, **SMALL, **PAIRS)
+    picture = made.translate("m1", "m2", columns=4, rows=2, prior_rows=1, prior_columns=1)
+    assert picture.size == (6 * 64 + 5 * 4, 4 * 64 + 3 * 4)
+    assert made.translate("m2", "m2", columns=2, rows=1, prior_rows=0).size == (3 * 64 + 2 * 4, 2 * 64 + 4)
+    with pytest.raises(UsageError, match="modality 'm3'"):
+        made.translate("m1", "m3")
+
+
+def test_own_networks_come_by_modality(tmp_path):
+    names = ("picture", "sound", "word")
+    encoder = torch.nn.ModuleDict({n: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(6)) for n in names})
+    for name, x in torn().observed(torch.arange(2)).items():
+        encoder[name](x)
+    made = api.train("mvae", data=torn(), root=tmp_path, encoder=encoder, **SMALL)
+    again = api.load(made.path, data=torn(), encoder=encoder, device="cpu")
+    assert torch.equal(again.encode(torn()), made.encode(torn()))
+    with pytest.raises(UsageError, match=r"ModuleDict of picture, sound, word"):
+        api.train("mvae", data=torn(), root=tmp_path, encoder=encoder["word"], **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "data", "settings", "words"),
+    [
+        ("partitioned-mvae", "sprites-small", {}, r"several modalities, and sprites-small has one.*data=paired"),
+        ("beta-vae", "mixed", {}, "one modality, and mixed has picture, sound, word"),
+        ("mvae", "mixed", {"z": 4}, "c=5, and each modality's own, s=5"),
+        ("mvae", "mixed", {"c": 0}, "at least 1 shared"),
+        ("mvae", "mixed", {"encoder.smell": "mlp"}, "smell"),
+        ("mvae", "mixed", {"likelihood": "categorical"}, "for labels, and picture of mixed holds images"),
+        ("mvae", "mixed", {"likelihood.sound": "bernoulli"}, "use likelihood.sound=gaussian"),
+        ("mvae", "mixed", {"weights": ("smell:2",)}, "modality 'smell'"),
+        ("partitioned-mvae", "mixed", {"alone": "smell"}, "modality 'smell'"),
+        ("partitioned-mvae", "mixed", {"penalty": "ratio", "s": 0}, "s must be at least 1"),
+        ("mmvae", "mixed", {"samples": 0}, "samples must be at least 1"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(recipe, data, settings, words, tmp_path):
+    given = multimodal("mixed", mixed()) if data == "mixed" else load(data)
+    with pytest.raises(UsageError, match=words):
+        api.train(recipe, data=given, root=tmp_path, device="cpu", **settings)
+
+
+def test_given_arrays_must_fit(run):
+    for given, words in (
+        ({"smell": torch.zeros(2, 3)}, "smell"),
+        ({"sound": torch.zeros(2, 3)}, r"takes observations of shape \(4,\)"),
+        ({"sound": torch.zeros(2, 4), "word": torch.tensor([0])}, "sound has 2, word has 1"),
+        ({"word": torch.tensor([3])}, "from 0 to 2"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            run.generate(given)
+    with pytest.raises(UsageError, match="by modality"):
+        run.encode(torch.zeros(2, 4))
+
+
+def test_members_train_as_alone_where_modalities_are_missing(run):
+    from dataclasses import replace
+
+    training = replace(run.config.training, precision="f64")
+    configs = [replace(run.config, training=replace(training, seed=seed)) for seed in (0, 3)]
+    together = prepare(configs, run.dataset)
+    alone = [prepare(config, run.dataset) for config in configs]
+    for state in (together, *alone):
+        for _ in range(4):
+            state.advance()
+    for m, single in enumerate(alone):
+        for name, parameter in single.group.parameters.items():
+            torch.testing.assert_close(together.group.parameters[name][m], parameter[0], rtol=1e-8, atol=1e-8)
