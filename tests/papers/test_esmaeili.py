@@ -89,9 +89,10 @@ def test_kmeans_finds_what_pixels_show():
 
 def test_discrete_and_fig7_compare_series():
     values = {digits.DIGITS: 0.8, digits.SVAE: 0.4, digits.GARMENTS: 0.9, digits.FORMS: 0.1, digits.KMEANS: 0.5}
+    values[digits.ALONE] = 0.85
     scores = (digits.PURITY, digits.ACCURACY, digits.RECOVERY, digits.DRAWN)
     results = scored({name: (value, value, value, 9.0) for name, value in values.items()}, *scores)
-    assert verdicts("discrete", results) == ["holds"] * 4
+    assert verdicts("discrete", results) == ["holds"] * 5
     ignored = scored({name: (value, value, value, 1.0) for name, value in values.items()}, *scores)
     assert verdicts("discrete", ignored)[0] == "does not hold"
     kept = {"beta-VAE": 0.5, "beta-SVAE": 0.9, "HFVAE": 0.3}

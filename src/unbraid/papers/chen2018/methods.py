@@ -188,7 +188,7 @@ def superior(case: str) -> Finding:
     scales={
         "smoke": biased(SMOKE, 1, {**SMALL_GAN, "batch": 32}, "AD", steps=2, batch=32),
         "small": biased({**SMALL, "data": "sprites"}, 3, SMALL_GAN, **{"data.size": 32, "data.positions": 16}),
-        "budget": biased(BUDGET, 5, {**LARGE_GAN, "precision": "tf32", "steps": 12_000}, steps=6000),
+        "budget": biased(BUDGET, 5, {**LARGE_GAN, "precision": "tf32", "steps": 18_000}, steps=9000),
         "paper": biased({**PAPER, "data": "sprites"}, 10, {**LARGE_GAN, "steps": 18_000}, steps=9000),
     },
     metrics=("mig/exact",),

@@ -43,6 +43,7 @@ BUDGET_SPRITES: dict[str, Any] = {
     "network": "mlp-esmaeili-64",
     "batch": 512,
     "steps": 10_000,
+    "decay": "cosine",
     "precision": "bf16",
     "seed": range(5),
 }
@@ -50,6 +51,7 @@ PAPER_SPRITES: dict[str, Any] = {
     **BUDGET_SPRITES,
     "data": StandIn("dsprites", "sprites"),
     "steps": 72_000,
+    "decay": "none",
     "precision": "f32",
     "seed": range(10),
 }
