@@ -21,6 +21,7 @@ from unbraid.metrics.intervention import kept
 from unbraid.metrics.intervention.betavae import betavae
 from unbraid.metrics.intervention.factorvae import factorvae
 from unbraid.metrics.intervention.irs import irs
+from unbraid.metrics.multimodal import probe
 from unbraid.metrics.predictive.attributes import attributes
 from unbraid.metrics.predictive.dci import dci
 from unbraid.metrics.predictive.downstream import downstream
@@ -65,6 +66,7 @@ __all__ = [
     "parts",
     "pixel_error",
     "precision_recall",
+    "probe",
     "restricted",
     "sap",
     "strokes",

@@ -1,0 +1,170 @@
+r"""How much of each factor c and each s_m carry (after daunhawer2019, who look at swapped pictures).
+
+Of one draw of each row's posterior, so that no block can carry more nats than its KL: posterior means differ a little
+from row to row even where a block has collapsed, and then a probe of means (`codes=mean`) reads what no draw keeps.
+`linear`: test accuracy of a softmax regression (C = 1) of a factor from standardised codes of one block; 10,000 rows to
+train and 5,000 to test. `knn`: the mutual information of a factor and the block's best latent, in nats,
+by 10 nearest neighbours (ross2014), which is at most that of the whole block. A shared factor should be in c alone, a
+factor of one modality in its s_m alone.
+
+**Ceiling.** Of `linear` 1, but a regularised softmax cannot tell many values on one latent apart (see `downstream`);
+**chance** is the share of the most frequent value in training, in the details. There, too, is what the regression knows
+in nats, H(v) - E[-log p(v|code)] on test rows, which is at most I(block; v), and below 0 where it knows less than
+nothing. Of `knn` H(v), in the details; 0 for independent ones, up to noise.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import entropy, label_matrix, real_matrix
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.information.neighbours import neighbour_information
+from unbraid.metrics.intervals import around, of_mean
+from unbraid.metrics.multimodal.blocks import drawn_blocks
+from unbraid.metrics.multimodal.drawing import having
+from unbraid.metrics.predictive.logistic import softmax, standardised
+from unbraid.metrics.rows import apart, device_of
+from unbraid.models.generation import several
+from unbraid.progress import progress
+
+Codes = Literal["sampled", "mean"]
+"""One draw of each posterior, or its mean."""
+
+FACTS: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019", "needs": ("modalities", "factors")}
+
+
+@metric("probe/linear", **FACTS, bounds=(0, 1))
+def linear(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    codes: Codes = "sampled",
+    train: int = 10_000,
+    test: int = 5_000,
+    C: float = 1.0,
+) -> list[Score]:
+    """Accuracy of softmax regression of each factor from c, and from each s_m."""
+    return _covered(evaluation, "linear", codes, factors, train + test, train=train, test=test, C=C)
+
+
+@metric("probe/knn", **FACTS, bounds=(0, float("inf")), trial={"resamples": 3})
+def knn(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    codes: Codes = "sampled",
+    samples: int = 10_000,
+    neighbours: int = 10,
+    resamples: int = 20,
+) -> list[Score]:
+    """Mutual information, in nats, of each factor and the best latent of c, and of each s_m, by nearest neighbours."""
+    return _covered(evaluation, "knn", codes, factors, samples, neighbours=neighbours, resamples=resamples)
+
+
+def probe(
+    codes: Mapping[str, Any],
+    factors: Any,
+    *,
+    protocol: str = "linear",
+    train: int = 10_000,
+    test: int = 5_000,
+    C: float = 1.0,
+    neighbours: int = 10,
+    resamples: int = 20,
+    names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> list[Score]:
+    """What parts of a code, `{"c": c, "s": s}` each [rows, latents], carry of discrete factors [rows, factors].
+
+    The 95% intervals are those of the test rows, with the regression held fixed, or from the spread over random halves
+    of the rows, since neighbours bear no repeated ones.
+    """
+    scores = []
+    for part, values in codes.items():
+        if protocol == "linear":
+            scores += _linear(values, factors, names, part, (train, test), C, seed)
+        elif protocol == "knn":
+            scores += _knn(values, factors, names, part, neighbours, resamples, seed)
+        else:
+            raise UsageError(f"The protocol of probe must be linear or knn, not {protocol}.")
+    return scores
+
+
+def _linear(
+    codes: Any, factors: Any, names: Sequence[str] | None, block: str, sizes: tuple[int, int], C: float, seed: int
+) -> list[Score]:
+    if not C > 0:
+        raise UsageError(f"C must be above 0, not {C}.")
+    values = real_matrix("codes", codes)
+    known = label_matrix(factors, len(values), names)
+    split = apart(len(values), *sizes, np.random.default_rng(seed))
+    x, y = standardised(*(torch.as_tensor(values[rows], device=device_of(codes)) for rows in split))
+    labels, truth = known.values[split.train], known.values[split.test]
+    fitted = softmax(x, labels, C=C, precision=1e-9)
+    right, chances, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
+    for k, name in enumerate(known.names):
+        frequency = np.bincount(labels[:, k])
+        details = {
+            "chance": float((truth[:, k] == frequency.argmax()).mean()),
+            "nats": _nats(chances[k], fitted.values[k], truth[:, k]),
+            "entropy": entropy(np.bincount(truth[:, k])),
+            "test": len(truth),
+        }
+        value, interval = float(right[:, k].mean()), of_mean(right[:, k], (0.0, 1.0))
+        part, count = f"{block}/{name}", len(split.train)
+        scores.append(Score("probe", "linear", value, count, interval, part, "logistic", details=details))
+    return scores
+
+
+def _nats(chances: Tensor, values: np.ndarray, truth: np.ndarray) -> float:
+    """H(v) - E[-log p(v|code)] over test rows whose value was trained on."""
+    place = np.searchsorted(values, truth).clip(0, len(values) - 1)
+    known = np.flatnonzero(values[place] == truth)
+    told = chances.cpu().numpy()[known, place[known]]
+    return entropy(np.bincount(truth[known])) + float(told.mean()) if len(known) else 0.0
+
+
+def _knn(
+    codes: Any, factors: Any, names: Sequence[str] | None, block: str, neighbours: int, resamples: int, seed: int
+) -> list[Score]:
+    if neighbours < 1:
+        raise UsageError(f"There must be at least 1 neighbour, not {neighbours}.")
+    values = real_matrix("codes", codes)
+    known = label_matrix(factors, len(values), names)
+    rng, device = np.random.default_rng(seed), device_of(codes)
+    found = neighbour_information(values, known, neighbours, seed, device)  # [latents, factors]
+    halves = []
+    with progress("neighbours", resamples) as bar:
+        for _ in range(resamples):
+            rows = rng.permutation(len(values))[: len(values) // 2]
+            some = known._replace(values=known.values[rows])
+            halves.append(neighbour_information(values[rows], some, neighbours, seed, device).max(0))
+            bar.advance()
+    scores = []
+    for k, name in enumerate(known.names):
+        value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
+        interval = around(value, [half[k] for half in halves], bounds=(0.0, float("inf")))
+        scores.append(Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details))
+    return scores
+
+
+def _covered(
+    evaluation: Evaluation, protocol: str, codes: Codes, factors: Sequence[str] | None, count: int, **settings: Any
+) -> list[Score]:
+    """Codes of each block, of those of random rows that have what it is read from."""
+    model, positions = several(evaluation.model), evaluation.choose(max(2, count))
+    values, names = evaluation.chosen_factors(factors)
+    known, scores = values[positions], []
+    if codes == "mean":
+        found = model.space.unjoin(evaluation.means_at(positions))
+    else:
+        found = {name: one.value for name, one in drawn_blocks(evaluation, model, max(2, count)).items()}
+    for block, there in having(evaluation, model, evaluation.rows[positions]).items():
+        own = {block: found[block][there]}
+        scores += probe(own, known[there], protocol=protocol, names=names, seed=evaluation.seed, **settings)
+    return scores
