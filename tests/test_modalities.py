@@ -9,7 +9,10 @@ from tests.data.test_modalities import mixed
 from unbraid import api
 from unbraid.config import Choice
 from unbraid.data import Labels, Modality, Pixels, load, multimodal
-from unbraid.errors import UsageError
+from unbraid.errors import DataError, UsageError
+from unbraid.models import generation
+from unbraid.refining import refine
+from unbraid.report.several import of_modalities
 from unbraid.training import configure
 from unbraid.training.loop import prepare
 
@@ -87,7 +90,25 @@ def test_codes_are_scored_and_pictures_of_one_modality_refused(run):
     for refused in (lambda: run.score("reconstruction/l2"), run.traverse, run.sample):
         with pytest.raises(UsageError, match="one modality"):
             refused()
-    assert run.report().exists()
+    with pytest.raises(UsageError, match="has several modalities, and a second stage refines observations of one"):
+        refine(run)
+
+
+def test_the_page_draws_images_and_tells_labels(run):
+    page = run.report().read_text()
+    for section in ("reconstructions", "translations", "labels", "samples"):
+        assert f'id="{section}"' in page
+        assert f'href="#{section}"' in page
+    for words in ("picture with c and s swapped", "picture from word: a, b, c", "sound, word are not drawn"):
+        assert words in page
+    assert page.count("<img") == 4  # a reconstruction, a swap, images of classes, samples
+    told = {(row["label"], row["source"]): row for row in of_modalities(run.evaluation).labels}
+    assert set(told) == {("word", "picture"), ("word", "sound")}
+    there = run.dataset.modalities["sound"].present
+    assert told["word", "sound"]["rows"] == int(there.sum())
+    made = run.generate({"sound": run.dataset.observed(there.nonzero()[:, 0])["sound"]}, shared="mean")["word"]
+    right = (made[:, 0].argmax(-1) == (torch.arange(40) % 3)[there]).double().mean()
+    assert told["word", "sound"]["right"] == pytest.approx(float(right))
 
 
 def test_likelihoods_of_what_is_there_add_up(run):
@@ -121,9 +142,16 @@ def test_translations_are_grids_of_the_target(tmp_path):
     made = api.train("partitioned-mvae", data="sprites-pairs", root=tmp_path, s=2, **SMALL, **PAIRS)
     picture = made.translate("m1", "m2", columns=4, rows=2, prior_rows=1, prior_columns=1)
     assert picture.size == (6 * 64 + 5 * 4, 4 * 64 + 3 * 4)
+    blue, across = (51, 102, 217, 255), 68  # the prior's column, and its row
+    assert picture.getpixel((5 * across + 9, 9)) == picture.getpixel((9, 3 * across + 9)) == blue
+    assert picture.getpixel((9, 9)) == (255, 255, 255, 255)
     assert made.translate("m2", "m2", columns=2, rows=1, prior_rows=0).size == (3 * 64 + 2 * 4, 2 * 64 + 4)
     with pytest.raises(UsageError, match="modality 'm3'"):
         made.translate("m1", "m3")
+    shown = of_modalities(made.evaluation)
+    titles = ["m1 with c and s swapped", "m2 from m1", "m1 from m2", "m2 with c and s swapped"]
+    assert [each["title"] for each in shown.translations] == titles
+    assert (len(shown.reconstructions), len(shown.samples), shown.labels, shown.left_out) == (2, 2, [], "")
 
 
 def test_own_networks_come_by_modality(tmp_path):
@@ -160,15 +188,43 @@ def test_what_cannot_be_trained_is_one_sentence(recipe, data, settings, words, t
         api.train(recipe, data=given, root=tmp_path, device="cpu", **settings)
 
 
+def test_rows_that_are_given_may_lack_some(run):
+    """As those of data do: NaN, None, -1 and empty words."""
+    seen = run.dataset.observed(torch.arange(20, 23))
+    sound, blank = seen["sound"].clone(), torch.full((4,), torch.nan)
+    sound[1] = blank
+    whole = run.encode({"sound": sound, "word": [0, 2, -1]})
+    torch.testing.assert_close(whole[0], run.encode({"sound": sound[:1], "word": ["a"]})[0])
+    torch.testing.assert_close(whole[1], run.encode({"word": ["c"]})[0])
+    torch.testing.assert_close(whole[2], run.encode({"sound": sound[2:]})[0])
+    rows = [row.tolist() for row in sound]
+    assert torch.equal(whole, run.encode({"sound": [rows[0], None, rows[2]], "word": ["a", "c", ""]}))
+    made = run.generate({"sound": sound, "word": ["a", "c", None]})
+    assert all(bool(x.isfinite().all()) for x in made.values())
+
+
 def test_given_arrays_must_fit(run):
     for given, words in (
         ({"smell": torch.zeros(2, 3)}, "smell"),
         ({"sound": torch.zeros(2, 3)}, r"takes observations of shape \(4,\)"),
         ({"sound": torch.zeros(2, 4), "word": torch.tensor([0])}, "sound has 2, word has 1"),
-        ({"word": torch.tensor([3])}, "from 0 to 2"),
+        ({"word": torch.arange(2_000)}, "from 0 to 2, or -1 for none, not 3.$"),
+        ({"word": ["d"]}, "class 'd' of word.* Known: a, b, c"),
+        ({"sound": ["cup"]}, "sound takes numbers, not words"),
+        ({"sound": [[0, 0, 0, 0], [0, 0]]}, "rows differ in shape"),
+        ({"sound": [[0, 0, 0, float("nan")]]}, "row 0 has numbers and NaN"),
+        ({"sound": [[0, 0, 0, float("inf")]]}, "infinite"),
+        ({"sound": 3.0}, "a row for each thing"),
+        ({"sound": [[0, 0, 0, 0], None], "word": ["a", ""]}, "Row 1 is missing in every modality"),
+        ({"word": None}, "Nothing is given of word"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises((UsageError, DataError), match=words):
             run.generate(given)
+    with pytest.raises(UsageError, match="word takes numbers; the names of classes"):
+        generation.generate(run.model, {"word": ["a"]})
+    for options in ({"shared": "average"}, {"own": "given"}):
+        with pytest.raises(UsageError, match="Known: "):
+            run.generate(count=1, **options)
     with pytest.raises(UsageError, match="by modality"):
         run.encode(torch.zeros(2, 4))
 

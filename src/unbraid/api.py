@@ -272,7 +272,7 @@ class Run:
         Of several modalities, any of them as arrays by name: `{"m1": images}`.
         """
         if isinstance(self.model, Multimodal):
-            return generation.codes(self.model, images)
+            return generation.codes(self.model, images, lambda: self.dataset)
         dataset = images if isinstance(images, FactorDataset) else from_array(images, name="images")
         if dataset.shape != self.model.shape:
             raise UsageError(f"This run takes observations of shape {self.model.shape}, not {dataset.shape}.")
@@ -304,7 +304,7 @@ class Run:
 
     def generate(self, given: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Tensor]:
         """Every modality, expected from any of them given as arrays by name (see `unbraid.models.generation`)."""
-        return generation.generate(generation.several(self.model), given, **options)
+        return generation.generate(generation.several(self.model), given, data=lambda: self.dataset, **options)
 
     def translate(self, source: str, target: str, **options: Any) -> Picture:
         """A picture of the modality `target` with c of images of `source` and its own s (see `report.translation`)."""

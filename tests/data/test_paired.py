@@ -218,6 +218,9 @@ def test_the_page_completes_a_file_with_two_columns(tmp_path, monkeypatch, capsy
     exec(compile(code, "multimodal-data.md", "exec"), names)
     assert re.fullmatch(r"line 3: (cup|plate) \(\d+%\)\nline 7: (cup|plate) \(\d+%\)\n", capsys.readouterr().out)
     assert ub.load(names["run"].path).dataset.layout == {"photo": (1, 32, 32), "kind": (2,)}
+    for call in re.findall(r"^\| `(run\..*?)` \|", page, re.MULTILINE):
+        eval(call, {"run": names["run"], "images": torch.rand(2, 1, 32, 32)})
+    assert len(re.findall(r"^\| `run\.", page, re.MULTILINE)) == 6
 
 
 def test_show_says_what_was_understood_and_draws_it(write, tmp_path):

@@ -7,11 +7,11 @@ from sklearn.metrics import mutual_info_score
 from torch import nn
 
 from tests.metrics.helpers import fixed_evaluation
+from tests.objectives.helpers import normal_space
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.errors import DataError, UsageError
-from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, conditioning, evaluate
-from unbraid.models import VAE
+from unbraid.models import VAE, Stage
 from unbraid.networks import make_likelihood
 
 PROTOCOLS = ("cond/Y", "cond/X", "cond/Z-noise", "cond/Y-noise")
@@ -79,7 +79,7 @@ def test_bad_codes_are_one_sentence():
         conditioning(np.zeros((10, 2)), codes)
 
 
-class Staged(VAE):
+class Staged(Stage):
     """Two stages of observations [4]: the first keeps entries 0 and 1, z the other two; refined puts them together."""
 
     def __init__(self, leak: float = 0.0) -> None:
@@ -88,10 +88,8 @@ class Staged(VAE):
         with torch.no_grad():
             encoder.weight.zero_()[:2, :2] = torch.eye(2)
             decoder.weight.zero_()[:2] = 0.9 * torch.eye(2)
-        first = VAE(Space({"z": Normal(size=2)}), shape, encoder, decoder, likelihood)
-        space = Space({"c": Normal(size=2), "z": Normal(size=2)})
-        super().__init__(space, shape, nn.Identity(), nn.Identity(), likelihood)
-        self.first, self.leak = first, leak
+        super().__init__(normal_space(2), shape, VAE(normal_space(2), shape, encoder, decoder, likelihood))
+        self.likelihood, self.leak = likelihood, leak
 
     def coarse(self, code):
         y = self.first.likelihood.mean(self.first.decode(code))
@@ -100,6 +98,10 @@ class Staged(VAE):
     def refined(self, y, z):
         kept = (1 - self.leak) * y[:, :2] + self.leak * z
         return self.likelihood(torch.cat([kept, z], dim=1))
+
+    def decode(self, code):
+        c, z = self.apart(code)
+        return self.refined(self.coarse(c), z)
 
     def encode(self, x, noise=None):
         variance = torch.zeros_like(x[:, :2])

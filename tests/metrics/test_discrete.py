@@ -132,6 +132,11 @@ def test_noise_that_draws_the_kind_keeps_it_while_codes_move_and_a_code_does_not
     assert code.details["chance"] == pytest.approx(1 / 3, abs=0.01)
     block = "c" if model == "stage" else "z"
     assert evaluate(generating(False, model), ["kept/drawn"], block=block, **settings)[0].value == code.value
+    assert code.details["active"] == 2
+    still = generating(False, model)
+    still.means = torch.zeros_like(still.means)  # a first stage that has collapsed
+    (score,) = evaluate(still, ["kept/drawn"], **settings)
+    assert (list(score.details["latents"]), score.details["active"]) == ([f"{block}0", f"{block}1"], 0)
     with pytest.raises(UsageError, match="Unknown block of latents 'd'"):
         evaluate(generating(False, model), ["kept/drawn"], block="d")
 

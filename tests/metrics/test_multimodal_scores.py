@@ -15,6 +15,7 @@ from unbraid.data.factors import Factor
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, evaluate, probe
+from unbraid.metrics.generative import evidence
 from unbraid.metrics.multimodal.diversity import drawn_entropy
 from unbraid.models import model
 from unbraid.networks import make_likelihood
@@ -333,6 +334,17 @@ def test_log_likelihoods_of_a_linear_model_are_the_true_ones():
         truth[f"conditional/{name}"] = whole - log_evidence(others, a)
     known = {f"log-likelihood/{part}": float(values.mean()) for part, values in truth.items()}
     assert found == pytest.approx(known, abs=1e-5)
+
+
+def test_no_part_of_the_rows_shares_its_draws_with_another_seed(monkeypatch):
+    """Equal rows, one after the other: their estimates differ by draws alone."""
+    monkeypatch.setattr(evidence, "WORK", 1)
+    loose, _ = linear("mvae", (1.0,), experts=[([0.2], [0.5])])
+    data = multimodal("ones", [Modality("m1", "vector", Pixels(torch.ones(6, 1), (1,)))])
+    found = [
+        evidence._estimates(Evaluation(loose.float(), data, seed=seed), ("m1",), ("m1",), 1, 6) for seed in (0, 1, 2)
+    ]
+    assert len(torch.cat(found).unique()) == 18
 
 
 def test_a_run_on_one_modality_is_refused_in_a_sentence():

@@ -58,7 +58,12 @@ def linear(recipe, a, b=None, experts=None, **settings):
     return made, bind(recipe, resolved)
 
 
-def terms(made, bound, x, present=None, seed=0):
+def noise_of(bound, made, rows, seed=0):
+    """What an objective itself wants drawn."""
+    return {k: v.double() for k, v in noise.draw(bound.needs(rows, made.space), noise.seed_tensor(seed), 0).items()}
+
+
+def terms(made, bound, x, present=None, seed=0, apply=lambda *_: None):
     """The objective's terms on rows x {name: [rows, 1]} of one member, with the output and the noise behind them."""
     rows = len(next(iter(x.values())))
     seeds = noise.seed_tensor(seed)
@@ -67,8 +72,8 @@ def terms(made, bound, x, present=None, seed=0):
     lead = lambda tree: {k: lead(v) if isinstance(v, dict) else v.unsqueeze(0) for k, v in tree.items()}  # noqa: E731
     out = type(out)(*(lead(part) for part in out))
     batch = Batch(lead(x), torch.arange(rows)[None], None if present is None else lead(present))
-    extra = {k: v.double() for k, v in noise.draw(bound.needs(rows, made.space), seeds, 0).items()}
-    context = Context(made.space, made.likelihoods, 100, 0, {**drawn, **extra}, lambda *_: None)
+    extra = noise_of(bound, made, rows, seed)
+    context = Context(made.space, made.likelihoods, 100, 0, {**drawn, **extra}, apply)
     return bound.terms(out, batch, context), out, {name: value[0] for name, value in drawn.items()}
 
 

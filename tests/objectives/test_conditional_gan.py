@@ -10,6 +10,7 @@ from tests.objectives.helpers import normal_space
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
 from unbraid.latents import Stages
+from unbraid.metrics import conditioning
 from unbraid.models import VAE, Adversarial, ConditionalGAN, StagedGAN
 from unbraid.models.adversarial import GENERATED, GENERATED_BLUR, REAL_BLUR
 from unbraid.models.conditional_gan import CONDITION, ConditionalCritic
@@ -177,9 +178,28 @@ def test_a_run_is_refined_scored_and_shown_without_a_likelihood(root, first, kin
     assert run.sample(3).shape == (3, 1, 32, 32)
     assert run.triples(columns=3).width > 96
     assert run.traverse(columns=3, latents=["z0", "c1"]).width > 96
-    assert 0 <= run.score("cond/X", samples=100, resamples=2)[0].value <= 1
+    (score,) = run.score("cond/X", samples=100, resamples=0)
+    codes = run.evaluation.means_at(run.evaluation.choose(100))
+    by_hand = conditioning(codes[:, :3], first.encode(run.decode(codes)), resamples=0)
+    assert score.value == pytest.approx(by_hand.value, abs=1e-9)
     third = ub.refine(run, "vae", z=1, root=root, name=f"{kind}-refined", **{**TINY, "steps": 1})
     assert list(third.model.space.blocks) == ["c_c", "c_z", "z"]
+
+
+@pytest.fixture(scope="module")
+def normalised(root):
+    """A first stage with BatchNorm on both sides."""
+    how = {"encoder_channels": 2, "decoder_channels": 2, "batch": 8, "steps": 3, "device": "cpu"}
+    return ub.train("info-gan", data="sprites-small", z=2, network="dcgan", root=root, **how)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_statistics_of_a_first_stage_stay_as_they_were(normalised, kind, tmp_path):
+    run = ub.refine(normalised, kind, z=2, root=tmp_path, **TINY)
+    before, after = (load_tensors(each.folder.model_path)[0] for each in (normalised, run))
+    statistics = [name for name in before if "running_" in name or "num_batches" in name]
+    assert len(statistics) > 6
+    assert all(torch.equal(before[name], after[name.replace("model.", "model.first.", 1)]) for name in before)
 
 
 def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, tmp_path):

@@ -8,11 +8,14 @@ from statistics import NormalDist
 import pytest
 import torch
 
-from tests.objectives.linear_modalities import expert, kl, linear, log_evidence, log_p, posterior, terms
+from tests.objectives.linear_modalities import expert, kl, linear, log_evidence, log_p, noise_of, posterior, terms
+from unbraid.data.modalities import masks
 from unbraid.errors import UsageError
 from unbraid.latents.fusion import subsets as table
 from unbraid.models.generation import log_likelihoods
-from unbraid.models.paths import random_subsets
+from unbraid.models.paths import between, random_subsets
+from unbraid.objectives import Context
+from unbraid.types import Batch
 
 A, B = (2.5, -1.5, 1.0), (0.5, 1.0, 0.75)
 NAMES = ("m1", "m2", "m3")
@@ -76,6 +79,7 @@ def mvae(row):
     total = 0.0
     for path, subset in enumerate([row.there, *([n] if n in row.there else [] for n in NAMES), row.subset(4)]):
         assert subset == row.subset(path)
+        assert path < 4 or (1 < len(subset) < len(row.there)) or (len(row.there) < 3 and not subset)
         total += row.shared_kl(subset)
         total += sum(row.loss(name, row.shared(path, subset)) + row.own_kl(name) for name in subset)
     return total
@@ -137,16 +141,20 @@ def test_the_loss_is_that_of_a_loop_over_rows_and_subsets(recipe, by_hand, setti
     assert float(found.loss.detach()) == pytest.approx(sum(losses) / 5, rel=1e-9)
 
 
+@pytest.mark.parametrize("held", [1e6, math.nan, math.inf])
 @pytest.mark.parametrize("recipe", ["partitioned-mvae", "mvae", "dmvae", "mopoe", "mmvae"])
-def test_what_is_missing_has_no_influence_in_value_or_gradient(recipe):
+def test_what_is_missing_has_no_influence_in_value_or_gradient(recipe, held):
     made, bound = linear(recipe, A, B, EXPERTS)
     x = rows()
-    garbage = {n: torch.where(MISSING[n][:, None], v, torch.full_like(v, 1e6)).requires_grad_() for n, v in x.items()}
+    garbage = {n: torch.where(MISSING[n][:, None], v, torch.full_like(v, held)).requires_grad_() for n, v in x.items()}
     zeros = {n: torch.where(MISSING[n][:, None], v, torch.zeros_like(v)) for n, v in x.items()}
     batch_of = {n: torch.where(MISSING[n][:, None], g, torch.zeros_like(g)) for n, g in garbage.items()}
     seen, expected = terms(made, bound, garbage, MISSING)[0].loss, terms(made, bound, zeros, MISSING)[0].loss
     assert torch.equal(seen, expected)
-    for name, grad in zip(garbage, torch.autograd.grad(seen, list(garbage.values())), strict=True):
+    grads = torch.autograd.grad(seen, [*garbage.values(), *made.parameters()], retain_graph=True)
+    clean = torch.autograd.grad(expected, list(made.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(grads[len(garbage) :], clean, strict=True))
+    for name, grad in zip(garbage, grads[: len(garbage)], strict=True):
         assert bool((grad[~MISSING[name]] == 0).all())
         assert bool((grad[MISSING[name]] != 0).all())
     nobody = {**MISSING, "m3": torch.zeros(5, dtype=torch.bool)}
@@ -180,12 +188,79 @@ def test_importance_sampling_finds_the_evidence_of_every_subset():
         x = {name: value for name, value in rows().items() if name in given}
         exact, _ = linear("mvae", A)  # the true posterior of every subset: one draw is enough
         torch.testing.assert_close(log_likelihoods(exact, x, given, 1, 0), log_evidence(x, A))
-    for recipe in ("mopoe", "mmvae"):  # of m1 alone, which proposes c for both
+    for recipe in ("mopoe", "mmvae"):  # of m1 alone, which proposes c for both, and of both
         made, _ = linear(recipe, A, B, [([s[0] / 2, s[1]], v) for s, v in EXPERTS])
         x = {name: value for name, value in rows(3).items() if name != "m2"}
-        torch.testing.assert_close(
-            log_likelihoods(made, x, ("m1",), 20_000, 1), log_evidence(x, A, B), atol=0.1, rtol=0
-        )
+        for given in (("m1",), ("m1", "m3")):
+            torch.testing.assert_close(
+                log_likelihoods(made, x, given, 5_000, 1), log_evidence(x, A, B), atol=0.1, rtol=0
+            )
+
+
+@torch.no_grad()
+def test_mopoe_proposes_by_the_mixture_and_draws_given_what_is_given():
+    made, bound = linear("mopoe", A, B, EXPERTS, draws=2)
+    x = rows()
+    beliefs = made.beliefs({**x, **masks(MISSING)})
+    at = torch.linspace(-2, 2, 7, dtype=torch.float64)[None, :, None].expand(5, 7, 1)
+    mixture, single = made.proposal(beliefs).repeated(7).log_density(at), made.log_posterior(beliefs, at)
+    _, out, drawn = terms(made, bound, x, MISSING)
+    for number in range(5):
+        row = Row(made, x, MISSING, number, drawn, out.posterior["paths"])
+        parts = [s for n in (1, 2, 3) for s in itertools.combinations(row.there, n)]
+        for place in range(7):
+            laws = [NormalDist(mean, math.sqrt(v)) for mean, v in (posterior(made, row.x, part) for part in parts)]
+            densities = [law.pdf(float(at[number, place, 0])) for law in laws]
+            assert float(mixture[number, place].exp()) == pytest.approx(sum(densities) / len(parts))
+            assert float(single[number, place].exp()) == pytest.approx(densities[-1])  # of all that is there
+        assert float(out.sample["c"][0, number, 0]) == pytest.approx(row.shared(0, row.there))
+
+
+@torch.no_grad()
+def test_a_draw_of_mmvae_has_the_moments_of_its_mixture():
+    made, bound = linear("mmvae", A, B, EXPERTS)
+    x = {n: v[1:2].expand(20_000, 1) for n, v in rows().items()}
+    there = {n: v[1:2].expand(20_000) for n, v in MISSING.items()}
+    out = terms(made, bound, x, there)[1]
+    experts = [expert(made, n, x[n][0])[0] for n in ("m1", "m3")]
+    mean = sum(mu for mu, _ in experts) / 2
+    variance = sum(v + (mu - mean) ** 2 for mu, v in experts) / 2
+    assert float(out.sample["c"].mean()) == pytest.approx(mean, abs=0.03)
+    assert float(out.sample["c"].var()) == pytest.approx(variance, rel=0.03)
+
+
+def test_a_penalty_on_dependence_looks_at_rows_that_have_the_modality():
+    """Codes of the others change nothing, and c is permuted among those that count."""
+    made, bound = linear("partitioned-mvae", A, B, EXPERTS, penalty="ratio")
+    x, seen = {n: v.repeat(4, 1) for n, v in rows().items()}, {}
+    present = {n: v.repeat(4) for n, v in MISSING.items()}
+
+    def apply(name, codes):
+        seen[name] = codes
+        return torch.stack([codes.prod(-1), codes.sum(-1)], -1)
+
+    found, out, _ = terms(made, bound, x, present, apply=apply)
+    for name, there in present.items():
+        c, s = out.sample["c"][0, there, 0], out.sample[f"s_{name}"][0, there, 0]
+        torch.testing.assert_close(found[f"tc_s_{name}/ratio"].value[0], (c * s - c - s).mean())
+    context = Context(made.space, made.likelihoods, 100, 0, noise_of(bound, made, 20), apply)
+    losses = bound.discriminator_terms(out, Batch({}, torch.arange(20)[None]), context)
+    for name, there in present.items():
+        codes = seen[f"discriminator_s_{name}"][0]
+        first, second = codes[:10][there[:10]], codes[10:][there[10:]]
+        own = out.sample["c"][0, 10:, 0][there[10:]]
+        assert torch.equal(second[:, 0].sort().values, own.sort().values) and not torch.equal(second[:, 0], own)
+        joint, apart = (torch.stack([z.prod(-1), z.sum(-1)], -1).log_softmax(-1) for z in (first, second))
+        by_hand = -0.5 * (joint[:, 0].mean() + apart[:, 1].mean())
+        torch.testing.assert_close(losses[f"cross_entropy_s_{name}"].value[0], by_hand)
+
+
+def test_a_frozen_pass_leaves_no_trace_in_running_statistics():
+    made, bound = linear("mmvae", A, B, EXPERTS, gradient="dreg")
+    for name, layer in made.decoder.items():
+        made.decoder[name] = torch.nn.Sequential(layer, torch.nn.BatchNorm1d(1).double())
+    terms(made, bound, rows())
+    assert [int(network[1].num_batches_tracked) for network in made.decoder.values()] == [1, 1, 1]
 
 
 def test_iwae_rises_to_the_evidence_and_meets_it_with_the_true_posterior():
@@ -236,6 +311,19 @@ def test_random_subsets_are_all_as_likely():
     assert torch.equal(made[:, 2], among[2].expand(700, 4))
 
 
+def test_subsets_in_between_are_all_as_likely():
+    there = torch.tensor([[True, True, True, True], [True, False, True, True], [False, True, True, False]])
+    grid = ((torch.arange(600) + 0.5) / 600).expand(3, 600)
+    every, three, two = between(there, grid).tolist()
+    counts = Counter(map(tuple, every))
+    assert len(counts) == 10 and set(counts.values()) == {60}  # 6 pairs, 4 triples
+    assert {sum(row) for row in counts} == {2, 3}
+    counts = Counter(map(tuple, three))
+    assert len(counts) == 3 and set(counts.values()) == {200}
+    assert all(sum(row) == 2 and not row[1] for row in counts)
+    assert not any(map(any, two))
+
+
 def test_weights_reach_their_modality():
     x = rows()
     plain = terms(*linear("partitioned-mvae", A, B, EXPERTS), x)[0]
@@ -248,5 +336,11 @@ def test_weights_reach_their_modality():
     for shares, expected in (("full", "reconstruction_m1"), ("subset", "cross_m1")):
         found = terms(*linear("partitioned-mvae", A, B, EXPERTS, reconstruct=shares), x)[0]
         assert found[expected].weight == 1.0
-    with pytest.raises(UsageError, match=r"as betas=\[m1:1,m2:0.3\], not m2"):
-        linear("partitioned-mvae", A, B, EXPERTS, betas=("m2",))
+    for settings, words in (
+        ({"betas": ("m2",)}, r"as betas=\[m1:1,m2:0.3\], not m2"),
+        ({"betas": ("m1:1", "m1:2")}, "betas has two numbers for m1"),
+        ({"beta_alone": 0.3}, "name it, as alone=m2"),
+        ({"alone": "m2", "betas": ("m2:1",)}, r"both weigh KL\(s_m2\)"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            linear("partitioned-mvae", A, B, EXPERTS, **settings)

@@ -92,6 +92,11 @@ def test_it_learns_what_no_normal_around_y_has_and_leaves_the_codes_alone(first,
     assert torch.equal(second.encode(rows), first.encode(rows))
     last = second.history[-1]
     assert last[FLOW] > last[NORMAL] + 0.3
+    assert 0 < second.score("cond/X", samples=200, resamples=2)[0].value <= 1
+    with pytest.raises(UsageError, match="has no z"):
+        second.score("cond/Z-noise")
+    with pytest.raises(UsageError, match="a flow around y"):
+        second.score("cond/Y-noise")
     (score,) = second.score("density/flow")
     assert score.value > last[NORMAL]
     with pytest.raises(UsageError, match="has density/flow"):

@@ -11,6 +11,7 @@ from unbraid.data import load
 from unbraid.errors import UsageError
 from unbraid.latents import Concrete, Normal, Space
 from unbraid.models import VAE, Coded, Student
+from unbraid.models.student import OTHER
 from unbraid.networks import decoder, make_likelihood
 from unbraid.objectives import Context, bind
 from unbraid.objectives.student import cross_covariance
@@ -34,7 +35,7 @@ def student():
 
 def terms(model, x, **settings):
     """Terms of one member."""
-    out = model({"x": x}, {})
+    out = model({"x": x, OTHER: x.roll(1, 0)}, {})
     stacked = torch.utils._pytree.tree_map(lambda t: t[None], out)
     context = Context(model.space, model.likelihoods, ROWS, 0, {}, lambda *_: None)
     batch = Batch({"x": x[None]}, torch.arange(ROWS)[None])

@@ -27,9 +27,16 @@ def test_scores_that_are_made_of_another():
     assert identity.above_chance(kept(1.0, 1.0)).value == 0.0  # one identity, whatever is drawn
 
 
-def verdicts(name, values):
+def verdicts(name, values, moved=0.1):
+    change = Score("a", "b", moved, 1)
     made = [
-        Member(f"{series}-{seed}", {"recipe": series, "seed": seed}, "finished", "", {identity.ABOVE: score})
+        Member(
+            f"{series}-{seed}",
+            {"recipe": series, "seed": seed},
+            "finished",
+            "",
+            {identity.ABOVE: score, identity.MOVED: change},
+        )
         for series, value in values.items()
         for seed in range(4)
         for score in [Score("a", "b", value + 0.01 * seed, 1)]
@@ -45,3 +52,5 @@ def test_verdicts_ask_whether_ms_gan_keeps_identity_more_often():
     assert verdicts("fig21", worse) == ["does not hold"]
     assert verdicts("fig29", worse) == ["holds", "does not hold"]
     assert verdicts("fig21", {**better, identity.CGAN: 0.6}) == ["inconclusive"]
+    still = verdicts("fig21", better, moved=0.001) + verdicts("fig29", better, moved=0.001)
+    assert still == ["does not hold"] * 3  # C moves nothing, so identity is easily kept

@@ -11,6 +11,7 @@ from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
 from unbraid.models import build
+from unbraid.networks import decoder, refiner
 from unbraid.networks.wide import parameters_of
 from unbraid.papers import Results, judge
 from unbraid.papers.base import Experiment, Scale, described
@@ -129,6 +130,22 @@ def test_big_models_and_the_student_have_as_many_parameters_as_both_stages():
         assert counts[name] == pytest.approx(counts[MS], rel=0.005)
     assert configs[BIG].latents["z"]["size"] == configs[LARGE].latents["z"]["size"] == 15
     assert counts[LARGE] < counts[MS] / 4
+    both = configs[BASE].training.steps + configs[MS].training.steps
+    assert configs[BIG].training.steps == configs[BIG_VAE].training.steps == both
+
+
+@pytest.mark.parametrize("scale", ["budget", "paper"])
+def test_decoders_of_the_ablations_are_as_large_as_the_refiner(scale):
+    asked, counts = described("msvae2020/fig38").sweeps(scale), []
+    for name in (ablations.A2, ablations.A3, ablations.A4):
+        own = {key.partition(".")[2]: value for key, value in asked[name].items() if key.startswith("decoder.")}
+        with torch.device("meta"):
+            if name == ablations.A4:
+                made = refiner["adain"].make((3, 64, 64), 5, **own)
+            else:
+                made = decoder[asked[name]["decoder"]].make(10, (3, 64, 64), **own)
+        counts.append(parameters_of(made))
+    assert counts == pytest.approx([counts[-1]] * 3, rel=0.005)
 
 
 def test_nothing_can_be_as_large_as_what_is_not_there():

@@ -95,3 +95,14 @@ def test_series_are_told_apart_by_encoder_latents_and_prior():
     config = configure("beta-tcvae", choice, small, {**plain, "beta": 1, "seed": 0})
     assert fits(config, flow["flow prior"])
     assert not fits(config, flow["Gaussian prior"])
+
+
+def test_settings_of_encoders_by_modality_tell_runs_apart():
+    small = {"size": 16, "orientations": 3, "positions": 3}
+    asked = {"encoder": "mlp", "encoder.hidden": (8,), "encoder.m2.hidden": (4,), "c": 5, "s": 5}
+    config = configure("mvae", Choice("sprites-pairs", small), load("sprites-pairs", small), {**asked, "seed": 0})
+    assert fits(config, asked)
+    assert fits(config, {**asked, "encoder.hidden": [(8,), (16,)], "encoder.m1": "mlp"})
+    for other in ({"encoder.hidden": (4,)}, {"encoder.m2.hidden": (8,)}, {"encoder.m1": "conv-small"}):
+        assert not fits(config, {**asked, **other})
+    assert not fits(config, {k: v for k, v in asked.items() if k != "encoder.m2.hidden"})

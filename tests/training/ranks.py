@@ -30,6 +30,9 @@ from unbraid.types import Output
 SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
 STEPS = 20
 
+OWN_NETWORKS = {"z": None, "network": None, "decoder.hidden": None}
+"""Settings that a flow has not, or has in another form."""
+
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "beta-tcvae": ("beta-tcvae", {}),
     "clipped": ("beta-tcvae", {"clip": 1.0, "decay": "linear"}),
@@ -38,7 +41,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "batchnorm": ("beta-tcvae", {}),
     "batchnorm-f64": ("two-players", {"precision": "f64"}),
     "convolutions-f64": ("beta-tcvae", {"precision": "f64"}),
+    "pairs": ("jacobian-student", {"precision": "f64"}),
+    "densities": ("ms-coupling", {"precision": "f64", "features": 8, "decoder.couplings": 2, **OWN_NETWORKS}),
 }
+STAGES = ("jacobian-student", "ms-coupling")
 
 
 def own_modules(case: str) -> dict[str, nn.Module]:
@@ -62,8 +68,12 @@ def own_modules(case: str) -> dict[str, nn.Module]:
 
 def config_of(case: str, data: FactorDataset, **overrides: object) -> Config:
     recipe, settings = CASES[case]
-    given = {**SMALL, **settings, **overrides}
-    return configure(recipe, Choice("sprites-small", {}), data, given, **own_modules(case))
+    given = {key: value for key, value in {**SMALL, **settings, **overrides}.items() if value is not None}
+    chosen, parent = Choice("sprites-small", {}), None
+    if recipe in STAGES:
+        first = configure("beta-vae", chosen, data, {**SMALL, "precision": "f64"})
+        parent = {"run": "first", "content": "", "config": first.as_dict()}
+    return configure(recipe, chosen, data, given, **own_modules(case), parent=parent)
 
 
 def advanced(case: str, data: FactorDataset, world: World | None = None) -> State:

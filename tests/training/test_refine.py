@@ -1,6 +1,7 @@
 """A second stage: what it must leave as it was, what it refuses, and that chains, members and commands of it work."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from unbraid.latents import Space, Stages
 from unbraid.models import Staged, build
 from unbraid.networks.modulated import AdaIN
 from unbraid.noise import draw, seed_tensor
-from unbraid.objectives import bind
+from unbraid.objectives import bind, objective
 from unbraid.refining import refine_together
 from unbraid.store import RunFolder, load_tensors, save_tensors, under
 from unbraid.training.members import structure
@@ -165,6 +166,11 @@ def test_what_cannot_be_refined_is_one_sentence(root, first, tmp_path):
     unfinished = copied(first, tmp_path / "unfinished")
     unfinished.write_json("status", {"state": "interrupted", "step": 3})
     assert "is interrupted, and only a finished run" in said(RunError, unfinished.path)
+    (lacking := copied(first, tmp_path / "lacking")).model_path.unlink()
+    assert "lacks model.safetensors, its weights" in said(RunError, lacking.path)
+    unverified = copied(first, tmp_path / "unverified")
+    unverified.write_json("status", {k: v for k, v in first.folder.read_json("status").items() if k != "content"})
+    assert "does not say which weights it finished with" in said(RunError, unverified.path)
     weights = copied(first, tmp_path / "weights")
     tensors = load_tensors(weights.model_path)[0]
     save_tensors(weights.model_path, {name: tensor + 1e-3 for name, tensor in tensors.items()})
@@ -235,5 +241,12 @@ def test_the_command_refines_scores_and_reports(root, first):
     assert {row["name"]: row["sides"] for row in listed}["adain"] == "refiner"
     helped = runner.invoke(app, ["refine", "--help"]).stdout
     assert "unbraid refine runs/demo --with vae z=5" in " ".join(helped.split())
+    for facts in (objective[name].facts for name in objective if "stage" in objective[name].facts):
+        (own,) = re.findall(rf"^  {facts['stage']} (.*?)(?=\n  \w|\n\n)", helped, re.MULTILINE | re.DOTALL)
+        told = {key: float(value) for key, value in re.findall(r"\b(z|lr|batch)=(\S+)", own)}
+        defaults = {**facts.get("defaults", {})}
+        latents = defaults.pop("latents") or ""
+        wanted = {key: defaults[key] for key in ("lr", "batch") if key in defaults}
+        assert told == wanted | ({"z": int(latents.removeprefix("normal:"))} if latents else {})
     with pytest.raises(UsageError, match="throw away"):
         runner.invoke(app, ["refine", str(root / "typed"), "--fresh", *how], catch_exceptions=False)

@@ -50,12 +50,27 @@ def refine(
     """Sharpen a finished run by a second stage that leaves untouched what the first one learned.
 
     The second stage is a run of its own. It holds the first one frozen, as latents c, adds latents z for what the first
-    could not draw, and is scored, reported and refined again like any other run. Settings: z, the number of those
-    latents, beta, samples, and as for train encoder, decoder (a refiner: adain, mlp), likelihood, steps, batch, lr,
-    seed and so on. Where nothing is said: z=5 steps=20000 batch=32 lr=1e-4 and the data and split of the first run.
-    With gan a critic judges what is drawn beside what the first run draws; with cgan a GAN is told c alone (z=10).
-    With labels z is labels, of the factors=[…] that are named; where c is labels, given=[…] learns at the rows' own.
-    With flow a coupling flow has the density of x given what the first run draws: decoder.couplings, decoder.hidden.
+    could not draw, and is scored, reported and refined again like any other run. Data and split are those of the first
+    run. Kinds (--with), and what they set where nothing is said; all else is as for train (steps=20000 batch=256 …):
+
+    \b
+    vae      a refiner draws from y, the run's own picture; z adds to it
+             z=5 lr=1e-4 batch=32
+    flow     a coupling flow has the density of x given y; no z
+    labels   z is labels, of the factors=[…] that are named
+             z=1
+    gan      a critic judges what a refiner draws, beside y
+             z=10 lr=1e-4 batch=64
+    cgan     a GAN that is told c alone, to compare gan with
+             z=10 lr=1e-4 batch=64
+    code     an ordinary decoder of c and z, to compare vae with
+             z=5 lr=1e-4 batch=32
+    student  an autoencoder that learns c anew, and to move pictures by it
+             as the run does; c may change
+             z=5 lr=1e-4
+
+    Settings besides: beta and samples of vae, encoder, decoder (a refiner of vae and gan: adain, mlp; of flow
+    decoder.couplings, decoder.hidden) and likelihood. Where c is labels, given=[…] learns at the rows' own.
     """
     from unbraid.config import parse_overrides
     from unbraid.refining import refine as refine_run

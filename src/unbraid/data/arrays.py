@@ -42,7 +42,7 @@ def from_arrays(
 
 
 def _modality(where: str, name: str, given: Any, said: Any) -> Modality:
-    array, there = _filled(where, given)
+    array, there = filled(where, given)
     if said is not None:
         mask = np.asarray(said.cpu() if isinstance(said, Tensor) else said)
         if mask.dtype != np.bool_ or mask.shape != there.shape:
@@ -55,16 +55,18 @@ def _modality(where: str, name: str, given: Any, said: Any) -> Modality:
         values, kind = _classes(where, array, there), "label"
         there = there & (array >= 0)
     else:
-        array, there = _without_nan(where, array[:, None] if array.ndim == 1 else array, there)
+        array, there = without_nan(where, array[:, None] if array.ndim == 1 else array, there)
         values, kind = from_array(array, name=where).pixels, "vector" if array.ndim == 2 else "image"
     rows = torch.from_numpy(there)
     return Modality(name, kind, values, None if bool(rows.all()) else rows)
 
 
-def _filled(where: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+def filled(where: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     """An array without holes, and which rows [n] were none."""
     if isinstance(given, Tensor):
         given = given.detach().cpu().numpy()
+    if not hasattr(given, "__len__") or getattr(given, "ndim", 1) == 0:
+        raise DataError(f"{where}: a row for each thing is needed, not one {type(given).__name__}.")
     loose = isinstance(given, (list, tuple)) or getattr(getattr(given, "dtype", None), "kind", "") == "O"
     items = list(given) if loose else given
     there = np.array([not _hole(item) for item in items], dtype=bool) if loose else np.ones(len(given), dtype=bool)
@@ -109,7 +111,7 @@ def _classes(where: str, array: np.ndarray, there: np.ndarray) -> Labels:
     return Labels(torch.from_numpy(rows), tuple(map(str, range(int(rows.max()) + 1))))
 
 
-def _without_nan(where: str, array: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def without_nan(where: str, array: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The array with zeros in rows that are missing or NaN throughout, and which rows are there."""
     if array.ndim == 2 and array.dtype.kind in "iu" and array.dtype != np.uint8:
         array = array.astype(np.float32)

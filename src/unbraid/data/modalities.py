@@ -187,8 +187,9 @@ class MultimodalDataset(FactorDataset):
     def _refusal(self) -> UsageError:
         names = ", ".join(self.modalities)
         return UsageError(
-            f"This takes observations of one modality, and {self.name} has {len(self.modalities)} ({names}); choose an "
-            "objective for several (partitioned-mvae), or a score that looks at codes."
+            f"This takes observations of one modality, and {self.name} has {len(self.modalities)} ({names}); use "
+            "what is for several: run.generate and run.translate for pictures, the scores that look at codes, and for "
+            "training an objective such as partitioned-mvae."
         )
 
 

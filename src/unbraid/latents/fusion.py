@@ -51,6 +51,18 @@ class Mixture(NamedTuple):
         place = place[..., None, None].expand(*place.shape, 1, self.mean.shape[-1])
         return Gaussian(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))
 
+    def drawn(self, uniform: Tensor, noise: Tensor) -> Tensor:
+        """Draws [..., D] by numbers [...] that choose components, and standard normal noise [..., D]."""
+        chosen = self.choose(uniform)
+        return chosen.mean + (0.5 * chosen.log_variance).exp() * noise
+
+    def repeated(self, count: int) -> "Mixture":
+        """The mixture [..., count, K, D] for so many values of each."""
+        mean, log_variance = (
+            part.unsqueeze(-3).expand(*part.shape[:-2], count, -1, -1) for part in (self.mean, self.log_variance)
+        )
+        return Mixture(mean, log_variance, self.log_weight.unsqueeze(-2).expand(*self.log_weight.shape[:-1], count, -1))
+
     def moments(self) -> Gaussian:
         """The Normal with the mixture's mean and variance [..., D]."""
         weight = self.log_weight.exp().unsqueeze(-1)

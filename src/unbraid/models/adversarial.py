@@ -5,7 +5,8 @@ r"""A generator and a critic that also reads the codes back (InfoGAN, chen2016).
 
 The codes are the latent space; Q(c|x) stands where a VAE has its posterior. There is no density of observations, so
 the likelihood only says what the decoder's output means (logits of pixels, or values). Where a critic has BatchNorm,
-the statistics that scores use are those of real and generated observations together.
+the statistics that scores use are those of real and generated observations together. A generator runs twice in a step,
+before and after it moves, and both count for the running statistics of its BatchNorms.
 """
 
 import math
@@ -18,7 +19,7 @@ from torch.nn import functional
 
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import Model, full_precision, model, observations
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.types import Noise, Output, Shape
@@ -49,10 +50,8 @@ class Generator(nn.Module):
 
     def decoded(self, code: Tensor) -> dict[str, Tensor]:
         """What the likelihood makes of the decoder's output for codes with their noise behind them."""
-        raw = full_precision(self.decoder(torch.erf(code / math.sqrt(2)) if self.draws == "uniform" else code))
-        if tuple(raw.shape[1:]) != tuple(self.shape):
-            raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
-        return self.likelihood(raw)
+        seen = torch.erf(code / math.sqrt(2)) if self.draws == "uniform" else code
+        return self.likelihood(observations(self.decoder, self.shape, seen))
 
 
 class Critic(nn.Module):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.networks import Likelihood, Outputs, make_likelihood
 from unbraid.networks import decoder as decoders
@@ -125,6 +126,22 @@ class Model(nn.Module):
 def full_precision(tensor: Tensor) -> Tensor:
     """Whatever the networks compute in, densities and likelihoods are float32 at least."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def encoded(network: nn.Module, x: Tensor, width: int) -> Tensor:
+    """What an encoder returns, [batch, width], in full precision."""
+    flat = full_precision(network(x))
+    if flat.ndim != 2 or flat.shape[1] != width:
+        raise UsageError(f"The encoder must return [batch, {width}], not {tuple(flat.shape)}.")
+    return flat
+
+
+def observations(network: nn.Module, shape: Shape, *given: Tensor, name: str = "decoder") -> Tensor:
+    """What a decoder returns, [batch, *shape], in full precision."""
+    raw = full_precision(network(*given))
+    if tuple(raw.shape[1:]) != tuple(shape):  # a likelihood would broadcast, and train on nonsense
+        raise UsageError(f"The {name} must return observations of shape {shape}, not {tuple(raw.shape[1:])}.")
+    return raw
 
 
 @contextmanager

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.config import Choice
-from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import Model, encoded, model, observations
 from unbraid.models.staged import Stage
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
@@ -64,15 +63,9 @@ class Coded(Stage):
         """The first stage's posterior of c, and that of z."""
         earlier, own = self.earlier(x), self.space.own
         seen = x - self.coarse(self.first.space.center(earlier)) if self.residual else x
-        flat = full_precision(self.encoder(seen))
-        wanted = sum(own.outputs.values())
-        if flat.ndim != 2 or flat.shape[1] != wanted:
-            raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
+        flat = encoded(self.encoder, seen, sum(own.outputs.values()))
         return {**self.space.named(earlier), **own.split(flat, noise)}
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of codes [c, z]."""
-        raw = full_precision(self.decoder(code))
-        if tuple(raw.shape[1:]) != tuple(self.shape):
-            raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
-        return self.likelihood(raw)
+        return self.likelihood(observations(self.decoder, self.shape, code))

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.config import Choice
-from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.adversarial import GENERATED, GENERATED_BLUR, REAL_BLUR
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import Model, encoded, model, observations
 from unbraid.models.staged import CODES, Stage
 from unbraid.networks import Likelihood, Outputs, refiner
 from unbraid.noise import Need
@@ -41,10 +40,7 @@ class ConditionalGenerator(nn.Module):
     def decoded(self, condition: Tensor, z: Tensor) -> dict[str, Tensor]:
         """What the likelihood makes of the network's output."""
         given = (torch.cat([condition, z], -1),) if self.joined else (condition, z)
-        raw = full_precision(self.decoder(*given))
-        if tuple(raw.shape[1:]) != tuple(self.shape):
-            raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
-        return self.likelihood(raw)
+        return self.likelihood(observations(self.decoder, self.shape, *given))
 
 
 class ConditionalCritic(nn.Module):
@@ -58,10 +54,7 @@ class ConditionalCritic(nn.Module):
         """Logits [batch]."""
         if condition.ndim < x.ndim:  # a code: each of its values is a channel
             condition = condition[:, :, None, None].expand(-1, -1, *x.shape[2:])
-        flat = full_precision(self.encoder(torch.cat([x, condition], 1)))
-        if flat.ndim != 2 or flat.shape[1] != 1:
-            raise UsageError(f"The encoder of a conditional GAN must return [batch, 1], not {tuple(flat.shape)}.")
-        return flat[:, 0]
+        return encoded(self.encoder, torch.cat([x, condition], 1), 1)[:, 0]
 
 
 @model("conditional-gan", year=2014, reference="mirza2014")

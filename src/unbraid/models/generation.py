@@ -1,19 +1,23 @@
 """What a model of several modalities makes of some of them: codes, the missing ones, and swaps of c and s."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.data.modalities import PRESENT, MultimodalDataset
+from unbraid.data.arrays import filled, without_nan
+from unbraid.data.factors import FactorDataset
+from unbraid.data.modalities import PRESENT, Labels, MultimodalDataset, masks
 from unbraid.errors import UsageError, unknown
 from unbraid.models.base import Model
 from unbraid.models.multimodal import SHARED, Multimodal, private
 from unbraid.noise import Need
-from unbraid.types import Shape
+
+Data = Callable[[], FactorDataset]
+"""Where the names of classes come from, loaded only if words are given."""
 
 CHOICE = "expert"
 ROWS = 4096
@@ -26,47 +30,80 @@ def several(model: Model) -> Multimodal:
     return model
 
 
-def as_given(model: Multimodal, given: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Arrays by modality as a model takes them: bytes become [0, 1], classes [n] one-hot rows, None is left out."""
-    device, made = next(model.parameters()).device, {}
+def as_given(model: Multimodal, given: Mapping[str, Any], data: Data | None = None) -> dict[str, Tensor]:
+    """Arrays by modality as a model takes them: bytes become [0, 1], classes [n] one-hot rows, None is left out.
+
+    Rows may be missing as in `unbraid.data.from_arrays`; classes may be words where `data` know them.
+    """
+    made, present = {}, {}
     for name, array in given.items():
         if name not in model.names:
             raise unknown("modality", name, model.names)
         if array is not None:
-            made[name] = _tensor(name, array, model.shapes[name]).to(device)
+            made[name], present[name] = (part.to(_device(model)) for part in _rows(model, name, array, data))
+    if given and not made:
+        raise UsageError(f"Nothing is given of {', '.join(given)}; leave them out for draws of the prior.")
     counts = {name: len(rows) for name, rows in made.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise UsageError(f"Modalities of the same things must have equally many rows: {told}.")
-    return made
+    if all(bool(there.all()) for there in present.values()):
+        return made
+    blank = ~torch.stack([*present.values()]).any(0)
+    if bool(blank.any()):
+        raise UsageError(f"Row {int(blank.nonzero()[0])} is missing in every modality that is given; leave it out.")
+    return {**made, **masks(present)}
 
 
-def _tensor(name: str, array: Any, shape: Shape) -> Tensor:
-    rows = torch.as_tensor(array if isinstance(array, Tensor) else np.asarray(array))
-    if len(shape) == 1 and rows.ndim == 1 and not rows.is_floating_point():
-        if not bool(((rows >= 0) & (rows < shape[0])).all()):
-            raise UsageError(f"Classes of {name} are from 0 to {shape[0] - 1}, not {rows.tolist()}.")
-        rows = torch.nn.functional.one_hot(rows.long(), shape[0])
-    elif rows.dtype == torch.uint8:
-        rows = rows / 255
+def _rows(model: Multimodal, name: str, given: Any, data: Data | None) -> tuple[Tensor, Tensor]:
+    """Observations [n, *shape] of a modality, and which rows [n] have one."""
+    shape, (array, there) = model.shapes[name], filled(name, given)
+    if array.dtype.kind == "U":
+        there, array = there & (array != ""), _numbers(name, array, data)
+    if array.ndim == len(shape) == 1 and array.dtype.kind in "iu":
+        array = array.astype(np.int64)
+        wrong = array[(array < -1) | (array >= shape[0])]
+        if len(wrong):
+            raise UsageError(f"Classes of {name} are from 0 to {shape[0] - 1}, or -1 for none, not {wrong[0]}.")
+        there, rows = there & (array >= 0), torch.from_numpy(array).unsqueeze(-1) == torch.arange(shape[0])
+    else:
+        array, there = without_nan(name, array[:, None] if array.ndim == len(shape) == 1 else array, there)
+        rows = torch.from_numpy(array) / (255 if array.dtype == np.uint8 else 1)
     if tuple(rows.shape[1:]) != tuple(shape):
         raise UsageError(f"{name} takes observations of shape {tuple(shape)}, not {tuple(rows.shape[1:])}.")
-    return rows.to(torch.float32)
+    if not bool(rows.isfinite().all()):
+        raise UsageError(f"{name} holds infinite numbers.")
+    return rows.to(torch.float32), torch.from_numpy(there)
+
+
+def _numbers(name: str, words: np.ndarray, data: Data | None) -> np.ndarray:
+    """Classes by their names in the data, -1 for an empty word."""
+    if data is None:
+        raise UsageError(f"{name} takes numbers; the names of classes are known where a run has its data.")
+    dataset = data()
+    values = dataset.modalities[name].values if isinstance(dataset, MultimodalDataset) else None
+    if not isinstance(values, Labels):
+        raise UsageError(f"{name} takes numbers, not words: it has no classes.")
+    places = {"": -1, **{word: place for place, word in enumerate(values.classes)}}
+    for word in words.tolist():
+        if word not in places:
+            raise unknown("class", word, values.classes, of=name)
+    return np.array([places[word] for word in words.tolist()])
 
 
 @torch.no_grad()
-def codes(model: Multimodal, given: Any) -> Tensor:
+def codes(model: Multimodal, given: Any, data: Data | None = None) -> Tensor:
     """Deterministic codes [n, width], c and then each s_m, of arrays by modality or of a data set.
 
     What is not given has the middle of its prior.
     """
     if isinstance(given, MultimodalDataset):
-        data = given.to(_device(model))
-        rows = torch.arange(len(data), device=data.device).split(ROWS)
-        return torch.cat([model.space.center(model.encode(data.inputs(part))) for part in rows])
+        moved = given.to(_device(model))
+        rows = torch.arange(len(moved), device=moved.device).split(ROWS)
+        return torch.cat([model.space.center(model.encode(moved.inputs(part))) for part in rows])
     if not isinstance(given, Mapping):
         raise UsageError(f"Give observations by modality, as {{'{model.names[0]}': …}}, since there are several.")
-    return model.space.center(model.encode(as_given(model, given)))
+    return model.space.center(model.encode(as_given(model, given, data)))
 
 
 @torch.no_grad()
@@ -76,17 +113,21 @@ def generate(
     *,
     count: int = 1,
     seed: int = 0,
-    shared: Literal["drawn", "mean"] = "drawn",
-    own: Literal["encoded", "prior"] = "encoded",
+    shared: str = "drawn",
+    own: str = "encoded",
+    data: Data | None = None,
 ) -> dict[str, Tensor]:
     """Expected observations of every modality [n, count, *shape] for n given rows, or [count, *shape] for none.
 
-    c is drawn from q(c|what is given), or is its mean; each s_m from q(s_m|x_m) where x_m is given, unless `own` asks
-    for the prior, and from the prior elsewhere.
+    c is `drawn` from q(c|what is given), or is its `mean`; each s_m, where x_m is given, is drawn from q(s_m|x_m)
+    (`encoded`) or from the `prior`, and from the prior elsewhere.
     """
     if count < 1:
         raise UsageError(f"At least 1 sample can be drawn, not {count}.")
-    x = as_given(model, given or {})
+    for setting, value, known in (("shared", shared, ("drawn", "mean")), ("own", own, ("encoded", "prior"))):
+        if value not in known:
+            raise unknown(f"value of {setting}", value, known)
+    x = as_given(model, given or {}, data)
     rows = len(next(iter(x.values()))) if x else 1
     blocks = {name: block.width for name, block in model.space.blocks.items()}
     needs = {name: Need("normal", (rows, count, width)) for name, width in blocks.items()}
@@ -117,24 +158,25 @@ def crossed(model: Multimodal, name: str, c: Tensor, s: Tensor | None) -> Tensor
 
 @torch.no_grad()
 def log_likelihoods(
-    model: Multimodal, x: Mapping[str, Tensor], given: tuple[str, ...], draws: int, seed: int
+    model: Multimodal, x: Mapping[str, Tensor], given: tuple[str, ...], draws: int, seed: int, part: int = 0
 ) -> Tensor:
     r"""log p(x_A) of each row [rows] by importance sampling, A the modalities in `x`.
 
         log 1/K sum_k p(c_k) prod_A p(s_mk) p(x_m|c_k, s_mk) / [q(c_k|x_given) prod_A q(s_mk|x_m)]
 
     It is a lower bound in expectation and rises to the truth with the number of draws (burda2016). `given` names the
-    modalities, some of A, whose posterior proposes c.
+    modalities, some of A, whose posterior proposes c. Each `part` of the rows has draws of its own.
     """
     there = {name: value for name, value in x.items() if name.removeprefix(PRESENT) in given}
     beliefs, every = model.beliefs(there), model.beliefs(x)
     rows, blocks = beliefs.rows, model.space.blocks
     needs = {name: Need("normal", (rows, draws, block.width)) for name, block in blocks.items()}
     needs[CHOICE] = Need("uniform", (rows, draws))
-    drawn = {k: v[0] for k, v in noise.draw(needs, noise.seed_tensor(seed, device=_device(model)), 0).items()}
-    c = model.drawn(beliefs, drawn[CHOICE], drawn[SHARED])
+    drawn = {k: v[0] for k, v in noise.draw(needs, noise.seed_tensor(seed, device=_device(model)), part).items()}
+    proposal = model.proposal(beliefs).repeated(draws)
+    c = proposal.drawn(drawn[CHOICE], drawn[SHARED])
     standard = blocks[SHARED].standard(c)
-    total = blocks[SHARED].log_density(standard, c).sum(-1) - model.log_posterior(beliefs, c)  # [rows, draws]
+    total = blocks[SHARED].log_density(standard, c).sum(-1) - proposal.log_density(c)  # [rows, draws]
     for name in (name for name in model.names if name in x):
         block, flat = blocks.get(private(name)), every.private.get(private(name))
         s = None

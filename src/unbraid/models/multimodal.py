@@ -155,16 +155,22 @@ class Multimodal(Model):
         """q(c|x_A) of the modalities that are there, as one Normal [rows, D]."""
         return product(*beliefs.experts, beliefs.there, self.prior_expert)
 
+    def conditional(self, beliefs: Beliefs) -> Mixture:
+        """q(c|x_A) of the modalities that are there, with components [rows, K, D]: here a single one."""
+        mean, log_variance = self.fused(beliefs)
+        return Mixture(mean.unsqueeze(1), log_variance.unsqueeze(1), mean.new_zeros(beliefs.rows, 1))
+
+    def proposal(self, beliefs: Beliefs) -> Mixture:
+        """What proposes c where likelihoods are estimated: the posterior whose bound is trained."""
+        return self.conditional(beliefs)
+
     def drawn(self, beliefs: Beliefs, uniform: Tensor, noise: Tensor) -> Tensor:
-        """Draws of q(c|x_A) [rows, count, D] from noise of this shape; a mixture also takes numbers [rows, count]."""
-        posterior = self.fused(beliefs)
-        return posterior.mean.unsqueeze(1) + (0.5 * posterior.log_variance).exp().unsqueeze(1) * noise
+        """Draws of q(c|x_A) [rows, count, D] from noise of this shape; numbers [rows, count] choose components."""
+        return self.conditional(beliefs).repeated(uniform.shape[1]).drawn(uniform, noise)
 
     def log_posterior(self, beliefs: Beliefs, value: Tensor) -> Tensor:
         """log q(c|x_A) [rows, count] of values [rows, count, D]."""
-        posterior = self.fused(beliefs)
-        mean, log_variance = posterior.mean[:, None, None], posterior.log_variance[:, None, None]
-        return Mixture(mean, log_variance, value.new_zeros(beliefs.rows, 1, 1)).log_density(value)
+        return self.conditional(beliefs).repeated(value.shape[1]).log_density(value)
 
     def encode(self, x: Mapping[str, Tensor], noise: Noise | None = None) -> dict[str, Tensor]:
         """Posterior parameters by block, given any of the modalities."""
@@ -179,8 +185,7 @@ class Multimodal(Model):
         Where it is `frozen`, only the codes have a gradient.
         """
         code, network = c if s is None else torch.cat([c, s], -1), self.decoder[name]
-        held = {key: weight.detach() for key, weight in network.named_parameters()} if frozen else None
-        raw = full_precision(network(code) if held is None else functional_call(network, held, (code,)))
+        raw = full_precision(functional_call(network, held(network), (code,)) if frozen else network(code))
         if tuple(raw.shape[1:]) != tuple(self.shapes[name]):
             wanted = self.shapes[name]
             raise UsageError(f"The decoder of {name} must return observations of shape {wanted}, not {raw.shape[1:]}.")
@@ -222,9 +227,6 @@ class Multimodal(Model):
     def path_count(self) -> int:
         """Number of paths."""
 
-    whole = 0
-    """The path that stands for all modalities."""
-
     def needs(self, batch: int) -> dict[str, Need]:
         """A draw of c for each path, and one of each s_m."""
         needs = self.space.needs(batch)
@@ -241,9 +243,10 @@ class Multimodal(Model):
         c = self.space.blocks[SHARED].sample(along, noise[SHARED])
         s = {name: self.space.blocks[name].sample(flat, noise[name]) for name, flat in beliefs.private.items()}
         posterior = {SHARED: torch.cat(self.fused(beliefs), -1), **beliefs.private}
+        whole = self.space.blocks[SHARED].sample(posterior[SHARED], noise[SHARED][:, 0])
         prior = self.prior_of(posterior)
         posterior |= {PATHS: along, MASKS: masks.to(along.dtype)}
-        return Output(posterior, prior, {SHARED: c[:, self.whole], **s, PATHS: c}, self.decodings(c, s))
+        return Output(posterior, prior, {SHARED: whole, **s, PATHS: c}, self.decodings(c, s))
 
     def decodings(self, c: Tensor, s: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """What a step decodes of draws c [rows, paths, D] and each s_m [rows, D]."""
@@ -264,6 +267,12 @@ class Multimodal(Model):
             f"This takes a model of one modality, and this one has {', '.join(self.names)}; use generate, or "
             "model.expected(codes)."
         )
+
+
+def held(network: nn.Module) -> dict[str, Tensor]:
+    """A network's weights without gradients, and copies of its buffers, so that a second pass leaves no trace."""
+    weights = {key: weight.detach() for key, weight in network.named_parameters()}
+    return {**weights, **{key: buffer.clone() for key, buffer in network.named_buffers()}}
 
 
 def chosen(section: Choice, name: str) -> Choice:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unbraid.latents.fusion import Gaussian, Mixture, mixture, subsets
+from unbraid.latents.fusion import Gaussian, Mixture, mixture, mixture_of_products, subsets
 from unbraid.models.base import model
 from unbraid.models.multimodal import Beliefs, Multimodal
 from unbraid.noise import Need
@@ -36,6 +36,20 @@ def random_subsets(among: Tensor, uniform: Tensor) -> Tensor:
     chosen = torch.minimum(1 + (uniform * most).to(most.dtype), most)
     place = (among.cumsum(-1) - 1).clamp(min=0)
     return among & ((chosen.unsqueeze(-1) >> place) & 1 == 1)
+
+
+def between(there: Tensor, uniform: Tensor) -> Tensor:
+    """Subsets [rows, count, M] of what is there [rows, M], of at least two but not all, by numbers [rows, count].
+
+    Each is as likely as the others; where there is none, the empty set.
+    """
+    table = subsets(there.shape[-1], there.device)  # [S, M]
+    size, every = table.sum(-1), there.unsqueeze(-2)
+    fit = (every | ~table).all(-1) & (size > 1) & (size < every.sum(-1))  # [rows, S]
+    count = fit.sum(-1, keepdim=True)
+    chosen = torch.minimum((uniform * count).to(count.dtype), count - 1).unsqueeze(-1)  # [rows, count, 1]
+    picked = fit.unsqueeze(-2) & (fit.cumsum(-1).unsqueeze(-2) == chosen + 1)
+    return (picked.unsqueeze(-1) & table).any(-2)
 
 
 def _alone(there: Tensor) -> Tensor:
@@ -75,7 +89,10 @@ class Partitioned(Multimodal):
 
 @model("multimodal-subsampled", year=2018, reference="wu2018")
 class Subsampled(Multimodal):
-    """All modalities together, each alone, and random subsets of at least two of them, but not all."""
+    """All modalities together, each alone, and random subsets of at least two of them, but not all.
+
+    A row that has fewer than three modalities has no such subset, and its random paths look at nothing.
+    """
 
     def __init__(self, *parts: Any, prior_expert: bool = True, unimodal: bool = True, subsets: int = 1) -> None:
         super().__init__(*parts, prior_expert=prior_expert)
@@ -99,25 +116,28 @@ class Subsampled(Multimodal):
         return {**super().needs(batch), **own}
 
     def paths(self, there: Tensor, noise: Noise) -> Tensor:
-        """[rows, 1 + M + random, M]; of a random subset, what is there."""
+        """[rows, 1 + M + random, M]."""
         made = [there.unsqueeze(-2)] + ([_alone(there)] if self.unimodal else [])
         if self.drawn_subsets:
-            table = subsets(len(self.names), there.device)
-            sizes = [number.bit_count() for number in range(1, 2 ** len(self.names))]
-            rows = [row for row, size in enumerate(sizes) if 1 < size < len(self.names)]
-            place = (noise[SUBSETS] * len(rows)).long().clamp(max=len(rows) - 1)
-            made.append(table[torch.tensor(rows, device=there.device)[place]] & there.unsqueeze(-2))
+            made.append(between(there, noise[SUBSETS]))
         return torch.cat(made, -2)
 
 
 @model("multimodal-subsets", year=2021, reference="sutter2021")
 class EverySubset(Multimodal):
-    """Every subset of the modalities, or random ones."""
+    """Every subset of the modalities, or random ones.
+
+    Its bound is that of the mixture of their products, which proposes c where likelihoods are estimated. Whoever gives
+    some modalities gets the product of exactly these, as in sutter2021's evaluations.
+    """
 
     def __init__(self, *parts: Any, prior_expert: bool = True, draws: int | None = None) -> None:
         super().__init__(*parts, prior_expert=prior_expert)
         self.draws = draws
-        self.whole = 2 ** len(self.names) - 2 if draws is None else 0
+
+    def proposal(self, beliefs: Beliefs) -> Mixture:
+        """The mixture of the products of all subsets of what is there."""
+        return mixture_of_products(*beliefs.experts, beliefs.there, self.prior_expert)
 
     @property
     def path_count(self) -> int:
@@ -186,25 +206,13 @@ class Experts(Multimodal):
         """[rows, M x samples, M]."""
         return _alone(there).repeat_interleave(self.samples, -2)
 
-    def mixture(self, beliefs: Beliefs) -> Mixture:
-        """q(c|x_A)."""
+    def conditional(self, beliefs: Beliefs) -> Mixture:
+        """The mixture of the experts that are there."""
         return mixture(*beliefs.experts, beliefs.there)
 
     def fused(self, beliefs: Beliefs) -> Gaussian:
         """The mixture's mean and variance [rows, D]."""
-        return self.mixture(beliefs).moments()
-
-    def drawn(self, beliefs: Beliefs, uniform: Tensor, noise: Tensor) -> Tensor:
-        """Draws of the mixture [rows, count, D]."""
-        picked = self._repeated(beliefs, uniform.shape[1]).choose(uniform)
-        return picked.mean + (0.5 * picked.log_variance).exp() * noise
-
-    def log_posterior(self, beliefs: Beliefs, value: Tensor) -> Tensor:
-        """Log density of the mixture [rows, count]."""
-        return self._repeated(beliefs, value.shape[1]).log_density(value)
-
-    def _repeated(self, beliefs: Beliefs, count: int) -> Mixture:
-        return Mixture(*(part.unsqueeze(1).expand(-1, count, *part.shape[1:]) for part in self.mixture(beliefs)))
+        return self.conditional(beliefs).moments()
 
     def decodings(self, c: Tensor, s: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         """For doubly reparameterised gradients twice: of detached c, and with nothing but c to learn from."""

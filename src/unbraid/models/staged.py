@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from unbraid.config import Choice
 from unbraid.errors import UsageError
 from unbraid.latents import Space, Stages
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import Model, encoded, model, observations
 from unbraid.networks import Likelihood, refiner
 from unbraid.noise import Need
 from unbraid.store import under
@@ -55,6 +55,10 @@ class Stage(Model):
         """y: what the first stage expects at codes c, without a gradient."""
         with torch.no_grad(), torch.autocast(code.device.type, enabled=False):
             return self.first.likelihood.mean(self.first.decode(code))
+
+    def refined(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
+        """Likelihood parameters of p(x|y, z) at any y; an error where a stage draws from something else."""
+        raise UsageError("The second stage of this model draws from codes, or is a flow around y: give it no other y.")
 
     def stages(self, code: Tensor) -> list[Tensor]:
         """Expected observations of codes after each stage, the first one's first."""
@@ -149,18 +153,12 @@ class Staged(Stage):
 
     def missing(self, x: Tensor, y: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """q(z|x - y) by block."""
-        flat, own = full_precision(self.encoder(x - y)), self.space.own
-        wanted = sum(own.outputs.values())
-        if flat.ndim != 2 or flat.shape[1] != wanted:
-            raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
-        return own.split(flat, noise)
+        own = self.space.own
+        return own.split(encoded(self.encoder, x - y, sum(own.outputs.values())), noise)
 
     def refined(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of p(x|y, z)."""
-        raw = full_precision(self.decoder(y, z))
-        if tuple(raw.shape[1:]) != tuple(self.shape):
-            raise UsageError(f"The refiner must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
-        return self.likelihood(raw)
+        return self.likelihood(observations(self.decoder, self.shape, y, z, name="refiner"))
 
     def encode_given(self, x: Tensor, code: Tensor) -> dict[str, Tensor]:
         """q(z|x, y) by block, at the y of codes c [batch, width] that are known, as labels are."""

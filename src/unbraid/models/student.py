@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from unbraid.config import Choice
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import Model, encoded, model, observations
 from unbraid.models.staged import Stage
 from unbraid.networks import Likelihood, Outputs
 from unbraid.noise import Need
@@ -27,6 +27,9 @@ SPREAD = 1e-3
 
 STUDENT, TEACHER = "student", "teacher"
 """Names, beside the observations' own, of how images of either decoder differ at two codes."""
+
+OTHER = "other"
+"""Beside the observations, the other row of each pair: which one it is must not depend on which rows a process has."""
 
 
 @model("student", year=2019, reference="lezama2019")
@@ -73,13 +76,13 @@ class Student(Stage):
         return {}
 
     def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
-        """Codes, reconstructions, and how images differ at the teacher's codes of a row and of the row before it.
+        """Codes, reconstructions, and how images differ at the teacher's codes of a row and of another one.
 
         The teacher's posterior stands in the prior's place: it is what the student's is compared with.
         """
-        code, earlier = self._code(x["x"]), self.earlier(x["x"])
+        code, earlier = encoded(self.encoder, x["x"], self.space.width), self.earlier(x["x"])
         teacher, z = self.first.space.center(earlier), self.apart(code)[1]
-        other = teacher.roll(1, 0)
+        other = self.first.space.center(self.earlier(x[OTHER]))
         moved = self._image(torch.cat([other, z], -1)) - self._image(torch.cat([teacher, z], -1))
         decoded = {
             "x": self.decode(code),
@@ -90,20 +93,11 @@ class Student(Stage):
 
     def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """The student's codes by block, as Normals of next to no spread."""
-        return self._points(self._code(x))
+        return self._points(encoded(self.encoder, x, self.space.width))
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of codes [c, z]."""
-        raw = full_precision(self.decoder(code))
-        if tuple(raw.shape[1:]) != tuple(self.shape):
-            raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
-        return self.likelihood(raw)
-
-    def _code(self, x: Tensor) -> Tensor:
-        flat = full_precision(self.encoder(x))
-        if flat.ndim != 2 or flat.shape[1] != self.space.width:
-            raise UsageError(f"The encoder must return [batch, {self.space.width}], not {tuple(flat.shape)}.")
-        return flat
+        return self.likelihood(observations(self.decoder, self.shape, code))
 
     def _image(self, code: Tensor) -> Tensor:
         return self.likelihood.mean(self.decode(code))

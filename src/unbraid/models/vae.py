@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from unbraid.errors import UsageError
 from unbraid.latents import LEARNED, Space
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import Model, encoded, model, observations
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.types import Noise, Output, Shape
@@ -58,15 +58,8 @@ class VAE(Model):
 
     def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """Posterior parameters by block; densities stay in float32 whatever the networks compute in."""
-        flat = full_precision(self.encoder(x))
-        wanted = sum(self.space.outputs.values())
-        if flat.ndim != 2 or flat.shape[1] != wanted:
-            raise UsageError(f"The encoder must return [batch, {wanted}], not {tuple(flat.shape)}.")
-        return self.space.split(flat, noise)
+        return self.space.split(encoded(self.encoder, x, sum(self.space.outputs.values())), noise)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of a code."""
-        raw = full_precision(self.decoder(code))
-        if tuple(raw.shape[1:]) != tuple(self.shape):  # a likelihood would broadcast, and train on nonsense
-            raise UsageError(f"The decoder must return observations of shape {self.shape}, not {tuple(raw.shape[1:])}.")
-        return self.likelihood(raw)
+        return self.likelihood(observations(self.decoder, self.shape, code))

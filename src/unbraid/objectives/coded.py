@@ -1,12 +1,9 @@
-r"""What msvae2020's ablations (appendix L) have in the place of two stages with a refiner.
+r"""A second stage on codes, what msvae2020's ablations (appendix L) have in the place of one with a refiner.
 
-ms-code            -E[log p(x|c, z)] + beta KL(q(z|x) || p(z)),    c of a frozen first stage
-partial-beta-vae   -E[log p(x|c, z)] + beta KL(q(c|x) || p(c)) + KL(q(z|x) || p(z)),    all of it learned at once
+-E[log p(x|c, z)] + beta KL(q(z|x) || p(z)),    c of a frozen first stage
 """
 
-from unbraid.data.factors import FactorDataset
-from unbraid.errors import UsageError
-from unbraid.latents import Space, Stages
+from unbraid.latents import Stages
 from unbraid.networks.modulated import staged_networks
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
@@ -43,30 +40,3 @@ class MSCode(Objective):
         assert isinstance(context.space, Stages)
         kl = closed_form_kl(out, context.space.own)
         return Terms({"reconstruction": (reconstruction(out, batch, context), 1.0), "kl": (kl, self.beta)})
-
-
-@objective("partial-beta-vae", year=2020, reference="msvae2020")
-class PartialBetaVAE(Objective):
-    """beta-VAE on some latents: E[log p(x|z)] - beta KL of the first `penalised` variables - KL of the others."""
-
-    def __init__(self, *, beta: Weight = 4.0, penalised: int = 2) -> None:
-        self.beta, self.penalised = beta, penalised
-        super().__init__(self.bound)
-
-    def suits(self, dataset: FactorDataset, space: Space) -> None:
-        """Some variables must be penalised, and some not."""
-        if not 0 < self.penalised < space.leaves:
-            raise UsageError(f"penalised must be 1 to {space.leaves - 1} of the latents, not {self.penalised}.")
-        if space.learned is not None or any(block.coupled for block in space.blocks.values()):
-            raise UsageError("partial-beta-vae weighs each latent's own KL, and these latents have a joint one only.")
-
-    def bound(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Reconstruction and the two KLs."""
-        each = context.space.kl(out.posterior, out.prior, out.sample).mean(-2)  # [member, latents]
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl_penalised": (each[..., : self.penalised].sum(-1), self.beta),
-                "kl_others": (each[..., self.penalised :].sum(-1), 1.0),
-            }
-        )

@@ -8,26 +8,24 @@ draws of it, y = E p(y|c) (MS-GAN). Pairs of an observation and its condition ar
 ignores the condition loses. c is read from the row by the first stage, or is the row's own labels.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import UsageError
 from unbraid.latents import Space, Stages
 from unbraid.models.conditional_gan import CONDITION
 from unbraid.networks.gan import conditional_network, staged_networks
 from unbraid.objectives.adversarial import Game
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.staged import Stage
+from unbraid.objectives.staged import SecondStage
 from unbraid.objectives.weak import refuse_others
-from unbraid.types import Batch, Output, Weight
+from unbraid.types import Output, Weight
 
 DEFAULTS = {"latents": "normal:10", "lr": 1e-4, "batch": 64}
 
 
-class ConditionalGame(Game):
+class ConditionalGame(SecondStage, Game):
     """A generator against a critic, both told what the first stage makes of the row."""
 
     def __init__(
@@ -38,27 +36,12 @@ class ConditionalGame(Game):
         given: tuple[str, ...] = (),
         circular: tuple[str, ...] = (),
     ) -> None:
-        if set(circular) - set(given):
-            raise UsageError("circular must name some of the labels that are given.")
+        self.take(given, circular)
         super().__init__(instance_noise, instance_noise_steps)
-        self.stage = Stage(given, circular, self.terms)
-        self.labelled = self.stage.labelled
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """z is noise."""
         refuse_others(space, "z is standard normal noise")
-
-    def follows(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
-        """The first stage's codes must be the labels that are given, if some are."""
-        self.stage.follows(dataset, parent)
-
-    def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
-        """Every row needs the labels that are given."""
-        self.stage.begin(dataset, rows)
-
-    def inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """The labels in the place of codes."""
-        return self.stage.inputs(batch)
 
     def generated(self, out: Output, context: Context) -> Tensor:
         """G(k, z)."""

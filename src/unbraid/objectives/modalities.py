@@ -62,14 +62,16 @@ class OfModalities(Objective):
 
 def by_name(setting: str, given: Sequence[str]) -> dict[str, float]:
     """`("m1:2", "m2:0.3")` -> `{"m1": 2.0, "m2": 0.3}`."""
-    made = {}
+    made: dict[str, float] = {}
     for item in given:
-        name, colon, number = item.partition(":")
+        name, colon, number = (part.strip() for part in item.partition(":"))
+        if name in made:
+            raise UsageError(f"{setting} has two numbers for {name}; leave one out.")
         try:
-            made[name.strip()] = float(number)
+            made[name] = float(number)
         except ValueError:
             colon = ""
-        if not colon or not 0 <= made[name.strip()] < float("inf"):
+        if not colon or not 0 <= made[name] < float("inf"):
             raise UsageError(f"{setting} holds numbers by modality, as {setting}=[m1:1,m2:0.3], not {item}.")
     return made
 
@@ -79,11 +81,13 @@ def nats(out: Output, batch: Batch, context: Context, suffix: str = "") -> dict[
     made = {}
     for name, likelihood in context.likelihoods.items():
         x, decoded = batch.x[name], out.decoded[name + suffix]
+        there = None if batch.present is None else context.part(batch.present[name])
+        if there is not None:  # what is missing could hold NaN, whose gradient would outlive a mask of the loss alone
+            x = torch.where(there.view(*there.shape, *[1] * (x.ndim - 2)), x, 0.0)
         routes = decoded[""].shape[1] // x.shape[1]
         seen = x.unsqueeze(2).expand(-1, -1, routes, *x.shape[2:]).flatten(1, 2)
         loss = -likelihood.log_prob(decoded, seen, x.ndim - 2).unflatten(1, (-1, routes))
-        there = None if batch.present is None else context.part(batch.present[name]).unsqueeze(-1)
-        made[name] = loss if there is None else torch.where(there, loss, 0.0)
+        made[name] = loss if there is None else torch.where(there.unsqueeze(-1), loss, 0.0)
     return made
 
 

@@ -21,7 +21,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.density.ratio import Discriminator
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.multimodal import MASKS, SHARED
+from unbraid.models.multimodal import MASKS, SHARED, private
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.modalities import OfModalities, Value, nats, path_kl, used_paths
@@ -42,7 +42,7 @@ SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
     year=2019,
     reference="daunhawer2019",
     defaults={"c": 5, "s": 5},
-    trial={**PAIRS, "s": 2, "penalty": "ratio", "width": 16, "depth": 2},
+    trial={**PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2},
 )
 class PartitionedMVAE(OfModalities):
     """Partitioned MVAE: each modality is reconstructed from its own s_m, and from c of all and of others without it.
@@ -70,8 +70,12 @@ class PartitionedMVAE(OfModalities):
         depth: int = 5,
     ) -> None:
         super().__init__(beta_c, beta_m, betas, weights)
+        if alone in self.betas:
+            raise UsageError(f"alone={alone} and betas both weigh KL(s_{alone}); leave one of them out.")
         if alone is not None:
             self.betas[alone] = beta_alone
+        elif not isinstance(beta_alone, Tensor) and beta_alone != 1.0:
+            raise UsageError(f"beta_alone={beta_alone} is the weight of one modality; name it, as alone=m2.")
         self.shares, self.beta_subsets, self.tc = SHARES[reconstruct], beta_subsets, tc
         self.penalised, self.width, self.depth = penalty == "ratio", width, depth
 
@@ -116,27 +120,45 @@ class PartitionedMVAE(OfModalities):
         kl = path_kl(out, context.space).mean(1)  # [member, paths]
         terms |= {"kl_c": (kl[..., 0], self.beta_c), "kl_c_subsets": (kl[..., 1:].mean(-1), self.beta_subsets)}
         terms |= self.own(out, context)
-        for name in self._private(context.space) if self.penalised else ():
+        for name, there in self._private(out, context).items() if self.penalised else ():
             logits = _logits(context, name, torch.cat([out.sample[SHARED], out.sample[name]], -1))
-            terms[f"tc_{name}/ratio"] = ((logits[..., JOINT] - logits[..., SHUFFLED]).mean(-1), self.tc)
+            terms[f"tc_{name}/ratio"] = (_mean(logits[..., JOINT] - logits[..., SHUFFLED], there), self.tc)
         return Terms(terms)
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Cross-entropies of telling the first half's (c, s_m) from the second half's with c permuted."""
+        """Cross-entropies of telling the first half's (c, s_m) from the second half's with c permuted.
+
+        Rows that lack x_m have nothing to say about s_m: c is permuted among those that have it.
+        """
         c, terms = out.sample[SHARED].detach(), {}
         half = c.shape[-2] // 2
-        for place, name in enumerate(self._private(context.space)):
-            order = context.noise[ORDER][..., place].argsort(dim=-1, stable=True).unsqueeze(-1)
+        for place, (name, there) in enumerate(self._private(out, context).items()):
+            order = _order_among(there[..., half:], context.noise[ORDER][..., place]).unsqueeze(-1)
             other = c[..., half:, :].gather(-2, order.expand(*order.shape[:-1], c.shape[-1]))
             codes = torch.cat([torch.cat([c[..., :half, :], other], -2), out.sample[name].detach()], -1)
             logits = _logits(context, name, codes).log_softmax(-1)
-            joint, shuffled = logits[..., :half, JOINT].mean(-1), logits[..., half:, SHUFFLED].mean(-1)
+            joint = _mean(logits[..., :half, JOINT], there[..., :half])
+            shuffled = _mean(logits[..., half:, SHUFFLED], there[..., half:])
             terms[f"cross_entropy_{name}"] = (-0.5 * (joint + shuffled), 1.0)
         return Terms(terms)
 
     @staticmethod
-    def _private(space: Space) -> list[str]:
-        return [name for name in space.blocks if name != SHARED]
+    def _private(out: Output, context: Context) -> dict[str, Tensor]:
+        """Which rows have the modality of each private block [member, rows], as numbers."""
+        there = zip(context.likelihoods, out.posterior[MASKS][..., 0, :].unbind(-1), strict=True)
+        return {private(name): mask for name, mask in there if private(name) in context.space.blocks}
+
+
+def _mean(values: Tensor, there: Tensor) -> Tensor:
+    """Mean [member] over the rows [member, rows] that are there, 0 without any."""
+    return (values * there).sum(-1) / there.sum(-1).clamp(min=1.0)
+
+
+def _order_among(there: Tensor, uniform: Tensor) -> Tensor:
+    """A permutation [..., rows] that exchanges rows that are there with each other, and those that are not."""
+    lacking = 1 - there
+    places = lacking.argsort(dim=-1, stable=True)
+    return torch.empty_like(places).scatter(-1, places, (uniform + lacking).argsort(dim=-1, stable=True))
 
 
 def _logits(context: Context, name: str, codes: Tensor) -> Tensor:
@@ -155,7 +177,7 @@ def _logits(context: Context, name: str, codes: Tensor) -> Tensor:
 class MVAE(OfModalities):
     """MVAE: the joint bound, the bound of each modality alone, and those of random subsets, by products of experts.
 
-    `subsets` random ones of at least two modalities, but not all, per row; none where there are two modalities only.
+    `subsets` random ones of at least two modalities, but not all that a row has; none where it has two only.
     Without them and with `unimodal=false` it is the joint bound.
     """
 

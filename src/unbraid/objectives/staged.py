@@ -26,14 +26,18 @@ from unbraid.objectives.weak import refuse_others
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-class Stage(Objective):
-    """A stage on a frozen one, whose codes are encoded, or with `given` the labels of these factors."""
+class SecondStage(Objective):
+    """Of a stage on a frozen one, whose codes are encoded, or the labels of the factors that `take` is told."""
 
-    def __init__(self, given: tuple[str, ...], circular: tuple[str, ...], terms: Any) -> None:
-        self.given, self.circular = given, circular
-        self.earlier: Labels | None = None
-        self.labelled = bool(given)
-        super().__init__(terms)
+    given: tuple[str, ...] = ()
+    circular: tuple[str, ...] = ()
+    earlier: Labels | None = None
+
+    def take(self, given: tuple[str, ...], circular: tuple[str, ...], own: tuple[str, ...] = ()) -> None:
+        """Labels of these factors in the place of codes; `circular` are some of them, or of a stage's own labels."""
+        if set(circular) - {*given, *own}:
+            raise UsageError(f"circular must name some of the labels that are {'named' if own else 'given'}.")
+        self.given, self.circular, self.labelled = given, circular, bool(given or own)
 
     def follows(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
         """The first stage's codes must be the labels that are given."""
@@ -66,7 +70,7 @@ class Stage(Objective):
     network=staged_networks,
     defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
 )
-class MSVAE(Stage):
+class MSVAE(SecondStage):
     """MS-VAE: refines a finished run, E[log p(x|y, z)] - beta KL(q(z|x - y) || p(z)), y the run's own reconstruction.
 
     y comes from the mean of the run's code; with `samples` above 0, so many y from draws of the code stand beside each
@@ -81,10 +85,9 @@ class MSVAE(Stage):
             raise UsageError(f"samples must be 0, for the mean code, or a number of draws, not {samples}.")
         if samples and given:
             raise UsageError("Labels that are given have no draws: leave samples or given out.")
-        if set(circular) - set(given):
-            raise UsageError("circular must name some of the labels that are given.")
         self.beta, self.samples = beta, samples
-        super().__init__(given, circular, self.stage_terms)
+        self.take(given, circular)
+        super().__init__(self.stage_terms)
 
     def rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Each row as often as there are draws of c for it."""
@@ -111,7 +114,7 @@ class MSVAE(Stage):
     defaults={"latents": "normal:1"},
     trial={"z": 1, "factors": ("scale",)},
 )
-class LabelStage(Stage):
+class LabelStage(SecondStage):
     """Supervised (B, Y) -> X: E[log p(x|y, b)] + E[log q(b|x - y)] of labels b, on a frozen stage that draws y.
 
     `factors` names the labels that are codes of this stage, `given` those that are the codes of the run, if they are;
@@ -126,12 +129,12 @@ class LabelStage(Stage):
         circular: tuple[str, ...] = (),
         weight_encoder: Weight = 1.0,
     ) -> None:
-        if set(factors) & set(given) or set(circular) - {*factors, *given}:
-            raise UsageError("A label is one of factors or one of given, not both; circular names some of them.")
+        if set(factors) & set(given):
+            raise UsageError("A label is one of factors or one of given, not both.")
         self.factors, self.weight_encoder = factors, weight_encoder
         self.own: Labels | None = None
-        super().__init__(given, circular, self.label_terms)
-        self.labelled = True
+        self.take(given, circular, factors)
+        super().__init__(self.label_terms)
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """There must be labels, and a Normal variable for each coordinate."""

@@ -15,7 +15,7 @@ from unbraid.models.mixture_flow import FLOW
 from unbraid.models.staged_flow import NORMAL
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.mixture_flow import networks
-from unbraid.objectives.staged import Stage
+from unbraid.objectives.staged import SecondStage
 from unbraid.types import Batch, Output, Terms
 
 
@@ -29,7 +29,7 @@ from unbraid.types import Batch, Output, Terms
     defaults={"latents": None, "likelihood": "gaussian"},
     trial={"z": None, "network": None, "decoder_couplings": 2, "features": 8},
 )
-class FlowStage(Stage):
+class FlowStage(SecondStage):
     """Refines a finished run by a coupling flow: log p(x|y), exact, y the run's own reconstruction.
 
     `features` is the width of what the encoder makes of y. Where the run's code is labels, `given` names them in their
@@ -37,9 +37,8 @@ class FlowStage(Stage):
     """
 
     def __init__(self, *, features: int = 64, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()) -> None:
-        if set(circular) - set(given):
-            raise UsageError("circular must name some of the labels that are given.")
-        super().__init__(given, circular, self.density_terms)
+        self.take(given, circular)
+        super().__init__(self.density_terms)
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """A flow's latents are as wide as an observation: there are no others."""

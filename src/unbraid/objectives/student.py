@@ -12,8 +12,9 @@ MSE is a mean over pixels or latents, as in the paper, whose weights have no mea
 import torch
 from torch import Tensor
 
-from unbraid.models.student import STUDENT, TEACHER
-from unbraid.objectives.base import Context, objective
+from unbraid.data.factors import FactorDataset
+from unbraid.models.student import OTHER, STUDENT, TEACHER
+from unbraid.objectives.base import Context, Objective, objective
 from unbraid.types import Batch, Output, Terms, Weight
 
 
@@ -25,29 +26,41 @@ from unbraid.types import Batch, Output, Terms, Weight
     stage="student",
     defaults={"latents": "normal:5", "lr": 1e-4},
 )
-def jacobian_student(
-    out: Output,
-    batch: Batch,
-    context: Context,
-    *,
-    weight_codes: Weight = 0.25,
-    weight_jacobian: Weight = 0.1,
-    weight_covariance: Weight = 1e-3,
-) -> Terms:
+class JacobianStudent(Objective):
     """Jacobian supervision: an autoencoder learns a finished run's codes, and to move its images by them alike."""
-    x = batch.x["x"]
-    image = context.likelihoods["x"].mean(out.decoded["x"])
-    moved, wanted = out.decoded[STUDENT][""], out.decoded[TEACHER][""]
-    own, given = (_codes(part, list(out.prior)) for part in (out.posterior, out.prior))
-    others = _codes(out.posterior, [name for name in out.posterior if name not in out.prior])
-    return Terms(
-        {
-            "reconstruction": (_error(image, x), 1.0),
-            "codes": (_error(own, given), weight_codes),
-            "jacobian": (_error(moved, wanted), weight_jacobian),
-            "cross_covariance": (cross_covariance(own, others), weight_covariance),
-        }
-    )
+
+    def __init__(
+        self, *, weight_codes: Weight = 0.25, weight_jacobian: Weight = 0.1, weight_covariance: Weight = 1e-3
+    ) -> None:
+        self.weight_codes, self.weight_jacobian = weight_codes, weight_jacobian
+        self.weight_covariance = weight_covariance
+        self.dataset: FactorDataset | None = None
+        super().__init__(self.student_terms)
+
+    def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
+        """Pairs are made of its rows."""
+        self.dataset = dataset
+
+    def inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Beside each row the one before it in the whole batch, whichever process has that."""
+        assert self.dataset is not None
+        return {OTHER: self.dataset.images(batch.index.roll(1, -1)).to(batch.x["x"].dtype)}
+
+    def student_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """What is not reconstructed, not the teacher's code, not moved as it moves, and not apart."""
+        x = batch.x["x"]
+        image = context.likelihoods["x"].mean(out.decoded["x"])
+        moved, wanted = out.decoded[STUDENT][""], out.decoded[TEACHER][""]
+        own, given = (_codes(part, list(out.prior)) for part in (out.posterior, out.prior))
+        others = _codes(out.posterior, [name for name in out.posterior if name not in out.prior])
+        return Terms(
+            {
+                "reconstruction": (_error(image, x), 1.0),
+                "codes": (_error(own, given), self.weight_codes),
+                "jacobian": (_error(moved, wanted), self.weight_jacobian),
+                "cross_covariance": (cross_covariance(own, others), self.weight_covariance),
+            }
+        )
 
 
 def _codes(posterior: dict[str, Tensor], blocks: list[str]) -> Tensor:

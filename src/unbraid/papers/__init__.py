@@ -4,7 +4,7 @@ One module per paper, one decorated function per table or figure: `reproduce("ch
 runs, tests its claims and writes table, figure and verdicts.
 """
 
-from unbraid.papers import chen2018, esmaeili2018, msvae2020, split2020
+from unbraid.papers import chen2018, daunhawer2019, esmaeili2018, msvae2020, split2020
 from unbraid.papers.base import SCALES, Claim, Evidence, Experiment, Results, Scale, StandIn, Verdict, experiment, judge
 from unbraid.papers.running import Outcome, chosen, reproduce
 
@@ -20,6 +20,7 @@ __all__ = [
     "Verdict",
     "chen2018",
     "chosen",
+    "daunhawer2019",
     "esmaeili2018",
     "experiment",
     "judge",

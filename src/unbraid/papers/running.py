@@ -269,13 +269,12 @@ def fits(config: Config, wanted: Mapping[str, Any]) -> bool:
     known["prior"] = config.prior.name if config.prior else "standard"
     wanted = {"prior": "standard", **wanted}
     known |= {f"data.{key}": value for key, value in config.data.settings.items()}
-    known |= {f"encoder.{key}": value for key, value in config.encoder.settings.items()}
     for key in wanted.keys() & known.keys():
         value = wanted[key]
         allowed = [value.wanted, value.instead] if isinstance(value, StandIn) else values_of(value)
         if known[key] not in allowed:
             return False
-    return _same_latents(config, wanted)
+    return _same_encoders(config.encoder, wanted) and _same_latents(config, wanted)
 
 
 def values_of(setting: Any) -> list[Any]:
@@ -288,6 +287,18 @@ def _named(section: Choice) -> str:
     if section.name != SECTION:
         return section.name
     return "+".join(dict.fromkeys(each["name"] for each in section.settings.values()))
+
+
+def _same_encoders(section: Choice, wanted: Mapping[str, Any]) -> bool:
+    """Whether encoders have the settings wanted of them: `encoder.NAME.key` of one modality, else `encoder.key`."""
+    several = section.settings if section.name == SECTION else {"": section.settings}
+    for name, own in several.items():
+        for key, value in own.items():
+            keys = [f"encoder.{name}" if key == "name" else f"encoder.{name}.{key}", f"encoder.{key}"]
+            asked = [wanted[each] for each in keys if each in wanted]
+            if asked and value not in values_of(asked[0]):
+                return False
+    return True
 
 
 def _same_latents(config: Config, wanted: Mapping[str, Any]) -> bool:

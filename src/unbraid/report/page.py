@@ -14,6 +14,7 @@ from unbraid.models import Stage
 from unbraid.report.figures import curve, optional
 from unbraid.report.latent_factor import latent_factor
 from unbraid.report.pictures import Picture, data_uri, tiled
+from unbraid.report.several import of_modalities
 from unbraid.report.stages import by_stage
 from unbraid.report.traversals import decode, traverse
 from unbraid.store import RunFolder
@@ -47,6 +48,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
         stages=_stages(evaluation) if drawable and isinstance(evaluation.model, Stage) else None,
         samples=_samples(evaluation) if drawable else None,
+        several=of_modalities(evaluation) if _of_several(evaluation) else None,
         latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_information(scores),
         facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},
@@ -87,12 +89,16 @@ def _drawable(evaluation: Evaluation) -> bool:
     return isinstance(layout, tuple) and len(layout) == 3
 
 
+def _of_several(evaluation: Evaluation) -> bool:
+    """Whether there are several modalities."""
+    return isinstance(evaluation.dataset.layout, Mapping)
+
+
 def _absent(evaluation: Evaluation) -> list[str]:
     """Why a section of the page is missing."""
-    several = isinstance(evaluation.dataset.layout, Mapping)
+    pictures = _of_several(evaluation) or _drawable(evaluation)
     reasons = {
-        "There are several modalities: run.translate draws them, and this page does not.": several,
-        "The observations are not images, so there are no pictures.": not several and not _drawable(evaluation),
+        "The observations are not images, so there are no pictures.": not pictures,
         "The data have no factor labels, so nothing is set against them.": not evaluation.dataset.factors,
     }
     return [reason for reason, holds in reasons.items() if holds]

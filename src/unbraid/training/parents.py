@@ -17,6 +17,7 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import RunError, UsageError
 from unbraid.models import CUSTOM
+from unbraid.models.multimodal import SECTION
 from unbraid.store import RunFolder, content_hash, load_tensors, under
 from unbraid.types import Shape
 
@@ -24,14 +25,26 @@ from unbraid.types import Shape
 def parent_of(folder: RunFolder) -> dict[str, Any]:
     """What the config of a run says about the run that it refines; a `RunError` for one that cannot be refined."""
     status = folder.read_json("status")
-    if not folder.finished:
-        state = status.get("state", "not begun")
+    state = status.get("state", "not begun")
+    if state != "finished":
         raise RunError(f"{folder.path} is {state}, and only a finished run can be refined; train it to its end first.")
+    if not folder.finished:
+        raise RunError(f"{folder.path} lacks {folder.model_path.name}, its weights; bring it back, or train it again.")
+    if "content" not in status:
+        raise RunError(
+            f"status.json of {folder.path} does not say which weights it finished with (content), so that they cannot "
+            "be verified; bring the file back, or train the run again."
+        )
     config, content = folder.config, folder.content()
-    if status.get("content", content) != content:
+    if status["content"] != content:
         raise RunError(
             f"The files of {folder.path} were changed after its training: config.yaml and model.safetensors are not "
             "those that it finished with; train it again, or bring them back."
+        )
+    if config.likelihood.name == SECTION:
+        raise UsageError(
+            f"{folder.path} has several modalities, and a second stage refines observations of one; train a run on one "
+            "of them alone, and refine that."
         )
     for side in ("encoder", "decoder"):
         if getattr(config, side).name == CUSTOM:

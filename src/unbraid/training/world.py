@@ -97,9 +97,10 @@ class World:
 
     def gathered(self, out: Output) -> Output:
         """An output whose posterior, sample and prior hold the rows of all ranks; differentiable."""
-        if self.size == 1:
+        rows = [*out.sample.values(), *out.posterior.values()]
+        if self.size == 1 or not rows:  # a flow has densities alone, which are of this rank's rows
             return out
-        like = next(iter(out.sample.values()))
+        like = rows[0]
         prior = {n: t for n, t in out.prior.items() if t.ndim == like.ndim and t.shape[1] == like.shape[1]}
         flat, structure = tree_flatten((out.posterior, out.sample, prior))
         posterior, sample, prior = tree_unflatten(self._gathered_rows(flat), structure)

@@ -94,6 +94,6 @@ def _estimates(
     with progress("log likelihood", len(rows)) as bar:
         for number, part in enumerate(rows.split(max(1, WORK // draws))):
             x = {k: v for k, v in data.inputs(part).items() if k.rpartition("/")[2] in explained}
-            made.append(log_likelihoods(model, x, explained, draws, evaluation.seed + number))
+            made.append(log_likelihoods(model, x, explained, draws, evaluation.seed, number))
             bar.advance(len(part))
     return torch.cat(made)

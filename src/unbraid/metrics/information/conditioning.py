@@ -33,6 +33,7 @@ from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervals import around
+from unbraid.models import Stage
 from unbraid.progress import progress
 
 CHUNK = 256
@@ -40,9 +41,6 @@ CHUNK = 256
 
 SHUFFLES = 4
 """Orders of rows from which chance is told."""
-
-ASKED = ("first", "coarse")
-"""What a model in stages has: the first stage, and its y at codes c."""
 
 FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("staged",), "bounds": (0, 1)}
 
@@ -123,42 +121,38 @@ def _shares(cells: np.ndarray, bins: int) -> np.ndarray:
 
 
 def _score(evaluation: Evaluation, protocol: str, bins: int, samples: int, resamples: int) -> Score:
-    if not all(hasattr(evaluation.model, name) for name in ASKED):
+    if not isinstance(evaluation.model, Stage):
         raise UsageError(
             f"cond/{protocol} compares the stages of a model, and this one has a single stage; refine it first."
         )
     if samples < 2:
         raise UsageError(f"samples must be at least 2, not {samples}.")
-    if protocol == "Y-noise" and not hasattr(evaluation.model, "refined"):
-        raise UsageError("cond/Y-noise puts noise in the place of y, and the second stage of this model sees no y.")
+    if protocol == "Z-noise" and not evaluation.model.space.own.width:
+        raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
     positions = evaluation.choose(samples)
-    others = _codes(evaluation, positions, protocol)
+    others = _codes(evaluation, evaluation.model, positions, protocol)
     width = others.shape[1]
     real, names = evaluation.means_at(positions)[:, :width], evaluation.code_names[:width]
     how: dict[str, Any] = {"bins": bins, "resamples": resamples, "latents": names, "seed": evaluation.seed}
     return conditioning(real, others, protocol=protocol, **how)
 
 
-def _codes(evaluation: Evaluation, positions: Tensor, protocol: str) -> Tensor:
+def _codes(evaluation: Evaluation, model: Stage, positions: Tensor, protocol: str) -> Tensor:
     """The first stage's codes [rows, width] of what a protocol makes out of rows."""
-    model: Any = evaluation.model
     space = model.first.space
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
     made = []
     with torch.no_grad(), progress(f"cond/{protocol}", len(positions)) as bar:
         for step, part in enumerate(positions.split(CHUNK)):
             c, z = evaluation.means_at(part).tensor_split([space.width], dim=1)
-            y = model.coarse(c)
-            if protocol == "Y-noise":
-                y = noise.normal(seeds, step, "cond", tuple(y.shape))[0]
-            if protocol == "Z-noise":
-                z = noise.normal(seeds, step, "cond", tuple(z.shape))[0]
-            x = y if protocol == "Y" else model.likelihood.mean(_drawn(model, c, y, z))
+            if protocol == "Y":
+                x = model.coarse(c)
+            elif protocol == "Y-noise":
+                y = noise.normal(seeds, step, "cond", (len(part), *model.shape))[0]
+                x = model.likelihood.mean(model.refined(y, z))
+            else:
+                z = noise.normal(seeds, step, "cond", tuple(z.shape))[0] if protocol == "Z-noise" else z
+                x = model.likelihood.mean(model.decode(torch.cat([c, z], dim=1)))
             made.append(space.center(model.first.encode(x)))
             bar.advance(len(part))
     return torch.cat(made)
-
-
-def _drawn(model: Any, c: Tensor, y: Tensor, z: Tensor) -> dict[str, Tensor]:
-    """Likelihood parameters of the second stage: of y and z, or where it sees no y, of c and z."""
-    return model.refined(y, z) if hasattr(model, "refined") else model.decode(torch.cat([c, z], dim=1))

@@ -17,6 +17,7 @@ from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.sets import reconstructed
 from unbraid.metrics.information.mig import left_out, mig
+from unbraid.models import Model, Stage
 
 CHUNK = 256
 """Rows that are decoded and encoded again at a time."""
@@ -56,12 +57,12 @@ def re_encoded(
     resamples: int = 100,
 ) -> Score:
     """Mutual information gap of the first stage's codes of a second stage's reconstructions, by histograms."""
-    if not hasattr(evaluation.model, "first"):
+    if not isinstance(evaluation.model, Stage):
         raise UsageError(
             "mig-of/re-encoded takes the code of a refined image, and this model has a single stage; refine it first."
         )
     positions = evaluation.choose(min(samples, len(evaluation)))
-    codes = _codes(evaluation, positions)
+    codes = _codes(evaluation, evaluation.model.first, positions)
     values, names = evaluation.chosen_factors(factors)
     latents = list(evaluation.code_names[: codes.shape[1]])
     how: dict[str, Any] = {"bins": bins, "samples": None, "resamples": resamples, "seed": evaluation.seed}
@@ -69,9 +70,8 @@ def re_encoded(
     return replace(left_out(score, evaluation), metric="mig-of", protocol="re-encoded")
 
 
-def _codes(evaluation: Evaluation, positions: Tensor) -> Tensor:
+def _codes(evaluation: Evaluation, first: Model, positions: Tensor) -> Tensor:
     """The first stage's codes [rows, width] of reconstructions."""
-    first: Any = evaluation.model.first
     with torch.no_grad():
         parts = [first.encode(reconstructed(evaluation, part)) for part in positions.split(CHUNK)]
     return torch.cat([first.space.center(part) for part in parts])

@@ -7,7 +7,8 @@ decoder's means are given to a classifier that was trained on the data's own lab
 
 With `along`, j is the one coordinate whose means have the largest absolute rank correlation with that factor over all
 rows (which of them is decided for each model: latents have no fixed order); without, all coordinates j that are active,
-Var(means) > .01, or all if none is. A latent that the decoder ignores keeps everything: read the score with what moving
+Var(means) > .01, or all if none is (of a model in stages, all of the first); `active` in the details is how many of the
+moved ones are. A latent that the decoder ignores keeps everything: read the score with what moving
 the latent changes, which is in the details (`moved`, the mean absolute change per pixel between the two ends).
 
 `drawn` (msvae2020, appendix F) starts elsewhere: at one draw of each row's posterior. A GAN behind a first stage reads
@@ -30,6 +31,7 @@ from unbraid.metrics.generative.features.base import FeatureNetwork
 from unbraid.metrics.generative.features.classifier import NAME, predicted
 from unbraid.metrics.generative.features.sets import CHUNK, chosen_network, decoded, prior_codes
 from unbraid.metrics.intervals import of_mean
+from unbraid.models import Stage
 
 ACTIVE = 0.01
 """Variance of the means of a latent that carries something (burda2016)."""
@@ -129,6 +131,7 @@ def _kept(
         "factor": name,
         "latents": dict(zip(named, shares.mean(1).tolist(), strict=True)),
         "moved": dict(zip(named, change, strict=True)),
+        "active": int((evaluation.means[:, moving].double().var(0, correction=0) > ACTIVE).sum()),
         "chance": _alike(own),
         "network": dict(network.details),
     }
@@ -150,11 +153,17 @@ def latents_along(
     means = evaluation.means[:, known].double().cpu().numpy()
     if along is None:
         active = [latent for latent, column in zip(known, means.T, strict=True) if column.var() > ACTIVE]
-        return active or known, None
+        return active or _of_first_stage(evaluation, known), None
     values = evaluation.chosen_factors([along])[0][:, 0].cpu().numpy()
     found = [rank_correlation(column, values) for column in means.T]
     best = max(range(len(known)), key=lambda j: abs(found[j]))
     return [known[best]], found[best]
+
+
+def _of_first_stage(evaluation: Evaluation, latents: list[int]) -> list[int]:
+    """Those of some latents that a model in stages has from its first one; all of them where there are none."""
+    width = evaluation.model.first.space.width if isinstance(evaluation.model, Stage) else 0
+    return [latent for latent in latents if latent < width] or latents
 
 
 def normal_coordinates(evaluation: Evaluation, block: str | None = None) -> list[int]:

@@ -36,7 +36,7 @@ SERIES: dict[str, dict[str, Any]] = {
 
 CARS = StandIn("cars3d", "sprites")
 STEPS, STAGE_STEPS, PAPER_STEPS = 15_000, 8_000, 300_000
-"""Of the first stage and all that have one stage, and of what refines it, at `budget`; of all of them at `paper`."""
+"""Of the first stage and what is as small, and of what refines it, at `budget`; of either at `paper`."""
 
 SPRITES: dict[str, Any] = {
     "data": "sprites",
@@ -118,7 +118,7 @@ NOTES = (
 )
 SIZES = (
     "Big models have conv-wide networks whose parameters are as many as those of MS-VAE's two stages together, within "
-    ".5%; so has the student."
+    ".5%; so has the student. They train for as many steps as both stages together (ours)."
 )
 
 
@@ -134,9 +134,10 @@ def scale(name: str, shared: Mapping[str, Any], own: Mapping[str, Mapping[str, A
 
 
 def stages(name: str, series: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What MS-VAE and the student have at a scale."""
-    both = {MS: {**STAGES[name], **REFINERS[name]}, STUDENT: STAGES[name]}
-    return {each: own for each, own in both.items() if each in series}
+    """What MS-VAE and the student have at a scale, and Big models, which get the steps of both stages."""
+    big = {"steps": SHARED[name]["steps"] + STAGES[name]["steps"]}
+    own = {MS: {**STAGES[name], **REFINERS[name]}, STUDENT: STAGES[name], BIG: big, BIG_VAE: big}
+    return {each: settings for each, settings in own.items() if each in series}
 
 
 def on_cars(*series: str, metrics: Sequence[str] = METRICS, more: Sequence[str] = ()) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from typing import Any
 
 from unbraid.metrics import Score
 from unbraid.papers.base import Claim, Evidence, Results, experiment
+from unbraid.papers.curves import draw_lines, points
 from unbraid.papers.drawing import label
 from unbraid.papers.evidence import Finding, changes, over_runs, together, within
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, METRICS, MS, on_cars
-from unbraid.papers.curves import draw_lines, points
 from unbraid.papers.statistics import Cells, estimate
 
 M1, M2, M3, M4 = "cond/Y", "cond/X", "cond/Z-noise", "cond/Y-noise"

@@ -19,7 +19,7 @@ from unbraid.metrics.generative.features.sets import prior_codes
 from unbraid.metrics.intervention.kept import latents_along, moved_to, pictures_of
 from unbraid.papers.base import REFINES, Claim, Results, Scale, experiment
 from unbraid.papers.drawing import draw_pictures
-from unbraid.papers.evidence import differs
+from unbraid.papers.evidence import Finding, differs, over_runs, together
 from unbraid.papers.msvae2020.cars import CARS, SPRITES
 from unbraid.report import Picture
 from unbraid.report.pictures import WHITE, tiled
@@ -31,6 +31,9 @@ KEPT, ABOVE = "identity kept", "identity kept above chance"
 MOVED, TOLD = "change per pixel", "accuracy of the classifier"
 SPAN = 1.5
 """Up to where each dimension of C moves; labels lie within 1.7 of 0, and most codes do."""
+
+MOVES = 0.01
+"""Change per pixel between the ends of a traversal, of 1 at most, above which C moves something (ours)."""
 
 NOISE = 10
 UNSUPERVISED: dict[str, dict[str, Any]] = {
@@ -81,7 +84,10 @@ NOTES = (
     "seen as before by a classifier of the data's labels, whose accuracy on rows it was not trained on stands beside.",
     "A generator that always draws one identity keeps it: above chance is (kept - p) / (1 - p), with p the share of "
     "pairs of pictures of different rows that are seen alike. One that ignores C keeps everything and changes nothing.",
-    "`budget` has 10% of the generators' steps at `paper`, which are ours; the paper says nothing of them.",
+    f"Claims therefore ask that C of MS-GAN moves something, too: more than {MOVES:g} per pixel (ours).",
+    "The figure shows of each series the run that keeps identity best.",
+    "`budget` has 10% of the generators' steps at `paper`, which are ours; the paper says nothing of them. A GAN that "
+    "has settled by its loss, the generator's, is one whose game is steady: how far it got that loss does not say.",
 )
 
 
@@ -121,6 +127,12 @@ def of_identity(series: Mapping[str, Mapping[str, Any]], labels: Mapping[str, Ma
     return {"series": series, "scales": scales, "derived": derived, "scores": (ABOVE, KEPT, MOVED, TOLD)}
 
 
+def keeps_more_than(other: str) -> Finding:
+    """MS-GAN keeps identity above chance more often than another model, and not because C moves nothing."""
+    moves = over_runs((MS,), (MOVED,), lambda runs: runs[..., 0].mean(-1), f"mean {MOVED} of {MS}", low=MOVES)
+    return together(differs(other, MS, ABOVE, low=0.0), moves)
+
+
 def told(*factors: str) -> dict[str, dict[str, Any]]:
     """Labels of a first stage, which what refines it is given."""
     given = {"given": factors}
@@ -142,11 +154,7 @@ LABELLED: dict[str, dict[str, dict[str, Any]]] = {
     reference="msvae2020, figures 21 and 25 to 27",
     **of_identity(SUPERVISED, LABELLED),
     contrast=(CGAN, MS),
-    claims=(
-        Claim(
-            "with labels, MS-GAN keeps identity while C moves more often than CGAN", differs(CGAN, MS, ABOVE, low=0.0)
-        ),
-    ),
+    claims=(Claim("with labels, MS-GAN keeps identity while C moves more often than CGAN", keeps_more_than(CGAN)),),
     notes=(
         *NOTES,
         "C is the row's own labels, azimuth and elevation of a car and the place of a sprite, each on a line.",
@@ -163,11 +171,8 @@ def fig21(results: Results, make: Any) -> Any:
     reference="msvae2020, figures 22, 23 and 28 to 31",
     **of_identity(UNSUPERVISED, {}),
     claims=(
-        Claim(
-            "without labels, MS-GAN keeps identity while C moves more often than InfoGAN",
-            differs(INFO, MS, ABOVE, low=0.0),
-        ),
-        Claim("and more often than CGAN, told the same codes (ours)", differs(CGAN, MS, ABOVE, low=0.0)),
+        Claim("without labels, MS-GAN keeps identity while C moves more often than InfoGAN", keeps_more_than(INFO)),
+        Claim("and more often than CGAN, told the same codes (ours)", keeps_more_than(CGAN)),
     ),
     notes=(*NOTES, "The first stage is a beta-VAE with two latents and beta 4 (ours); InfoGAN has as many codes."),
 )

@@ -66,8 +66,8 @@ SCALES = {
     "paper": scale(20_000, 10, 128, WIDE, **FINE),
 }
 NOTES = (
-    "5,000 pendulums with lengths, dampings and masses in steps of .01, of which the last 500 are held out; steps, "
-    "networks and a likelihood of deviation .1 are ours, the paper states none.",
+    "5,000 pendulums with lengths, dampings and masses in steps of .01, of which the last 500 are held out; steps "
+    "(those of the column `paper`, too), networks and a likelihood of deviation .1 are ours, the paper states none.",
     "The sign of z is a seed's own choice; correlations are told by their size.",
 )
 SHARED: dict[str, Any] = {

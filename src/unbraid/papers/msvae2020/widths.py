@@ -3,10 +3,10 @@
 from typing import Any
 
 from unbraid.papers.base import Claim, Results, Scale, experiment
+from unbraid.papers.curves import draw_curves
 from unbraid.papers.evidence import changes, together
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
-from unbraid.papers.curves import draw_curves
 
 ELBO, RULES, RANDOM = "elbo/closed-form", "cond/X", "frechet/classifier/samples"
 BETA = 4

@@ -1,0 +1,110 @@
+"""daunhawer2019: its claims on results whose truth is known, and models that are compared at equal size."""
+
+import numpy as np
+
+from unbraid.config import Choice
+from unbraid.data import load
+from unbraid.metrics import Score
+from unbraid.models import build
+from unbraid.papers import Results, judge
+from unbraid.papers.base import described
+from unbraid.papers.daunhawer2019.diversity import MINE, SHARE, THEIRS, VARIETY
+from unbraid.papers.daunhawer2019.many import most
+from unbraid.papers.daunhawer2019.setup import BETA, BETAS, FIRST, IMAGES, KL_2, PAIRS, SECOND, STEPS, TC
+from unbraid.papers.running import fits
+from unbraid.report.tables import Member
+from unbraid.training import configure
+
+ACCURACY = (0.5, 0.6, 0.8, 0.95, 0.97, 0.95, 0.9, 0.6, 0.4)
+CORRELATION = (6.0, 5.0, 4.0, 1.0, 0.5, 0.3, 0.2, 0.1, 0.0)
+DIVERGENCE = (20.0, 18.0, 15.0, 12.0, 9.0, 7.0, 4.0, 1.5, 0.02)
+
+
+def runs(series, noise=0.01, seeds=3, **scores):
+    """Runs of a series by score and beta_2, each with a little noise over seeds."""
+    rng = np.random.default_rng(0)
+    made = []
+    for place, beta in enumerate(BETAS if any(np.ndim(v) for v in scores.values()) else [1.0]):
+        for seed in range(seeds):
+            values = {
+                k: float(np.ravel(v)[place if np.ndim(v) else 0] + noise * rng.standard_normal())
+                for k, v in scores.items()
+            }
+            own = {name: Score("some", "score", value, 100) for name, value in values.items()}
+            made.append(
+                Member(f"{series}-{beta}-{seed}", {"recipe": series, BETA: beta, "seed": seed}, "finished", "", own)
+            )
+    return made
+
+
+def verdicts(name, members):
+    return [judge(claim, Results(tuple(members))).verdict for claim in described(f"daunhawer2019/{name}").claims]
+
+
+def over_beta(**changes):
+    own = {FIRST: ACCURACY, SECOND: ACCURACY, TC: CORRELATION, KL_2: DIVERGENCE, **changes}
+    return runs(PAIRS, **own) + runs(IMAGES, **own)
+
+
+def test_figure_3_holds_where_accuracy_is_best_at_low_tc_and_the_end_is_collapse():
+    assert verdicts("fig3", over_beta()) == ["holds"] * 5
+    at_high = tuple(np.linspace(0.9, 0.4, 9))  # best where TC is highest
+    assert verdicts("fig3", over_beta(**{FIRST: at_high}))[:2] == ["does not hold", "holds"]
+    assert verdicts("fig3", over_beta(**{SECOND: at_high}))[:2] == ["holds", "does not hold"]
+    assert verdicts("fig3", over_beta(**{FIRST: at_high}))[4] == "does not hold"
+    informative = (*DIVERGENCE[:-1], 3.0)  # a low TC with something in s2 is no collapse
+    assert verdicts("fig3", over_beta(**{KL_2: informative}))[2] == "does not hold"
+    entangled_end = (*CORRELATION[:-1], 8.0)
+    assert verdicts("fig3", over_beta(**{TC: entangled_end}))[2] == "does not hold"
+    flat = (0.9,) * 9  # the best of nine is above the last by noise alone
+    assert verdicts("fig3", over_beta(**{FIRST: flat}))[3] == "does not hold"
+
+
+def compared(mine, theirs):
+    return runs(MINE, **mine) + runs(THEIRS, **theirs)
+
+
+def test_figure_6_wants_both_coherent_and_only_one_diverse():
+    diverse = {SECOND: 0.97, VARIETY: 2.0, SHARE: 0.8}
+    same = {SECOND: 0.96, VARIETY: 0.3, SHARE: 0.1}
+    assert verdicts("fig6", compared(diverse, same)) == ["holds"] * 3
+    assert verdicts("fig6", compared(same, diverse)) == ["holds", "does not hold", "does not hold"]
+    assert verdicts("fig6", compared(diverse, diverse | {VARIETY: 1.8}))[1:] == ["holds", "does not hold"]
+    assert verdicts("fig6", compared(diverse, same | {SECOND: 0.6}))[0] == "does not hold"
+
+
+def test_models_of_figure_6_have_equally_many_parameters_and_are_told_apart():
+    facts = described("daunhawer2019/fig6")
+    small = {"orientations": 2, "positions": 2}
+    data, counts = load("sprites-pairs", small), []
+    for name, asked in facts.sweeps("paper").items():
+        own = {k: v for k, v in asked.items() if k not in ("recipe", "data", "seed")}
+        config = configure(asked["recipe"], Choice("sprites-pairs", small), data, {**own, "seed": 0})
+        counts.append(sum(weight.numel() for weight in build(config, data.layout).parameters()))
+        fitting = [each for each, settings in facts.sweeps("paper").items() if fits(config, settings)]
+        assert fitting == [name]
+        assert not fits(config, {**asked, "network": "mlp"})
+        assert not fits(config, {**asked, "c": 4})
+    assert counts[0] == counts[1]
+    assert 0 <= 100 * 0.8 * 737_280 - STEPS * 256 < 256
+
+
+def test_all_others_are_the_largest_set():
+    scores = {f"given {k}": Score("coherence", "classifier", k / 10, 10, part=f"given-{k}") for k in (1, 2, 3, 4)}
+    assert most(scores).value == 0.4
+
+
+def test_reconstructions_are_held_against_the_noise_that_nobody_can_know():
+    limit = 2 * 64**2 * 0.3250829734  # nats of two images whose pixels are flipped with probability .1
+    claim = described("daunhawer2019/fig4").claims[0]
+    for lost, word in ((0.0, "holds"), (0.02, "does not hold")):
+        members = runs(PAIRS, **{"reconstruction/nats": limit + lost * 2 * 64**2})
+        assert judge(claim, Results(tuple(members), "budget")).verdict == word
+
+
+def test_figures_of_pictures_take_runs_of_figure_3():
+    for scale in ("smoke", "small", "budget", "paper"):
+        swept = described("daunhawer2019/fig3").sweeps(scale)[PAIRS]
+        assert 1.0 in swept[BETA]
+        for name in ("fig2", "fig4", "fig5", "fig7"):
+            assert described(f"daunhawer2019/{name}").sweeps(scale) == {PAIRS: swept}
