@@ -15,12 +15,11 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import full_precision
 from unbraid.objectives.base import Context, Objective, objective
-from unbraid.objectives.labels import FIRST
 from unbraid.objectives.weak import refuse_others
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-@objective(FIRST, year=2020, reference="msvae2020")
+@objective("label-decoder", year=2020, reference="msvae2020")
 class LabelDecoder(Objective):
     """Supervised C -> Y: E[log p(x|c)] + E[log q(c|x)] of labels c, for a second stage to refine.
 

@@ -21,7 +21,7 @@ from unbraid.models.staged import CODES, OWN
 from unbraid.networks.modulated import staged_networks
 from unbraid.objectives.base import Context, Draw, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
-from unbraid.objectives.labels import LATER, refuse_other_labels
+from unbraid.objectives.labels import refuse_other_labels
 from unbraid.objectives.weak import refuse_others
 from unbraid.types import Batch, Output, Terms, Weight
 
@@ -105,7 +105,7 @@ class MSVAE(SecondStage):
 
 
 @objective(
-    LATER,
+    "ms-labels",
     model="staged",
     year=2020,
     reference="msvae2020",
