@@ -193,7 +193,9 @@ class Evaluation:
 
     def labelled(self, wanted: Sequence[str] | None = None) -> "Evaluation":
         """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
-        if not self.dataset.factors or self.dataset.is_grid:
+        if not self.dataset.factors:
+            raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
+        if self.dataset.is_grid:
             return self
         columns = chosen_factors(self.dataset.factor_names, wanted)
         whole = self.dataset.labelled(self.rows, columns)

@@ -24,9 +24,12 @@ class TrainingBar:
         if self.visible:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.table import Column
 
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # terms take what the others leave
             columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, TextColumn("{task.fields[terms]}"), console=Console(stderr=True))
+            terms = TextColumn("{task.fields[terms]}", table_column=rest)
+            self._bar = Progress(*columns, terms, console=Console(stderr=True), expand=True)
             self._task = self._bar.add_task(self.label, total=self.total, completed=self.start, terms="")
             self._bar.start()
         return self
@@ -39,8 +42,8 @@ class TrainingBar:
     def show(self, terms: Mapping[str, float], rate: float) -> None:
         """Show the newest terms."""
         if self._bar is not None:
-            text = "  ".join(f"{name} {value:.2f}" for name, value in terms.items())
-            self._bar.update(self._task, terms=f"{text}  {rate:,.0f} images/s")
+            loss, *others = [f"{name} {value:.2f}" for name, value in terms.items()]
+            self._bar.update(self._task, terms="  ".join([loss, f"{rate:,.0f} images/s", *others]))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

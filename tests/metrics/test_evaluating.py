@@ -1,4 +1,4 @@
-"""Scores that are computed aside are those that are computed in turn."""
+"""Scores that are computed aside are those that are computed in turn, and factors have to be there."""
 
 import threading
 from dataclasses import replace
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.metrics.helpers import fixed_evaluation, full_grid
-from unbraid.errors import UsageError
-from unbraid.metrics import evaluate, metric
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.aside import measuring
 
 FORESTS = ["dci/random-forest", "downstream/random-forest"]
@@ -55,3 +55,11 @@ def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
 def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
     names = {name for name in metric if metric[name].facts.get("processor")}
     assert names == {"dci/gbt", "dci/lightgbm-depth3", *FORESTS}
+
+
+@pytest.mark.parametrize("name", [name for name in metric if "factors" in metric[name].facts.get("needs", ())])
+def test_data_without_factors_are_refused_by_every_score_of_factors(name):
+    whole = evaluation()
+    bare = Evaluation(whole.model, replace(whole.dataset, factors=(), table=None))
+    with pytest.raises(DataError, match="has no factor labels"):
+        evaluate(bare, [name])
