@@ -10,7 +10,8 @@ from unbraid.config import Choice
 from unbraid.data import from_array
 from unbraid.errors import UsageError
 from unbraid.metrics import evaluate
-from unbraid.models.mixture_flow import BASE, CLASS, CONDITION, DEQUANTISE, continuous
+from unbraid.models.levels import BASE, DEQUANTISE, continuous
+from unbraid.models.mixture_flow import CLASS, CONDITION
 from unbraid.training.loop import prepare
 from unbraid.training.recipe import configure
 

@@ -19,8 +19,29 @@ from unbraid.noise import Need
 from unbraid.types import Noise, Output, Shape
 
 
+class OfCodes(Stage):
+    """A stage whose decoder takes c, and then z."""
+
+    encoder: nn.Module
+    decoder: nn.Module
+
+    @classmethod
+    def decoder_of(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
+        """The decoder of a config, which takes c before z."""
+        return super().decoder_of(chosen, first[0].space.width + width, shape)
+
+    @property
+    def likelihoods(self) -> dict[str, Likelihood]:
+        """That of the second stage."""
+        return {"x": self.likelihood}
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        """Likelihood parameters of codes [c, z]."""
+        return self.likelihood(observations(self.decoder, self.shape, code))
+
+
 @model("coded", year=2020, reference="msvae2020")
-class Coded(Stage):
+class Coded(OfCodes):
     """q(c|x) by a frozen model, q(z|x - y) or q(z|x) by the encoder, p(x|c, z) by a decoder of both codes."""
 
     def __init__(
@@ -36,16 +57,6 @@ class Coded(Stage):
     ) -> None:
         super().__init__(space, shape, first)
         self.encoder, self.decoder, self.likelihood, self.residual = encoder, decoder, likelihood, residual
-
-    @classmethod
-    def decoder_of(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
-        """The decoder of a config, which takes c before z."""
-        return super().decoder_of(chosen, first[0].space.width + width, shape)
-
-    @property
-    def likelihoods(self) -> dict[str, Likelihood]:
-        """That of the second stage."""
-        return {"x": self.likelihood}
 
     def needs(self, batch: int) -> dict[str, Need]:
         """What draws of z consume."""
@@ -65,7 +76,3 @@ class Coded(Stage):
         seen = x - self.coarse(self.first.space.center(earlier)) if self.residual else x
         flat = encoded(self.encoder, seen, sum(own.outputs.values()))
         return {**self.space.named(earlier), **own.split(flat, noise)}
-
-    def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Likelihood parameters of codes [c, z]."""
-        return self.likelihood(observations(self.decoder, self.shape, code))

@@ -17,7 +17,7 @@ y is drawn, log p(x) has one draw of each y_c, and is a lower bound on average o
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,34 +26,28 @@ from unbraid.data.factors import FactorDataset
 from unbraid.density.mixture import Mixture, fit_mixture
 from unbraid.errors import UsageError
 from unbraid.latents import Concrete, Space
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import full_precision, model
+from unbraid.models.levels import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
 from unbraid.networks import Likelihood
-from unbraid.networks.flows import CouplingFlow, flow
-from unbraid.networks.likelihoods import Gaussian
+from unbraid.networks.flows import CouplingFlow
 from unbraid.noise import Need, permutation, seed_tensor, uniform
 from unbraid.types import Noise, Output, Shape
 
 Condition = Literal["mean", "sample"]
 
-DEQUANTISE, CONDITION, CLASS, BASE = "dequantise", "condition", "class", "base"
-MIXTURE, FLOW = "mixture", "flow"
-
-SHARE = 0.1
-"""Of the mean variance of all values, in what each of them is divided by."""
+CONDITION, CLASS, MIXTURE = "condition", "class", "mixture"
 
 FITTED_TO = 60_000
 """Rows that a mixture is fitted to at most."""
 
 
 @model("mixture-flow", year=2020, reference="msvae2020")
-class MixtureFlow(Model):
+class MixtureFlow(FlowDensity):
     """A frozen mixture of Gaussians, and a flow conditioned on its component's mean or sample."""
 
-    decoders = flow
     log_weights: Tensor
     means: Tensor
     variances: Tensor
-    step: Tensor
 
     def __init__(
         self,
@@ -68,28 +62,13 @@ class MixtureFlow(Model):
         features: int = 64,
     ) -> None:
         super().__init__()
-        if not isinstance(likelihood, Gaussian):
-            raise UsageError("A flow's density is its own, and what it makes are values: leave likelihood=gaussian.")
-        self.space, self.shape, self.likelihood = space, shape, likelihood
-        self.encoder, self.flow = encoder, decoder
+        self.keep(encoder, decoder, likelihood)
+        self.space, self.shape = space, shape
         self.condition, self.floor = condition, floor
         components, size = space.width, math.prod(shape)
         self.register_buffer("log_weights", torch.full((components,), -math.log(components)))
         self.register_buffer("means", torch.zeros(components, size))
         self.register_buffer("variances", torch.ones(components, size))
-        self.register_buffer("step", torch.zeros(1))  # between two levels of a pixel; 0 where there are no levels
-
-    @classmethod
-    def ports(cls, space: Space, *, features: int = 64, **settings: Any) -> tuple[dict[str, int], int]:
-        """The encoder gives what the flow takes for its condition."""
-        if features < 1:
-            raise UsageError(f"features must be at least 1, not {features}.")
-        return {"features": features}, features
-
-    @property
-    def likelihoods(self) -> dict[str, Likelihood]:
-        """None: p(x|c) is the flow's."""
-        return {}
 
     @property
     def mixture(self) -> Mixture:
@@ -119,9 +98,8 @@ class MixtureFlow(Model):
     def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
         """Log densities [batch] of observations under both stages, in nats per observation."""
         values = continuous(x["x"].flatten(1), noise[DEQUANTISE], self.step)
-        per_level = values.shape[-1] * torch.where(self.step > 0, self.step, 1.0).log()
         densities = {MIXTURE: self.mixture.log_density(values), FLOW: self._sharpened(values, noise)}
-        return Output({}, {}, {}, {"x": {name: density + per_level for name, density in densities.items()}})
+        return self.told(densities, values.shape[-1])
 
     def _sharpened(self, values: Tensor, noise: Noise) -> Tensor:
         """log sum_c pi_c p(x | y_c) of continuous values [batch, size]."""
@@ -150,7 +128,7 @@ class MixtureFlow(Model):
         y = weights @ self.means + (weights @ self.variances).clamp_min(0).sqrt() * drawn
         center, variance = self.standard()
         values = center + variance.sqrt() * self.flow.inverse(base, self._features(y))
-        return self.likelihood(((values - 0.5 * self.step) / (1 - self.step)).unflatten(1, self.shape))
+        return self.pixels(values)
 
     def prior_needs(self, count: int) -> dict[str, Need]:
         """A number that chooses the component, and the noise behind it."""
@@ -173,18 +151,6 @@ def suits(dataset: FactorDataset, space: Space) -> None:
         raise UsageError("The code of an ms-flow is the component of its mixture: use latents=concrete:10 alone.")
     if math.prod(dataset.shape) < 2:
         raise UsageError("An ms-flow parts the values of an observation in two, and here there is only one.")
-
-
-def levels_apart(dataset: FactorDataset) -> float:
-    """The step between two levels of a pixel once it is continuous; 0 for floats."""
-    if dataset.pixels.bits:
-        return 1 / 2
-    return 1 / 256 if dataset.pixels.stored.dtype == torch.uint8 else 0.0
-
-
-def continuous(x: Tensor, uniform: Tensor, step: Tensor | float) -> Tensor:
-    """(level + u) / levels of pixels that are level / (levels - 1)."""
-    return x * (1 - step) + step * uniform
 
 
 def _fitted(dataset: FactorDataset, rows: Tensor, seed: int, step: float, components: int, floor: float) -> Mixture:

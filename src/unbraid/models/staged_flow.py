@@ -9,27 +9,24 @@ Given y the density is exact, and so is x -> u -> x. Codes are those of the firs
 wide as x, which samples draw and decoded codes set to 0.
 
 Bytes and bits are made continuous, (level + u) / levels with u uniform on (0, 1), y is put on the same scale, and
-densities are per level, as in `mixture_flow`. For comparison there is the density of a Normal around y + m, with the
+densities are per level. For comparison there is the density of a Normal around y + m, with the
 variances of x - y.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unbraid.data.coordinates import Labels
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import Model, full_precision, model
-from unbraid.models.mixture_flow import BASE, DEQUANTISE, FLOW, SHARE, continuous, levels_apart
+from unbraid.models.levels import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
 from unbraid.models.staged import CODES, FIRST, Stage
 from unbraid.networks import Likelihood
-from unbraid.networks.flows import CouplingFlow, flow
-from unbraid.networks.likelihoods import Gaussian
+from unbraid.networks.flows import CouplingFlow
 from unbraid.noise import Need, permutation, seed_tensor
 from unbraid.store import under
 from unbraid.types import Noise, Output, Shape
@@ -44,13 +41,11 @@ FLOOR = 1e-4
 
 
 @model("staged-flow", year=2020, reference="msvae2020")
-class StagedFlow(Stage):
+class StagedFlow(FlowDensity, Stage):
     """c and y by a frozen model, p(x|y) by a flow of what y lacks."""
 
-    decoders = flow
     center: Tensor
     variance: Tensor
-    step: Tensor
 
     def __init__(
         self,
@@ -66,25 +61,10 @@ class StagedFlow(Stage):
         circular: tuple[str, ...] = (),
     ) -> None:
         super().__init__(space, shape, first)
-        if not isinstance(likelihood, Gaussian):
-            raise UsageError("A flow's density is its own, and what it makes are values: leave likelihood=gaussian.")
-        self.encoder, self.flow, self.likelihood = encoder, decoder, likelihood
+        self.keep(encoder, decoder, likelihood)
         self.given, self.circular = given, circular
         self.register_buffer("center", torch.zeros(math.prod(shape)))
         self.register_buffer("variance", torch.ones(math.prod(shape)))
-        self.register_buffer("step", torch.zeros(1))  # between two levels of a pixel; 0 where there are no levels
-
-    @classmethod
-    def ports(cls, space: Space, *, features: int = 64, **settings: Any) -> tuple[dict[str, int], int]:
-        """The encoder gives what the flow takes for its condition."""
-        if features < 1:
-            raise UsageError(f"features must be at least 1, not {features}.")
-        return {"features": features}, features
-
-    @property
-    def likelihoods(self) -> dict[str, Likelihood]:
-        """None: p(x|y) is the flow's."""
-        return {}
 
     def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
         """How x - y is spread over training rows."""
@@ -116,14 +96,13 @@ class StagedFlow(Stage):
         values = continuous(x["x"].flatten(1), noise[DEQUANTISE], self.step)
         y = self.coarse(x[CODES] if CODES in x else self._code(x["x"]))
         base, log_det = self.to_base(values, y)
-        per_level = values.shape[-1] * torch.where(self.step > 0, self.step, 1.0).log()
         variance = self.variance + FLOOR
         apart = (values - self.leveled(y) - self.center).square() / variance
         densities = {
             FLOW: log_det - 0.5 * (base.square() + math.log(2 * math.pi)).sum(-1),
             NORMAL: -0.5 * (apart + variance.log() + math.log(2 * math.pi)).sum(-1),
         }
-        return Output({}, {}, {}, {"x": {name: density + per_level for name, density in densities.items()}})
+        return self.told(densities, values.shape[-1])
 
     def to_base(self, values: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """u [batch, size] of continuous values [batch, size] given y [batch, *shape], and log |det du/dx| [batch]."""
@@ -157,7 +136,7 @@ class StagedFlow(Stage):
         c, base = self.apart(code)
         y = self.coarse(c)
         values = self.from_base(base, y)
-        return self.likelihood(((values - 0.5 * self.step) / (1 - self.step)).unflatten(1, self.shape))
+        return self.pixels(values)
 
     def apart(self, code: Tensor) -> tuple[Tensor, Tensor]:
         """c, with behind it what the first stage's decoder may take besides, and u."""

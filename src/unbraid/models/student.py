@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from unbraid.config import Choice
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.models.base import Model, encoded, model, observations
-from unbraid.models.staged import Stage
+from unbraid.models.base import Model, encoded, model
+from unbraid.models.coded import OfCodes
 from unbraid.networks import Likelihood, Outputs
 from unbraid.noise import Need
 from unbraid.types import Noise, Output, Shape
@@ -33,7 +33,7 @@ OTHER = "other"
 
 
 @model("student", year=2019, reference="lezama2019")
-class Student(Stage):
+class Student(OfCodes):
     """(c, z) of x by one encoder, x of (c, z) by one decoder, both deterministic."""
 
     def __init__(
@@ -61,16 +61,6 @@ class Student(Stage):
         """The encoder of a config, which gives c before z."""
         return super().encoder_of(chosen, {"c": first[0].space.width, **dict(outputs)}, shape)
 
-    @classmethod
-    def decoder_of(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
-        """The decoder of a config, which takes c before z."""
-        return super().decoder_of(chosen, first[0].space.width + width, shape)
-
-    @property
-    def likelihoods(self) -> dict[str, Likelihood]:
-        """That of the student."""
-        return {"x": self.likelihood}
-
     def needs(self, batch: int) -> dict[str, Need]:
         """Nothing is drawn."""
         return {}
@@ -94,10 +84,6 @@ class Student(Stage):
     def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """The student's codes by block, as Normals of next to no spread."""
         return self._points(encoded(self.encoder, x, self.space.width))
-
-    def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Likelihood parameters of codes [c, z]."""
-        return self.likelihood(observations(self.decoder, self.shape, code))
 
     def _image(self, code: Tensor) -> Tensor:
         return self.likelihood.mean(self.decode(code))

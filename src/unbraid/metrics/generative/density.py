@@ -21,7 +21,8 @@ from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
 from unbraid.models import MixtureFlow, StagedFlow
-from unbraid.models.mixture_flow import DEQUANTISE, FLOW, MIXTURE
+from unbraid.models.levels import DEQUANTISE, FLOW
+from unbraid.models.mixture_flow import MIXTURE
 from unbraid.models.staged import CODES
 from unbraid.progress import progress
 

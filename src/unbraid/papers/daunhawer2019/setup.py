@@ -95,7 +95,7 @@ SAME = (
     f"At `paper` there are {EPOCHS} epochs in batches of {PAPER_BATCH} (ours): {STEPS:,} steps. At `small` images have "
     f"32 x 32 pixels, of which {FLIPS['small']} are flipped.",
 )
-BUDGET = "`budget` has 10,000 steps of batches of 64, 1.1% of the paper's pairs, so that 54 runs fit a few minutes."
+BUDGET = "`budget` has 10,000 steps of batches of 64, 1.1% of the paper's pairs, meant for a few minutes on one H200."
 
 
 def told(scores: Mapping[str, Score], name: str, modality: str) -> Score:
