@@ -78,7 +78,7 @@ BUDGET: dict[str, Any] = {
     "data": "sprites",
     "decoder": "conv-locatello",
     "batch": 64,
-    "steps": 24_000,
+    "steps": 12_000,
     "lr": 1e-3,
     "decay": "cosine",
     "precision": "bf16",
@@ -92,7 +92,7 @@ PAPER: dict[str, Any] = {
     "decay": "none",
     "precision": "f32",
 }
-CARS, CARS_STEPS = StandIn("cars3d", "sprites"), 20_000
+CARS, CARS_STEPS = StandIn("cars3d", "sprites"), 12_000
 
 
 def scales(own: Sequence[str], budget: Mapping[str, Any], paper: Mapping[str, Any]) -> dict[str, Scale]:
