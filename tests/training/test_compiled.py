@@ -1,6 +1,7 @@
 """The step's tensor functions compile without a graph break, and compiled they see the same numbers."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from unbraid import noise
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.models import build
-from unbraid.objectives import Context, bind
+from unbraid.objectives import Context, bind, objective
 from unbraid.training import configure
 from unbraid.training.execution import Compiled
 from unbraid.training.loop import prepare
@@ -73,6 +74,22 @@ def test_a_compiled_step_trains_as_the_plain_one(recipe, settings, members):
                 compiled.advance()
     for name, tensor in plain.tensors().items():
         torch.testing.assert_close(compiled.tensors()[name], tensor, rtol=1e-7, atol=1e-7, msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", list(objective))
+def test_the_step_of_every_recipe_is_traced_whole(recipe, monkeypatch):
+    """A break would launch its parts one by one; `eager` stands for the compiler, which has nothing to do with it."""
+    from tests.contracts import trained
+
+    run, compile_ = trained(recipe), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **how: compile_(f, backend="eager", fullgraph=True, **how))
+    training = [replace(run.config.training, seed=seed) for seed in range(2)]
+    state = prepare([replace(run.config, training=each) for each in training], run.dataset, execution="compiled")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="The step")
+        for _ in range(max(player.every for player in state.objective.players())):
+            state.advance()
 
 
 def test_what_does_not_compile_runs_plain_and_says_so():

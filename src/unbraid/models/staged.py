@@ -138,7 +138,9 @@ class Staged(Stage):
 
         Codes among the inputs take the place of those that would be encoded or drawn.
         """
-        own, earlier, drawn = self.space.own, dict[str, Tensor](), dict[str, Tensor]()
+        own = self.space.own
+        earlier: dict[str, Tensor] = {}
+        drawn: dict[str, Tensor] = {}
         if CODES in x:
             code = x[CODES]
         else:
