@@ -36,7 +36,26 @@ def test_it_computes_and_remembers_what_torch_does(kind, options):
     torch.testing.assert_close(dict(made.state_dict()), dict(plain.state_dict()), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_under_autocast_members_keep_their_statistics_in_full_precision(device):
+    several = [stackable(layer(nn.BatchNorm2d)).to(device) for _ in range(2)]
+    alone = layer(nn.BatchNorm2d).to(device)
+    state = stack_module_state(several)
+    x = torch.randn(6, 3, 4, 5, device=device).bfloat16()
+    with torch.autocast(device, torch.bfloat16):
+        found = vmap(lambda state, x: functional_call(several[0], state, (x,)), in_dims=(0, None))(
+            {**state[0], **state[1]}, x
+        )
+        expected = alone(x)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected.expand_as(found))
+    torch.testing.assert_close(state[1]["running_mean"][1], alone.running_mean)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_stacked_layers_are_single_ones(device):
     several = [stackable(layer(nn.BatchNorm2d)).to(device) for _ in range(2)]
     nn.init.normal_(several[1].weight)

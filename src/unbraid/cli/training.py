@@ -126,7 +126,7 @@ def sweep(
     options = ("device", "root", "name", "on", "members", "metric", "slurm", "many")
     refuse_options(given, "a sweep", options, others=("recipe", "metrics", "cadence"))
     how: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
-    how |= {"metrics": metric or (), "slurm": parse_overrides(slurm or []), "data": given.pop("data", ["sprites"])}
+    how |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": given.pop("data", ["sprites"])}
     made = run_sweep([part.strip() for part in recipe.split(",")], **how | given)
     print_notes(made.notes)
     if as_json:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+HALF = (torch.bfloat16, torch.float16)
 
 
 class _Stackable(nn.modules.batchnorm._BatchNorm):
@@ -24,7 +25,9 @@ class _Stackable(nn.modules.batchnorm._BatchNorm):
         known = (self.running_mean, self.running_var) if tracked or not self.training else (None, None)
         of_batch = self.training or known[0] is None
         share = 0.0 if self.momentum is None else self.momentum
-        return torch.native_batch_norm(input, self.weight, self.bias, *known, of_batch, share, self.eps)[0]
+        x = input.float() if input.dtype in HALF else input  # its statistics are kept in full precision
+        made = torch.native_batch_norm(x, self.weight, self.bias, *known, of_batch, share, self.eps)[0]
+        return made.to(input.dtype)
 
 
 class _Stackable1d(_Stackable, nn.BatchNorm1d): ...

@@ -97,7 +97,8 @@ class ProductConvTranspose2d(nn.ConvTranspose2d):
         stride, padding, more = _pair(self.stride), _pair(self.padding), _pair(self.output_padding)
         spread_out = x.shape[2:] != (1, 1)
         if spread_out and self.kernels == "cpu" and self.out_channels > NARROW:
-            out = F.conv_transpose2d(input, self.weight, None, stride, padding, more)
+            # autocast leaves this one as it is on a CPU, and a layer before it may have cast its input
+            out = F.conv_transpose2d(input.to(self.weight.dtype), self.weight, None, stride, padding, more)
             return out if bias is None else out + bias.to(out.dtype)[:, None, None]
         if spread_out and _by_triton(self.kernels, x, weight, stride, padding):
             size = transposed_size((x.shape[2], x.shape[3]), _kernel(weight), stride, padding, more)

@@ -43,7 +43,7 @@ def sweep(
     name: str | None = None,
     on: str = "local",
     members: int | None = None,
-    metrics: Sequence[str] = (),
+    metrics: Sequence[str] | None = None,
     slurm: Mapping[str, Any] | None = None,
     many: bool = False,
     report: bool = True,
@@ -55,11 +55,13 @@ def sweep(
     A list, a range or an array is an axis; anything else, a tuple too, is one value: `beta=[1, 4]`, `seed=range(50)`,
     `encoder_hidden=(16, 16)`. Runs that share their shapes train as one program, as many as fit (`members` at most).
     `on` is `local`, `ray`, `ray://HOST:PORT` or `slurm` (whose options `slurm` holds). The sweep lives in
-    `root / name`; calling it again continues it, and longer axes extend it. Without `report` it writes no page.
+    `root / name`; calling it again continues it, and longer axes extend it. Runs are scored by `metrics`, by the usual
+    ones if it is None and by none if it is empty. Without `report` it writes no page.
     """
     _refuse_wrong_call(on, members, slurm)
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
-    statement = Statement(values_of_settings(recipe, data, settings, sources), expand(metrics or DEFAULT_METRICS))
+    wanted = expand(DEFAULT_METRICS if metrics is None else metrics)
+    statement = Statement(values_of_settings(recipe, data, settings, sources), wanted)
     configs, asked = configured(statement, sources, many)
     if on != "local" and any(config.data.name == GIVEN for config in configs.values()):
         raise UsageError("Data that are passed in stay in this process; name a data set, or sweep with on='local'.")
