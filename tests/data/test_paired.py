@@ -109,6 +109,11 @@ WRONG = {
     "unnamed": (",pet\n0,cat\n", r"column 1 has no name"),
     "single": ("pet\ncat\n", r"has 1 column of observations, and two modalities or more"),
     "unique": ("pet,id\n" + "".join(f"cat,n{row}\n" for row in range(30)), r"no two cells of the column id are equal"),
+    "headless": ("pics/a.png,cat\npics/b.png,dog\n", r"must name the columns, and 'pics/a\.png' in it looks like what"),
+    "among names": (
+        "photo,pet\npics/a.png,cat\npics/b.png,7\npics/a.png,dog\n",
+        r"line 3, column pet: '7' is a number, and most of the column are names; say kinds=\[pet:label\]",
+    ),
     "module": ("pet,type\ncat,a\n", r"'type' cannot name a modality"),
 }
 

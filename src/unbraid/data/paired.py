@@ -116,6 +116,7 @@ def _lines(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     if not found:
         raise DataError(f"{path} is empty; its first line must name the columns.")
     header, rows = found[0][1], found[1:]
+    _refuse_data(path, header)
     if "" in header:
         place = header.index("") + 1
         raise DataError(f"{path}: column {place} has no name; name it, or write the file without row numbers.")
@@ -132,6 +133,14 @@ def _lines(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
             over = f"{len(cells)} cells for {len(header)} columns"
             raise DataError(f"{path}, line {number} has {over}, the last being {header[-1]}; quote cells with commas.")
     return header, [cells for _, cells in rows], [number for number, _ in rows]
+
+
+def _refuse_data(path: Path, header: list[str]) -> None:
+    """A first line with a number or a picture in it names no columns."""
+    for name in header:
+        if _number(name) is not None or Path(name).suffix.lower() in SUFFIXES:
+            told = f"its first line must name the columns, and '{name}' in it looks like what they hold"
+            raise DataError(f"{path}: {told}; put a line of names above it.")
 
 
 def _grouped(path: Path, header: list[str], rows: list[list[str]], lines: list[int]) -> dict[str, Column]:
@@ -186,6 +195,10 @@ def _kind(column: Column, rows: list[int]) -> Kind:
     if len(wrong) < len(rows) / 2:
         cell, how = column.cells[wrong[0]], f"say kinds=[{column.name}:label] if these are classes"
         raise DataError(f"{column.at(wrong[0])}: '{cell}' is no number as most of the column is; {how}.")
+    if len(wrong) < len(rows):
+        row = next(row for row in rows if _number(column.cells[row]) is not None)
+        cell, how = column.cells[row], f"say kinds=[{column.name}:label] if it is a class, too"
+        raise DataError(f"{column.at(row)}: '{cell}' is a number, and most of the column are names; {how}.")
     if len(set(cells)) == len(cells) > FEW:
         how = f"say kinds=[{column.name}:label] if they are, or name the columns to take with modalities=…"
         raise DataError(
