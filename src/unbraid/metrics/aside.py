@@ -1,10 +1,9 @@
 """Scores that the processor computes while a GPU computes others.
 
 Random forests grow on the processor. Where codes lie on a GPU, nothing that they need is in the way of other scores, so
-they grow aside, in threads, and are asked for at the end.
+they grow aside, in processes that threads wait for, and are asked for at the end.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,12 +11,10 @@ from threading import Event
 from typing import Any, Literal
 
 from unbraid.metrics.base import Evaluation, Score, Sheet, evaluate, metric
+from unbraid.metrics.predictive.forests import APART
 
 Asked = Mapping[str, Mapping[str, Any]]
 """Settings of each metric by its full name."""
-
-PATIENCE = 1e-4
-"""Seconds for which a thread keeps Python to itself: whoever feeds a GPU asks for it again with every kernel."""
 
 Measure = Callable[[str], list[Score]]
 
@@ -35,8 +32,7 @@ def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -
     if not (aside and grown):
         yield list(asked), lambda name: evaluate(evaluation, [name], **asked[name])
         return
-    pool, usual = ThreadPoolExecutor(len(grown), thread_name_prefix="aside"), sys.getswitchinterval()
-    sys.setswitchinterval(PATIENCE)
+    pool = ThreadPoolExecutor(len(grown), thread_name_prefix="aside")
     try:
         waiting = _begun(pool, evaluation, {name: asked[name] for name in grown})
         yield (
@@ -44,7 +40,6 @@ def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -
             lambda name: waiting[name].result() if name in waiting else evaluate(evaluation, [name], **asked[name]),
         )
     finally:
-        sys.setswitchinterval(usual)
         pool.shutdown(cancel_futures=True)
 
 
@@ -53,10 +48,16 @@ def _begun(pool: ThreadPoolExecutor, evaluation: Evaluation, asked: Asked) -> di
     made: dict[str, Future[list[Score]]] = {}
     for name, settings in asked.items():
         read = Event()
-        made[name] = pool.submit(evaluate, _Aside(evaluation, read), [name], **settings)
+        made[name] = pool.submit(_evaluate, _Aside(evaluation, read), name, settings)
         made[name].add_done_callback(lambda _, read=read: read.set())  # one that was refused has read nothing
         read.wait()  # a graph that is being captured would not bear another thread's copy
     return made
+
+
+def _evaluate(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> list[Score]:
+    """In a thread: forests must leave Python to the one that feeds the GPU."""
+    APART.set(True)
+    return evaluate(evaluation, [name], **settings)
 
 
 class _Aside(Evaluation):

@@ -16,9 +16,7 @@ all that are left over from testing are taken; `samples` and `labels` in the det
 values on one latent apart (a perfect code of sprites: about .67 with 10,000 labels), a forest comes nearer (about .88).
 """
 
-import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
@@ -28,8 +26,8 @@ from unbraid.errors import UsageError
 from unbraid.metrics.arrays import label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
+from unbraid.metrics.predictive.forests import Plot, grow
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.predictive.predictors import forest_predictions
 from unbraid.metrics.rows import apart, device_of, times_drawn
 from unbraid.progress import progress
 
@@ -150,18 +148,12 @@ def _softmax_learner(C: float, device: torch.device) -> Learner:
 
 
 def _forest_learner(trees: int, seed: int) -> Learner:
-    from sklearn.ensemble import RandomForestClassifier
-
     threads = torch.get_num_threads()
 
     def learn(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
-        def one(column: np.ndarray) -> np.ndarray:
-            share = math.ceil(threads / labels.shape[1])
-            forest = RandomForestClassifier(trees, random_state=seed, n_jobs=share)
-            return forest_predictions(forest.fit(train, column), test, share)
-
-        with ThreadPoolExecutor(min(threads, labels.shape[1])) as pool:
-            return np.stack(list(pool.map(one, labels.T)), axis=1)
+        classes = [False] * labels.shape[1]
+        forests = grow(Plot(train, test, list(labels.T), classes, trees=trees, seed=seed, threads=threads))
+        return np.stack([forest.predicted for forest in forests], axis=1)
 
     return learn
 

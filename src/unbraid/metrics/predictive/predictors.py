@@ -12,12 +12,10 @@ Factors of classes get a classifier, real factors the regressor of the same fami
 number. Work is shared among as many threads as torch uses.
 """
 
-import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -25,15 +23,13 @@ import torch
 
 from unbraid.errors import UsageError, unknown
 from unbraid.metrics.predictive.booster import Fit, Target, boost
+from unbraid.metrics.predictive.forests import Plot, grow
 from unbraid.progress import progress
 
 Predictor = Literal["gbt", "booster", "lightgbm-depth3", "random-forest", "lasso"]
 
 STAGES, DEPTH, RATE = 100, 3, 0.1
 """What scikit-learn's gradient boosting does by default."""
-
-PARTS = 8
-"""Sums into which the votes of a forest are divided."""
 
 FOLDS = 5
 TOLERANCE = 1e-9
@@ -95,35 +91,12 @@ def gbt(problem: Problem) -> list[Fit]:
 
 
 def random_forest(problem: Problem) -> list[Fit]:
-    """scikit-learn's random forest; where there are more threads than targets, trees are shared out, too."""
-    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-
-    threads = math.ceil(torch.get_num_threads() / len(problem.targets))
-
-    def one(target: Target) -> Fit:
-        make = RandomForestRegressor if target.size is None else RandomForestClassifier
-        model = make(random_state=problem.seed, n_jobs=threads)
-        model.fit(problem.train, target.values, sample_weight=problem.weights)
-        return Fit(model.feature_importances_, forest_predictions(model, problem.test, threads))  # fits training rows
-
-    return _each(problem, one)
-
-
-def forest_predictions(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
-    """What scikit-learn's forest predicts, however many threads ask its trees.
-
-    Votes are added up in the same order whatever happens, so that equal ones end the same. The trees themselves are
-    asked, since the checks of the input that they make, one by one, take longer than their answers.
-    """
-    rows = np.ascontiguousarray(codes, dtype=np.float32)
-    trees = [tree.tree_ for tree in forest.estimators_]
-    parts = [trees[first :: min(PARTS, len(trees))] for first in range(min(PARTS, len(trees)))]
-    with ThreadPoolExecutor(threads) as pool:
-        sums = pool.map(lambda part: reduce(np.add, (tree.predict(rows) for tree in part)), parts)
-        total = reduce(np.add, sums)
-    if not hasattr(forest, "classes_"):
-        return total[:, 0] / len(trees)
-    return forest.classes_[np.argmax(total, axis=1)]
+    """scikit-learn's random forest."""
+    real = [target.size is None for target in problem.targets]
+    values, threads = [target.values for target in problem.targets], torch.get_num_threads()
+    plot = Plot(problem.train, problem.test, values, real, seed=problem.seed, threads=threads, weights=problem.weights)
+    with progress("predicting factors", len(values)) as bar:
+        return [Fit(*forest) for forest in grow(plot, bar.advance)]  # it fits training rows
 
 
 def booster(problem: Problem) -> list[Fit]:

@@ -72,7 +72,7 @@ PAPER: dict[str, Any] = {
 SHARED: dict[str, dict[str, Any]] = {
     "smoke": {**TINY, "seed": range(2)},
     "small": {**LESS, "seed": range(3)},
-    "budget": {**PAPER, "batch": 64, "steps": 10_000, "decay": "cosine", "precision": "bf16", "seed": range(3)},
+    "budget": {**PAPER, "batch": 64, "steps": 30_000, "decay": "cosine", "precision": "bf16", "seed": range(3)},
     "paper": {**PAPER, "seed": range(3)},
 }
 SIDES = {"smoke": 16, "small": 32}
@@ -96,7 +96,7 @@ SAME = (
     f"32 x 32 pixels, of which {FLIPS['small']} are flipped.",
 )
 BUDGET = (
-    "`budget` has 10,000 steps of batches of 64, 1.1% of the paper's pairs, at a rate that falls from 1e-3 to 0 by a "
+    "`budget` has 30,000 steps of batches of 64, 3.3% of the paper's pairs, at a rate that falls from 1e-3 to 0 by a "
     "cosine: meant for a few minutes on one H200, and to end settled."
 )
 
