@@ -16,7 +16,7 @@ all that are left over from testing are taken; `samples` and `labels` in the det
 values on one latent apart (a perfect code of sprites: about .67 with 10,000 labels), a forest comes nearer (about .88).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -26,14 +26,14 @@ from unbraid.errors import UsageError
 from unbraid.metrics.arrays import label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
-from unbraid.metrics.predictive.forests import Plot, grow
+from unbraid.metrics.predictive.forests import Plot, grow_each
 from unbraid.metrics.predictive.logistic import softmax, standardised
 from unbraid.metrics.rows import apart, device_of, times_drawn
 from unbraid.progress import progress
 
 Protocol = Literal["logistic", "random-forest"]
-Learner = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Training codes, training labels [rows, factors], test codes -> predicted labels [test rows, factors]."""
+Learner = Callable[[Sequence[tuple[np.ndarray, np.ndarray]], np.ndarray], Iterator[np.ndarray]]
+"""Training sets, each of codes and labels [rows, factors], and test codes -> predicted labels [test rows, factors]."""
 
 
 @metric(
@@ -107,9 +107,10 @@ def downstream(
     truth = known.values[split.test]
     right: dict[int, np.ndarray] = {}
     with progress(f"downstream/{protocol}", len(set(sizes.values()))) as bar:
-        for size in sorted(set(sizes.values())):
-            rows = split.train[:size]
-            right[size] = learn(values[rows], known.values[rows], values[split.test]) == truth  # [test, factors]
+        rows = {size: split.train[:size] for size in sorted(set(sizes.values()))}
+        sets = [(values[each], known.values[each]) for each in rows.values()]
+        for size, predicted in zip(rows, learn(sets, values[split.test]), strict=True):
+            right[size] = predicted == truth  # [test, factors]
             bar.advance()
     scores = []
     for count, size in sizes.items():
@@ -140,9 +141,10 @@ def _ratio(pair: np.ndarray) -> float:
 
 
 def _softmax_learner(C: float, device: torch.device) -> Learner:
-    def learn(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
-        x, y = standardised(*(torch.as_tensor(codes, device=device) for codes in (train, test)))
-        return softmax(x, labels, C=C, precision=1e-9).predict(y)
+    def learn(sets: Sequence[tuple[np.ndarray, np.ndarray]], test: np.ndarray) -> Iterator[np.ndarray]:
+        for train, labels in sets:
+            x, y = standardised(*(torch.as_tensor(codes, device=device) for codes in (train, test)))
+            yield softmax(x, labels, C=C, precision=1e-9).predict(y)
 
     return learn
 
@@ -150,10 +152,11 @@ def _softmax_learner(C: float, device: torch.device) -> Learner:
 def _forest_learner(trees: int, seed: int) -> Learner:
     threads = torch.get_num_threads()
 
-    def learn(train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> np.ndarray:
-        classes = [False] * labels.shape[1]
-        forests = grow(Plot(train, test, list(labels.T), classes, trees=trees, seed=seed, threads=threads))
-        return np.stack([forest.predicted for forest in forests], axis=1)
+    def learn(sets: Sequence[tuple[np.ndarray, np.ndarray]], test: np.ndarray) -> Iterator[np.ndarray]:
+        shared = {"trees": trees, "seed": seed, "threads": threads}
+        plots = [Plot(train, test, list(labels.T), [False] * labels.shape[1], **shared) for train, labels in sets]
+        for forests in grow_each(plots):
+            yield np.stack([forest.predicted for forest in forests], axis=1)
 
     return learn
 

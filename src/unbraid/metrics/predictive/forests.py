@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import ContextVar
 from functools import reduce
@@ -48,7 +48,12 @@ class Plot(NamedTuple):
 
 def grow(plot: Plot, grown: Callable[[], None] = lambda: None) -> list[Forest]:
     """One forest for each target; the same ones wherever they grow. `grown` is called after each that grows here."""
-    return _grow_apart(plot) if APART.get() else _grow_here(plot, grown)
+    return _grow_apart([plot])[0] if APART.get() else _grow_here(plot, grown)
+
+
+def grow_each(plots: Sequence[Plot]) -> Iterator[list[Forest]]:
+    """The forests of several plots, one after the other; in a process of their own all of them, which starts once."""
+    yield from _grow_apart(plots) if APART.get() else map(_grow_here, plots)
 
 
 def forest_predictions(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -93,18 +98,24 @@ def _grow_here(plot: Plot, grown: Callable[[], None] = lambda: None) -> list[For
     return [jobs[k].result() for k in range(len(order))]
 
 
-def _grow_apart(plot: Plot) -> list[Forest]:
+def _grow_apart(plots: Sequence[Plot]) -> list[list[Forest]]:
     """In another process; here after all, with a warning, if that one fails."""
-    with tempfile.TemporaryDirectory(prefix="unbraid-forests-") as folder:
-        _write(Path(folder) / "plot.npz", plot)
-        command = [sys.executable, str(Path(__file__).resolve()), folder]
+    with tempfile.TemporaryDirectory(prefix="unbraid-forests-") as name:
+        folder = Path(name)
+        for place, plot in enumerate(plots):
+            _write(folder / f"plot-{place}.npz", plot)
+        command = [sys.executable, str(Path(__file__).resolve()), name, str(len(plots))]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode == 0:
-            with np.load(Path(folder) / "forests.npz") as made:
-                return [Forest(made[f"i{k}"], made[f"p{k}"]) for k in range(len(plot.targets))]
+            return [_grown(folder / f"forests-{place}.npz") for place in range(len(plots))]
     told = ended.stderr.strip().splitlines()[-1:] or [f"it ended with {ended.returncode}"]
     warnings.warn(f"Forests grow beside the GPU, and slow it down: a process for them failed, {told[0]}", stacklevel=2)
-    return _grow_here(plot)
+    return [_grow_here(plot) for plot in plots]
+
+
+def _grown(path: Path) -> list[Forest]:
+    with np.load(path) as made:
+        return [Forest(made[f"i{k}"], made[f"p{k}"]) for k in range(len(made) // 2)]
 
 
 def _write(path: Path, plot: Plot) -> None:
@@ -123,13 +134,14 @@ def _read(path: Path) -> Plot:
         return Plot(found["train"], found["test"], targets, real, trees, seed, threads, found.get("weights"))
 
 
-def _main(folder: Path) -> None:
+def _main(folder: Path, plots: int) -> None:
     """Grow what a folder asks for."""
-    made = _grow_here(_read(folder / "plot.npz"))
-    found = {f"i{k}": forest.importance for k, forest in enumerate(made)}
-    found |= {f"p{k}": forest.predicted for k, forest in enumerate(made)}
-    np.savez(folder / "forests.npz", allow_pickle=False, **found)
+    for place in range(plots):
+        made = _grow_here(_read(folder / f"plot-{place}.npz"))
+        found = {f"i{k}": forest.importance for k, forest in enumerate(made)}
+        found |= {f"p{k}": forest.predicted for k, forest in enumerate(made)}
+        np.savez(folder / f"forests-{place}.npz", allow_pickle=False, **found)
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _main(Path(sys.argv[1]), int(sys.argv[2]))
