@@ -11,7 +11,8 @@ HEAD = """# Results
 
 What the experiments of `unbraid reproduce` say about the papers' claims; `python benchmarks/verdicts.py results` makes
 this page. Each experiment's folder has the table, the figure, the command, the commit, the versions and the minutes
-(wall time; the experiments of commit fe5b612 shared one GPU, three at a time).
+(wall time; experiments shared one GPU, three at a time those of commit fe5b612, five to eight at a time those of
+2d28a2a, d0f5974 and 0e8245e).
 
 Besides: [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the

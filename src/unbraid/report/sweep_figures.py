@@ -53,7 +53,8 @@ def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> An
     """The figure behind `boxes`."""
     values, colors = values_of(members, key), recipe_colors(members)
     per_value = {} if key == "recipe" else colors
-    figure = make(figsize=(boxes_width(members, key), 2.5), layout="constrained")
+    long = max(len(str(value)) for value in values) * len(values) > 40
+    figure = make(figsize=(boxes_width(members, key), 3.0 if long else 2.5), layout="constrained")
     axes = figure.subplots()
     slot = BOX_WIDTH / max(1, len(per_value))
     for place, value in enumerate(values):
@@ -61,11 +62,10 @@ def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> An
             found = _values(members, score, {key: value, "recipe": recipe})
             offset = (index - (max(1, len(per_value)) - 1) / 2) * slot
             _box(axes, place + offset, 0.8 * slot, found, colors[recipe])
-    axes.set_xticks(range(len(values)), [str(value) for value in values])
-    if max(len(str(value)) for value in values) * len(values) > 40:
-        axes.tick_params(axis="x", rotation=30)
+    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}  # names end below their boxes
+    axes.set_xticks(range(len(values)), [str(value) for value in values], **slanted)
     axes.set_xlim(-0.6, len(values) - 0.4)
-    axes.set_xlabel(key)
+    axes.set_xlabel("" if key == "recipe" else key)
     axes.set_ylabel(score)
     axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.6)
     if len(per_value) > 1:
