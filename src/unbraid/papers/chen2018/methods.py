@@ -32,7 +32,7 @@ LARGE_GAN = {**GAN, "network": "conv-infogan", "steps": 36_000}
 def five_methods(
     settings: Mapping[str, Any], seeds: int, gammas: list[int], gan: Mapping[str, Any], **factor: Any
 ) -> Scale:
-    """VAE and beta-VAE are two runs of one sweep, FactorVAE has one over gamma and, unless said, twice the steps."""
+    """VAE and beta-VAE are two runs of one sweep, FactorVAE has one over gamma and twice the steps."""
     own: dict[str, dict[str, Any]] = {"VAE": {"beta": [1, 4]}, "beta-VAE": {"beta": [1, 4]}}
     own["FactorVAE"] = {"gamma": gammas, "steps": 2 * settings["steps"], **factor}
     own["InfoGAN"] = {**gan, "z": 5, "noise": 5}
@@ -97,7 +97,7 @@ def poor_half(results: Results) -> list[Evidence]:
     scales={
         "smoke": five_methods(SMOKE, 2, [4, 19], SMALL_GAN, width=16, depth=2),
         "small": five_methods(SMALL, 3, GAMMAS, SMALL_GAN, width=100, depth=3),
-        "budget": five_methods(BUDGET, 3, GAMMAS, {**LARGE_GAN, "precision": "tf32"}, steps=BUDGET["steps"]),
+        "budget": five_methods(BUDGET, 3, GAMMAS, {**LARGE_GAN, "precision": "tf32", "seed": range(5)}),
         "paper": five_methods(PAPER, 40, [0, 1, 4, 9, 19, 39, 59, 79], LARGE_GAN),
     },
     metrics=("mig/exact",),
@@ -118,11 +118,12 @@ def poor_half(results: Results) -> list[Evidence]:
     notes=(
         SPRITES,
         "VAE is beta-VAE with beta = 1; beta-VAE has beta = 4, beta-TCVAE beta = 6, FactorVAE gamma = beta - 1 for "
-        "several betas from 1 to 80, and twice the steps (at `budget` as many as the others).",
+        "several betas from 1 to 80, and twice the steps.",
         "FactorVAE's best gamma is the one with the highest median over seeds, chosen anew in each resample of the "
         "bootstrap. It is not held out, so the choice favours FactorVAE, and both claims go against FactorVAE.",
         "InfoGAN has convolutions (appendix H.1), 5 codes, 5 noise variables and instance noise, batches of 128 and "
-        "DCGAN's Adam; its steps are ours, and are the same at `budget` and `paper`.",
+        "DCGAN's Adam; its steps are ours, and are the same at `budget` and `paper`. It has five seeds at `budget`, "
+        "since a run of it may diverge.",
         f"Ours: what fails (a median below {FAILS}), what is poor (below {POOR}), and what about half is "
         f"(from {HALF[0]} to {HALF[1]}).",
     ),
@@ -188,7 +189,7 @@ def superior(case: str) -> Finding:
     scales={
         "smoke": biased(SMOKE, 1, {**SMALL_GAN, "batch": 32}, "AD", steps=2, batch=32),
         "small": biased({**SMALL, "data": "sprites"}, 3, SMALL_GAN, **{"data.size": 32, "data.positions": 16}),
-        "budget": biased(BUDGET, 5, {**LARGE_GAN, "precision": "tf32", "steps": 18_000}, steps=6000),
+        "budget": biased(BUDGET, 3, {**LARGE_GAN, "precision": "tf32", "steps": 18_000}, steps=9000),
         "paper": biased({**PAPER, "data": "sprites"}, 10, {**LARGE_GAN, "steps": 18_000}, steps=9000),
     },
     metrics=("mig/exact",),
