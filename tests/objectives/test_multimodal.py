@@ -344,3 +344,16 @@ def test_weights_reach_their_modality():
     ):
         with pytest.raises(UsageError, match=words):
             linear("partitioned-mvae", A, B, EXPERTS, **settings)
+
+
+@pytest.mark.parametrize("recipe", ["partitioned-mvae", "mvae", "dmvae", "mopoe", "mmvae"])
+def test_annealed_weights_are_a_share_of_the_betas_until_they_are_the_betas(recipe):
+    """The step of these terms is 0: after 1 of 4 steps a quarter of every KL counts, after 1 of 1 all of it."""
+    x, quarter = rows(), {"beta_c": 0.25, "beta_m": 0.25}
+    plain, less, rising, risen = (
+        float(terms(*linear(recipe, A, B, EXPERTS, **settings), x)[0].loss.detach())
+        for settings in ({}, quarter, {"anneal": 4}, {"anneal": 1})
+    )
+    assert rising == pytest.approx(less) and risen == pytest.approx(plain) and less != pytest.approx(plain)
+    with pytest.raises(UsageError, match="anneal must be a number of steps, 0 or above, not -1"):
+        linear(recipe, A, B, EXPERTS, anneal=-1)

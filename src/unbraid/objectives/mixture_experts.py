@@ -51,12 +51,13 @@ class MMVAE(OfModalities):
         beta_m: Weight = 1.0,
         betas: tuple[str, ...] = (),
         weights: tuple[str, ...] = (),
+        anneal: int = 0,
         samples: int = 1,
         gradient: Literal["reparameterised", "dreg"] = "reparameterised",
     ) -> None:
         if samples < 1:
             raise UsageError(f"samples must be at least 1, not {samples}.")
-        super().__init__(beta_c, beta_m, betas, weights)
+        super().__init__(beta_c, beta_m, betas, weights, anneal)
         self.samples, self.dreg = samples, gradient == "dreg"
 
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -66,10 +67,10 @@ class MMVAE(OfModalities):
         losses = nats(out, batch, context)
         c, posterior = self._posterior(out, context)
         ratio = posterior.log_density(c) - log_prior(c, context)
-        weights = self._weights(losses, ratio)
+        weights = self._weights(losses, ratio, context)
         bound = weights.logsumexp(-1) - math.log(self.samples)
         if self.dreg:
-            held = (weights.softmax(-1).detach() * self._weights(losses, ratio.detach())).sum(-1)
+            held = (weights.softmax(-1).detach() * self._weights(losses, ratio.detach(), context)).sum(-1)
             surrogate = held + self._encoded(weights, nats(out, batch, context, FROZEN), c, posterior, context)
             bound = bound.detach() + surrogate - surrogate.detach()
         terms = {"bound": (-(share * bound).sum(-1).mean(-1), 1.0)}
@@ -87,23 +88,24 @@ class MMVAE(OfModalities):
         shares = (logs - logs.logsumexp(-1, keepdim=True)).exp().unflatten(-2, (-1, self.samples))  # [..., M, K, M]
         own_expert = torch.eye(shares.shape[-1], dtype=c.dtype, device=c.device).unsqueeze(-2)  # [M, 1, M]
         mine = (own_expert * shares).sum(-1)  # [..., M, K]
-        beta = self._beta(3)
-        moved = self._weights(losses, still.log_density(c) - log_prior(c, context))
+        beta = self._beta(3, context)
+        moved = self._weights(losses, still.log_density(c) - log_prior(c, context), context)
         part = weights.softmax(-1).detach()
         own = (part - beta * part * (1 - part) * mine.detach()) * moved - beta * part * mine
         densities = posterior.log_components(c.detach()).unflatten(-2, (-1, self.samples))
         return (own - beta * part * ((1 - own_expert) * shares.detach() * densities).sum(-1)).sum(-1)
 
-    def _weights(self, losses: dict[str, Tensor], ratio: Tensor) -> Tensor:
+    def _weights(self, losses: dict[str, Tensor], ratio: Tensor, context: Context) -> Tensor:
         """log w = log p(x_A|c) - beta_c [log q(c|x_A) - log p(c)], [member, rows, M, samples]."""
-        total = -self._beta(2) * ratio
+        total = -self._beta(2, context) * ratio
         for name, loss in losses.items():
             total = total - self.weight(name) * loss
         return total.unflatten(-1, (-1, self.samples))
 
-    def _beta(self, dims: int) -> Weight:
+    def _beta(self, dims: int, context: Context) -> Weight:
         """beta_c for numbers with so many dimensions behind the members'."""
-        return self.beta_c.view(-1, *[1] * dims) if isinstance(self.beta_c, Tensor) else self.beta_c
+        beta = self.beta_shared(context)
+        return beta.view(-1, *[1] * dims) if isinstance(beta, Tensor) else beta
 
     def _posterior(self, out: Output, context: Context) -> tuple[Tensor, Mixture]:
         """Draws [member, rows, M x samples, D] and q(c|x_A) [member, rows, 1, M, D] of this process's rows."""

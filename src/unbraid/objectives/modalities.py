@@ -11,6 +11,7 @@ from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space
 from unbraid.models.multimodal import MASKS, PATHS, SHARED, private
 from unbraid.objectives.base import Context, Objective
+from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Terms, Weight
 
 Value = tuple[Tensor, Weight]
@@ -20,11 +21,20 @@ class OfModalities(Objective):
     """Weights of the KLs and of the reconstructions by modality.
 
     `betas` and `weights` hold numbers for single modalities, as `m2:0.3`: of KL(s_m), where `beta_m` is that of the
-    others, and of log p(x_m|c, s_m), where 1 is.
+    others, and of log p(x_m|c, s_m), where 1 is. All weights of KLs rise from 0 over the first `anneal` steps.
     """
 
-    def __init__(self, beta_c: Weight, beta_m: Weight, betas: Sequence[str] = (), weights: Sequence[str] = ()) -> None:
-        self.beta_c, self.beta_m = beta_c, beta_m
+    def __init__(
+        self,
+        beta_c: Weight,
+        beta_m: Weight,
+        betas: Sequence[str] = (),
+        weights: Sequence[str] = (),
+        anneal: int = 0,
+    ) -> None:
+        if anneal < 0:
+            raise UsageError(f"anneal must be a number of steps, 0 or above, not {anneal}.")
+        self.beta_c, self.beta_m, self.anneal = beta_c, beta_m, anneal
         self.betas: dict[str, Weight] = {**by_name("betas", betas)}
         self.weights = by_name("weights", weights)
         super().__init__(self.modal_terms)
@@ -48,12 +58,17 @@ class OfModalities(Objective):
         """Weight of a modality's reconstruction."""
         return self.weights.get(name, 1.0)
 
+    def beta_shared(self, context: Context) -> Weight:
+        """Weight of the KL of c at this step."""
+        return self.beta_c * ramp(context.step, self.anneal)
+
     def own(self, out: Output, context: Context, again: Mapping[str, Tensor] | None = None) -> dict[str, Value]:
         """Terms KL(q(s_m|x_m) || p(s_m)), 0 where x_m is missing, and as many more as a row says [member, rows]."""
         terms: dict[str, Value] = {}
         for name in context.likelihoods:
             if private(name) in context.space.blocks:
-                kl, beta = own_kl(out, context.space, private(name)), self.betas.get(name, self.beta_m)
+                kl = own_kl(out, context.space, private(name))
+                beta = self.betas.get(name, self.beta_m) * ramp(context.step, self.anneal)
                 terms[f"kl_{private(name)}"] = (kl.mean(-1), beta)
                 if again is not None:
                     terms[f"kl_{private(name)}_again"] = ((kl * again[name]).mean(-1), beta)

@@ -25,6 +25,7 @@ from unbraid.models.multimodal import MASKS, SHARED, private
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.modalities import OfModalities, Value, nats, path_kl, used_paths
+from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Player, Terms, Weight
 
 ORDER = "order/shared"
@@ -61,6 +62,7 @@ class PartitionedMVAE(OfModalities):
         beta_alone: Weight = 1.0,
         betas: tuple[str, ...] = (),
         weights: tuple[str, ...] = (),
+        anneal: int = 0,
         reconstruct: Literal["both", "full", "subset"] = "both",
         beta_subsets: Weight = 0.0,
         prior_expert: bool = True,
@@ -69,7 +71,7 @@ class PartitionedMVAE(OfModalities):
         width: int = 1000,
         depth: int = 5,
     ) -> None:
-        super().__init__(beta_c, beta_m, betas, weights)
+        super().__init__(beta_c, beta_m, betas, weights, anneal)
         if alone in self.betas:
             raise UsageError(f"alone={alone} and betas both weigh KL(s_{alone}); leave one of them out.")
         if alone is not None:
@@ -118,7 +120,8 @@ class PartitionedMVAE(OfModalities):
             ):
                 terms[f"{label}_{name}"] = (part, share * self.weight(name))
         kl = path_kl(out, context.space).mean(1)  # [member, paths]
-        terms |= {"kl_c": (kl[..., 0], self.beta_c), "kl_c_subsets": (kl[..., 1:].mean(-1), self.beta_subsets)}
+        subsets = self.beta_subsets * ramp(context.step, self.anneal)
+        terms |= {"kl_c": (kl[..., 0], self.beta_shared(context)), "kl_c_subsets": (kl[..., 1:].mean(-1), subsets)}
         terms |= self.own(out, context)
         for name, there in self._private(out, context).items() if self.penalised else ():
             logits = _logits(context, name, torch.cat([out.sample[SHARED], out.sample[name]], -1))
@@ -188,13 +191,14 @@ class MVAE(OfModalities):
         beta_m: Weight = 1.0,
         betas: tuple[str, ...] = (),
         weights: tuple[str, ...] = (),
+        anneal: int = 0,
         unimodal: bool = True,
         subsets: int = 1,
         prior_expert: bool = True,
     ) -> None:
         if subsets < 0:
             raise UsageError(f"subsets must be 0 or above, not {subsets}.")
-        super().__init__(beta_c, beta_m, betas, weights)
+        super().__init__(beta_c, beta_m, betas, weights, anneal)
         self.unimodal = unimodal
 
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -211,9 +215,9 @@ class MVAE(OfModalities):
             terms |= {f"{label}_{name}": (part, self.weight(name)) for label, part in parts.items()}
             again[name] = self.unimodal + random[..., m].sum(-1)
         kl = path_kl(out, context.space).mean(1)
-        terms["kl_c"] = (kl[..., 0], self.beta_c)
+        terms["kl_c"] = (kl[..., 0], self.beta_shared(context))
         if kl.shape[-1] > 1:
-            terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), self.beta_c)
+            terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), self.beta_shared(context))
         return Terms({**terms, **self.own(out, context, again)})
 
 
@@ -235,9 +239,10 @@ class DMVAE(OfModalities):
         beta_m: Weight = 1.0,
         betas: tuple[str, ...] = (),
         weights: tuple[str, ...] = (),
+        anneal: int = 0,
         prior_expert: bool = True,
     ) -> None:
-        super().__init__(beta_c, beta_m, betas, weights)
+        super().__init__(beta_c, beta_m, betas, weights, anneal)
 
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """A sum of bounds, each on everything that is there."""
@@ -247,7 +252,8 @@ class DMVAE(OfModalities):
             terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))
             terms[f"cross_{name}"] = (cross.mean(-1), self.weight(name))
         kl = path_kl(out, context.space).mean(1)
-        terms |= {"kl_c": (kl[..., 0], self.beta_c), "kl_c_unimodal": (kl[..., 1:].sum(-1), self.beta_c)}
+        beta = self.beta_shared(context)
+        terms |= {"kl_c": (kl[..., 0], beta), "kl_c_unimodal": (kl[..., 1:].sum(-1), beta)}
         again = dict.fromkeys(context.likelihoods, used[..., 1:].sum(-1))
         return Terms({**terms, **self.own(out, context, again)})
 
@@ -273,12 +279,13 @@ class MoPoE(OfModalities):
         beta_m: Weight = 1.0,
         betas: tuple[str, ...] = (),
         weights: tuple[str, ...] = (),
+        anneal: int = 0,
         draws: int | None = None,
         prior_expert: bool = True,
     ) -> None:
         if draws is not None and draws < 1:
             raise UsageError(f"draws must be at least 1, or none for every subset, not {draws}.")
-        super().__init__(beta_c, beta_m, betas, weights)
+        super().__init__(beta_c, beta_m, betas, weights, anneal)
 
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """The mean over subsets of their bounds on everything that is there."""
@@ -288,5 +295,5 @@ class MoPoE(OfModalities):
             f"reconstruction_{name}": ((loss * context.part(share)).sum(-1).mean(-1), self.weight(name))
             for name, loss in nats(out, batch, context).items()
         }
-        terms["kl_c"] = ((path_kl(out, context.space) * share).sum(-1).mean(-1), self.beta_c)
+        terms["kl_c"] = ((path_kl(out, context.space) * share).sum(-1).mean(-1), self.beta_shared(context))
         return Terms({**terms, **self.own(out, context)})
