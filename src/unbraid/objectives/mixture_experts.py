@@ -104,7 +104,7 @@ class MMVAE(OfModalities):
 
     def _beta(self, dims: int, context: Context) -> Weight:
         """beta_c for numbers with so many dimensions behind the members'."""
-        beta = self.beta_shared(context)
+        beta = self.annealed(self.beta_c, context)
         return beta.view(-1, *[1] * dims) if isinstance(beta, Tensor) else beta
 
     def _posterior(self, out: Output, context: Context) -> tuple[Tensor, Mixture]:

@@ -58,9 +58,9 @@ class OfModalities(Objective):
         """Weight of a modality's reconstruction."""
         return self.weights.get(name, 1.0)
 
-    def beta_shared(self, context: Context) -> Weight:
-        """Weight of the KL of c at this step."""
-        return self.beta_c * ramp(context.step, self.anneal)
+    def annealed(self, beta: Weight, context: Context) -> Weight:
+        """The weight of a KL at this step."""
+        return beta * ramp(context.step, self.anneal)
 
     def own(self, out: Output, context: Context, again: Mapping[str, Tensor] | None = None) -> dict[str, Value]:
         """Terms KL(q(s_m|x_m) || p(s_m)), 0 where x_m is missing, and as many more as a row says [member, rows]."""
@@ -68,7 +68,7 @@ class OfModalities(Objective):
         for name in context.likelihoods:
             if private(name) in context.space.blocks:
                 kl = own_kl(out, context.space, private(name))
-                beta = self.betas.get(name, self.beta_m) * ramp(context.step, self.anneal)
+                beta = self.annealed(self.betas.get(name, self.beta_m), context)
                 terms[f"kl_{private(name)}"] = (kl.mean(-1), beta)
                 if again is not None:
                     terms[f"kl_{private(name)}_again"] = ((kl * again[name]).mean(-1), beta)

@@ -25,7 +25,6 @@ from unbraid.models.multimodal import MASKS, SHARED, private
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.modalities import OfModalities, Value, nats, path_kl, used_paths
-from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Player, Terms, Weight
 
 ORDER = "order/shared"
@@ -120,8 +119,8 @@ class PartitionedMVAE(OfModalities):
             ):
                 terms[f"{label}_{name}"] = (part, share * self.weight(name))
         kl = path_kl(out, context.space).mean(1)  # [member, paths]
-        subsets = self.beta_subsets * ramp(context.step, self.anneal)
-        terms |= {"kl_c": (kl[..., 0], self.beta_shared(context)), "kl_c_subsets": (kl[..., 1:].mean(-1), subsets)}
+        beta, subsets = (self.annealed(each, context) for each in (self.beta_c, self.beta_subsets))
+        terms |= {"kl_c": (kl[..., 0], beta), "kl_c_subsets": (kl[..., 1:].mean(-1), subsets)}
         terms |= self.own(out, context)
         for name, there in self._private(out, context).items() if self.penalised else ():
             logits = _logits(context, name, torch.cat([out.sample[SHARED], out.sample[name]], -1))
@@ -215,9 +214,9 @@ class MVAE(OfModalities):
             terms |= {f"{label}_{name}": (part, self.weight(name)) for label, part in parts.items()}
             again[name] = self.unimodal + random[..., m].sum(-1)
         kl = path_kl(out, context.space).mean(1)
-        terms["kl_c"] = (kl[..., 0], self.beta_shared(context))
+        terms["kl_c"] = (kl[..., 0], self.annealed(self.beta_c, context))
         if kl.shape[-1] > 1:
-            terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), self.beta_shared(context))
+            terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), self.annealed(self.beta_c, context))
         return Terms({**terms, **self.own(out, context, again)})
 
 
@@ -252,7 +251,7 @@ class DMVAE(OfModalities):
             terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))
             terms[f"cross_{name}"] = (cross.mean(-1), self.weight(name))
         kl = path_kl(out, context.space).mean(1)
-        beta = self.beta_shared(context)
+        beta = self.annealed(self.beta_c, context)
         terms |= {"kl_c": (kl[..., 0], beta), "kl_c_unimodal": (kl[..., 1:].sum(-1), beta)}
         again = dict.fromkeys(context.likelihoods, used[..., 1:].sum(-1))
         return Terms({**terms, **self.own(out, context, again)})
@@ -295,5 +294,5 @@ class MoPoE(OfModalities):
             f"reconstruction_{name}": ((loss * context.part(share)).sum(-1).mean(-1), self.weight(name))
             for name, loss in nats(out, batch, context).items()
         }
-        terms["kl_c"] = ((path_kl(out, context.space) * share).sum(-1).mean(-1), self.beta_shared(context))
+        terms["kl_c"] = ((path_kl(out, context.space) * share).sum(-1).mean(-1), self.annealed(self.beta_c, context))
         return Terms({**terms, **self.own(out, context)})
