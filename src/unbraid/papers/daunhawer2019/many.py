@@ -111,7 +111,7 @@ def above(score: str) -> tuple[Claim, ...]:
         "MNIST in five rendered styles (`mnist-styles`) wants MNIST's files (`unbraid data`); at `smoke` pairs of "
         "sprites stand in, about which the claims say nothing. All of this is ours: the paper has two modalities.",
         "All decoders read 32 numbers: c and s_m of 16 each in partitioned-mvae, c of 32 in the others. c is drawn. "
-        "KL(s_m) weighs 3: with 1, s_m takes all and c is empty.",
+        "KL(s_m) weighs 3 (ours), so that s_m does not take all.",
         f"MoPoE of five modalities draws {DRAWS} subsets per row and step at `small` and `budget`, without bias, in "
         "place of all 31. Weights of KLs rise from 0 over the first 2,000 steps at `budget`.",
     ),

@@ -106,7 +106,7 @@ SAME = (
 BUDGET = (
     "`budget` has 30,000 steps of batches of 64, 3.3% of the paper's pairs, at a rate that falls from 1e-3 to 0 by a "
     "cosine: meant for a few minutes on one H200, and to end settled. Weights of KLs rise from 0 over the first 2,000 "
-    "steps (ours): without that all latents collapse before anything is learned, and c stays so."
+    "steps (ours), so that c does not collapse before anything is learned."
 )
 
 

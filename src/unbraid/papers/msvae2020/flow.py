@@ -61,7 +61,7 @@ NOTES = (
     "Densities are of held-out rows, per level of a pixel, and the mixture's variances are at least 1e-4 (ours): near "
     "the value at which the mixture itself is best on held-out rows. The paper's numbers are in other units.",
     "Batches have 1000 rows as in the paper, and 200 at `small`; it does not say how many steps there are. At `budget` "
-    "the rate falls to 0 by a cosine, so that runs end settled.",
+    "the rate falls to 0 by a cosine.",
 )
 
 

@@ -115,7 +115,8 @@ def on_sprites(models: Sequence[str], encoders: Sequence[str], *more: str) -> di
     notes = (
         STAND_IN,
         f"The paper names no protocol; at `paper` it is locatello2019's. `budget` has {share} of its steps, at a rate "
-        "that falls from 1e-3 to 0 by a cosine instead of 1e-4: meant for 20 minutes on one H200, and to end settled.",
+        "that falls from 1e-3 to 0 by a cosine instead of 1e-4: meant for 20 minutes on one H200, after which losses "
+        "may still drift.",
         *more,
     )
     return {"series": made, "scales": scales(list(made), BUDGET, PAPER), "metrics": METRICS, "notes": notes}
