@@ -27,6 +27,8 @@ POOR, HALF = 0.3, (0.25, 0.75)
 GAN: dict[str, Any] = {"batch": 128, "lr": 2e-4}
 SMALL_GAN = {**GAN, "network": "mlp-infogan"}
 LARGE_GAN = {**GAN, "network": "conv-infogan", "steps": 36_000}
+BUDGET_GAN = {**LARGE_GAN, "precision": "tf32", "seed": range(5)}
+"""Two seeds more than the others have, since a run of it may diverge."""
 
 
 def five_methods(
@@ -97,7 +99,7 @@ def poor_half(results: Results) -> list[Evidence]:
     scales={
         "smoke": five_methods(SMOKE, 2, [4, 19], SMALL_GAN, width=16, depth=2),
         "small": five_methods(SMALL, 3, GAMMAS, SMALL_GAN, width=100, depth=3),
-        "budget": five_methods(BUDGET, 3, GAMMAS, {**LARGE_GAN, "precision": "tf32", "seed": range(5)}),
+        "budget": five_methods(BUDGET, 3, GAMMAS, BUDGET_GAN),
         "paper": five_methods(PAPER, 40, [0, 1, 4, 9, 19, 39, 59, 79], LARGE_GAN),
     },
     metrics=("mig/exact",),
@@ -189,7 +191,7 @@ def superior(case: str) -> Finding:
     scales={
         "smoke": biased(SMOKE, 1, {**SMALL_GAN, "batch": 32}, "AD", steps=2, batch=32),
         "small": biased({**SMALL, "data": "sprites"}, 3, SMALL_GAN, **{"data.size": 32, "data.positions": 16}),
-        "budget": biased(BUDGET, 3, {**LARGE_GAN, "precision": "tf32", "steps": 18_000}, steps=9000),
+        "budget": biased(BUDGET, 3, {**BUDGET_GAN, "steps": 18_000}, steps=9000),
         "paper": biased({**PAPER, "data": "sprites"}, 10, {**LARGE_GAN, "steps": 18_000}, steps=9000),
     },
     metrics=("mig/exact",),
@@ -205,7 +207,8 @@ def superior(case: str) -> Finding:
         "noise, of which each place keeps its share. MIG is that of the two places, over all rows.",
         "In cases B to D the most likely place is 4 times as likely as the least likely one; the formulas are ours "
         "(`unbraid.data.bias`). beta = 4 for both; InfoGAN has 2 codes and 8 noise variables.",
-        "Networks are those for dSprites; the number of steps is ours.",
+        "Networks are those for dSprites; the number of steps is ours. InfoGAN has five seeds at `budget`, since a run "
+        "of it may diverge.",
     ),
 )
 def fig5(results: Results, make: Any) -> Any:
