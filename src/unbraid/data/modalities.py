@@ -50,6 +50,15 @@ class Values(Protocol):
         ...
 
 
+@runtime_checkable
+class Noisy(Protocol):
+    """Values to which the data add noise."""
+
+    def expected(self, index: Tensor) -> Tensor:
+        """Means [*index.shape, *shape] over the noise."""
+        ...
+
+
 @dataclass(frozen=True)
 class Labels:
     """Classes [n] as one-hot rows; a class of -1 is no class, and its row is zero."""
@@ -104,7 +113,14 @@ class Modality:
 
     def rows(self, index: Tensor) -> Tensor:
         """Observations [*index.shape, *shape] as float32, zero where there are none."""
-        found = self.values[index]
+        return self._where_present(self.values[index], index)
+
+    def expected(self, index: Tensor) -> Tensor:
+        """The same without the noise that the data add, if they do: means, as a perfect decoder says them."""
+        values = self.values
+        return self._where_present(values.expected(index) if isinstance(values, Noisy) else values[index], index)
+
+    def _where_present(self, found: Tensor, index: Tensor) -> Tensor:
         if self.present is None:
             return found
         there = self.present[index]

@@ -73,6 +73,11 @@ class Corrupted:
         flipped = parts.flatten(1)[:, :pixels] < round(self.flip * LEVELS)
         return (clean - flipped.view(clean.shape).to(clean.dtype)).abs()
 
+    def expected(self, index: Tensor) -> Tensor:
+        """Means [*index.shape, *shape] over the flips: what a perfect decoder says of these rows."""
+        clean = self.clean[self.picked(index)]
+        return clean + self.flip * (1.0 - 2.0 * clean)
+
     def picked(self, index: Tensor) -> Tensor:
         """Rows of the clean images."""
         place = torch.zeros_like(index)
