@@ -4,12 +4,22 @@ import functools
 import math
 import tempfile
 
+import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
+from scipy.special import expit, log_expit
+from torch import nn
 
 from unbraid import api
+from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import UnbraidError
+from unbraid.latents import Bernoulli, Space
 from unbraid.metrics import Evaluation, evaluate, metric
+from unbraid.models import VAE
+from unbraid.networks import make_likelihood
+
+from .helpers import Fixed
 
 
 @functools.cache
@@ -62,3 +72,35 @@ def test_the_sampled_bound_agrees_with_the_closed_form_where_there_is_one(tmp_pa
     assert sampled.interval[0] - 0.5 < closed.value < sampled.interval[1] + 0.5
     closed, sampled = evaluate(Evaluation(run.model, run.dataset), ["kl/closed-form", "kl/sampled"])
     assert sampled.value == pytest.approx(closed.value, abs=4 * (sampled.interval[1] - sampled.value) + 1e-4)
+
+
+@pytest.mark.parametrize("straight_through", [False, True])
+@pytest.mark.parametrize(("temperature", "logit"), [(0.66, 12.0), (0.3, 8.0), (0.1, 5.0)])
+def test_terms_of_a_sure_binary_latent_agree_with_integrals(temperature, logit, straight_through):
+    """Where a code is 0 or 1 to the last digit, or by rule, its density is still that of the draw behind it."""
+    rows = 4_000
+    pixels = Pixels(torch.arange(rows)[:, None] / rows, (1,))
+    data = FactorDataset("made", pixels, (Factor("v", 2),), torch.arange(rows)[:, None] % 2)
+    space = Space({"b": Bernoulli(size=1, temperature=temperature, straight_through=straight_through)})
+    logits = torch.where(torch.arange(rows) % 2 == 0, logit, -logit)[:, None]
+    model = VAE(space, (1,), Fixed(logits), nn.Linear(1, 1), make_likelihood("gaussian", {}))
+
+    def density(x, a):
+        return temperature * expit(a - temperature * x) * expit(temperature * x - a)
+
+    def ratio(x):  # of log densities, which do not underflow
+        own, prior = (log_expit(a - temperature * x) + log_expit(temperature * x - a) for a in (logit, 0.0))
+        return own - prior
+
+    middle, width = logit / temperature, 40 / temperature
+    divergence = quad(lambda x: density(x, logit) * ratio(x), middle - width, middle + width, limit=500)[0]
+    both = quad(
+        lambda x: density(x, logit) * np.log((density(x, logit) + density(x, -logit)) / 2 / density(x, logit)),
+        middle - width,
+        middle + width,
+        limit=500,
+    )[0]
+    scores = {s.name: s for s in evaluate(Evaluation(model, data), ["kl/sampled", "mi/exact"], samples=rows)}
+    for name, wanted in (("kl/sampled", divergence), ("mi/exact", -both)):
+        score = scores[name]
+        assert score.value == pytest.approx(wanted, abs=2.5 * (score.interval[1] - score.value) + 1e-3)

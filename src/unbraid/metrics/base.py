@@ -161,10 +161,14 @@ class Evaluation:
 
     def samples_at(self, positions: Tensor) -> Tensor:
         """Rows of `samples`, whichever else are asked for."""
+        return self.space.join(self.values_at(positions))
+
+    def values_at(self, positions: Tensor) -> dict[str, Tensor]:
+        """The draws behind `samples`, by block: what densities are of, and cannot always be had back from a code."""
         seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
         drawn = self.once("noise", lambda: noise.draw(self.space.needs(len(self)), seeds, step=0))
         own = {name: drawn[name][0][positions] for name in self.space.blocks}
-        return self.space.join(self.space.sample(self.posterior_at(positions), own))
+        return self.space.sample(self.posterior_at(positions), own)
 
     def sheet(
         self, count: int | None, factors: Sequence[str] | None = None, codes: Literal["mean", "sampled"] = "mean"

@@ -130,7 +130,8 @@ def latent_kl(evaluation: Evaluation) -> Tensor:
 
     def make() -> Tensor:
         space, posterior = evaluation.space, evaluation.posterior
-        values = space.unjoin(evaluation.means if space.closed_form else evaluation.samples)  # unused where closed
+        rows = torch.arange(len(evaluation), device=evaluation.rows.device)
+        values = posterior if space.closed_form else evaluation.values_at(rows)  # not looked at where closed
         with torch.no_grad():
             return space.kl(posterior, evaluation.model.prior_of(posterior), values).cpu().double().mean(0)
 
@@ -158,7 +159,7 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
     """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
     rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
-    posterior, values = evaluation.posterior_at(rows), space.unjoin(evaluation.samples_at(rows))
+    posterior, values = evaluation.posterior_at(rows), evaluation.values_at(rows)
     with torch.no_grad():
         prior = space.prior_levels(evaluation.model.prior_of(posterior), values)[0]
         return Sampled({"kl": space.joint_density(posterior, values) - prior}, len(rows))
@@ -178,7 +179,7 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
         parts, posterior = [], _wide(evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
             for part in rows.split(PIECE.get(rows.device.type, 64)):
-                sample = _wide(space.unjoin(evaluation.samples_at(part)))
+                sample = _wide(evaluation.values_at(part))
                 parts.append(exact_aggregate(space, posterior, sample).levels)
                 bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
@@ -196,7 +197,7 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
         posterior = _wide(evaluation.posterior_at(rows))
         with torch.no_grad():
-            sample = _wide(space.unjoin(evaluation.samples_at(rows)))
+            sample = _wide(evaluation.values_at(rows))
             aggregate = batch_aggregate(space, posterior, sample, "stratified", len(evaluation))
         return _terms(evaluation, rows, aggregate)
 
@@ -212,7 +213,7 @@ def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sample
     """MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
     space = evaluation.space
     posterior = evaluation.posterior_at(rows)
-    out = Output(posterior, evaluation.model.prior_of(posterior), space.unjoin(evaluation.samples_at(rows)), {})
+    out = Output(posterior, evaluation.model.prior_of(posterior), evaluation.values_at(rows), {})
     with torch.no_grad():
         values = {**divergences(out, space, aggregate), **total_correlations(space, aggregate)}
     values["tc"] = torch.stack([values[name] for name in total_correlation_names(space)]).sum(0)
