@@ -104,6 +104,22 @@ def test_pairs_share_their_shape_and_vary_as_the_paper_says():
     assert count == dataset["sprites-pairs"].facts["images"] == 737_280
 
 
+def test_expected_rows_are_the_mean_over_flips_and_of_what_has_no_noise_the_rows_themselves():
+    data = load("sprites-pairs", {**SMALL, "flip": 0.2})
+    index = torch.tensor([[0, 7], [11, 40]])
+    for name, modality in data.modalities.items():
+        seeds = [load("sprites-pairs", {**SMALL, "flip": 0.2, "seed": seed}) for seed in range(400)]
+        drawn = torch.stack([each.modalities[name].rows(index) for each in seeds])
+        error = (drawn.mean(0) - modality.expected(index)).abs()
+        assert error.max() < 5 * (0.2 * 0.8 / len(seeds)) ** 0.5
+        assert modality.expected(index).unique().tolist() == pytest.approx([0.2, 0.8])
+    still = load("sprites-pairs", {**SMALL, "flip": 0.0}).modalities["m2"]
+    assert torch.equal(still.expected(index), still.rows(index))
+    there = torch.tensor([True, False, True, True, False, True])
+    picture = mixed(present=there)[0]
+    assert torch.equal(picture.expected(torch.arange(6)), picture.rows(torch.arange(6)))
+
+
 def test_noise_is_a_function_of_the_pair():
     data = load("sprites-pairs", SMALL)
     clean, other = (load("sprites-pairs", {**SMALL, **how}) for how in ({"flip": 0.0}, {"seed": 1}))

@@ -10,13 +10,14 @@ from scipy.integrate import quad
 from torch import nn
 
 from tests.objectives.linear_modalities import linear, log_evidence
-from unbraid.data import Labels, Modality, Pixels, multimodal
+from unbraid.data import Labels, Modality, Pixels, load, multimodal
 from unbraid.data.factors import Factor
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, evaluate, probe
 from unbraid.metrics.generative import evidence
 from unbraid.metrics.multimodal.diversity import drawn_entropy
+from unbraid.metrics.multimodal.reading import reader
 from unbraid.models import model
 from unbraid.networks import make_likelihood
 
@@ -129,6 +130,21 @@ def test_coherence_of_what_agrees_of_what_does_not_listen_and_of_the_prior():
     assert low < 1 / 3 < high
     same = scored(made(things(), deaf=("m1", "m2", "m3")), "coherence/classifier", samples=300)
     assert same["joint"].value == same["joint"].details["apart"] == 1  # which is why `apart` is there
+
+
+def test_a_classifier_of_noisy_data_reads_the_means_that_a_perfect_decoder_says():
+    """One that was trained on the noisy rows themselves is wrong about one in six of these means."""
+    data = load("sprites-pairs", {"size": 32, "scales": 3, "orientations": 8, "positions": 8, "flip": 0.1})
+    space = Space({"c": Normal(size=1)})
+    nothing = nn.ModuleDict({name: nn.Identity() for name in data.modalities})
+    densities = nn.ModuleDict({name: make_likelihood("bernoulli", {}) for name in data.modalities})
+    whole = Evaluation(model["multimodal-partitioned"].make(space, data.layout, nothing, nothing, densities), data)
+    rows = torch.arange(0, len(data), 9)
+    for name, modality in data.modalities.items():
+        own = reader(whole, name, 200)
+        seen = own.read(modality.expected(rows), ["shape"])[:, 0]
+        assert (seen == data.values_of(rows)[:, 0]).float().mean() > 0.97
+        assert own.accuracy["shape"] > 0.97
 
 
 def test_rows_count_for_the_sets_that_they_have():
