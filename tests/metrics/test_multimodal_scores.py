@@ -262,6 +262,13 @@ def test_kl_of_each_block_by_its_formula_and_at_draws():
         assert score.value == pytest.approx(closed[block].value, abs=2 * (score.interval[1] - score.value) + 1e-6)
 
 
+@pytest.mark.parametrize("name", ["elbo/closed-form", "elbo/sampled", "kl/closed-form", "kl/sampled", "mi/exact"])
+def test_a_mixture_of_which_only_moments_are_known_has_no_bound(name):
+    evaluation = normals("multimodal-experts", rows=40, log_variance=-1.0)
+    with pytest.raises(UsageError, match="use log-likelihood/joint and kl-blocks/sampled"):
+        evaluate(evaluation, [name])
+
+
 def test_kl_of_a_mixture_is_taken_at_draws():
     shifts = (0.0, 2.0, -1.0)
     evaluation = normals("multimodal-experts", rows=400, log_variance=-1.0, shifts=shifts)

@@ -40,6 +40,9 @@ class Model(nn.Module):
     decoders: ClassVar[Registry[Callable[..., nn.Module]]] = decoders
     """Where the network that a config calls its decoder is registered."""
 
+    whole_posterior: ClassVar[bool] = True
+    """Whether `encode` gives q(z|x) itself, and not just its moments."""
+
     @classmethod
     def ports(cls, space: Space, **settings: Any) -> tuple[dict[str, int], int]:
         """What an encoder must give, by name and width, and the width of what a decoder takes."""

@@ -186,6 +186,8 @@ class Cross(Multimodal):
 class Experts(Multimodal):
     """Each modality alone, several times: q(c|x_A) is the mixture of the experts that are there."""
 
+    whole_posterior = False
+
     def __init__(
         self, *parts: Any, samples: int = 1, gradient: Literal["reparameterised", "dreg"] = "reparameterised"
     ) -> None:

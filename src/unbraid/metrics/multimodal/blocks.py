@@ -26,7 +26,6 @@ from unbraid.metrics.unsupervised.dependence import total_correlation
 from unbraid.models import Multimodal
 from unbraid.models.generation import CHOICE, several
 from unbraid.models.multimodal import SHARED
-from unbraid.models.paths import Experts
 from unbraid.noise import Need
 from unbraid.progress import progress
 
@@ -66,7 +65,7 @@ def tc_blocks(
 def kl_blocks(evaluation: Evaluation) -> list[Score]:
     """KL(q(c|x) || p(c)) and KL(q(s_m|x_m) || p(s_m)), mean over all rows that have the modality."""
     model = several(evaluation.model)
-    if isinstance(model, Experts):
+    if not model.whole_posterior:
         raise UsageError("kl-blocks/closed-form: the KL of a mixture of experts has none; use kl-blocks/sampled.")
     posterior, scores = evaluation.posterior, []
     for block, there in having(evaluation, model, evaluation.rows).items():
@@ -139,6 +138,6 @@ def _draw(evaluation: Evaluation, model: Multimodal, part: Tensor, number: int) 
             log_q = block.log_density(flat, value).sum(-1)
         standard = block.standard(flat)
         ratio = log_q - block.log_density(standard, value).sum(-1)
-        mixed = name == SHARED and isinstance(model, Experts)
+        mixed = name == SHARED and not model.whole_posterior
         found[name] = [value, ratio if mixed else block.kl(flat, standard, value).sum(-1), ratio]
     return found

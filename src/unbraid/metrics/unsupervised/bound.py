@@ -126,7 +126,10 @@ def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: i
 
 
 def latent_kl(evaluation: Evaluation) -> Tensor:
-    """KL of each leaf [leaves], mean over all rows: in closed form, or at one draw where a block has none."""
+    """KL of each leaf [leaves], mean over all rows: in closed form, or at one draw where a block has none.
+
+    Of a mixture of experts it is that of the mixture's moments, which tells latents apart and is no term of a bound.
+    """
 
     def make() -> Tensor:
         space, posterior = evaluation.space, evaluation.posterior
@@ -143,6 +146,7 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 
     def make() -> Sampled:
         model, losses = evaluation.model, []
+        _refuse_moments(evaluation)
         if not model.likelihoods:
             raise UsageError("This model has no likelihood p(x|z), so it has no bound and no reconstruction in nats.")
         rows = evaluation.choose(_at_least(2, "samples", samples))
@@ -158,6 +162,7 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 
 def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
     """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
+    _refuse_moments(evaluation)
     rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
     posterior, values = evaluation.posterior_at(rows), evaluation.values_at(rows)
     with torch.no_grad():
@@ -165,7 +170,17 @@ def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
         return Sampled({"kl": space.joint_density(posterior, values) - prior}, len(rows))
 
 
+def _refuse_moments(evaluation: Evaluation) -> None:
+    """A Normal with the moments of a mixture is another posterior, whose bound may be far below the model's own."""
+    if not evaluation.model.whole_posterior:
+        raise UsageError(
+            "The bound and its terms need q(z|x) itself, and of this model's mixture of experts a code has mean and "
+            "variance only: use log-likelihood/joint and kl-blocks/sampled."
+        )
+
+
 def _refuse_open(evaluation: Evaluation, name: str) -> None:
+    _refuse_moments(evaluation)
     if not evaluation.space.closed_form:
         open_ = [n for n, b in evaluation.space.blocks.items() if not b.closed_form] or ["this learned prior"]
         raise UsageError(f"{name}/closed-form: the KL of {', '.join(open_)} has no closed form; use {name}/sampled.")
@@ -175,6 +190,7 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
     """Terms of each sampled row under the aggregate posterior of all rows."""
 
     def make() -> Sampled:
+        _refuse_moments(evaluation)
         rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
         parts, posterior = [], _wide(evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
@@ -192,6 +208,7 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
     """Terms of each of several disjoint batches, as means over the batch."""
 
     def make() -> Sampled:
+        _refuse_moments(evaluation)
         size = min(_at_least(2, "batch", batch), len(evaluation))
         count = min(_at_least(1, "batches", batches), len(evaluation) // size)
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
