@@ -10,8 +10,10 @@ from unbraid.papers import Results, judge
 from unbraid.papers.base import described
 from unbraid.papers.daunhawer2019.diversity import MINE, SHARE, THEIRS, VARIETY
 from unbraid.papers.daunhawer2019.many import most
+from unbraid.papers.daunhawer2019.over_beta import FALL, last_below_best
 from unbraid.papers.daunhawer2019.setup import BETA, BETAS, FIRST, IMAGES, KL_2, PAIRS, SECOND, STEPS, TC
 from unbraid.papers.running import fits
+from unbraid.papers.statistics import estimate
 from unbraid.report.tables import Member
 from unbraid.training import configure
 
@@ -63,6 +65,17 @@ def test_figure_3_holds_where_accuracy_is_best_at_low_tc_and_the_end_is_collapse
 
 def compared(mine, theirs):
     return runs(MINE, **mine) + runs(THEIRS, **theirs)
+
+
+def test_the_best_of_nine_is_not_above_the_last_by_chance():
+    """Runs that either work or collapse, whatever beta_2 is: the plain maximum would be above in two of five cases."""
+    rng, fooled = np.random.default_rng(0), []
+    for _ in range(200):
+        cells = {beta: np.where(rng.random((3, 1)) < 0.5, 0.95, 0.34) for beta in BETAS}
+        fooled.append(estimate(cells, last_below_best).high < -FALL)
+    assert np.mean(fooled) < 0.1
+    clear = {beta: np.full((3, 1), 0.95 if beta < 100 else 0.4) for beta in BETAS}
+    assert estimate(clear, last_below_best).high < -FALL
 
 
 def test_figure_6_wants_both_coherent_and_only_one_diverse():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unbraid.papers.statistics import Estimate, difference, estimate, gap_at_equal, means, pearson, spearman
+from unbraid.papers.statistics import Estimate, difference, estimate, gap_at_equal, means, pearson, share, spearman
 
 
 def test_interval_of_a_mean_is_that_of_the_normal_distribution():
@@ -24,6 +24,38 @@ def test_intervals_of_differences_cover_the_truth_about_nine_times_in_ten():
         found = estimate(cells, lambda c: difference(c, 0, 1))
         covered.append(found.low < 0.5 < found.high)
     assert 0.83 < np.mean(covered) < 0.95
+
+
+@pytest.mark.parametrize("seeds", [(3,), (5,), (3, 3), (3, 10), (5, 5)])
+def test_intervals_of_few_seeds_cover_the_truth_about_nine_times_in_ten(seeds):
+    """The percentiles alone do so in two of three cases where there are three seeds."""
+    rng, covered = np.random.default_rng(2), []
+    for _ in range(400):
+        cells = {k: (1 + k) * rng.standard_normal((n, 1)) for k, n in enumerate(seeds)}
+        found = estimate(cells, lambda c: sum((-1) ** k * c[k][..., 0].mean(-1) for k in c))
+        covered.append(found.low < 0.0 < found.high)
+    assert 0.85 < np.mean(covered) < 0.96
+
+
+def test_a_mean_of_few_seeds_has_students_interval():
+    values = np.random.default_rng(3).standard_normal(5)
+    found = estimate({0: values[:, None]}, lambda c: c[0][..., 0].mean(-1))
+    low, high = stats.t.interval(0.9, 4, values.mean(), values.std(ddof=1) / math.sqrt(5))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.15 * (high - low))
+
+
+def test_a_median_keeps_its_percentiles():
+    values = np.array([0.0, 1.0, 5.0])[:, None]
+    found = estimate({0: values}, lambda c: np.median(c[0][..., 0], -1), smooth=False)
+    assert found == (1.0, 0.0, 5.0)
+
+
+def test_a_share_of_few_is_never_sure():
+    assert share(np.array([True, True, True])).low < 0.75  # 3 of 3 are no evidence against "at most three quarters"
+    assert share(np.zeros(3, bool)).high > 0.25
+    many = share(np.arange(1000) < 300)
+    half = 1.645 * math.sqrt(0.3 * 0.7 / 1000)
+    assert many == pytest.approx((0.3, 0.3 - half, 0.3 + half), abs=0.002)
 
 
 def test_scores_of_a_run_stay_together_when_seeds_are_drawn_again():

@@ -122,7 +122,11 @@ def _apart(
 ) -> Finding:
     def evidence(results: Results) -> list[Evidence]:
         cells = {name: results.cells(name, None, score)[None] for name in (first, second)}
-        found = estimate(cells, lambda c: middle(c[second][..., 0], axis=-1) - middle(c[first][..., 0], axis=-1))
+
+        def gap(drawn: Cells) -> np.ndarray:
+            return middle(drawn[second][..., 0], axis=-1) - middle(drawn[first][..., 0], axis=-1)
+
+        found = estimate(cells, gap, smooth=middle is np.mean)
         return [Evidence(f"{word}{score}, {second} minus {first}", found, **where)]
 
     return evidence

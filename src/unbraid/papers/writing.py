@@ -198,7 +198,7 @@ def _page(
         f"Scale `{results.scale}`{runs}, {made}.",
         markdown(words),
         RULE,
-        "## Results\n\nMeans over seeds with 90% intervals by the bootstrap.",
+        "## Results\n\nMeans over seeds with 90% intervals (by the bootstrap, as wide as so few seeds ask for).",
         markdown(rows),
         "![figure](figure.png)",
         "## Settings",

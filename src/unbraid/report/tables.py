@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats import t
 
 from unbraid import atomic
 from unbraid.metrics import Score
@@ -105,7 +106,7 @@ def member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
 
 
 def summary_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """Rows of summary.csv: one per setting and score, over seeds; the interval is of the mean, by the bootstrap.
+    """Rows of summary.csv: one per setting and score, over seeds; the interval is of the mean, by Student's t.
 
     A setting all of whose members diverged has rows, too, of count 0; one that nobody has scored yet has none.
     """
@@ -149,8 +150,11 @@ def _of(some: int, of_all: int) -> str:
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """90% interval of the mean by resampling the values; None where there is only one."""
-    return bootstrap(np.asarray(values, dtype=float)[:, None], lambda drawn: drawn[..., 0].mean(-1))
+    """90% interval of the mean by Student's t, since seeds are few; None where there is only one."""
+    if len(values) < 2:
+        return None
+    reach = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return float(np.mean(values)) - reach, float(np.mean(values)) + reach
 
 
 def correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]] | None:

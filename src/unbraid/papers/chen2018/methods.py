@@ -1,5 +1,6 @@
 """Methods side by side: chen2018's figure 3 (five of them) and figure 5 (three, with biased sampling)."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from unbraid.metrics import Score, restricted
 from unbraid.papers.base import Claim, Evidence, Results, Scale, experiment
 from unbraid.papers.chen2018.setup import BUDGET, MIG, PAPER, SMALL, SMOKE, SPRITES, TCVAE, VAE, without_shape
 from unbraid.papers.evidence import NONE, Finding, cells_of, differs_in_median, together
-from unbraid.papers.statistics import Cells, estimate
+from unbraid.papers.statistics import Cells, estimate, share
 from unbraid.report.sweep_figures import draw_boxes
 
 # figure 3
@@ -64,9 +65,11 @@ def against_best(other: str, *, above: bool) -> Finding:
         factor = results.cells("FactorVAE", "gamma", MIG)
         cells: dict[Any, np.ndarray] = {("FactorVAE", gamma): rows for gamma, rows in factor.items()}
         cells[other] = results.cells(other, None, MIG)[None]
-        found = estimate(cells, lambda c: median(c[other]) - best_median({k: c[k] for k in c if k != other}))
+        gap = estimate(
+            cells, lambda c: median(c[other]) - best_median({k: c[k] for k in c if k != other}), smooth=False
+        )
         what = f"median MIG, {other} minus FactorVAE at its best gamma ({best_gamma(results):g})"
-        return [Evidence(what, found, low=0.0) if above else Evidence(what, found, high=0.0)]
+        return [Evidence(what, gap, low=0.0) if above else Evidence(what, gap, high=0.0)]
 
     return evidence
 
@@ -74,14 +77,13 @@ def against_best(other: str, *, above: bool) -> Finding:
 def fails(results: Results) -> list[Evidence]:
     """The median MIG of InfoGAN."""
     cells = results.cells("InfoGAN", None, MIG)
-    return [Evidence("median MIG of InfoGAN", estimate(cells, best_median), high=FAILS)]
+    return [Evidence("median MIG of InfoGAN", estimate(cells, best_median, smooth=False), high=FAILS)]
 
 
 def poor_half(results: Results) -> list[Evidence]:
     """Share of the runs of beta-TCVAE with a low MIG."""
     cells = results.cells("beta-TCVAE", None, MIG)
-    found = estimate(cells, lambda c: (c[None][..., 0] < POOR).mean(-1))
-    return [Evidence(f"share of beta-TCVAE runs with MIG below {POOR}", found, *HALF)]
+    return [Evidence(f"share of beta-TCVAE runs with MIG below {POOR}", share(cells[None][:, 0] < POOR), *HALF)]
 
 
 @experiment(
@@ -164,6 +166,10 @@ def biased(
     return Scale(shared, own={"InfoGAN": {**gan, "z": 2, "noise": 8}})
 
 
+def _gap(other: str, cells: Cells) -> np.ndarray:
+    return median(cells["beta-TCVAE"]) - median(cells[other])
+
+
 def superior(case: str) -> Finding:
     """Median MIG of beta-TCVAE minus that of either other method, in one case."""
 
@@ -172,7 +178,7 @@ def superior(case: str) -> Finding:
         for other in ("beta-VAE", "InfoGAN"):
             cells = cells_of(results, (other, "beta-TCVAE"), "split", PLACE)
             rows = {name: cells[name, at] for name in (other, "beta-TCVAE") if (name, at) in cells}
-            found = estimate(rows, lambda c, o=other: median(c["beta-TCVAE"]) - median(c[o])) if rows else NONE
+            found = estimate(rows, functools.partial(_gap, other), smooth=False) if rows else NONE
             made.append(Evidence(f"case {case}, median MIG, beta-TCVAE minus {other}", found, low=0.0))
         return made
 

@@ -2,8 +2,8 @@
 
 The paper: pairs of sprites that share their shape, 737,280 of them, pixels flipped with probability .1, a fifth held
 out; the networks of its tables 1 and 2; 5 latents for c and for each s_m; beta_c = beta_m = 1; Adam 1e-3 and 100
-epochs. Batches of 256 are ours. Every picture is made by decoding means, and a classifier that was trained on noisy
-real images says what it shows; its accuracy on real test images stands in the table.
+epochs. Batches of 256 are ours. Every picture is made by decoding means, and a classifier of means says what it shows;
+its accuracy on real test images, without their noise, stands in the table. The paper's takes the original images.
 """
 
 from collections.abc import Mapping
@@ -97,8 +97,9 @@ RATIOS = {"smoke": {"samples": 64, "width": 8, "depth": 2, "steps": 4}, "small":
 """Settings of scores: everywhere else 2,000 steps of the classifier, and the discriminator of the paper's table 3."""
 
 SAME = (
-    "What a picture shows is told by a classifier that was trained on real, noisy images of the modality; its accuracy "
-    "on real ones of the held-out rows stands beside, since no number here can be trusted further than that.",
+    "What a picture shows is told by a classifier that was trained on real images of the modality, taken as means over "
+    "their noise, since decoders say means; its accuracy on those of the held-out rows stands beside, since no number "
+    "here can be trusted further than that.",
     "q(c|x_1) is the posterior of c given one modality, with the prior as an expert (the paper's appendix A.3).",
     f"At `paper` there are {EPOCHS} epochs in batches of {PAPER_BATCH} (ours): {STEPS:,} steps. At `small` images have "
     f"32 x 32 pixels, of which {FLIPS['small']} are flipped.",
