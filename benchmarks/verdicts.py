@@ -12,7 +12,12 @@ HEAD = """# Results
 What the experiments of `unbraid reproduce` say about the papers' claims; `python benchmarks/verdicts.py results` makes
 this page. Each experiment's folder has the table, the figure, the command, the commit, the versions and the minutes
 (wall time; experiments shared one GPU, three at a time those of commit fe5b612, five to eight at a time those of
-2d28a2a, d0f5974 and 0e8245e).
+2d28a2a and 0e8245e; those of 91d0d40 and d740773, with up to twelve processes at a time, are sums over an experiment's
+processes, less the 8 minutes that each had trained before all were interrupted once).
+
+Intervals are as wide as few seeds ask for (see [reproducing](../docs/reproducing.md)), but in chen2018/fig3, figS1 and
+figS2, esmaeili2018/fig6, fig7 and table2, split2020 and msvae2020/fig18 to fig21: these are older and have plain
+percentiles, which are too close together. All of them are inconclusive anyway, but three claims of esmaeili2018/fig6.
 
 Besides: [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
