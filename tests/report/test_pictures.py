@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from unbraid.api import train
 from unbraid.errors import UsageError
+from unbraid.metrics import Evaluation
 from unbraid.report import traversal, traverse
 from unbraid.report.latent_factor import active_latents, conditional, latent_factor
 from unbraid.report.pictures import as_bytes, enlargement, pitch, tiled
@@ -42,6 +44,45 @@ def test_rows_are_ordered_by_kl_and_show_the_decoder(evaluation):
     code = evaluation.means[evaluation.choose(1)[0]].clone()
     code[made.latents[1]] = 2.0
     assert torch.allclose(made.images[1, 2], decode(evaluation, code[None])[0], atol=1e-6)
+
+
+def mixed(tmp_path):
+    """A run with four Normal latents, a Concrete one and two binary ones."""
+    run = train(
+        "beta-svae",
+        data="sprites-small",
+        root=tmp_path,
+        device="cpu",
+        network="mlp",
+        encoder_hidden=(8,),
+        decoder_hidden=(8,),
+        latents="normal:4+concrete:6+bernoulli:2",
+        steps=2,
+        batch=8,
+    )
+    return Evaluation(run.model, run.dataset)
+
+
+@pytest.mark.parametrize("by", ["range", "quantiles"])
+def test_a_variable_with_classes_is_led_through_them_and_a_binary_one_from_0_to_1(tmp_path, monkeypatch, by):
+    several = mixed(tmp_path)
+    asked = recorded(several, monkeypatch)
+    made = traverse(several, by=by, columns=5)
+    assert sorted(made.names) == sorted(several.space.leaf_names())
+    codes = torch.cat(asked).unflatten(0, (7, 6))
+    classes = made.names.index("c")
+    assert torch.equal(codes[classes, :, 4:10], torch.eye(6))
+    assert made.values[classes].tolist() == list(range(6))
+    for row in set(range(7)) - {classes}:
+        torch.testing.assert_close(codes[row, :, 4:10].sum(-1), torch.ones(6))  # still on the simplex
+        assert made.values[row, :5].isfinite().all()
+        assert made.values[row, 5:].isnan().all()
+        assert bool((made.images[row, 5:] == 1).all())
+    if by == "range":
+        binary = [row for row, name in enumerate(made.names) if name.startswith("b")]
+        assert len(binary) == 2
+        assert all(made.values[row, :5].tolist() == [0.0, 0.25, 0.5, 0.75, 1.0] for row in binary)
+    assert traversal(several, latents=["c", "z0"]).mode == "RGB"
 
 
 def test_chosen_latents_keep_their_order(evaluation):

@@ -89,6 +89,10 @@ class Block(ABC):
         """The value of a code: the inverse of `to_code`."""
         return code
 
+    def places(self, columns: int, span: float) -> Tensor:
+        """Codes [places, coordinates] through which one leaf is led to show what it does."""
+        return torch.linspace(-span, span, columns).unsqueeze(-1)
+
     @abstractmethod
     def standard(self, like: Tensor) -> Tensor:
         """Parameters [1, parameters] of the standard prior."""

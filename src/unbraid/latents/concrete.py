@@ -114,6 +114,10 @@ class Concrete(Tempered):
         normal = math.lgamma(self.classes) + (self.classes - 1) * log_t
         return normal + shifted.sum(-1) - self.classes * shifted.logsumexp(-1)
 
+    def places(self, columns: int, span: float) -> Tensor:
+        """Each class once, however many columns are asked for: between them is nothing."""
+        return torch.eye(self.classes)
+
     def to_code(self, value: Tensor) -> Tensor:
         """y = exp x, or the nearest vertex with y's gradient."""
         soft = value.exp()
@@ -166,6 +170,10 @@ class Bernoulli(Tempered):
         log_t = parameters[..., -1:]
         shifted = parameters[..., :-1] - log_t.exp() * value
         return log_t + shifted - 2 * F.softplus(shifted)
+
+    def places(self, columns: int, span: float) -> Tensor:
+        """From 0 to 1."""
+        return torch.linspace(0, 1, columns).unsqueeze(-1)
 
     def to_code(self, value: Tensor) -> Tensor:
         """y = sigmoid x, or the nearer of 0 and 1 with y's gradient."""

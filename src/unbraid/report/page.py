@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from unbraid import atomic, noise
 from unbraid.metrics import Evaluation, Score, metric
@@ -156,7 +157,7 @@ def _curve_title(name: str) -> str:
 
 def _traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
     made = traverse(evaluation)
-    first, last = (f"{made.values[0, end]:+.1f}".replace("-", "−") for end in (0, -1))
+    classes = {name for name, own in zip(made.names, _leaves(evaluation, made.latents), strict=True) if len(own) > 1}
     most = max(*made.kl, 1e-9)
     return [
         {
@@ -164,10 +165,25 @@ def _traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
             "kl": kl,
             "share": round(100 * max(kl, 0) / most, 1),
             "uri": data_uri(tiled(made.images[row : row + 1])),
-            "alt": f"Decoded images while {name} moves from {first} to {last}",
+            "alt": f"Decoded images while {name} {_way(made.values[row], name in classes)}",
         }
         for row, (name, kl) in enumerate(zip(made.names, made.kl, strict=True))
     ]
+
+
+def _leaves(evaluation: Evaluation, latents: Sequence[int]) -> list[list[int]]:
+    """Coordinates of some variables."""
+    every = evaluation.space.leaf_columns()
+    return [every[latent] for latent in latents]
+
+
+def _way(values: Tensor, classes: bool) -> str:
+    """Where a variable is led, in words."""
+    known = values[~values.isnan()].tolist()
+    if classes:
+        return f"takes each of its {len(known)} classes"
+    first, last = (f"{value:+.1f}".replace("-", "−") for value in (known[0], known[-1]))
+    return f"moves from {first} to {last}"
 
 
 def reconstructions(evaluation: Evaluation) -> Picture:

@@ -18,8 +18,9 @@ Range = Literal["range", "quantiles"]
 class Traversal(NamedTuple):
     """One row per latent variable, the most informative first.
 
-    `latents` are coordinates of the code, `kl` their closed-form KL in nats, `values` [rows, columns] what each is
-    set to, and `images` [rows, columns, channels, height, width] what the decoder expects there.
+    `latents` are places among the variables, `kl` their KL in nats, `values` [rows, columns] what each is set to (the
+    number of a class where it has classes, NaN where a row has fewer columns than others), and `images` [rows,
+    columns, channels, height, width] what the decoder expects there, white where there is nothing.
     """
 
     latents: tuple[int, ...]
@@ -41,7 +42,7 @@ def traversal(
     """A labelled picture of `traverse`; save it with `.save("traversal.png")`."""
     made = traverse(evaluation, latents=latents, base=base, by=by, span=span, columns=columns)
     labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(made.names, made.kl, strict=True)]
-    same = by == "range" and evaluation.space.density
+    same = bool((made.values == made.values[0]).all())  # a heading is for every row below it
     headings = [f"{v:+.1f}" for v in made.values[0].tolist()] if same else []
     return labelled(tiled(made.images, WHITE), labels, headings, made.images.shape[-2], made.images.shape[-1])
 
@@ -55,29 +56,39 @@ def traverse(
     span: float = 2.0,
     columns: int = 9,
 ) -> Traversal:
-    """Move one coordinate at a time away from the code of row `base` (-1: from the prior's mean; None: some row).
+    """Move one variable at a time away from the code of row `base` (-1: from the prior's mean; None: some row).
 
-    Values run from -span to span, or over the 2.5% to 97.5% quantiles of the posterior means. `latents` names the
-    coordinates to show; by default all of them, ordered by KL.
+    A Normal one runs from -span to span, or over the 2.5% to 97.5% quantiles of the posterior means, one with classes
+    through all of them. `latents` names the variables to show; by default all of them, ordered by KL.
     """
     check_images(evaluation.dataset.shape)
     if columns < 2 or not span > 0:
         raise UsageError(f"A traversal needs at least 2 columns and a span above 0, not {columns} and {span}.")
-    by = by if evaluation.space.density else "quantiles"  # a point has no place outside of its own few values
-    kl = coordinate_kl(evaluation)
-    chosen = _coordinates(evaluation, latents) if latents is not None else kl.argsort(descending=True).tolist()
-    steps = _steps(evaluation, by, span, columns)[chosen]  # [rows, columns]
-    codes = moved(_base_code(evaluation, base), chosen, steps)
-    images = decode(evaluation, codes.flatten(0, 1)).unflatten(0, steps.shape)
-    names = evaluation.code_names
-    return Traversal(tuple(chosen), tuple(names[j] for j in chosen), tuple(kl[chosen].tolist()), steps, images)
+    kl, names = variable_kl(evaluation), evaluation.space.leaf_names()
+    chosen = _variables(names, latents) if latents is not None else kl.argsort(descending=True).tolist()
+    places = _places(evaluation, by, span, columns)
+    codes = torch.stack([moved(_base_code(evaluation, base), *place) for place in (places[leaf] for leaf in chosen)])
+    images = decode(evaluation, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
+    values = torch.full(codes.shape[:2], torch.nan, device=codes.device)
+    for row, leaf in enumerate(chosen):
+        through = places[leaf].codes
+        images[row, len(through) :] = 1.0
+        values[row, : len(through)] = through[:, 0] if through.shape[1] == 1 else through.argmax(1).to(values)
+    return Traversal(tuple(chosen), tuple(names[leaf] for leaf in chosen), tuple(kl[chosen].tolist()), values, images)
 
 
-def moved(base: Tensor, latents: Sequence[int], values: Tensor) -> Tensor:
-    """Codes [rows, columns, width]: row i is `base` with coordinate `latents[i]` set to `values[i]`."""
-    codes = base.expand(*values.shape, -1).clone()
-    for row, latent in enumerate(latents):
-        codes[row, :, latent] = values[row]
+class Places(NamedTuple):
+    """Coordinates of a variable, the codes [places, coordinates] that it takes, and the columns of the picture."""
+
+    coordinates: list[int]
+    codes: Tensor
+    columns: int
+
+
+def moved(base: Tensor, coordinates: Sequence[int], values: Tensor, columns: int) -> Tensor:
+    """Codes [columns, width]: `base` with some coordinates set to `values` [at most columns, coordinates]."""
+    codes = base.expand(columns, -1).clone()
+    codes[: len(values), list(coordinates)] = values.to(codes)
     return codes
 
 
@@ -90,15 +101,19 @@ def decode(evaluation: Evaluation, codes: Tensor) -> Tensor:
 
 
 def coordinate_kl(evaluation: Evaluation) -> Tensor:
-    """Closed-form KL [width] of the variable that each coordinate belongs to.
+    """KL [width] of the variable that each coordinate belongs to."""
+    wide = torch.tensor([len(columns) for columns in evaluation.space.leaf_columns()])
+    return variable_kl(evaluation).repeat_interleave(wide)
+
+
+def variable_kl(evaluation: Evaluation) -> Tensor:
+    """KL [variables], in closed form where there is one.
 
     Of one without a density, the entropy of its values: what it tells of a row, as its KL would bound it.
     """
     if not evaluation.space.density:
         return torch.stack([_entropy(column) for column in evaluation.means.T])
-    blocks = evaluation.space.blocks.values()
-    parts = latent_kl(evaluation).split([block.leaves for block in blocks])
-    return torch.cat([p.repeat_interleave(b.width // b.leaves) for p, b in zip(parts, blocks, strict=True)])
+    return latent_kl(evaluation)
 
 
 def _entropy(values: Tensor) -> Tensor:
@@ -107,8 +122,7 @@ def _entropy(values: Tensor) -> Tensor:
     return -(share * share.log()).sum()
 
 
-def _coordinates(evaluation: Evaluation, names: Sequence[str]) -> list[int]:
-    known = evaluation.code_names
+def _variables(known: Sequence[str], names: Sequence[str]) -> list[int]:
     for name in names:
         if name not in known:
             raise UsageError(f"There is no latent '{name}'; this model has {', '.join(known)}.")
@@ -127,13 +141,17 @@ def _base_code(evaluation: Evaluation, base: int | None) -> Tensor:
     return evaluation.means[base]
 
 
-def _steps(evaluation: Evaluation, by: Range, span: float, columns: int) -> Tensor:
-    """Values [width, columns] that each coordinate takes."""
-    means = evaluation.means
-    if by == "range":
-        return torch.linspace(-span, span, columns, device=means.device).expand(means.shape[1], -1)
-    some = means[evaluation.choose(100_000)]  # torch.quantile takes no more than 2^24 numbers
-    return some.quantile(torch.linspace(0.025, 0.975, columns, device=means.device), dim=0).T
+def _places(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[Places]:
+    """Where each variable is led; one without a density has no place outside of its own few values."""
+    space, means = evaluation.space, evaluation.means
+    codes = [b.places(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]
+    if by == "quantiles" or not space.density:
+        some = means[evaluation.choose(100_000)]  # torch.quantile takes no more than 2^24 numbers
+        found = some.quantile(torch.linspace(0.025, 0.975, columns, device=means.device), dim=0)
+        where = space.leaf_columns()
+        codes = [found[:, own] if len(own) == 1 else each for own, each in zip(where, codes, strict=True)]
+    most = max(len(each) for each in codes)
+    return [Places(own, each, most) for own, each in zip(space.leaf_columns(), codes, strict=True)]
 
 
 def labelled(picture: Picture, labels: list[str], headings: list[str], tall: int, wide: int) -> Picture:

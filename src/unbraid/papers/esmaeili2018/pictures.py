@@ -32,7 +32,8 @@ def from_class(results: Results, series: str, number: int) -> Picture:
     for variable in discrete_variables(model.space):
         base = variable.with_class(base, number)
     latents = by_information(model)
-    codes = moved(base, latents, steps(model).expand(len(latents), -1))
+    through = steps(model)[:, None]
+    codes = torch.stack([moved(base, [latent], through, len(through)) for latent in latents])
     return tiled(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
 
 
