@@ -1,12 +1,15 @@
 """The contracts, over everything that is registered."""
 
+import math
+
 import pytest
 
 from tests import contracts
 from unbraid.data import dataset
+from unbraid.errors import UsageError
 from unbraid.metrics import metric
 from unbraid.networks import decoder, encoder, refiner
-from unbraid.objectives import objective
+from unbraid.objectives import bind, objective
 
 MADE = [name for name in dataset if not {"recipe", "yours"} & set(dataset[name].facts)]  # the others need files
 
@@ -48,3 +51,16 @@ def test_no_objective_setting_hides_a_training_setting():
     reserved |= {"latents", "groups", "prior"}
     for name in objective:
         assert not reserved & set(objective[name].settings), name
+
+
+@pytest.mark.parametrize("name", list(objective))
+def test_weights_are_0_or_above_unless_they_are_signed(name):
+    entry = objective[name]
+    usual = entry.resolve({})
+    for key in entry.sweepable:
+        for value in (-1.0, math.nan, math.inf):
+            if key in entry.facts.get("signed", ()):
+                bind(name, {**usual, key: value})
+                continue
+            with pytest.raises(UsageError, match=f"^{key} of .* must be 0 or above, not "):
+                bind(name, {**usual, key: value})

@@ -1,6 +1,7 @@
 """Runs on several modalities, from training on what is there to generating what is missing."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -180,12 +181,23 @@ def test_own_networks_come_by_modality(tmp_path):
         ("partitioned-mvae", "mixed", {"alone": "smell"}, "modality 'smell'"),
         ("partitioned-mvae", "mixed", {"penalty": "ratio", "s": 0}, "s must be at least 1"),
         ("mmvae", "mixed", {"samples": 0}, "samples must be at least 1"),
+        ("mopoe", "mixed", {"beta_c": -1.0}, "beta_c of mopoe must be 0 or above, not -1"),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(recipe, data, settings, words, tmp_path):
     given = multimodal("mixed", mixed()) if data == "mixed" else load(data)
     with pytest.raises(UsageError, match=words):
         api.train(recipe, data=given, root=tmp_path, device="cpu", **settings)
+
+
+def test_blank_rows_do_not_reach_others_through_batchnorm(tmp_path):
+    there = torch.arange(24) % 3 > 0
+    views = [Modality(n, "image", Pixels(torch.rand(24, 1, 32, 32), (1, 32, 32)), there) for n in ("near", "far")]
+    views[1] = replace(views[1], present=None)
+    tiny = {"steps": 1, "batch": 8, "root": tmp_path, "device": "cpu", "network": "mlp"}
+    with pytest.raises(UsageError, match=r"rows lack near, and its encoder has BatchNorm.*encoder\.near="):
+        api.train("mvae", data=multimodal("views", views), **tiny, **{"encoder.near": "dcgan"})
+    api.train("mvae", data=multimodal("views", views), **tiny, **{"encoder.far": "dcgan"})
 
 
 def test_rows_that_are_given_may_lack_some(run):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
@@ -116,6 +117,16 @@ class Multimodal(Model):
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """There is no single observation."""
         raise self._refusal()
+
+    def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
+        """Refuse encoders that would mix rows which lack a modality, and are blank, with those that have it."""
+        there = dataset.present(rows)
+        for name in self.names if there is not None else ():
+            if not bool(there[name].all()) and any(isinstance(m, _BatchNorm) for m in self.encoder[name].modules()):
+                raise UsageError(
+                    f"Some rows lack {name}, and its encoder has BatchNorm, through which these blanks would reach the "
+                    f"other rows: choose one without, as encoder.{name}=conv-small or mlp."
+                )
 
     # encoding
 

@@ -4,6 +4,7 @@ A stateless objective is a decorated function `(out, batch, context, *, settings
 own or with several players is a small class over `Objective`, decorated in the same way.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
@@ -88,8 +90,15 @@ class Objective:
 
 
 def bind(name: str, settings: Mapping[str, Any]) -> Objective:
-    """A registered objective with its settings; a setting may be a tensor [member] where it is a `Weight`."""
-    make = objective[name].make
+    """A registered objective with its settings; a setting may be a tensor [member] where it is a `Weight`.
+
+    A weight below 0 would reward what the objective is there to punish; those that may be are its `signed` ones.
+    """
+    make, signed = objective[name].make, objective[name].facts.get("signed", ())
+    for key in objective[name].sweepable:
+        value = settings.get(key, 0.0)  # of a group, each was checked alone
+        if key not in signed and not isinstance(value, Tensor) and not 0 <= value < math.inf:
+            raise UsageError(f"{key} of {name} must be 0 or above, not {value:g}.")
     if isinstance(make, type):
         return make(**settings)
     return Objective(partial(make, **settings))

@@ -28,7 +28,7 @@ Kernel = Literal["imq", "gaussian"]
 PRIOR = "prior/"
 
 
-@objective("info-vae", year=2017, reference="zhao2017, zhao2019")
+@objective("info-vae", year=2017, reference="zhao2017, zhao2019", signed=("alpha",))
 class InfoVAE(Objective):
     """InfoVAE: E[log p(x|z)] - (1 - alpha) KL(q(z|x) || p(z)) - (alpha + lambda_mmd - 1) MMD(q(z), p(z)).
 
