@@ -12,6 +12,7 @@ from torch import nn
 from tests.training.players import TwoPlayers, registered
 from unbraid.config import Choice
 from unbraid.data import load
+from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.objectives import objective
 from unbraid.store import RunFolder, load_tensors
@@ -159,8 +160,16 @@ def test_an_absurd_rate_diverges_with_a_sentence(tmp_path, sprites):
 
 
 def test_batch_larger_than_the_data_is_refused(tmp_path, sprites):
-    with pytest.raises(UsageError, match="batch=2000 is more than the 1536 images"):
+    with pytest.raises(UsageError, match="batch=2000 is more than the 1536 rows"):
         trained(tmp_path, config_of(sprites, batch=2000), sprites)
+
+
+@pytest.mark.parametrize(("held_out", "batch"), [("none", 100), (0.1, 90)])
+def test_a_batch_that_nobody_asked_for_is_no_larger_than_the_data(held_out, batch):
+    few = FactorDataset("few", Pixels(torch.rand(100, 3), (3,)))
+    assert configure("vae", Choice("few"), few, {"split": held_out}).training.batch == batch
+    asked = configure("vae", Choice("few"), few, {"split": held_out, "batch": 300})
+    assert asked.training.batch == 300  # refused later
 
 
 @pytest.mark.parametrize(

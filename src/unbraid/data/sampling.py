@@ -20,9 +20,7 @@ class Epochs:
 
     def __init__(self, count: int, batch: int, seeds: Tensor) -> None:
         if batch > count:
-            raise UsageError(
-                f"batch={batch} is more than the {count} images to train on; choose batch={count} or less."
-            )
+            raise UsageError(f"batch={batch} is more than the {count} rows to train on; choose batch={count} or less.")
         self.count, self.batch, self.seeds = count, batch, seeds
         self.per_epoch = count // batch
         self._epoch, self._order = -1, torch.empty(0)

@@ -10,6 +10,7 @@ from torch import nn
 from unbraid.config import Choice, Config, Training
 from unbraid.data.bias import inlined
 from unbraid.data.factors import FactorDataset
+from unbraid.data.splits import split
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space, latents_of
 from unbraid.latents import prior as priors
@@ -22,6 +23,9 @@ from unbraid.registry import Registry
 from unbraid.store import under
 from unbraid.training.modalities import SIZES, sections, takes_several
 from unbraid.types import Shape
+
+PLENTY = 64
+"""Batches in data that are certainly large enough for one, whatever is held out."""
 
 SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
 
@@ -50,6 +54,8 @@ def configure(
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
         given["split"] = inlined(given["split"])
+    if "batch" not in overrides:
+        given["batch"] = _batch_within(dataset, given)
     model = entry.facts.get("model", "vae")
     if takes_several(recipe, models[model].make, dataset):
         return _of_modalities(recipe, data, dataset, given, encoder, decoder)
@@ -86,6 +92,14 @@ def configure(
         prior=learned,
         parent=parent,
     )
+
+
+def _batch_within(dataset: FactorDataset, given: Mapping[str, Any]) -> int:
+    """The usual batch, or all rows where there are fewer to train on."""
+    usual = given.get("batch", Training.batch)
+    if len(dataset) >= PLENTY * usual:
+        return usual
+    return max(1, min(usual, len(split(dataset, given.get("split", Training.split)).train)))
 
 
 def _of_modalities(
