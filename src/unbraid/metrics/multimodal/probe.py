@@ -148,7 +148,8 @@ def _knn(
     scores = []
     for k, name in enumerate(known.names):
         value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
-        interval = around(value, [half[k] for half in halves], bounds=(0.0, float("inf")))
+        most = max(value, float(known.entropy[k]))  # an estimate may lie above what there is to know
+        interval = around(value, [half[k] for half in halves], bounds=(0.0, most))
         scores.append(Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details))
     return scores
 
