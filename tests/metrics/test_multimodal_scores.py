@@ -133,18 +133,16 @@ def test_coherence_of_what_agrees_of_what_does_not_listen_and_of_the_prior():
 
 
 def test_a_classifier_of_noisy_data_reads_the_means_that_a_perfect_decoder_says():
-    """One that was trained on the noisy rows themselves is wrong about one in six of these means."""
-    data = load("sprites-pairs", {"size": 32, "scales": 3, "orientations": 8, "positions": 8, "flip": 0.1})
+    """One that was trained on the noisy rows themselves does not do better than chance on these."""
+    data = load("sprites-pairs", {"size": 16, "scales": 3, "orientations": 8, "positions": 8, "flip": 0.1})
     space = Space({"c": Normal(size=1)})
     nothing = nn.ModuleDict({name: nn.Identity() for name in data.modalities})
     densities = nn.ModuleDict({name: make_likelihood("bernoulli", {}) for name in data.modalities})
     whole = Evaluation(model["multimodal-partitioned"].make(space, data.layout, nothing, nothing, densities), data)
-    rows = torch.arange(0, len(data), 9)
-    for name, modality in data.modalities.items():
-        own = reader(whole, name, 200)
-        seen = own.read(modality.expected(rows), ["shape"])[:, 0]
-        assert (seen == data.values_of(rows)[:, 0]).float().mean() > 0.97
-        assert own.accuracy["shape"] > 0.97
+    rows, own = torch.arange(0, len(data), 9), reader(whole, "m2", 100)
+    seen = own.read(data.modalities["m2"].expected(rows), ["shape"])[:, 0]
+    assert (seen == data.values_of(rows)[:, 0]).float().mean() > 0.97
+    assert own.accuracy["shape"] > 0.97
 
 
 def test_rows_count_for_the_sets_that_they_have():
