@@ -176,6 +176,21 @@ def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path
     assert [line["step"] for line in again.runs[0].history] == [line["step"] for line in made.runs[0].history]
 
 
+@pytest.mark.parametrize("late", ["train_group", "score"])
+def test_a_signal_after_the_last_step_or_score_of_a_group_stops_the_sweep(tmp_path, monkeypatch, late):
+    done = getattr(working, late)
+
+    def interrupted(*given):
+        ended = done(*given)
+        os.kill(os.getpid(), signal.SIGINT)
+        return ended
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="the same command continues"):
+        patch.setattr(working, late, interrupted)
+        sweep(tmp_path, beta=4, seed=0)
+    assert {member.state for member in sweep(tmp_path, beta=4, seed=0).members} == {"finished"}
+
+
 def test_a_diverged_member_is_flagged_and_left_alone(made, tmp_path):
     swept = sweep(tmp_path, lr=[1e-3, 1e9], beta=4, seed=0)
     states = {row["lr"]: (row["status"], row["trouble"]) for row in swept.table}

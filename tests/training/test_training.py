@@ -17,7 +17,8 @@ from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.objectives import objective
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, Interrupted, configure, train
-from unbraid.training.loop import prepare
+from unbraid.training.interrupt import stoppable
+from unbraid.training.loop import Fit, prepare
 from unbraid.training.optim import clip_by_norm, remaining
 from unbraid.types import Player
 
@@ -116,6 +117,24 @@ def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprit
         return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.lines("history")]
 
     assert told(whole) == told(broken)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_last_step_stops_whatever_would_come_next(tmp_path, sprites, monkeypatch, number):
+    config = config_of(sprites, steps=3)
+    folder, finish = RunFolder.create(tmp_path / "late", config), Fit.finish
+
+    def late(fit):
+        os.kill(os.getpid(), number)
+        return finish(fit)
+
+    monkeypatch.setattr(Fit, "finish", late)
+    with pytest.raises(KeyboardInterrupt):
+        train(folder, config, sprites)
+    assert folder.finished
+    with pytest.raises(Interrupted, match="heeded True"), stoppable() as outer:
+        train(RunFolder.create(tmp_path / "inside", config), config, sprites)
+        raise Interrupted(f"heeded {outer.asked}")
 
 
 def test_training_in_a_thread_needs_no_signals(tmp_path, sprites):

@@ -21,8 +21,8 @@ from unbraid.sweeps.scoring import missing_scores
 from unbraid.sweeps.sources import Sources
 from unbraid.sweeps.telling import left_out_in_words, plan_in_words, say
 from unbraid.sweeps.working import work
-from unbraid.training import Cadence, Interrupted, choose_device
-from unbraid.training.interrupt import stoppable, terminable
+from unbraid.training import Cadence, choose_device
+from unbraid.training.interrupt import continued_by_the_same_command, stoppable, terminable
 from unbraid.training.launch import Job, Outcome, check_place, connected, launch, parallelism
 from unbraid.training.loop import prepare
 from unbraid.training.members import MOST, at_most, fitting, plan
@@ -138,7 +138,7 @@ def _lead(
     """Have the jobs done and write the tables after each of them."""
     errors: list[str] = []
     known = made.left_out()
-    with stoppable() if on == "local" else terminable() as stop:
+    with continued_by_the_same_command(made.path), stoppable() if on == "local" else terminable() as stop:
         doing = functools.partial(work, sources=sources, stop=stop) if on == "local" else work
         try:
             with closing(launch(doing, jobs, on, slurm)) as outcomes, _groups_bar(len(jobs), on) as bar:
@@ -146,8 +146,6 @@ def _lead(
                     _ended(made, outcome, errors)
                     bar.advance()
                     say(f"{number} of {len(jobs)} groups done")
-        except (Interrupted, KeyboardInterrupt) as stopped:
-            raise Interrupted(f"Stopped; the same command continues ({made.path}).") from stopped
         finally:
             made.write_tables()
     made.notes += left_out_in_words(known, made.left_out())

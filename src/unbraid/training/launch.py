@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from unbraid import atomic
 from unbraid.errors import RunError, UnbraidError, UsageError, unknown
-from unbraid.training.loop import Interrupted
+from unbraid.training.interrupt import Interrupted
 from unbraid.training.memory import free_memory
 
 PLACES = ("local", "ray", "ray://HOST:PORT", "slurm")

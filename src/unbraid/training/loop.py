@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
-from unbraid.errors import DivergedError, RunError, UnbraidError, UsageError
+from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.models import build, seeded
 from unbraid.objectives import Objective, bind
 from unbraid.objectives import objective as objectives
@@ -20,7 +20,7 @@ from unbraid.store import RunFolder
 from unbraid.training.environment import environment
 from unbraid.training.execution import Execution
 from unbraid.training.group import Group, System
-from unbraid.training.interrupt import stoppable
+from unbraid.training.interrupt import Interrupted, stoppable
 from unbraid.training.memory import keep_freed_memory
 from unbraid.training.modalities import plain_layout
 from unbraid.training.normalisation import synchronise
@@ -29,12 +29,6 @@ from unbraid.training.parents import first_stages, put_first
 from unbraid.training.progress import TrainingBar
 from unbraid.training.state import Divergence, State
 from unbraid.training.world import Elsewhere, World
-
-
-class Interrupted(UnbraidError):  # noqa: N818 (it is no error)
-    """Training was asked to stop; everything so far is in the checkpoint."""
-
-    exit_code = 130
 
 
 class Mark(NamedTuple):
