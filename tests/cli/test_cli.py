@@ -220,6 +220,14 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     unbraid("train", "vae", *SMALL, "--name", "long", "--fresh", cwd=tmp_path)
 
 
+def test_ctrl_c_outside_training_is_told(folder, monkeypatch):
+    def interrupted(*given, **others):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unbraid.api.load", interrupted)
+    assert unbraid("evaluate", folder, code=130) == "stopped\n"
+
+
 def test_completion_knows_the_recipes():
     from unbraid.cli import registered_names
     from unbraid.data import dataset

@@ -9,11 +9,12 @@ import pytest
 
 from tests.cli.test_cli import unbraid
 from unbraid.errors import RunError, UsageError
-from unbraid.papers import experiment, reproduce, writing
+from unbraid.papers import experiment, reproduce, running, writing
 from unbraid.papers.base import described
 from unbraid.papers.running import chosen, fits, settled
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, working
+from unbraid.training import Interrupted
 
 FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
 
@@ -195,6 +196,16 @@ def test_command_tells_and_lists(tmp_path):
     assert {row["name"] for row in rows} == set(experiment)
     assert all(row["what"].endswith(".") for row in rows)
     assert "Examples:  unbraid reproduce" in unbraid("reproduce", "--help")
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt(), Interrupted("Stopped at step 3; continue with --resume.")])
+def test_whatever_is_stopped_the_same_command_continues(stopped, tmp_path, monkeypatch):
+    def carry_out(*given):
+        raise stopped
+
+    monkeypatch.setattr(running, "_carry_out", carry_out)
+    told = unbraid("reproduce", "chen2018/fig2", "--root", "there", cwd=tmp_path, code=130)
+    assert told == "Stopped; the same command continues (there).\n"
 
 
 @pytest.mark.parametrize(

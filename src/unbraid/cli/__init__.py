@@ -34,4 +34,8 @@ def main() -> None:
         sys.exit(1)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
+    except SystemExit as left:  # what typer makes of Ctrl-C, without a word
+        if left.code == INTERRUPTED:
+            typer.echo("stopped", err=True)
+        raise

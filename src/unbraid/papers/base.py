@@ -226,6 +226,18 @@ class Experiment:
         return list(dict.fromkeys([*several, "seed"]))
 
 
+def chosen(name: str) -> list[str]:
+    """Experiments that are meant by PAPER or PAPER/ID."""
+    paper, slash, _ = name.partition("/")
+    papers = {each.partition("/")[0] for each in experiment}
+    if paper not in papers:
+        raise unknown("paper", paper, papers)
+    own = [each for each in experiment if each.startswith(f"{paper}/")]
+    if slash and name not in own:
+        raise unknown("experiment", name, own)
+    return [name] if slash else own
+
+
 def described(name: str) -> Experiment:
     """The facts of a registered experiment."""
     return Experiment(**experiment[name].facts)

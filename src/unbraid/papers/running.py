@@ -32,6 +32,7 @@ from unbraid.papers.base import (
     Results,
     StandIn,
     Verdict,
+    chosen,
     described,
     experiment,
     judge,
@@ -43,6 +44,7 @@ from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
 from unbraid.training import choose_device
+from unbraid.training.interrupt import continued_by_the_same_command
 
 FOLLOWS = {REFINES, AS_LARGE_AS}
 DRIFT = 0.02
@@ -69,18 +71,6 @@ class Outcome:
         return {**facts, **told, "verdicts": [verdict.as_record() for verdict in self.verdicts]}
 
 
-def chosen(name: str) -> list[str]:
-    """Experiments that are meant by PAPER or PAPER/ID."""
-    paper, slash, _ = name.partition("/")
-    papers = {each.partition("/")[0] for each in experiment}
-    if paper not in papers:
-        raise unknown("paper", paper, papers)
-    own = [each for each in experiment if each.startswith(f"{paper}/")]
-    if slash and name not in own:
-        raise unknown("experiment", name, own)
-    return [name] if slash else own
-
-
 def reproduce(
     name: str,
     *,
@@ -104,7 +94,8 @@ def reproduce(
         described(each).scale(scale)
         refuse_larger(Path(out) / each, scale)
     source = None if runs is None else _Source.open(Path(runs))
-    return [_carry_out(each, scale, Path(root), Path(out), device, source) for each in names]
+    with continued_by_the_same_command(Path(root)):
+        return [_carry_out(each, scale, Path(root), Path(out), device, source) for each in names]
 
 
 @dataclass(frozen=True)
