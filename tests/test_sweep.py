@@ -148,6 +148,30 @@ def test_more_metrics_are_measured_on_finished_runs(made):
     assert counts == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("latents", "protocol"),
+    [
+        (["normal:2"], "closed-form"),
+        (["normal:2+concrete:3"], "sampled"),
+        (["normal:2", "normal:2+concrete:3"], "sampled"),
+    ],
+)
+def test_bounds_of_all_members_are_by_the_protocol_that_their_latents_have(tmp_path, latents, protocol):
+    small = {key: value for key, value in SMALL.items() if key not in ("metrics", "z")}
+    swept = ub.sweep("hfvae", **{**small, "steps": 2}, latents=latents, seed=range(2), root=tmp_path)
+    scores = [{name for name in member.scores if name.startswith(("elbo", "kl"))} for member in swept.members]
+    assert scores == [{f"elbo/{protocol}", f"kl/{protocol}"}] * 2 * len(latents)
+    assert not any(note.startswith(("elbo", "kl")) for note in swept.notes)
+    assert f"elbo/{protocol}" in swept.report().read_text()
+
+
+def test_a_mixture_of_experts_is_swept_with_notes_about_its_bound(tmp_path):
+    small = {key: SMALL[key] for key in ("network", "batch", "device")}
+    swept = ub.sweep("mmvae", **small, data="sprites-pairs", steps=2, seed=range(2), root=tmp_path)
+    assert [member.state for member in swept.members] == ["finished"] * 2
+    assert any(note.startswith("elbo/closed-form is left out for 2 of 2 members") for note in swept.notes)
+
+
 def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path, monkeypatch):
     advance = State.advance
 
@@ -174,21 +198,6 @@ def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path
     for run, tensors in weights(again).items():
         assert all(torch.equal(tensor, weights(made)[run][name]) for name, tensor in tensors.items())
     assert [line["step"] for line in again.runs[0].history] == [line["step"] for line in made.runs[0].history]
-
-
-@pytest.mark.parametrize("late", ["train_group", "score"])
-def test_a_signal_after_the_last_step_or_score_of_a_group_stops_the_sweep(tmp_path, monkeypatch, late):
-    done = getattr(working, late)
-
-    def interrupted(*given):
-        ended = done(*given)
-        os.kill(os.getpid(), signal.SIGINT)
-        return ended
-
-    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="the same command continues"):
-        patch.setattr(working, late, interrupted)
-        sweep(tmp_path, beta=4, seed=0)
-    assert {member.state for member in sweep(tmp_path, beta=4, seed=0).members} == {"finished"}
 
 
 def test_a_diverged_member_is_flagged_and_left_alone(made, tmp_path):

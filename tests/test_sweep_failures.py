@@ -188,3 +188,18 @@ def test_only_a_request_to_stop_gets_out_of_a_job(tmp_path):
 
     with pytest.raises(Interrupted):
         launch.attempt(stopped, launch.Job(str(tmp_path), "one"))
+
+
+@pytest.mark.parametrize("late", ["train_group", "score"])
+def test_a_signal_after_the_last_step_or_score_of_a_group_stops_the_sweep(tmp_path, monkeypatch, late):
+    done = getattr(working, late)
+
+    def interrupted(*given):
+        ended = done(*given)
+        os.kill(os.getpid(), signal.SIGINT)
+        return ended
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="the same command continues"):
+        patch.setattr(working, late, interrupted)
+        sweep(tmp_path, beta=4, seed=0)
+    assert {member.state for member in sweep(tmp_path, beta=4, seed=0).members} == {"finished"}

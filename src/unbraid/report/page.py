@@ -21,7 +21,15 @@ from unbraid.report.traversals import decode, traverse
 from unbraid.store import RunFolder
 
 COLUMNS = 12
-HEADLINES = ("mig/exact", "mig/histogram-mean", "tc/exact", "mi/exact", "elbo/closed-form", "reconstruction/nats")
+HEADLINES = (
+    "mig/exact",
+    "mig/histogram-mean",
+    "tc/exact",
+    "mi/exact",
+    "elbo/closed-form",
+    "elbo/sampled",
+    "reconstruction/nats",
+)
 NOT_CURVES = ("format", "step", "epoch", "seconds", "images_per_second")
 
 

@@ -23,7 +23,8 @@ from unbraid.report.tables import (
     with_all,
 )
 
-BOUND, CORRELATION = "elbo/closed-form", "tc/exact"
+BOUNDS = ("elbo/closed-form", "elbo/sampled")
+CORRELATION = "tc/exact"
 MIGS = ("mig/exact", "mig/histogram-mean", "mig/histogram-sampled")
 BROAD = 4.5
 """Inches beyond which a chart takes the place of two."""
@@ -42,8 +43,8 @@ def write_sweep_report(folder: Path, statement: str, members: Sequence[Member]) 
 def render(name: str, statement: str, members: Sequence[Member]) -> str:
     """The page as text."""
     scores = main_scores(members)
-    mig = mig_of_all(members)
-    bound, correlated = (_figure_members(members, score, mig) for score in (BOUND, CORRELATION))
+    mig, elbo = mig_of_all(members), _of_most(members, BOUNDS) or BOUNDS[0]
+    bound, correlated = (_figure_members(members, score, mig) for score in (elbo, CORRELATION))
     states = [member.state for member in members]
     return template("sweep.html.j2").render(
         name=name,
@@ -56,8 +57,9 @@ def render(name: str, statement: str, members: Sequence[Member]) -> str:
         settings=_setting_rows(members, scores),
         charts=_charts(members, scores),
         mig=mig,
+        elbo=elbo,
         path=path_key(members),
-        trade_off=trade_off(bound, BOUND, mig, "trade-off") if mig and bound else None,
+        trade_off=trade_off(bound, elbo, mig, "trade-off") if mig and bound else None,
         scatter=scatter(correlated, CORRELATION, mig, "tc-mig") if mig and correlated else None,
         correlations=_correlations(correlated, CORRELATION, mig) if mig and correlated else [],
         left_out={"trade_off": _without_scores(bound), "scatter": _without_scores(correlated)},
@@ -75,8 +77,12 @@ def main_scores(members: Sequence[Member]) -> list[str]:
 
 def mig_of_all(members: Sequence[Member]) -> str | None:
     """The first protocol of MIG that every finished member has, as one figure shows one; else the most frequent."""
-    counts = {score: sum(has(member, score) for member in members) for score in MIGS}
-    best = max(MIGS, key=counts.__getitem__)  # of several, the first
+    return _of_most(members, MIGS)
+
+
+def _of_most(members: Sequence[Member], protocols: Sequence[str]) -> str | None:
+    counts = {score: sum(has(member, score) for member in members) for score in protocols}
+    best = max(protocols, key=counts.__getitem__)  # of several, the first
     return best if counts[best] else None
 
 

@@ -2,8 +2,9 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from unbraid.api import GIVEN, Data, folder_name
 from unbraid.config import Config
 from unbraid.errors import RunError, UsageError
+from unbraid.latents import Space
 from unbraid.metrics.base import expand
 from unbraid.progress import Progress, progress
 from unbraid.sweeps.asking import configured, values_of_settings
@@ -28,7 +30,8 @@ from unbraid.training.loop import prepare
 from unbraid.training.members import MOST, at_most, fitting, plan
 from unbraid.training.world import launched
 
-DEFAULT_METRICS = ("mig", "elbo/closed-form", "reconstruction/nats", "kl/closed-form", "mi/exact", "tc/exact")
+DEFAULT_METRICS = ("mig", "elbo", "reconstruction/nats", "kl", "mi/exact", "tc/exact")
+"""Metrics where none are named; of `elbo` and `kl` the protocol that the latents of all members have."""
 
 MEMBERS_ELSEWHERE = 64
 """Members of a group on a worker whose memory nobody here can measure; it halves them if they do not fit."""
@@ -60,9 +63,10 @@ def sweep(
     """
     _refuse_wrong_call(on, members, slurm)
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
-    wanted = expand(DEFAULT_METRICS if metrics is None else metrics)
-    statement = Statement(values_of_settings(recipe, data, settings, sources), wanted)
+    statement = Statement(values_of_settings(recipe, data, settings, sources), expand(metrics or ()))
     configs, asked = configured(statement, sources, many)
+    if metrics is None:
+        statement = replace(statement, metrics=_usual_metrics(configs.values()))
     if on != "local" and any(config.data.name == GIVEN for config in configs.values()):
         raise UsageError("Data that are passed in stay in this process; name a data set, or sweep with on='local'.")
     folder = SweepFolder(Path(root) / folder_name(name or statement.name))
@@ -88,6 +92,13 @@ def sweep(
         if busy:
             raise RunError(folder.busy_in_words(busy[0]))
     return made
+
+
+def _usual_metrics(configs: Iterable[Config]) -> list[str]:
+    """Every member has the bound by one protocol, as others cannot be compared: drawn, if one of them has no other."""
+    spaces = [Space.from_config(config.latents, config.groups, config.prior) for config in configs]
+    bound = "closed-form" if all(space.closed_form for space in spaces) else "sampled"
+    return expand(f"{name}/{bound}" if name in ("elbo", "kl") else name for name in DEFAULT_METRICS)
 
 
 def _refuse_wrong_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -> None:
