@@ -16,7 +16,7 @@ from unbraid.data import from_array, from_arrays, from_dataset
 from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
-from unbraid.errors import DataError, RunError, UsageError, unknown
+from unbraid.errors import DataError, RunError, SettingError, UsageError, unknown
 from unbraid.metrics.aside import measuring
 from unbraid.metrics.base import Evaluation, Score, expand, metric
 from unbraid.models import CUSTOM, Model, Multimodal, build, generation
@@ -253,7 +253,7 @@ class Run:
                 try:
                     new = measure(name)
                 except (DataError, UsageError) as error:
-                    if name in names:
+                    if name in names or (asked[name] and isinstance(error, SettingError)):
                         raise
                     refused = refused or error
                     left[name] = str(error)

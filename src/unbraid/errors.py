@@ -16,6 +16,10 @@ class UsageError(UnbraidError):
     exit_code = 2
 
 
+class SettingError(UsageError):
+    """A setting that was given has a value that nothing can be made of; what else was asked for does not excuse it."""
+
+
 class DataError(UnbraidError):
     """A file or an array is not what its format promises; the message names the file."""
 
@@ -28,11 +32,13 @@ class DivergedError(UnbraidError):
     """Training left the finite numbers; the message names step, term and the last good checkpoint."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str], of: str = "") -> UsageError:
-    """`UsageError` for a name that does not exist (`of` something), with the nearest match and the whole list."""
+def unknown(
+    kind: str, name: str, known: Iterable[str], of: str = "", error: type[UsageError] = UsageError
+) -> UsageError:
+    """An error for a name that does not exist (`of` something), with the nearest match and the whole list."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     listing = ", ".join(names) if names else "none"
     owner = f" of {of}" if of else ""
-    return UsageError(f"Unknown {kind} '{name}'{owner}.{hint} Known: {listing}.")
+    return error(f"Unknown {kind} '{name}'{owner}.{hint} Known: {listing}.")

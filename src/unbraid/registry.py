@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from unbraid.errors import UsageError, unknown
+from unbraid.errors import SettingError, UsageError, unknown
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -131,7 +131,7 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
             if fits:
                 return result
     wanted = " or ".join(_describe(kind) for kind in allowed)
-    raise UsageError(f"{name} must be {wanted}, not {value!r}.")
+    raise SettingError(f"{name} must be {wanted}, not {value!r}.")
 
 
 def is_weight(annotation: Any) -> bool:
@@ -183,7 +183,7 @@ def _coerce_tuple(name: str, values: tuple[Any, ...], kinds: tuple[Any, ...]) ->
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         kinds = (kinds[0],) * len(values)
     if kinds and len(kinds) != len(values):
-        raise UsageError(f"{name} must have {len(kinds)} entries, not {len(values)}.")
+        raise SettingError(f"{name} must have {len(kinds)} entries, not {len(values)}.")
     return tuple(coerce(f"{name}[{i}]", v, k) for i, (v, k) in enumerate(zip(values, kinds, strict=True)))
 
 

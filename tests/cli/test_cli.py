@@ -92,6 +92,21 @@ def test_misspelt_settings_of_metrics_are_refused(folder):
     assert "Did you mean 'mig'" in unbraid("evaluate", folder, "--metric", "migg", "--device", "cpu", code=2)
 
 
+@pytest.mark.parametrize(
+    ("metric", "setting", "sentence"),
+    [
+        ("mig", "bins=0", "error: bins must be at least 2, not 0."),
+        ("mig", "bins=few", "bins must be a whole number, not 'few'."),
+        ("mig", "factors=[posZ]", "error: Unknown factor 'posZ'. Did you mean 'posY'?"),
+        ("full", "factors=[posZ]", "error: Unknown factor 'posZ'. Did you mean 'posY'?"),
+    ],
+)
+def test_wrong_settings_are_refused_whichever_protocols_have_them(folder, metric, setting, sentence):
+    told = unbraid("evaluate", folder, setting, "--metric", metric, "--device", "cpu", code=2)
+    assert sentence in told
+    assert len(told.strip().splitlines()) == 1
+
+
 def test_records_hold_their_whole_protocol(folder):
     record = json.loads(
         unbraid("evaluate", folder, "bins=7", "--metric", "mig/histogram-mean", "--json", "--device", "cpu")

@@ -13,7 +13,7 @@ from torch import nn
 
 from unbraid import api
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.errors import UnbraidError
+from unbraid.errors import SettingError, UnbraidError
 from unbraid.latents import Bernoulli, Space
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.models import VAE
@@ -56,6 +56,13 @@ def test_every_metric_scores_or_says_why_not(name):
         assert "Normal" in str(error) or "closed form" in str(error)
         return
     assert all(math.isfinite(score.value) for score in scores)
+
+
+@pytest.mark.parametrize("name", ["mig/exact", "mig/histogram-mean", "clusters/majority"])
+def test_an_unknown_factor_is_told_before_what_the_latents_do_not_allow(name):
+    setting = {"factor": "posZ"} if "factor" in metric[name].settings else {"factors": ("posZ",)}
+    with pytest.raises(SettingError, match="Unknown factor 'posZ'"):
+        evaluate(evaluation(), [name], **setting)
 
 
 def test_a_discrete_variable_is_one_variable():

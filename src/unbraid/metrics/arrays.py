@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor, bfloat16
 
-from unbraid.errors import DataError, UsageError, unknown
+from unbraid.errors import DataError, SettingError, UsageError, unknown
 
 
 class Labels(NamedTuple):
@@ -62,7 +62,7 @@ def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bi
     many rows each.
     """
     if bins is not None and bins < 2:
-        raise UsageError(f"factor_bins must be at least 2, not {bins}.")
+        raise SettingError(f"factor_bins must be at least 2, not {bins}.")
     given = plain(factors)
     given = given[:, None] if given.ndim == 1 else given
     if given.ndim != 2 or given.shape[1] == 0:
@@ -91,7 +91,7 @@ def chosen_factors(names: Sequence[str], wanted: Sequence[str] | None) -> list[i
         return list(range(len(names)))
     for name in wanted:
         if name not in names:
-            raise unknown("factor", name, names)
+            raise unknown("factor", name, names, error=SettingError)
     if not wanted:
         raise UsageError("At least one factor must be left to score.")
     return [column for column, name in enumerate(names) if name in wanted]

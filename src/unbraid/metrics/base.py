@@ -22,7 +22,7 @@ from unbraid.metrics.arrays import chosen_factors
 from unbraid.models import Model
 from unbraid.networks.normalisation import stackable
 from unbraid.progress import progress
-from unbraid.registry import Registry
+from unbraid.registry import Entry, Registry
 
 Made = TypeVar("Made")
 
@@ -199,9 +199,9 @@ class Evaluation:
         """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
         if not self.dataset.factors:
             raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
+        columns = chosen_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
-        columns = chosen_factors(self.dataset.factor_names, wanted)
         whole = self.dataset.labelled(self.rows, columns)
         return self if bool(whole.all()) else self.once(("labelled", *columns), lambda: self._part(whole, columns))
 
@@ -319,12 +319,22 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
     for entry in entries:
         given = {key: value for key, value in settings.items() if key in entry.settings}
         start = time.perf_counter()
-        seen = evaluation.labelled(given.get("factors")) if "factors" in entry.facts.get("needs", ()) else evaluation
-        made = entry.make(seen, **entry.resolve(given))
+        how = entry.resolve(given)
+        seen = _seen(evaluation, entry, how)
+        made = entry.make(seen, **how)
         seconds = time.perf_counter() - start
         made = [made] if isinstance(made, Score) else list(made)
-        how: dict[str, Any] = {"settings": entry.resolve(given), "rows": seen.which}
+        told: dict[str, Any] = {"settings": how, "rows": seen.which}
         if len(seen) < len(evaluation):
-            how["unlabelled"] = len(evaluation) - len(seen)
-        scores += [replace(score, seconds=score.seconds or seconds, details={**score.details, **how}) for score in made]
+            told["unlabelled"] = len(evaluation) - len(seen)
+        scores += [replace(s, seconds=s.seconds or seconds, details={**s.details, **told}) for s in made]
     return scores
+
+
+def _seen(evaluation: Evaluation, entry: Entry[Any], settings: Mapping[str, Any]) -> Evaluation:
+    """The rows that a metric looks at: those with labels, if it looks at factors, whose names must be known."""
+    if "factors" not in entry.facts.get("needs", ()):
+        return evaluation
+    seen, factor = evaluation.labelled(settings.get("factors")), settings.get("factor")
+    chosen_factors(evaluation.dataset.factor_names, None if factor is None else [factor])
+    return seen

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unbraid.errors import DataError, UsageError, unknown
+from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import label_matrix, plain
 
 MANY_VALUES = 100
@@ -46,7 +46,7 @@ def factor_columns(
         raise UsageError(f"There are {table.shape[1]} factors, but {len(named)} names.")
     for name in continuous:
         if name not in named:
-            raise unknown("factor", name, named)
+            raise unknown("factor", name, named, error=SettingError)
     return [
         _quantity(name, column) if name in continuous or (detect and _looks_real(column)) else _classes(name, column)
         for name, column in zip(named, table.T, strict=True)

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Sheet
 
 Compat = Literal["disentanglement_lib"]
@@ -63,6 +63,6 @@ def device_of(codes: Any) -> torch.device:
 
 def _check(rows: int, train: int, test: int) -> None:
     if train < 2 or test < 1:
-        raise UsageError(f"There must be at least 2 rows to train on and 1 to test on, not {train} and {test}.")
+        raise SettingError(f"There must be at least 2 rows to train on and 1 to test on, not {train} and {test}.")
     if rows < 3:
         raise DataError(f"Training and testing need at least 3 rows, not {rows}.")

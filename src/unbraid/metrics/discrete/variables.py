@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError, unknown
+from unbraid.errors import SettingError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.latents.concrete import Tempered
 from unbraid.metrics.base import Evaluation
@@ -49,5 +49,5 @@ def chosen_variable(evaluation: Evaluation, latent: str | None, score: str) -> V
         raise UsageError(f"{score} needs a discrete latent (latents=normal:10+concrete:10), and all here are Normal.")
     named = {variable.name: variable for variable in known}
     if latent is not None and latent not in named:
-        raise unknown("discrete latent", latent, named)
+        raise unknown("discrete latent", latent, named, error=SettingError)
     return known[0] if latent is None else named[latent]

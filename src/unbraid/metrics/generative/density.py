@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.data.coordinates import Labels
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
 from unbraid.models import MixtureFlow, StagedFlow
@@ -56,7 +56,7 @@ def _score(evaluation: Evaluation, samples: int, draws: int, protocol: str) -> S
     if not isinstance(evaluation.model, (MixtureFlow, StagedFlow)):
         raise UsageError(f"density/{protocol} needs a model with a density of its own, an ms-flow; others have elbo.")
     if samples < 2 or draws < 1:
-        raise UsageError(f"Densities need 2 samples and 1 draw at least, not {samples} and {draws}.")
+        raise SettingError(f"Densities need 2 samples and 1 draw at least, not {samples} and {draws}.")
     values = evaluation.once(("densities", samples, draws), lambda: _densities(evaluation, samples, draws))
     each = values[FLOW] - values[MIXTURE] if protocol == GAIN else values[protocol]
     found = each.cpu().numpy()

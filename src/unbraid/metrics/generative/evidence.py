@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unbraid.data.modalities import MultimodalDataset
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.unsupervised.bound import Sampled
 from unbraid.models import Multimodal
@@ -67,7 +67,7 @@ def _model(evaluation: Evaluation, draws: int, samples: int) -> Multimodal:
     if not isinstance(evaluation.model, Multimodal):
         raise UsageError("log-likelihood is for runs on several modalities; others have elbo.")
     if draws < 1 or samples < 2:
-        raise UsageError(f"log-likelihood needs at least 1 draw and 2 rows, not {draws} and {samples}.")
+        raise SettingError(f"log-likelihood needs at least 1 draw and 2 rows, not {draws} and {samples}.")
     return evaluation.model
 
 

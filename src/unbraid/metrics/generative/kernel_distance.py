@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features import feature_pair, feature_sets, pieces
 from unbraid.metrics.intervals import DEVIATIONS
@@ -123,7 +123,7 @@ def _mean_kernels(x: Tensor, y: Tensor, without_own: bool) -> tuple[Tensor, Tens
 
 def _over_subsets(a: Tensor, b: Tensor, paired: bool, count: int, size: int, rng: np.random.Generator) -> np.ndarray:
     if count < 1 or size < 2:
-        raise UsageError(f"subsets must be at least 1 and their size at least 2, not {count} and {size}.")
+        raise SettingError(f"subsets must be at least 1 and their size at least 2, not {count} and {size}.")
     size, values = min(size, len(a), len(b)), []
     with progress("subsets", count) as bar:
         for _ in range(count):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features import feature_pair, feature_sets, pieces
 from unbraid.metrics.intervals import of_mean
@@ -59,7 +59,7 @@ def precision_recall(real: Any, made: Any, *, k: int = 3, network: str = "given"
     """
     truth, other = feature_pair(real, made, ("real", "made"))
     if k < 1:
-        raise UsageError(f"k must be at least 1, not {k}.")
+        raise SettingError(f"k must be at least 1, not {k}.")
     if min(len(truth), len(other)) <= k:
         raise DataError(f"{k} nearest neighbours need more than {k} rows, not {min(len(truth), len(other))}.")
     middle = truth.mean(0)

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.sets import reconstructed
 from unbraid.metrics.intervals import of_mean
@@ -57,5 +57,5 @@ def _errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:
         return {name: torch.cat(values) for name, values in parts.items()}
 
     if samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     return evaluation.once(("pixel errors", samples), make)

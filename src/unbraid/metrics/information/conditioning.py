@@ -28,7 +28,7 @@ from scipy.special import entr
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError, UsageError
 from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import discretise
@@ -85,7 +85,7 @@ def conditioning(
     -+ 1.96 bootstrap standard errors. `details` has each latent's own share, and what chance alone gives.
     """
     if bins < 2:
-        raise UsageError(f"bins must be at least 2, not {bins}.")
+        raise SettingError(f"bins must be at least 2, not {bins}.")
     real, other = real_matrix("codes_of_x", codes_of_x), real_matrix("codes_of_other", codes_of_other)
     if real.shape != other.shape:
         raise UsageError(f"Both codes must have one shape, not {list(real.shape)} and {list(other.shape)}.")
@@ -126,7 +126,7 @@ def _score(evaluation: Evaluation, protocol: str, bins: int, samples: int, resam
             f"cond/{protocol} compares the stages of a model, and this one has a single stage; refine it first."
         )
     if samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     if protocol == "Z-noise" and not evaluation.model.space.own.width:
         raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
     positions = evaluation.choose(samples)

@@ -34,7 +34,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import Labels, label_matrix, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
@@ -111,7 +111,7 @@ def infomec(
     if protocol not in ("knn", "histogram", "quantised"):
         raise UsageError(f"The protocol of infomec must be knn, histogram or quantised, not {protocol}.")
     if bins < 2 or neighbours < 1:
-        raise UsageError(f"There must be at least 2 bins and 1 neighbour, not {bins} and {neighbours}.")
+        raise SettingError(f"There must be at least 2 bins and 1 neighbour, not {bins} and {neighbours}.")
     values = real_matrix("codes", codes)
     labels = label_matrix(factors, len(values), names)
     if len(labels.sizes) < 2:

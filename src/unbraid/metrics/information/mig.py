@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import (
     Labels,
     chosen_factors,
@@ -142,7 +142,7 @@ def mig(
         hint = "; use mig_exact(means, stds, factors)" if protocol == "exact" else ""
         raise UsageError(f"The protocol of mig must be histogram-mean or histogram-sampled, not {protocol}{hint}.")
     if bins < 2:
-        raise UsageError(f"bins must be at least 2, not {bins}.")
+        raise SettingError(f"bins must be at least 2, not {bins}.")
     if compat not in (None, "disentanglement_lib"):
         raise UsageError(f"mig knows compat=disentanglement_lib, not {compat}; chen2018's is mig_monte_carlo.")
     rng = np.random.default_rng(seed)
@@ -244,7 +244,7 @@ def _some_rows(
     codes: np.ndarray, factors: np.ndarray, count: int | None, rng: np.random.Generator, repeat: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     if count is not None and count < 2:
-        raise UsageError(f"samples must be at least 2, not {count}.")
+        raise SettingError(f"samples must be at least 2, not {count}.")
     if count is None or factors.ndim == 0 or len(factors) != len(codes) or (len(codes) <= count and not repeat):
         return codes, factors
     rows = rng.choice(len(codes), count, replace=repeat)

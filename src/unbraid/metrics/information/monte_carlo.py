@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unbraid.density import exact_aggregate
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError
 from unbraid.latents import Normal, Space
 from unbraid.metrics.arrays import label_matrix, latent_names, normal_matrices
 from unbraid.metrics.base import Evaluation, Score, metric
@@ -74,7 +74,7 @@ def mig_monte_carlo(
     centres, widths = normal_matrices(means, stds)
     refuse_single(centres)
     if samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     labels, named = label_matrix(factors, len(centres), names), latent_names(centres.shape[1], latents)
     posterior = torch.as_tensor(np.concatenate([centres, 2 * np.log(widths)], axis=1), dtype=torch.float32).to(where)
     entropies = Entropies(posterior, samples, torch.Generator().manual_seed(seed))

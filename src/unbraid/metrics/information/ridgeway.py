@@ -31,7 +31,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import Labels, label_matrix, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
@@ -155,7 +155,7 @@ def modularity(
     rng = np.random.default_rng(seed)
     values = real_matrix("codes", codes)
     if samples is not None and samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     count = len(values) if samples is None else samples
     if is_compat(compat):
         rows = redrawn(len(values), count, 1, rng).train
@@ -205,7 +205,7 @@ def _modularity(
     rng: np.random.Generator,
 ) -> Score:
     if bins < 2:
-        raise UsageError(f"bins must be at least 2, not {bins}.")
+        raise SettingError(f"bins must be at least 2, not {bins}.")
     values = real_matrix("codes", codes)
     labels = label_matrix(factors, len(values), named[0])
     if len(labels.sizes) < 2:
@@ -249,7 +249,7 @@ def _explicitness(
     names: Sequence[str] | None,
 ) -> Score:
     if not C > 0:
-        raise UsageError(f"C must be greater than 0, not {C}.")
+        raise SettingError(f"C must be greater than 0, not {C}.")
     values = real_matrix("codes", codes)
     labels = label_matrix(factors, len(values), names)
     tensors = (torch.as_tensor(values[rows], device=device_of(codes)) for rows in split)

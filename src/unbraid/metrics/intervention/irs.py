@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError
 from unbraid.metrics.arrays import Labels, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import discretise
@@ -77,7 +77,7 @@ def irs(
     """
     check_compat(compat)
     if not 0 < quantile <= 1:
-        raise UsageError(f"quantile must lie between 0 and 1, not {quantile}.")
+        raise SettingError(f"quantile must lie between 0 and 1, not {quantile}.")
     values = real_matrix("codes", codes)
     labels = factor_table(factors, len(values), names)
     named = latent_names(values.shape[1], latents)

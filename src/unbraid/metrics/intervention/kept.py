@@ -24,7 +24,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError, unknown
+from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.latents import Normal
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import FeatureNetwork
@@ -90,7 +90,7 @@ def kept_drawn(
     _refuse(samples, places, span)
     name = factor or evaluation.dataset.factor_names[0]
     if block is not None and block not in evaluation.space.blocks:
-        raise unknown("block of latents", block, evaluation.space.blocks)
+        raise unknown("block of latents", block, evaluation.space.blocks, error=SettingError)
     network = chosen_network(evaluation, NAME, steps=steps)
     moving, _ = latents_along(evaluation, None, block)
     positions = evaluation.choose(samples)
@@ -100,7 +100,9 @@ def kept_drawn(
 
 def _refuse(samples: int, places: int, span: float) -> None:
     if samples < 2 or places < 2 or not span > 0:
-        raise UsageError(f"samples and places must be 2 or more and span above 0, not {samples}, {places} and {span}.")
+        raise SettingError(
+            f"samples and places must be at least 2 and span above 0, not {samples}, {places} and {span}."
+        )
 
 
 def _kept(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError, unknown
+from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import Labels, label_matrix, plain, real_matrix
 
 Compat = Literal["disentanglement_lib"]
@@ -130,7 +130,7 @@ def at_least(least: int, **settings: int | float) -> None:
     """Refuse settings below `least`."""
     for name, value in settings.items():
         if not value >= least:
-            raise UsageError(f"{name} must be at least {least}, not {value}.")
+            raise SettingError(f"{name} must be at least {least}, not {value}.")
 
 
 def check_compat(compat: str | None) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.multimodal.drawing import having
@@ -103,7 +103,7 @@ class Drawn(NamedTuple):
 def drawn_blocks(evaluation: Evaluation, model: Multimodal, samples: int) -> dict[str, Drawn]:
     """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
     if samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.latents.fusion import subsets
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import batch_on
@@ -54,7 +54,7 @@ def coherence(
     """Share of modalities made from others, for each set of them, in which a classifier sees the shared factor."""
     model = several(evaluation.model)
     if samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     if len(model.names) < 2:
         raise UsageError("coherence/classifier makes one modality from others, and this model has one.")
     name, values = shared_factor(evaluation, factor)

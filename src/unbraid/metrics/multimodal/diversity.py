@@ -24,7 +24,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import DataError, UsageError, unknown
+from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
@@ -70,10 +70,10 @@ def diversity(
     """
     model = several(evaluation.model)
     if samples < 2 or draws < 2:
-        raise UsageError(f"samples and draws must be at least 2, not {samples} and {draws}.")
+        raise SettingError(f"samples and draws must be at least 2, not {samples} and {draws}.")
     for name in (target, source):
         if name is not None and name not in model.names:
-            raise unknown("modality", name, model.names)
+            raise unknown("modality", name, model.names, error=SettingError)
     if len(model.names) < 2 or (target is not None and target == source):
         raise UsageError("diversity/entropy makes one modality from another one, so there must be two.")
     common, values = shared_factor(evaluation, factor)

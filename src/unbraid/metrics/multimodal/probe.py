@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import entropy, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.neighbours import neighbour_information
@@ -99,7 +99,7 @@ def _linear(
     codes: Any, factors: Any, names: Sequence[str] | None, block: str, sizes: tuple[int, int], C: float, seed: int
 ) -> list[Score]:
     if not C > 0:
-        raise UsageError(f"C must be above 0, not {C}.")
+        raise SettingError(f"C must be above 0, not {C}.")
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)
     split = apart(len(values), *sizes, np.random.default_rng(seed))
@@ -133,7 +133,7 @@ def _knn(
     codes: Any, factors: Any, names: Sequence[str] | None, block: str, neighbours: int, resamples: int, seed: int
 ) -> list[Score]:
     if neighbours < 1:
-        raise UsageError(f"There must be at least 1 neighbour, not {neighbours}.")
+        raise SettingError(f"There must be at least 1 neighbour, not {neighbours}.")
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)
     rng, device = np.random.default_rng(seed), device_of(codes)

@@ -26,7 +26,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.progress import progress
 from unbraid.threads import one_thread
 
@@ -82,7 +82,7 @@ def boost(
     """
     bins = bins or (len(train) if len(train) <= EVERY_VALUE else BINS)
     if not 2 <= bins <= 2**15 - 1:
-        raise UsageError(f"bins must be between 2 and {2**15 - 1}, not {bins}.")
+        raise SettingError(f"bins must be between 2 and {2**15 - 1}, not {bins}.")
     if len(train) >= 2**20:
         raise UsageError(f"The booster takes up to {2**20 - 1} rows, not {len(train)}.")
     if any(len(target.values) != len(train) for target in targets):

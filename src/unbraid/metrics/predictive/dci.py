@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError, unknown
+from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.columns import Column, factor_columns, factor_table
@@ -155,7 +155,7 @@ def dci(
     """
     values = real_matrix("codes", codes)
     if train < 1 or test < 1:
-        raise UsageError(f"train and test must be at least 1, not {train} and {test}.")
+        raise SettingError(f"train and test must be at least 1, not {train} and {test}.")
     how = _How(predictor, compat, seed, alpha, _device(codes))
     columns = _columns(factor_table(factors, len(values)), names, continuous, how)
     divide = _without_repetition if compat is None else _with_repetition

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
@@ -97,7 +97,7 @@ def downstream(
     if protocol not in ("logistic", "random-forest"):
         raise UsageError(f"The protocol of downstream must be logistic or random-forest, not {protocol}.")
     if not labels or min(labels) < 2 or not C > 0 or trees < 1:
-        raise UsageError(f"labels must be 2 or more, C above 0 and trees 1 or more, not {labels}, {C} and {trees}.")
+        raise SettingError(f"labels must be 2 or more, C above 0 and trees 1 or more, not {labels}, {C} and {trees}.")
     rng = np.random.default_rng(seed)
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)

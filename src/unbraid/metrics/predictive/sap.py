@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.errors import UsageError, unknown
+from unbraid.errors import SettingError, UsageError, unknown
 from unbraid.metrics.arrays import Labels, label_matrix, latent_names, plain, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
@@ -154,7 +154,7 @@ def _by_kind(
     known = list(names) if names is not None else [f"v{k}" for k in range(given.shape[1] if given.ndim == 2 else 0)]
     for name in continuous:
         if name not in known:
-            raise unknown("factor", name, known)
+            raise unknown("factor", name, known, error=SettingError)
     chosen = np.array([name in continuous for name in known], dtype=bool)
     if not chosen.any() or len(chosen) != given.shape[-1] or given.ndim != 2:
         return known, label_matrix(given, rows, names), None

@@ -16,7 +16,7 @@ import torch
 from scipy.stats import rankdata
 
 from unbraid.data.coordinates import Labels
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
 from unbraid.models import Staged
@@ -68,7 +68,7 @@ def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples:
     if not given:
         raise UsageError(f"unseen/{protocol} is of a stage that was given labels; refine with given=[…].")
     if samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     positions, rng = evaluation.choose(samples), np.random.default_rng(evaluation.seed)
     codes = given_means(evaluation, positions)
     places = data.values_of(evaluation.rows[positions]).cpu().numpy()

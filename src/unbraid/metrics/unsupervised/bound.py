@@ -16,7 +16,7 @@ from scipy.stats import t
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
 from unbraid.progress import progress
@@ -244,5 +244,5 @@ def _correlations(evaluation: Evaluation, sampled: Sampled, protocol: str) -> li
 
 def _at_least(least: int, name: str, value: int) -> int:
     if value < least:
-        raise UsageError(f"{name} must be at least {least}, not {value}.")
+        raise SettingError(f"{name} must be at least {least}, not {value}.")
     return value

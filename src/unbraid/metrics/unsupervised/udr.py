@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError, UsageError
 from unbraid.metrics.arrays import plain, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
@@ -187,7 +187,7 @@ def _scores(
     if correlation not in ("spearman", "lasso"):
         raise UsageError(f"correlation must be spearman or lasso, not {correlation}.")
     if not penalty >= 0:
-        raise UsageError(f"penalty must be at least 0, not {penalty}.")
+        raise SettingError(f"penalty must be at least 0, not {penalty}.")
     models = Models(codes, kl, threshold, ranks=correlation == "spearman")
     named = [f"model {m}" for m in range(len(codes))] if names is None else list(names)
     if len(named) != len(codes):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError
 from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 
@@ -28,7 +28,7 @@ def active_units(means: Any, *, threshold: float = 0.01, latents: Sequence[str] 
     The rows are the whole population, so the interval is the value itself. `details` has each latent's variance.
     """
     if not threshold >= 0:
-        raise UsageError(f"threshold must be at least 0, not {threshold}.")
+        raise SettingError(f"threshold must be at least 0, not {threshold}.")
     values = real_matrix("means", means)
     if len(values) < 2:
         raise DataError(f"A variance needs at least 2 rows, not {len(values)}.")

@@ -17,7 +17,7 @@ from torch.nn import functional
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.descent import descend
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError
 from unbraid.metrics.generative.features.base import FeatureNetwork, exact_convolutions, feature_network
 from unbraid.types import Shape
 
@@ -39,7 +39,7 @@ HELD_OUT = 2_000
 def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | None = None) -> FeatureNetwork:
     """A classifier of all factors, trained on the data's own labels for `steps` batches of 64 (default: 200 to 500)."""
     if steps is not None and steps < 1:
-        raise UsageError(f"steps must be at least 1, not {steps}.")
+        raise SettingError(f"steps must be at least 1, not {steps}.")
     rows = _labelled(dataset, rows)
     mixed = rows[noise.permutation(noise.seed_tensor(seed, device=rows.device), 0, len(rows))[0]]
     held_out, training = mixed.tensor_split([min(HELD_OUT, len(rows) // 5)])

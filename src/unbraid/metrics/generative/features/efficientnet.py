@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.generative.features.base import (
     FeatureNetwork,
     as_photographs,
@@ -32,7 +32,7 @@ def efficientnet(dataset: FactorDataset, rows: Tensor, seed: int, *, size: int =
     """EfficientNet-Lite0, pooled features; `size` is the side that pictures are resized to (published: 224)."""
     refuse_other_shapes(NAME, dataset)
     if size < 32:
-        raise UsageError(f"size must be at least 32, not {size}.")
+        raise SettingError(f"size must be at least 32, not {size}.")
     module = Pooled(_pretrained(size), size).eval().to(dataset.device)
     batch = batch_on(dataset.device, cpu=max(1, 4 * SIZE**2 // size**2), gpu=256)
     return FeatureNetwork(NAME, module, WIDTH, batch, {"size": size})

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.generative.features.base import FeatureNetwork, build
 from unbraid.progress import progress
@@ -50,7 +50,7 @@ class FeatureSets(NamedTuple):
 def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings: Any) -> FeatureSets:
     """Features of `samples` rows (all if there are fewer), computed once for all scores that ask for the same ones."""
     if samples < 2:
-        raise UsageError(f"samples must be at least 2, not {samples}.")
+        raise SettingError(f"samples must be at least 2, not {samples}.")
     count = min(samples, len(evaluation))
     own = tuple(sorted(settings.items()))
     return evaluation.once(("features", network, own, count), lambda: _make(evaluation, network, count, settings))
