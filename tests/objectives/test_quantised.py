@@ -85,6 +85,12 @@ def test_scores_see_the_values_and_refuse_densities():
     for name in ("tc/exact", "mi/stratified", "kl/sampled", "elbo/closed-form", "latent-mi/exact"):
         with pytest.raises(UsageError):
             evaluate(evaluation, [name])
+    for name in ("elbo", "kl"):
+        with pytest.raises(UsageError, match=r"^Quantised latents are points without a density"):
+            evaluate(evaluation, [f"{name}/closed-form"])
+    for name in ("clusters/majority", "generated/purity"):
+        with pytest.raises(UsageError, match=r"needs a discrete latent of classes .*, not Quantised"):
+            evaluate(evaluation, [name])
     entropy = torch.distributions.Categorical(probs=codes[:, 0].unique(return_counts=True)[1].double()).entropy()
     torch.testing.assert_close(coordinate_kl(evaluation)[0], entropy)
     assert float(traverse(evaluation).values.abs().max()) < 1

@@ -41,16 +41,17 @@ class Quantised(Block):
 
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
         """There is none."""
-        raise _refusal()
+        raise no_density()
 
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
         """There is none."""
-        raise _refusal()
+        raise no_density()
 
     def standard(self, like: Tensor) -> Tensor:
         """There is none."""
-        raise _refusal()
+        raise no_density()
 
 
-def _refusal() -> UsageError:
+def no_density() -> UsageError:
+    """What is said of whatever needs a density."""
     return UsageError("Quantised latents are points without a density, so this cannot be computed for them.")

@@ -46,7 +46,8 @@ def chosen_variable(evaluation: Evaluation, latent: str | None, score: str) -> V
     """The variable of this name, or the first where none is named."""
     known = discrete_variables(evaluation.space)
     if not known:
-        raise UsageError(f"{score} needs a discrete latent (latents=normal:10+concrete:10), and all here are Normal.")
+        kinds = " and ".join(dict.fromkeys(type(b).__name__ for b in evaluation.space.blocks.values()))
+        raise UsageError(f"{score} needs a discrete latent of classes (latents=normal:10+concrete:10), not {kinds}.")
     named = {variable.name: variable for variable in known}
     if latent is not None and latent not in named:
         raise unknown("discrete latent", latent, named, error=SettingError)

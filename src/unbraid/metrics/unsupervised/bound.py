@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
 from unbraid.errors import SettingError, UsageError
+from unbraid.latents.quantised import no_density
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
 from unbraid.progress import progress
@@ -180,7 +181,10 @@ def _refuse_moments(evaluation: Evaluation) -> None:
 
 
 def _refuse_open(evaluation: Evaluation, name: str) -> None:
+    """Recommend the other protocol, unless that has nothing to draw from either."""
     _refuse_moments(evaluation)
+    if not evaluation.space.density:
+        raise no_density()
     if not evaluation.space.closed_form:
         open_ = [n for n, b in evaluation.space.blocks.items() if not b.closed_form] or ["this learned prior"]
         raise UsageError(f"{name}/closed-form: the KL of {', '.join(open_)} has no closed form; use {name}/sampled.")
