@@ -177,8 +177,8 @@ def test_a_stand_in_is_named():
 
 
 def test_chosen():
-    assert chosen("chen2018/fig2") == ["chen2018/fig2"]
-    assert chosen("chen2018") == [name for name in experiment if name.startswith("chen2018/")]
+    assert chosen("chen2018/fig2") == chosen("chen2018/fig2/") == ["chen2018/fig2"]
+    assert chosen("chen2018") == chosen("chen2018/") == [name for name in experiment if name.startswith("chen2018/")]
 
 
 # the command
@@ -213,7 +213,6 @@ def test_whatever_is_stopped_the_same_command_continues(stopped, tmp_path, monke
     [
         (["chen2081"], "error: Unknown paper 'chen2081'. Did you mean 'chen2018'?"),
         (["chen2018/fg2"], "Unknown experiment 'chen2018/fg2'. Did you mean 'chen2018/fig2'?"),
-        (["chen2018/"], "Unknown experiment 'chen2018/'."),
         (["chen2018/fig2", "--scale", "smal"], "Unknown scale 'smal'. Did you mean 'small'?"),
         (["chen2018/fig2", "--scale", "smoke", "--device", "tpu"], "Unknown device 'tpu'"),
     ],

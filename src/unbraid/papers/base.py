@@ -227,7 +227,8 @@ class Experiment:
 
 
 def chosen(name: str) -> list[str]:
-    """Experiments that are meant by PAPER or PAPER/ID."""
+    """Experiments that are meant by PAPER or PAPER/ID; a slash behind it, as shells add to folders, means nothing."""
+    name = name.removesuffix("/")
     paper, slash, _ = name.partition("/")
     papers = {each.partition("/")[0] for each in experiment}
     if paper not in papers:
