@@ -237,8 +237,11 @@ def test_given_arrays_must_fit(run):
     for options in ({"shared": "average"}, {"own": "given"}):
         with pytest.raises(UsageError, match="Known: "):
             run.generate(count=1, **options)
-    with pytest.raises(UsageError, match="by modality"):
-        run.encode(torch.zeros(2, 4))
+    for of in (run.encode, run.generate):
+        with pytest.raises(UsageError, match="Give observations by modality"):
+            of(torch.zeros(2, 4))
+    for of in (run.encode, lambda given: run.generate(given)["sound"]):
+        assert torch.equal(of({"word": "a"}), of({"word": ["a"]}))
 
 
 def test_members_train_as_alone_where_modalities_are_missing(run):

@@ -302,7 +302,7 @@ class Run:
         """A picture in which each row moves one latent variable alone."""
         return traversal(self.evaluation, **options)
 
-    def generate(self, given: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Tensor]:
+    def generate(self, given: Any = None, **options: Any) -> dict[str, Tensor]:
         """Every modality, expected from any of them given as arrays by name (see `unbraid.models.generation`)."""
         return generation.generate(generation.several(self.model), given, data=lambda: self.dataset, **options)
 

@@ -30,11 +30,14 @@ def several(model: Model) -> Multimodal:
     return model
 
 
-def as_given(model: Multimodal, given: Mapping[str, Any], data: Data | None = None) -> dict[str, Tensor]:
+def as_given(model: Multimodal, given: Any, data: Data | None = None) -> dict[str, Tensor]:
     """Arrays by modality as a model takes them: bytes become [0, 1], classes [n] one-hot rows, None is left out.
 
-    Rows may be missing as in `unbraid.data.from_arrays`; classes may be words where `data` know them.
+    Rows may be missing as in `unbraid.data.from_arrays`; classes may be words where `data` know them, and a single
+    word is one row.
     """
+    if not isinstance(given, Mapping):
+        raise UsageError(f"Give observations by modality, as {{'{model.names[0]}': …}}, since there are several.")
     made, present = {}, {}
     for name, array in given.items():
         if name not in model.names:
@@ -57,7 +60,7 @@ def as_given(model: Multimodal, given: Mapping[str, Any], data: Data | None = No
 
 def _rows(model: Multimodal, name: str, given: Any, data: Data | None) -> tuple[Tensor, Tensor]:
     """Observations [n, *shape] of a modality, and which rows [n] have one."""
-    shape, (array, there) = model.shapes[name], filled(name, given)
+    shape, (array, there) = model.shapes[name], filled(name, [given] if isinstance(given, str) else given)
     if array.dtype.kind == "U":
         there, array = there & (array != ""), _numbers(name, array, data)
     if array.ndim == len(shape) == 1 and array.dtype.kind in "iu":
@@ -101,15 +104,13 @@ def codes(model: Multimodal, given: Any, data: Data | None = None) -> Tensor:
         moved = given.to(_device(model))
         rows = torch.arange(len(moved), device=moved.device).split(ROWS)
         return torch.cat([model.space.center(model.encode(moved.inputs(part))) for part in rows])
-    if not isinstance(given, Mapping):
-        raise UsageError(f"Give observations by modality, as {{'{model.names[0]}': …}}, since there are several.")
     return model.space.center(model.encode(as_given(model, given, data)))
 
 
 @torch.no_grad()
 def generate(
     model: Multimodal,
-    given: Mapping[str, Any] | None = None,
+    given: Any = None,
     *,
     count: int = 1,
     seed: int = 0,
@@ -127,7 +128,7 @@ def generate(
     for setting, value, known in (("shared", shared, ("drawn", "mean")), ("own", own, ("encoded", "prior"))):
         if value not in known:
             raise unknown(f"value of {setting}", value, known)
-    x = as_given(model, given or {}, data)
+    x = as_given(model, {} if given is None else given, data)
     rows = len(next(iter(x.values()))) if x else 1
     blocks = {name: block.width for name, block in model.space.blocks.items()}
     needs = {name: Need("normal", (rows, count, width)) for name, width in blocks.items()}
