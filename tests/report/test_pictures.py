@@ -148,3 +148,17 @@ def test_latent_factor_chart(evaluation):
         assert evaluation.code_names[latent] in chart
     assert "position" in chart and "disc" in chart
     assert "currentColor" in chart and "#010203" not in chart
+
+
+@pytest.mark.parametrize("name", ["grid.png", "there/is/none/grid.png", "grid.JPG", "grid.pdf", "grid.gif"])
+def test_a_picture_is_saved_with_its_folders(evaluation, tmp_path, name):
+    for number, picture in enumerate((traversal(evaluation, columns=4), tiled(torch.rand(2, 3, 1, 4, 4)))):
+        picture.save(tmp_path / str(number) / name)
+        assert (tmp_path / str(number) / name).stat().st_size
+
+
+@pytest.mark.parametrize("name", ["grid.xyz", "grid", "grid.hdr"])
+def test_a_format_that_pictures_do_not_have_is_told(tmp_path, name):
+    with pytest.raises(UsageError, match=r"file that ends in \.png, \.jpg, .* not to .*grid"):
+        tiled(torch.rand(2, 3, 1, 4, 4)).save(str(tmp_path / "new" / name))
+    assert not (tmp_path / "new").exists()

@@ -98,7 +98,7 @@ def data_show(
     given = {f"data.{key}": value for key, value in parse_overrides(settings or []).items()}
     data = find_data(name, given, torch.device("cpu"))[1]
     if picture is not None:
-        glance(data, rows).convert("RGB").save(picture)
+        glance(data, rows).save(picture)
     print_rows(contents(data), as_json)
 
 

@@ -32,14 +32,14 @@ def glance(data: FactorDataset, count: int = 8, seed: int = 0) -> Picture:
         for column, one in enumerate(observed):
             known = there is None or bool(there[name][column])
             canvas.paste(_tile(one, classes) if known else _plain(BLANK), (column * pitch, line * pitch))
-    return canvas
+    return Picture.of(canvas.convert("RGB"))
 
 
-def _plain(colour: tuple[int, ...]) -> Picture:
+def _plain(colour: tuple[int, ...]) -> Image.Image:
     return Image.new("RGBA", (SIDE, SIDE), colour)
 
 
-def _tile(one: Tensor, classes: tuple[str, ...] | None) -> Picture:
+def _tile(one: Tensor, classes: tuple[str, ...] | None) -> Image.Image:
     tile = _plain(WHITE)
     if one.ndim == 3:
         picture = Image.fromarray(as_bytes(one)).convert("RGBA")

@@ -2,6 +2,8 @@
 
 import base64
 import io
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -10,13 +12,45 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.types import Shape
 
-Picture = Image.Image
+FORMATS = ("png", "jpg", "jpeg", "webp", "gif", "tif", "tiff", "bmp", "pdf")
+OPAQUE = ("jpg", "jpeg", "pdf")
+"""Formats that cannot hold what is clear."""
 
 TILE = 64
 """Least width of a tile, in pixels of the picture."""
 
 CLEAR = (0, 0, 0, 0)
 WHITE = (255, 255, 255, 255)
+
+
+class Picture(Image.Image):
+    """Pillow's image, whose files are made with their folders, and refused in one sentence."""
+
+    @classmethod
+    def of(cls, image: Image.Image) -> "Picture":
+        """The same pixels."""
+        made = cls()
+        made.__dict__.update(image.__dict__)
+        return made
+
+    def save(self, fp: Any, format: str | None = None, **params: Any) -> None:
+        """Write the picture to a file in the format of its ending, or whatever else Pillow can write to."""
+        if not isinstance(fp, (str, Path)) or format is not None:
+            super().save(fp, format, **params)
+            return
+        path, ending = Path(fp), Path(fp).suffix.lower().removeprefix(".")
+        if ending not in FORMATS:
+            raise UsageError(f"A picture is written to a file that ends in .{', .'.join(FORMATS)}, not to {path}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _flat(self, ending).save(path, **params)
+
+
+def _flat(picture: Image.Image, ending: str) -> Image.Image:
+    """A picture on white where a format needs it."""
+    plain = Image.Image.copy(picture)
+    if plain.mode != "RGBA" or ending not in OPAQUE:
+        return plain
+    return Image.alpha_composite(Image.new("RGBA", plain.size, WHITE), plain).convert("RGB")
 
 
 def check_images(shape: Shape) -> None:
@@ -46,7 +80,7 @@ def tiled(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None
             tile = tiles[i, j].repeat(scale, 0).repeat(scale, 1)
             canvas[y : y + height * scale, x : x + width * scale, :3] = tile
             canvas[y : y + height * scale, x : x + width * scale, 3] = 255
-    return Image.fromarray(canvas, "RGBA")
+    return Picture.of(Image.fromarray(canvas, "RGBA"))
 
 
 def pitch(height: int, width: int, scale: int) -> tuple[int, int]:

@@ -168,4 +168,4 @@ def labelled(picture: Picture, labels: list[str], headings: list[str], tall: int
         draw.text((left - height, top + row * down + down // 2), label, fill="black", font=font, anchor="rm")
     for column, heading in enumerate(headings):
         draw.text((left + column * right + right // 2, height), heading, fill="black", font=font, anchor="mm")
-    return page.convert("RGB")
+    return Picture.of(page.convert("RGB"))
