@@ -98,7 +98,7 @@ WRONG = {
     "sizes": ("photo,pet\npics/a.png,cat\npics/small.png,\n", r"line 3, column photo: .*4 x 4; give size=…"),
     "number": (
         "pet,weight\ncat,1\ncat,2\ndog,3a\n",
-        r"line 4, column weight: '3a' is no number .*kinds=\[weight:label\]",
+        r"line 4, column weight: '3a' .* data\.kinds=\[weight:label\], or from_csv\(…, kinds={'weight': 'label'}\)",
     ),
     "infinite": ("pet,w.0,w.1\ncat,1,inf\n", r"line 2, column w\.1: 'inf' is no finite number"),
     "half": ("pet,w.0,w.1\ncat,1,\n", r"line 2, column w\.1 is empty, and other numbers of w are not"),
@@ -112,7 +112,7 @@ WRONG = {
     "headless": ("pics/a.png,cat\npics/b.png,dog\n", r"must name the columns, and 'pics/a\.png' in it looks like what"),
     "among names": (
         "photo,pet\npics/a.png,cat\npics/b.png,7\npics/a.png,dog\n",
-        r"line 3, column pet: '7' is a number, and most of the column are names; say kinds=\[pet:label\]",
+        r"line 3, column pet: '7' is a number, and most of the column are names; say data\.kinds=\[pet:label\]",
     ),
     "module": ("pet,type\ncat,a\n", r"'type' cannot name a modality"),
 }
@@ -246,6 +246,17 @@ def test_show_says_what_was_understood_and_draws_it(write, tmp_path):
         assert picture.size == (3 * 130 - 2, 4 * 130 - 2)
         grey = [[picture.getpixel((130 * x + 9, 130 * y + 24)) == (224,) * 3 for x in range(3)] for y in range(4)]
     assert grey == [[False, True, False], [False, False, True], [False, True, False], [False, False, True]]
+
+
+def test_what_an_error_about_a_mixed_column_says_to_do_helps(write):
+    path = write("pet,year\ncat,1999\ncat,2001\ndog,unknown\n")
+    with pytest.raises(DataError) as told:
+        from_csv(path)
+    setting, kinds = re.search(r"say (data\.kinds=\S+), or from_csv\(…, kinds=(\{.*\})\)", str(told.value)).groups()
+    assert from_csv(path, kinds=eval(kinds)).layout["year"] == (3,)
+    for spelled in (setting, setting.removeprefix("data.")):
+        called = CliRunner().invoke(app, ["data", "show", str(path), spelled])
+        assert called.exit_code == 0, called.output
 
 
 def test_show_takes_data_of_one_modality():

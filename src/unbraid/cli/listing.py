@@ -95,7 +95,7 @@ def data_show(
     from unbraid.config import parse_overrides
     from unbraid.report.glance import contents, glance
 
-    given = {f"data.{key}": value for key, value in parse_overrides(settings or []).items()}
+    given = {f"data.{key.removeprefix('data.')}": value for key, value in parse_overrides(settings or []).items()}
     data = find_data(name, given, torch.device("cpu"))[1]
     if picture is not None:
         glance(data, rows).save(picture)

@@ -193,18 +193,23 @@ def _kind(column: Column, rows: list[int]) -> Kind:
     if not wrong:
         return "vector"
     if len(wrong) < len(rows) / 2:
-        cell, how = column.cells[wrong[0]], f"say kinds=[{column.name}:label] if these are classes"
+        cell, how = column.cells[wrong[0]], f"{_as_label(column)} if these are classes"
         raise DataError(f"{column.at(wrong[0])}: '{cell}' is no number as most of the column is; {how}.")
     if len(wrong) < len(rows):
         row = next(row for row in rows if _number(column.cells[row]) is not None)
-        cell, how = column.cells[row], f"say kinds=[{column.name}:label] if it is a class, too"
+        cell, how = column.cells[row], f"{_as_label(column)} if it is a class, too"
         raise DataError(f"{column.at(row)}: '{cell}' is a number, and most of the column are names; {how}.")
     if len(set(cells)) == len(cells) > FEW:
-        how = f"say kinds=[{column.name}:label] if they are, or name the columns to take with modalities=…"
+        how = f"{_as_label(column)} if they are, or name the columns to take with (data.)modalities=…"
         raise DataError(
             f"{column.path}: no two cells of the column {column.name} are equal, so these are no classes; {how}."
         )
     return "label"
+
+
+def _as_label(column: Column) -> str:
+    """What to say, on the command line and in Python, where neither knows the other's form."""
+    return f"say data.kinds=[{column.name}:label], or from_csv(…, kinds={{'{column.name}': 'label'}}) in Python,"
 
 
 def _images(column: Column, rows: list[int], size: int | None) -> Pixels:
