@@ -34,7 +34,7 @@ def stoppable(insistent: bool = True) -> Iterator[Stop]:
     already received. A request that nobody has heeded inside is made again outside.
     """
     stop = Stop()
-    received: list[int] = []
+    received: list[signal.Signals] = []
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
@@ -43,7 +43,7 @@ def stoppable(insistent: bool = True) -> Iterator[Stop]:
         if stop.asked and insistent:
             raise KeyboardInterrupt
         stop.asked = True
-        received.append(number)
+        received.append(signal.Signals(number))
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     heeded = False
