@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from unbraid import atomic
 from unbraid.errors import UsageError
 from unbraid.types import Shape
 
@@ -42,7 +43,8 @@ class Picture(Image.Image):
         if ending not in FORMATS:
             raise UsageError(f"A picture is written to a file that ends in .{', .'.join(FORMATS)}, not to {path}.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        _flat(self, ending).save(path, **params)
+        with atomic.replacing(path) as part:
+            _flat(self, ending).save(part, Image.registered_extensions()[f".{ending}"], **params)
 
 
 def _flat(picture: Image.Image, ending: str) -> Image.Image:
