@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from unbraid.api import dotted
 from unbraid.config import Choice, parse_overrides, parse_value
 from unbraid.data import load
 from unbraid.latents import block, prior
 from unbraid.networks import decoder, encoder, likelihood, refiner
 from unbraid.objectives import objective
-from unbraid.training.recipe import configure
+from unbraid.training.recipe import configure, dotted
 
 DOCS = Path(__file__).parents[1] / "docs"
 GRIDS: dict[str, dict[str, Any]] = {

@@ -9,6 +9,7 @@ import torch
 import unbraid as ub
 from tests.test_sweep import fail_at_batch_16, sweep
 from unbraid.errors import DataError, RunError, UsageError
+from unbraid.store import save_tensors
 from unbraid.sweeps import leading, scoring, working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.telling import left_out_in_words, plan_in_words
@@ -147,6 +148,14 @@ def test_a_score_that_never_fits_costs_the_others_nothing(tmp_path, monkeypatch)
     with pytest.raises(RunError, match="elbo/closed-form does not fit in memory, even for one model alone"):
         sweep(tmp_path, beta=4)
     assert [bool(member.scores) for member in ub.Sweep(tmp_path / "one").members] == [False, True]
+
+
+def test_a_member_that_changed_after_training_costs_the_others_nothing(tmp_path):
+    first, second = sweep(tmp_path, beta=4, metrics=[]).runs
+    save_tensors(first.folder.model_path, {n: tensor + 1 for n, tensor in first.folder.load_model().items()})
+    with pytest.raises(RunError, match="were changed after its training"):
+        sweep(tmp_path, beta=4)
+    assert (first.scores, bool(second.scores)) == ([], True)
 
 
 def test_what_is_left_out_is_told_once_per_metric(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from unbraid.training import train as fit
 from unbraid.training.loop import prepare
 from unbraid.training.modalities import stored_layout
 from unbraid.training.parents import bring, refuse_changed
-from unbraid.training.recipe import SECTIONS, keys
+from unbraid.training.recipe import dotted
 from unbraid.training.world import World, joined
 
 DEFAULT_SCORES = ("mig", "elbo", "reconstruction/nats", "kl", "mi", "tc/exact", "tc/stratified", "dimension-kl")
@@ -118,7 +118,7 @@ def score_together(
         raise UsageError("Runs that are scored together must have been trained on the same data, and these were not.")
     for run in runs[1:]:
         run.__dict__.setdefault("dataset", runs[0].dataset)  # the same data need not be in memory once per run
-    evaluations = [run.evaluation if rows is None else run.evaluation.some(rows) for run in runs]
+    evaluations = [run._scored(rows) for run in runs]
     if any(not torch.equal(each.rows, evaluations[0].rows) for each in evaluations):
         raise UsageError("Runs that are scored together must have held out the same rows, and these did not.")
     for run, own in zip(runs, evaluations, strict=True):
@@ -233,7 +233,12 @@ class Run:
         error if it was asked for by its full name, and otherwise left out; `notes` says what and why. `rows` scores
         that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every metric that has it.
         """
-        return self._measure(self.evaluation if rows is None else self.evaluation.some(rows), names, settings)
+        return self._measure(self._scored(rows), names, settings)
+
+    def _scored(self, rows: int | None = None) -> Evaluation:
+        """All rows or some, of a run whose files are those that it finished with: nothing is said of any others."""
+        self.folder.refuse_changed()
+        return self.evaluation if rows is None else self.evaluation.some(rows)
 
     def _default_scores(self) -> list[str]:
         bound = "closed-form" if self.model.space.closed_form else "sampled"
@@ -317,7 +322,7 @@ class Run:
     def report(self) -> Path:
         """Write report.html from the newest score of each name."""
         newest = {score.name: score for score in self.scores}
-        return write_report(self.folder, self.evaluation, list(newest.values()))
+        return write_report(self.folder, self._scored(), list(newest.values()))
 
 
 def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
@@ -366,15 +371,6 @@ def _same_data(folder: RunFolder, dataset: FactorDataset) -> FactorDataset:
     if content is not None and content != dataset.content_hash():
         raise RunError(f"{folder.path} was trained on other data than these: their content hashes differ.")
     return dataset
-
-
-def dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
-    dotted, known = {}, keys(recipe)
-    for key, value in overrides.items():
-        head, underscore, tail = key.partition("_")
-        dotted[f"{head}.{tail}" if underscore and head in SECTIONS and key not in known else key] = value
-    return dotted
 
 
 def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from unbraid.api import Data, Run, dotted, find_data, fitted, load
+from unbraid.api import Data, Run, find_data, fitted, load
 from unbraid.config import Choice, Config
 from unbraid.data import dataset as datasets
 from unbraid.data.factors import FactorDataset
@@ -19,6 +19,7 @@ from unbraid.store import RunFolder
 from unbraid.training import Cadence, configure, refuse_unknown, train_group
 from unbraid.training.members import at_most, fitting, plan
 from unbraid.training.parents import bring, parent_of, refuse_other_data
+from unbraid.training.recipe import dotted
 from unbraid.training.world import launched
 
 

@@ -156,6 +156,17 @@ class RunFolder:
         """Hash of the final weights and the settings: what a run that builds on this one relies on."""
         return content_hash(self.model_path, self.config)
 
+    def refuse_changed(self) -> None:
+        """An error where these are not the weights and settings that training ended with, if the run says which."""
+        ended_with = self.read_json("status").get("content")
+        if ended_with is None or not self.model_path.exists() or self.content() == ended_with:
+            return
+        self.load_model()  # weights that cannot even be read say so themselves
+        raise RunError(
+            f"The files of {self.path} were changed after its training: config.yaml and model.safetensors are not "
+            "those that it finished with; train it again, or bring them back."
+        )
+
     def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> Path:
         """Write a checkpoint and keep the last two."""
         path = self.checkpoint_folder / f"step-{step:09d}.safetensors"

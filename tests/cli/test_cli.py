@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from unbraid.cli import main
+from unbraid.store import load_tensors, save_tensors
 
 SMALL = ["data=sprites-small", "network=mlp", "encoder.hidden=[16]", "z=3", "batch=32", "steps=30"]
 VAE = ["train", "vae", "data=sprites-small"]
@@ -201,6 +202,24 @@ def test_damaged_weights_are_named(folder, tmp_path):
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     assert "model.safetensors cannot be read" in unbraid("evaluate", copy, "--device", "cpu", code=1)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml"])
+def test_runs_that_changed_after_training_are_not_scored_or_reported(folder, tmp_path, name):
+    import shutil
+
+    copy = shutil.copytree(folder, tmp_path / "run")
+    if name == "config.yaml":
+        (copy / name).write_text((copy / name).read_text().replace("beta: 6.0", "beta: 5.0"))
+    else:
+        tensors = load_tensors(copy / name)[0]
+        save_tensors(copy / name, {key: tensor + 1 for key, tensor in tensors.items()})
+    for command in (["evaluate", copy, "--metric", "kl/closed-form"], ["report", copy]):
+        told = unbraid(*command, "--device", "cpu", code=1)
+        assert "were changed after its training" in told
+        assert len(told.strip().splitlines()) == 1
+    (copy / "status.json").write_text('{"format": 1, "state": "finished"}')  # as of a run that never said which
+    assert "kl/closed-form" in unbraid("evaluate", copy, "--metric", "kl/closed-form", "--device", "cpu")
 
 
 def test_ctrl_c_saves_and_resume_finishes(tmp_path):

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from unbraid.api import dotted
 from unbraid.config import Config, combinations
 from unbraid.errors import UsageError
 from unbraid.store import under
 from unbraid.sweeps.folder import Statement
 from unbraid.sweeps.sources import Sources, canonical
 from unbraid.training import configure, refuse_unknown
+from unbraid.training.recipe import dotted
 
 MANY = 10_000
 """Members beyond which a sweep wants to hear that they are meant."""

@@ -43,12 +43,22 @@ class Scorer:
     def score(self, runs: Sequence[Run]) -> None:
         """Encode runs together, and score and forget one after the other."""
         refuse_if_stopped(self.stop)
-        encoded = evaluations(runs)
-        for run, evaluation in zip(runs, encoded, strict=True):
+        sound = [run for run in runs if self._sound(run)]
+        encoded = evaluations(sound) if sound else []
+        for run, evaluation in zip(sound, encoded, strict=True):
             for name in missing_scores(run.folder, self.metrics):
                 refuse_if_stopped(self.stop)
                 self._measure(run, evaluation, name, encoded)
             evaluation.forget()
+
+    def _sound(self, run: Run) -> bool:
+        """Whether a run's files are those that it finished with."""
+        try:
+            run.folder.refuse_changed()
+        except RunError as error:
+            self.failures.append(str(error))
+            return False
+        return True
 
     def _measure(self, run: Run, evaluation: Evaluation, name: str, encoded: Sequence[Evaluation]) -> None:
         try:

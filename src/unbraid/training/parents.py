@@ -35,12 +35,8 @@ def parent_of(folder: RunFolder) -> dict[str, Any]:
             f"status.json of {folder.path} does not say which weights it finished with (content), so that they cannot "
             "be verified; bring the file back, or train the run again."
         )
-    config, content = folder.config, folder.content()
-    if status["content"] != content:
-        raise RunError(
-            f"The files of {folder.path} were changed after its training: config.yaml and model.safetensors are not "
-            "those that it finished with; train it again, or bring them back."
-        )
+    folder.refuse_changed()
+    config = folder.config
     if config.likelihood.name == SECTION:
         raise UsageError(
             f"{folder.path} has several modalities, and a second stage refines observations of one; train a run on one "
@@ -52,7 +48,7 @@ def parent_of(folder: RunFolder) -> dict[str, Any]:
                 f"{folder.path} has an {side} of your own, which its files do not hold; a run can be refined only if "
                 "its networks are registered ones."
             )
-    return {"run": config.run_id, "content": content, "config": config.as_dict()}
+    return {"run": config.run_id, "content": status["content"], "config": config.as_dict()}
 
 
 def refuse_other_data(folder: RunFolder, dataset: FactorDataset) -> None:

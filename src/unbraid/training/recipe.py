@@ -174,6 +174,15 @@ def keys(recipe: str) -> list[str]:
     ]
 
 
+def dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
+    dotted, known = {}, keys(recipe)
+    for key, value in overrides.items():
+        head, underscore, tail = key.partition("_")
+        dotted[f"{head}.{tail}" if underscore and head in SECTIONS and key not in known else key] = value
+    return dotted
+
+
 def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
     """A `UsageError` for the first key that no part of the recipe takes."""
     known = keys(recipe)
