@@ -1,5 +1,8 @@
 """The library from Python: arrays, own modules, what a run needs to be opened again."""
 
+import json
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from torch import nn
 
 import unbraid as ub
 from unbraid.errors import DataError, RunError, UsageError
+from unbraid.metrics import Score
 
 SMALL = {"z": 3, "batch": 16, "steps": 12, "device": "cpu"}
 
@@ -100,6 +104,25 @@ def test_scores_are_appended_never_overwritten(run, images):
     opened.score("kl/closed-form", "reconstruction/nats")
     opened.score("kl/closed-form")
     assert len(opened.scores) == count + 3
+
+
+def test_scores_that_are_not_finite_are_null_in_the_file_and_nan_again_when_read(run, images, monkeypatch):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    broken = Score("kl", "closed-form", math.nan, 8, (math.nan, math.inf), details={"each": [1.0, -math.inf]})
+    monkeypatch.setattr("unbraid.metrics.aside.evaluate", lambda *_, **__: [broken])
+    opened = ub.load(run.path, data=images, device="cpu")
+    opened.score("kl/closed-form")
+    line = (run.path / "scores.jsonl").read_text().splitlines()[-1]
+    stored = json.loads(line, parse_constant=refuse)
+    assert (stored["value"], stored["interval"], stored["details"]["each"]) == (None, [None, None], [1.0, None])
+    with (run.path / "scores.jsonl").open("a") as file:
+        file.write(json.dumps({"format": 1, **broken.as_record()}) + "\n")  # as it once was
+    for read in opened.scores[-2:]:
+        assert math.isnan(read.value)
+        assert math.isnan(read.interval[0])
+    assert opened.report().exists()
 
 
 def test_unlabelled_data_have_no_mig(run, images):

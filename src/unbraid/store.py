@@ -9,6 +9,7 @@ Nothing is pickled: opening a stranger's run executes nothing.
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -102,11 +103,14 @@ class RunFolder:
     # line files
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add one line to `name`.jsonl; a line that a killed process left half-written is dropped first."""
+        """Add one line to `name`.jsonl; a line that a killed process left half-written is dropped first.
+
+        Numbers that are not finite are stored as null.
+        """
         path = self.path / f"{name}.jsonl"
         with path.open("ab+") as handle:
             _drop_partial_line(handle)
-            handle.write((json.dumps({"format": FORMAT, **record}) + "\n").encode())
+            handle.write((json.dumps(storable({"format": FORMAT, **record})) + "\n").encode())
             handle.flush()
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -200,6 +204,15 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: s
         elif old != new:
             told.append(f"{prefix}{key} is {old} there and {new} here")
     return told
+
+
+def storable(value: Any) -> Any:
+    """The same with null for numbers that are not finite: JSON has no others."""
+    if isinstance(value, Mapping):
+        return {key: storable(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [storable(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def under(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:

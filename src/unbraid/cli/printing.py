@@ -45,4 +45,6 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=str))
+    from unbraid.store import storable
+
+    typer.echo(json.dumps(storable(value), indent=2, default=str))

@@ -4,6 +4,7 @@ A metric is a decorated function `(evaluation, *, settings) -> Score | list[Scor
 number without its protocol is never printed. Most are thin covers of a function on plain arrays beside them.
 """
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -66,11 +67,17 @@ class Score:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Score":
-        """Inverse of `as_record`."""
+        """Inverse of `as_record`, also where a file has null for a number that is not finite."""
         fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
+        if "value" in fields:
+            fields["value"] = _number(fields["value"])
         if fields.get("interval") is not None:
-            fields["interval"] = tuple(fields["interval"])
+            fields["interval"] = tuple(map(_number, fields["interval"]))
         return cls(**fields)
+
+
+def _number(stored: float | None) -> float:
+    return math.nan if stored is None else stored
 
 
 class Sheet(NamedTuple):

@@ -218,7 +218,8 @@ def _samples(evaluation: Evaluation, rows: int = 3) -> str:
 
 def _information(scores: Sequence[Score]) -> dict[str, Any] | None:
     """The table of I(z; v) / H(v), from the most exact score that has one."""
-    having = sorted((s for s in scores if "information" in s.details), key=lambda s: s.protocol != "exact")
+    known = [score for score in scores if "information" in score.details and math.isfinite(score.value)]
+    having = sorted(known, key=lambda s: s.protocol != "exact")
     if not having:
         return None
     details = having[0].details
