@@ -55,6 +55,7 @@ def refine(
     given = {key: side for key, side in (("encoder", encoder), ("decoder", decoder)) if side is not None}
     settings = _settings(recipe, first, {**overrides, **given})
     choice, dataset = _seen(first, settings)
+    _ = first.evaluation  # the finished stage is compared with it, and what it lacks is to be told before training
     made = fitted(recipe, choice, dataset, settings, Path(root), name, resume, cadence, (first.folder, parent))
     if launched().rank == 0:
         _check(first, made)

@@ -36,6 +36,11 @@ def parent_of(folder: RunFolder) -> dict[str, Any]:
             "be verified; bring the file back, or train the run again."
         )
     folder.refuse_changed()
+    if "shape" not in folder.read_json("data"):
+        raise RunError(
+            f"{folder.path} has no data.json that says which observations it takes; bring it back, or train the run "
+            "again."
+        )
     config = folder.config
     if config.likelihood.name == SECTION:
         raise UsageError(
