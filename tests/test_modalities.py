@@ -229,9 +229,12 @@ def test_given_arrays_must_fit(run):
         ({"sound": 3.0}, "a row for each thing"),
         ({"sound": [[0, 0, 0, 0], None], "word": ["a", ""]}, "Row 1 is missing in every modality"),
         ({"word": None}, "Nothing is given of word"),
+        ({"picture": torch.full((2, 1, 8, 8), 255.0)}, r"picture holds floats .* to 255; images must lie in \[0, 1\]"),
+        ({"picture": torch.full((2, 1, 8, 8), -0.5)}, r"picture holds floats from -0.5 .* must lie in \[0, 1\]"),
     ):
-        with pytest.raises((UsageError, DataError), match=words):
-            run.generate(given)
+        for use in (run.generate, run.encode):
+            with pytest.raises((UsageError, DataError), match=words):
+                use(given)
     with pytest.raises(UsageError, match="word takes numbers; the names of classes"):
         generation.generate(run.model, {"word": ["a"]})
     for options in ({"shared": "average"}, {"own": "given"}):

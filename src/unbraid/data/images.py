@@ -153,12 +153,17 @@ def _pixels(tensor: Tensor, name: str) -> Pixels:
     tensor = tensor.to(torch.float32)
     if len(shape) == 1:
         return Pixels(tensor, shape)
-    low, high = float(tensor.min()), float(tensor.max())
-    if low < -_SLACK or high > 1 + _SLACK:
-        raise DataError(f"{name} holds floats from {low:g} to {high:g}; images must lie in [0, 1].")
-    tensor = tensor.clamp(0, 1)
+    tensor = in_range(tensor, name)
     as_bytes = (tensor * 255).round().to(torch.uint8)
     return Pixels(as_bytes if torch.equal(as_bytes.to(torch.float32) / 255, tensor) else tensor, shape)
+
+
+def in_range(images: Tensor, name: str) -> Tensor:
+    """Images of floats, if they lie in [0, 1] but for rounding, which is taken off."""
+    low, high = float(images.min()), float(images.max())
+    if low < -_SLACK or high > 1 + _SLACK:
+        raise DataError(f"{name} holds floats from {low:g} to {high:g}; images must lie in [0, 1].")
+    return images.clamp(0, 1)
 
 
 def _table(factors: Any, count: int, name: str) -> Tensor:

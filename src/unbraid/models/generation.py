@@ -10,6 +10,7 @@ from torch import Tensor
 from unbraid import noise
 from unbraid.data.arrays import filled, without_nan
 from unbraid.data.factors import FactorDataset
+from unbraid.data.images import in_range
 from unbraid.data.modalities import PRESENT, Labels, MultimodalDataset, masks
 from unbraid.errors import UsageError, unknown
 from unbraid.models.base import Model
@@ -76,7 +77,8 @@ def _rows(model: Multimodal, name: str, given: Any, data: Data | None) -> tuple[
         raise UsageError(f"{name} takes observations of shape {tuple(shape)}, not {tuple(rows.shape[1:])}.")
     if not bool(rows.isfinite().all()):
         raise UsageError(f"{name} holds infinite numbers.")
-    return rows.to(torch.float32), torch.from_numpy(there)
+    rows = rows.to(torch.float32)
+    return in_range(rows, name) if len(shape) == 3 else rows, torch.from_numpy(there)
 
 
 def _numbers(name: str, words: np.ndarray, data: Data | None) -> np.ndarray:
