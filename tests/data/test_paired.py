@@ -193,11 +193,20 @@ def test_arrays_by_name():
         ({"a": ["", ""], "b": ["x", "y"]}, "no row has the modality a"),
         ({"a": [[1.0], [1, 2]], "b": ["x", "y"]}, "arrays, a: its rows differ in shape"),
         ({"a": [-2, 3], "b": ["x", "y"]}, "row 0 is -2; labels are whole numbers from 0"),
+        ({"a": [1.0, 2.0]}, r"arrays has 1 modality \(a\), and two modalities or more are needed"),
+        ({}, "arrays has no modality, and two modalities or more are needed"),
     ],
 )
 def test_wrong_arrays_are_one_sentence(arrays, message):
     with pytest.raises(DataError, match=message):
         from_arrays(arrays)
+
+
+def test_one_modality_by_name_is_refused_whatever_the_recipe(tmp_path):
+    for recipe in ("partitioned-mvae", "vae"):
+        with pytest.raises(DataError, match="two modalities or more are needed; pass one alone as an array"):
+            ub.train(recipe, data={"a": np.zeros((8, 8, 8))}, root=tmp_path, steps=1, device="cpu")
+    assert not list(tmp_path.iterdir())
 
 
 def test_train_takes_a_file_and_arrays(write):

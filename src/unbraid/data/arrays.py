@@ -30,6 +30,9 @@ def from_arrays(
         if each not in arrays:
             raise unknown("modality", each, arrays, of=name)
     made = [_modality(f"{name}, {key}", key, given, (present or {}).get(key)) for key, given in arrays.items()]
+    if len(made) < 2:
+        told = f"{len(made)} modality ({made[0].name})" if made else "no modality"
+        raise DataError(f"{name} has {told}, and two modalities or more are needed; pass one alone as an array.")
     data = multimodal(name, made, source="arrays")
     seen = data.present(torch.arange(len(data)))
     blank = None if seen is None else ~torch.stack([*seen.values()]).any(0)
