@@ -24,7 +24,7 @@ from unbraid.report import Picture, translation, traversal, triples, write_repor
 from unbraid.store import RunFolder, under
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
-from unbraid.training.loop import prepare
+from unbraid.training.loop import rehearse
 from unbraid.training.modalities import stored_layout
 from unbraid.training.parents import bring, refuse_changed
 from unbraid.training.recipe import dotted
@@ -358,8 +358,8 @@ def folder_name(name: str) -> str:
 def _folder(path: Path, config: Config, dataset: FactorDataset, modules: Mapping[str, Any], world: World) -> RunFolder:
     """The run's folder; what cannot be trained is refused before it leaves one behind."""
     with world.together():
-        if not path.exists():
-            prepare(config, dataset, world=world, **modules)
+        if not (path / "config.yaml").exists():
+            rehearse(config, dataset, world=world, **modules)
         folder = RunFolder.create(path, config) if world.leads else RunFolder(path)
     world.refuse_difference(config.run_id, "The processes of this run have different settings or data.")
     return folder

@@ -18,6 +18,7 @@ from unbraid.store import load_tensors, save_tensors
 
 SMALL = ["data=sprites-small", "network=mlp", "encoder.hidden=[16]", "z=3", "batch=32", "steps=30"]
 VAE = ["train", "vae", "data=sprites-small"]
+TINY = ["data=sprites-small", "network=mlp", "steps=3"]
 SOURCE = str(Path(__file__).parents[2] / "src")
 
 
@@ -160,6 +161,12 @@ def test_data_listing_and_check():
         ([*VAE, "--device", "tpu"], "Unknown device 'tpu'"),
         ([*VAE, "--fresh"], "--fresh needs --name"),
         ([*VAE, "encoder=broadcast"], "'broadcast' has no encoder; choose another one with encoder=NAME"),
+        (["train", "hfvae", *TINY, "batch=1"], "The stratified estimator needs a batch of 2 to"),
+        (["train", "dip-vae-ii", *TINY, "batch=1"], "DIP-VAE takes the covariance of a batch, which needs at least 2"),
+        (["train", "dip-vae-i", *TINY, "latents=concrete:3"], "DIP-VAE compares covariances, so every latent block"),
+        (["train", "anchored-corex", *TINY, "anchors=[10]"], "anchors must name some of the latent variables 0 to 9"),
+        (["sweep", "hfvae", *TINY, "batch=1", "seed=0,1"], "The stratified estimator needs a batch of 2 to"),
+        (["sweep", "dip-vae-ii", *TINY, "batch=8,1"], "DIP-VAE takes the covariance of a batch"),
         ([*VAE, "batch=99999"], "batch=99999 is more than the 1536 images"),
         ([*VAE, "--name", "../evil"], "A run's name is the name of one folder, not '../evil'"),
         ([*VAE, "device=cpu"], "'device' is no setting of a run; write --device."),
@@ -176,7 +183,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(arguments, sentence, tmp_path):
     told = unbraid(*arguments, cwd=tmp_path, code=2)
     assert sentence in told
     assert len(told.strip().splitlines()) == 1
-    assert not list(tmp_path.glob("runs/*/*")), "what was refused leaves no run behind"
+    assert not list(tmp_path.glob("runs/*")), "what was refused leaves no run behind"
 
 
 @pytest.mark.parametrize(

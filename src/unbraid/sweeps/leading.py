@@ -26,7 +26,7 @@ from unbraid.sweeps.working import work
 from unbraid.training import Cadence, choose_device
 from unbraid.training.interrupt import continued_by_the_same_command, stoppable, terminable
 from unbraid.training.launch import Job, Outcome, check_place, connected, launch, parallelism
-from unbraid.training.loop import prepare
+from unbraid.training.loop import rehearse
 from unbraid.training.members import MOST, at_most, fitting, plan
 from unbraid.training.world import launched
 
@@ -72,7 +72,7 @@ def sweep(
     folder = SweepFolder(Path(root) / folder_name(name or statement.name))
     folder.refuse(statement)
     for group in plan(list(configs.values())):
-        prepare(group[0], sources.of(group[0].data), execution="plain")  # what cannot be trained leaves no folder
+        rehearse(group[0], sources.of(group[0].data), execution="plain")  # what cannot be trained leaves no folder
     with folder.locked(), connected(on):
         folder.add(statement, asked)
         for config in configs.values():

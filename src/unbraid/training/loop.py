@@ -253,6 +253,20 @@ def prepare(
     return State(group, objective, configs, dataset, rows, execution, world)
 
 
+def rehearse(
+    config: Config,
+    dataset: FactorDataset,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    execution: Execution | None = None,
+    world: World | None = None,
+) -> None:
+    """An error for what cannot be trained, also where only a step would tell, before it leaves a folder behind."""
+    state = prepare(config, dataset, encoder, decoder, execution, world)
+    alone = state if state.world.size == 1 else prepare(config, dataset, encoder, decoder)  # none waits for another
+    alone.rehearse()
+
+
 def stacked_settings(configs: Sequence[Config], device: torch.device) -> dict[str, Any]:
     """The objective's settings; a `Weight` in which members differ becomes a tensor [member]."""
     settings = dict(configs[0].objective.settings)

@@ -1,5 +1,6 @@
 """What training changes: parameters, optimizer state, the step, and the sums behind the next line of the history."""
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -23,6 +24,9 @@ from unbraid.types import Batch, Noise, Output, Terms
 
 HUGE = 1e12
 """Beyond this many nats a term counts as diverged: no data set has a loss near it."""
+
+FEW = 4
+"""Rows of a rehearsal: no objective asks for more."""
 
 
 class Shared(NamedTuple):
@@ -65,11 +69,7 @@ class State:
         self.seeds = noise.seed_tensor(*(config.training.seed for config in configs), device=place)
         objective.begin(dataset, rows)
         self.epochs = Epochs(len(rows), training.batch, self.seeds)
-        space = self.model.space
-        own, extra = self.model.needs(training.batch), objective.needs(training.batch, space)
-        if own.keys() & extra.keys():
-            raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
-        self.needs = {**own, **extra}
+        self.needs = self._needs(training.batch)
         noise.announce(self.needs)
         self.execution = execution or default_execution(group.device, self.world.size)
         trainings = [config.training for config in configs]
@@ -88,6 +88,23 @@ class State:
             self._note = Compiled(self._tally)
         if self.execution == "captured":
             self._carry_out = Captured(self._move, group.device)
+
+    def _needs(self, batch: int) -> dict[str, noise.Need]:
+        """Noise of a step on so many rows."""
+        own, extra = self.model.needs(batch), self.objective.needs(batch, self.model.space)
+        if own.keys() & extra.keys():
+            raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
+        return {**own, **extra}
+
+    def rehearse(self) -> None:
+        """Compute every player's loss on a few rows and throw it away: what only a step finds out is found out."""
+        few, batch = copy.copy(self), min(self.epochs.batch, FEW)
+        few.epochs, few.needs = Epochs(len(self.rows), batch, self.seeds), self._needs(batch)
+        few.epochs.turn_to(0)
+        with self.group.matrix_products():
+            *_, shared = few._open(0)
+            for optimizer in self.players[1:]:
+                few._judged(optimizer, 0, shared, "")
 
     def advance(self) -> None:
         """One shared forward; then each player moves, on its own loss and its own parameters."""
