@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError
@@ -64,6 +66,12 @@ class RunFolder:
             raise RunError(f"{stored}: {error}") from error
         except Exception as error:
             raise RunError(f"{stored} is not readable YAML: {str(error).splitlines()[0]}.") from error
+
+    @property
+    def written_config(self) -> dict[str, Any]:
+        """The settings as config.yaml has them, without those that a later version has added."""
+        _ = self.config  # whose errors say what is wrong with the file
+        return yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -157,8 +165,11 @@ class RunFolder:
         return load_tensors(self.model_path)[0]
 
     def content(self) -> str:
-        """Hash of the final weights and the settings: what a run that builds on this one relies on."""
-        return content_hash(self.model_path, self.config)
+        """Hash of the final weights and the settings: what a run that builds on this one relies on.
+
+        Settings are taken as written: what a later version fills in for one that it has added is no change.
+        """
+        return content_hash(self.model_path, self.written_config)
 
     def refuse_changed(self) -> None:
         """An error where these are not the weights and settings that training ended with, if the run says which."""
@@ -220,9 +231,9 @@ def under(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
     return {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
 
 
-def content_hash(weights: Path, config: Config) -> str:
-    """SHA-256 of settings and of a file of weights."""
-    digest = hashlib.sha256(json.dumps(config.as_dict(), sort_keys=True).encode())
+def content_hash(weights: Path, settings: Mapping[str, Any]) -> str:
+    """SHA-256 of a stored config and of a file of weights."""
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     with weights.open("rb") as handle:
         while chunk := handle.read(1 << 20):
             digest.update(chunk)

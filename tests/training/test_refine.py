@@ -154,6 +154,18 @@ def test_runs_of_other_objectives_can_be_refined(root, recipe):
     assert run.score("reconstruction/l2", rows=50)
 
 
+def test_a_run_from_before_some_setting_was_added_is_not_taken_for_a_changed_one(first, tmp_path):
+    old = copied(first, tmp_path / "old")
+    text = (old.path / "config.yaml").read_text()
+    assert "  decay: none\n" in text
+    (old.path / "config.yaml").write_text(text.replace("  decay: none\n", ""))
+    old.write_json("status", {**old.read_json("status"), "content": old.content()})
+    assert ub.load(old.path, device="cpu").score("reconstruction/l2", rows=50)
+    stage = ub.refine(old.path, "vae", z=2, root=tmp_path, **{**TINY, "steps": 1})
+    assert stage.unchanged["max_change"] == 0.0
+    assert old.content() != first.folder.content()
+
+
 def test_what_cannot_be_refined_is_one_sentence(root, first, tmp_path):
     def said(error, run, kind="vae", **given):
         with pytest.raises(error) as told:

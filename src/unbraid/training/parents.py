@@ -53,7 +53,7 @@ def parent_of(folder: RunFolder) -> dict[str, Any]:
                 f"{folder.path} has an {side} of your own, which its files do not hold; a run can be refined only if "
                 "its networks are registered ones."
             )
-    return {"run": config.run_id, "content": status["content"], "config": config.as_dict()}
+    return {"run": config.run_id, "content": status["content"], "config": folder.written_config}
 
 
 def refuse_other_data(folder: RunFolder, dataset: FactorDataset) -> None:
@@ -104,7 +104,7 @@ def first_stages(folders: Sequence[RunFolder], configs: Sequence[Config]) -> lis
 def _brought(folder: RunFolder, parent: Mapping[str, Any]) -> dict[str, Any]:
     if not folder.parent_path.exists():
         raise RunError(f"{folder.path} lacks the weights of {parent['run']}, which it refines: use unbraid refine.")
-    if content_hash(folder.parent_path, Config.from_dict(parent["config"])) != parent["content"]:
+    if content_hash(folder.parent_path, parent["config"]) != parent["content"]:
         raise RunError(f"{folder.parent_path} was changed: these are not the weights of {parent['run']}.")
     return under("model.", load_tensors(folder.parent_path)[0])
 
