@@ -240,8 +240,9 @@ def test_fused_adam_with_channels_last_equals_the_plain_one():
             mine.grad = theirs.grad.contiguous()
         adam.step()
         state.advance()
+    hundredth = config.training.lr / 100  # of a step: Adam makes much of gradients near 0, a wrong layout whole steps
     for mine, theirs in zip(state.group.parameters.values(), plain, strict=True):
-        torch.testing.assert_close(mine.detach(), theirs.detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(mine.detach(), theirs.detach(), rtol=1e-4, atol=hundredth)
 
 
 @pytest.fixture
