@@ -120,9 +120,9 @@ class Multimodal(Model):
 
     def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
         """Refuse encoders that would mix rows which lack a modality, and are blank, with those that have it."""
-        there = dataset.present(rows)
-        for name in self.names if there is not None else ():
-            if not bool(there[name].all()) and any(isinstance(m, _BatchNorm) for m in self.encoder[name].modules()):
+        there = dataset.present(rows) or {}
+        for name, mask in there.items():
+            if not bool(mask.all()) and any(isinstance(m, _BatchNorm) for m in self.encoder[name].modules()):
                 raise UsageError(
                     f"Some rows lack {name}, and its encoder has BatchNorm, through which these blanks would reach the "
                     f"other rows: choose one without, as encoder.{name}=conv-small or mlp."
