@@ -167,7 +167,7 @@ def test_data_listing_and_check():
         (["train", "anchored-corex", *TINY, "anchors=[10]"], "anchors must name some of the latent variables 0 to 9"),
         (["sweep", "hfvae", *TINY, "batch=1", "seed=0,1"], "The stratified estimator needs a batch of 2 to"),
         (["sweep", "dip-vae-ii", *TINY, "batch=8,1"], "DIP-VAE takes the covariance of a batch"),
-        ([*VAE, "batch=99999"], "batch=99999 is more than the 1536 images"),
+        ([*VAE, "batch=99999"], "batch=99999 is more than the 1536 rows"),
         ([*VAE, "--name", "../evil"], "A run's name is the name of one folder, not '../evil'"),
         ([*VAE, "device=cpu"], "'device' is no setting of a run; write --device."),
         ([*VAE, "cadence=3"], "'cadence' is no setting of a run."),

@@ -174,7 +174,7 @@ def test_a_run_is_scored_and_shown_without_a_likelihood(tmp_path):
     [
         ({"latents": "normal:2+concrete:3"}, "continuous codes, and c is not"),
         ({"noise": -1}, "noise of an info-gan must be 0 or above, not -1"),
-        ({"lambda_info": -0.5}, "lambda_info of an info-gan must be 0 or above"),
+        ({"lambda_info": -0.5}, "lambda_info of info-gan must be 0 or above"),
         ({"lambda_info": "much"}, "lambda_info must be a number"),
         ({"instance_noise_steps": -3}, "instance_noise_steps of an info-gan"),
         ({"draws": "beta"}, "draws must be one of uniform, normal"),

@@ -238,7 +238,7 @@ def test_networks_are_dcgans():
     ("kind", "given", "sentence"),
     [
         ("gan", {"latents": "normal:2+concrete:3"}, "z is standard normal noise, so every latent block must be normal"),
-        ("gan", {"instance_noise": -1.0}, "instance_noise of an ms-gan must be 0 or above, not -1"),
+        ("gan", {"instance_noise": -1.0}, "instance_noise of ms-gan must be 0 or above, not -1"),
         ("cgan", {"instance_noise_steps": -1}, "instance_noise_steps of a cgan must be 0 or above"),
         ("cgan", {"given": ("scale",)}, "label-decoder"),
         ("cgan", {"circular": ("scale",)}, "circular must name some of the labels"),
