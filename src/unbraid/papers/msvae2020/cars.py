@@ -34,7 +34,7 @@ SERIES: dict[str, dict[str, Any]] = {
     STUDENT: {"recipe": "jacobian-student", REFINES: BASE, "z": 5, AS_LARGE_AS: MS},
 }
 
-CARS = StandIn("cars3d", "sprites")
+CARS, NORB = StandIn("cars3d", "sprites"), StandIn("smallnorb", "sprites")
 STEPS, STAGE_STEPS, PAPER_STEPS = 12_000, 6_000, 300_000
 """Of the first stage and what is as small, and of what refines it, at `budget`; of either at `paper`."""
 
@@ -125,6 +125,14 @@ SIZES = (
 )
 
 
+def absent(data: StandIn) -> str:
+    """A note about data that users bring."""
+    return (
+        f"{data.wanted} wants its official files (`unbraid data`); at `smoke` and `small`, and without them, "
+        f"{data.instead} stand in, about which the claims say nothing."
+    )
+
+
 def mig_of_c(scores: Mapping[str, Score]) -> Score:
     """The gap of the first stage's block, or of the only one."""
     return scores["mig-of/blocks/c"] if "mig-of/blocks/c" in scores else scores["mig-of/blocks/z"]
@@ -143,13 +151,20 @@ def stages(name: str, series: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {each: settings for each, settings in own.items() if each in series}
 
 
-def on_cars(*series: str, metrics: Sequence[str] = METRICS, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Series, scales and scores of an experiment on Cars3D over beta."""
+def on_data(name: str, data: StandIn) -> dict[str, Any]:
+    """Shared settings of a scale on other data than Cars3D, where it has them at all."""
+    return {**SHARED[name], "data": data} if SHARED[name]["data"] is CARS else SHARED[name]
+
+
+def on_cars(
+    *series: str, metrics: Sequence[str] = METRICS, more: Sequence[str] = (), data: StandIn = CARS
+) -> dict[str, Any]:
+    """Series, scales and scores of an experiment over beta, on Cars3D unless it says otherwise."""
     return {
         "series": {name: SERIES[name] for name in series},
         "only": {STUDENT: {"beta": [1, 10]}} if STUDENT in series else {},
-        "scales": {name: scale(name, settings, stages(name, series)) for name, settings in SHARED.items()},
+        "scales": {name: scale(name, on_data(name, data), stages(name, series)) for name in SHARED},
         "metrics": tuple(metrics),
         "derived": {MIG: mig_of_c},
-        "notes": (*NOTES, *more),
+        "notes": (*(NOTES if data is CARS else (absent(data), *NOTES[1:])), *more),
     }
