@@ -40,11 +40,10 @@ class Game(Objective):
     name = ""
     """What errors call it."""
 
-    def __init__(self, instance_noise: Weight, instance_noise_steps: int, **others: Any) -> None:
-        given = {**others, "instance_noise": instance_noise, "instance_noise_steps": instance_noise_steps}
-        for name, value in given.items():
-            if not isinstance(value, Tensor) and not 0 <= value < math.inf:  # of a group, each was checked alone
-                raise UsageError(f"{name} of {self.name} must be 0 or above, not {value:g}.")
+    def __init__(self, instance_noise: Weight, instance_noise_steps: int, **counts: int) -> None:
+        for name, count in {**counts, "instance_noise_steps": instance_noise_steps}.items():
+            if count < 0:
+                raise UsageError(f"{name} of {self.name} must be 0 or above, not {count}.")
         self.instance_noise, self.steps = instance_noise, instance_noise_steps
         super().__init__(self.generator_terms)
 
@@ -126,7 +125,7 @@ class InfoGAN(Game):
         instance_noise_steps: int = 10_000,
     ) -> None:
         self.lambda_info = lambda_info
-        super().__init__(instance_noise, instance_noise_steps, lambda_info=lambda_info, noise=noise)
+        super().__init__(instance_noise, instance_noise_steps, noise=noise)
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """Q is a factored Gaussian, so all codes are continuous."""

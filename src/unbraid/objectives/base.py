@@ -96,9 +96,12 @@ def bind(name: str, settings: Mapping[str, Any]) -> Objective:
     """
     make, signed = objective[name].make, objective[name].facts.get("signed", ())
     for key in objective[name].sweepable:
-        value = settings.get(key, 0.0)  # of a group, each was checked alone
-        if key not in signed and not isinstance(value, Tensor) and not 0 <= value < math.inf:
-            raise UsageError(f"{key} of {name} must be 0 or above, not {value:g}.")
+        value = settings.get(key, 0.0)
+        if isinstance(value, Tensor):  # of a group, whose members were each checked alone
+            continue
+        if not math.isfinite(value) or (value < 0 and key not in signed):
+            wanted = "a finite number" if key in signed else "0 or above"
+            raise UsageError(f"{key} of {name} must be {wanted}, not {value:g}.")
     if isinstance(make, type):
         return make(**settings)
     return Objective(partial(make, **settings))

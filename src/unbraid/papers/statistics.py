@@ -4,8 +4,8 @@ Results come as cells: one array [seed, score] for each setting. Seeds are drawn
 seed share nothing but their first weights; the scores of a run stay together. A statistic takes cells whose arrays may
 have leading axes [..., seed, score], so that all resamples are one call.
 
-Percentiles of few seeds lie too close together: of three, the middle 90% of resampled means cover the truth in two of
-three cases (hesterberg2015). Where they do, the ends are moved away from the value until they are as far apart as those
+Percentiles of few seeds lie too close together: of three, the middle 90% of resampled means cover the truth in three of
+five cases (hesterberg2015). Where they do, the ends are moved away from the value until they are as far apart as those
 of Student's t interval, 2 t s, with the standard error s and the degrees of freedom of welch1947: each cell's part in
 the variance is n / (n - 1) of what drawing this cell alone gives.
 """

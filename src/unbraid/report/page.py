@@ -165,24 +165,17 @@ def _curve_title(name: str) -> str:
 
 def _traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
     made = traverse(evaluation)
-    classes = {name for name, own in zip(made.names, _leaves(evaluation, made.latents), strict=True) if len(own) > 1}
-    most = max(*made.kl, 1e-9)
+    coordinates, most = evaluation.space.leaf_columns(), max(*made.kl, 1e-9)
     return [
         {
             "name": name,
             "kl": kl,
             "share": round(100 * max(kl, 0) / most, 1),
             "uri": data_uri(tiled(made.images[row : row + 1])),
-            "alt": f"Decoded images while {name} {_way(made.values[row], name in classes)}",
+            "alt": f"Decoded images while {name} {_way(made.values[row], len(coordinates[leaf]) > 1)}",
         }
-        for row, (name, kl) in enumerate(zip(made.names, made.kl, strict=True))
+        for row, (leaf, name, kl) in enumerate(zip(made.latents, made.names, made.kl, strict=True))
     ]
-
-
-def _leaves(evaluation: Evaluation, latents: Sequence[int]) -> list[list[int]]:
-    """Coordinates of some variables."""
-    every = evaluation.space.leaf_columns()
-    return [every[latent] for latent in latents]
 
 
 def _way(values: Tensor, classes: bool) -> str:

@@ -66,8 +66,8 @@ def traverse(
         raise UsageError(f"A traversal needs at least 2 columns and a span above 0, not {columns} and {span}.")
     kl, names = variable_kl(evaluation), evaluation.space.leaf_names()
     chosen = _variables(names, latents) if latents is not None else kl.argsort(descending=True).tolist()
-    places = _places(evaluation, by, span, columns)
-    codes = torch.stack([moved(_base_code(evaluation, base), *place) for place in (places[leaf] for leaf in chosen)])
+    places, start = _places(evaluation, by, span, columns), _base_code(evaluation, base)
+    codes = torch.stack([moved(start, *places[leaf]) for leaf in chosen])
     images = decode(evaluation, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
     values = torch.full(codes.shape[:2], torch.nan, device=codes.device)
     for row, leaf in enumerate(chosen):

@@ -22,7 +22,7 @@ from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, MIG, MS, NORB, a
 from unbraid.papers.statistics import estimate
 from unbraid.report import Picture, traverse, triples
 from unbraid.report.pictures import WHITE, tiled
-from unbraid.report.traversals import labelled
+from unbraid.report.traversals import labelled, moved
 
 FACES = StandIn("celeba", "sprites")
 BETA = 4
@@ -109,17 +109,20 @@ def both_stages(model: Evaluation, columns: int = COLUMNS) -> Picture:
     staged = model.model
     assert isinstance(staged, Staged)
     names = [name for name in model.space.leaf_names() if not name.startswith("z")]
-    moved = traverse(model, latents=names, columns=columns)
-    order = sorted(range(len(names)), key=lambda row: -moved.kl[row])
-    row = model.means[model.choose(1)[0]]
-    code = row[: staged.first.space.width].expand(len(names), columns, -1).clone()
-    for place in range(len(names)):
-        code[place, :, place] = moved.values[place]
+    made = traverse(model, latents=names, columns=columns)
+    order = sorted(range(len(names)), key=lambda row: -made.kl[row])
+    start = model.means[model.choose(1)[0]][: staged.first.space.width]
+    codes = torch.stack([moved(start, [c], values[:, None], columns) for c, values in enumerate(made.values)])
     with torch.no_grad():
-        coarse = staged.coarse(code.flatten(0, 1)).unflatten(0, code.shape[:2])
-    images = torch.stack([coarse, moved.images], 1)[order].flatten(0, 1)  # y and x of one latent next to each other
+        coarse = staged.coarse(codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
+    images = torch.stack([coarse, made.images], 1)[order].flatten(0, 1)  # y and x of one latent next to each other
     labels = [text for place in order for text in (f"{names[place]}  y", "x")]
     return labelled(tiled(images, WHITE), labels, [], images.shape[-2], images.shape[-1])
+
+
+def both_drawn(results: Results, make: Any, sizes: Sizes) -> Any:
+    """Traversals of C in both stages, of the run that is shown."""
+    return draw_pictures(make, [[(sizes.second, both_stages(best(results, sizes)))]])
 
 
 # figures 1 and 3
@@ -189,7 +192,7 @@ OF_NORB = {
 )
 def fig9(results: Results, make: Any) -> Any:
     """Traversals of a small C (2) on Cars3D: what the first stage draws, and what the second makes of it."""
-    return draw_pictures(make, [[(SMALL_C.second, both_stages(best(results, SMALL_C)))]])
+    return both_drawn(results, make, SMALL_C)
 
 
 @experiment(
@@ -201,7 +204,7 @@ def fig9(results: Results, make: Any) -> Any:
 )
 def fig10(results: Results, make: Any) -> Any:
     """Traversals of a large C (10) on Cars3D: what the first stage draws, and what the second makes of it."""
-    return draw_pictures(make, [[(LARGE_C.second, both_stages(best(results, LARGE_C)))]])
+    return both_drawn(results, make, LARGE_C)
 
 
 @experiment(
@@ -213,7 +216,7 @@ def fig10(results: Results, make: Any) -> Any:
 )
 def fig11(results: Results, make: Any) -> Any:
     """Traversals of a small C (2) on SmallNORB: what the first stage draws, and what the second makes of it."""
-    return draw_pictures(make, [[(SMALL_NORB.second, both_stages(best(results, SMALL_NORB)))]])
+    return both_drawn(results, make, SMALL_NORB)
 
 
 @experiment(
@@ -225,7 +228,7 @@ def fig11(results: Results, make: Any) -> Any:
 )
 def fig12(results: Results, make: Any) -> Any:
     """Traversals of a large C (10) on SmallNORB: what the first stage draws, and what the second makes of it."""
-    return draw_pictures(make, [[(LARGE_NORB.second, both_stages(best(results, LARGE_NORB)))]])
+    return both_drawn(results, make, LARGE_NORB)
 
 
 # figures 13, 14, 32 and 33
@@ -251,7 +254,7 @@ OF_FACES = {
 )
 def fig13(results: Results, make: Any) -> Any:
     """Traversals of C on CelebA: what the first stage draws, and what the second makes of it."""
-    return draw_pictures(make, [[(FACE.second, both_stages(best(results, FACE)))]])
+    return both_drawn(results, make, FACE)
 
 
 @experiment(
