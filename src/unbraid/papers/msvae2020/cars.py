@@ -35,8 +35,8 @@ SERIES: dict[str, dict[str, Any]] = {
 }
 
 CARS, NORB = StandIn("cars3d", "sprites"), StandIn("smallnorb", "sprites")
-STEPS, STAGE_STEPS, PAPER_STEPS = 12_000, 6_000, 300_000
-"""Of the first stage and what is as small, and of what refines it, at `budget`; of either at `paper`."""
+STEPS, PAPER_STEPS = 12_000, 300_000
+"""Of either stage, at `budget` and at `paper`."""
 
 SPRITES: dict[str, Any] = {
     "data": "sprites",
@@ -92,7 +92,7 @@ SHARED = {"smoke": SMOKE, "small": SMALL, "budget": BUDGET, "paper": PAPER}
 STAGES: dict[str, dict[str, Any]] = {
     "smoke": {"steps": 2, "batch": 8},
     "small": {"steps": 200, "batch": 32, "lr": 1e-3},
-    "budget": {"steps": STAGE_STEPS, "batch": 64, "lr": 1e-3, "decay": "cosine", "precision": "bf16"},
+    "budget": {"steps": STEPS, "batch": 64, "lr": 1e-3, "decay": "cosine", "precision": "bf16"},
     "paper": {"steps": PAPER_STEPS, "batch": 32, "lr": 1e-4, "precision": "f32"},
 }
 """What refines a run, at each scale."""
@@ -114,10 +114,9 @@ NOTES = (
     "trained here; the paper's FID has Inception's.",
     "`mig of C` is the gap of the first stage's latents alone for what refines it, and of all latents elsewhere (means "
     "and 20 bins, as disentanglement_lib's).",
-    f"`budget` has {STEPS / PAPER_STEPS:.0%} of the paper's steps in the first stage and "
-    f"{STAGE_STEPS / PAPER_STEPS:.0%} in the second, half of its channels there, and a rate that falls from 1e-3 to "
-    "0 by a cosine instead of 1e-4; how long the paper's second stage trains is not known (as long as the first at "
-    "`paper`, ours).",
+    f"`budget` has {STEPS / PAPER_STEPS:.0%} of the paper's steps, half of the channels in the second stage, and a "
+    "rate that falls from 1e-3 to 0 by a cosine instead of 1e-4; how long the paper's second stage trains is not known "
+    "(as long as the first, ours).",
 )
 SIZES = (
     "Big models have conv-wide networks whose parameters are as many as those of MS-VAE's two stages together, within "
