@@ -13,12 +13,13 @@ What the experiments of `unbraid reproduce` say about the papers' claims; `pytho
 this page. Each experiment's folder has the table, the figure, the command, the commit, the versions and the minutes
 (wall time; experiments shared one GPU, three at a time those of commit fe5b612, five to eight at a time those of
 2d28a2a and 0e8245e; those of 91d0d40 and d740773, with up to twelve processes at a time, are sums over an experiment's
-processes, less the 8 minutes that each had trained before all were interrupted once).
+processes, less the 8 minutes that each had trained before all were interrupted once; those of c6b2ec0 and f861b31 are
+such sums, too, of up to ten processes, some of which were paused for others).
 
 Intervals are as wide as few seeds ask for (see [reproducing](../docs/reproducing.md)); where the scores of older runs
-were at hand, `benchmarks/judge_again.py` has computed them anew. Those of chen2018/fig3, figS1 and figS2,
-esmaeili2018/fig6, fig7 and table2, split2020/fig2, fig3, fig4 and fig11, and msvae2020/fig18 to fig21 are older: plain
-percentiles, which are too close together. All of these claims are inconclusive anyway, but three of esmaeili2018/fig6.
+were at hand, `benchmarks/judge_again.py` has computed them anew. Those of chen2018/figS1 and figS2, esmaeili2018/fig6,
+fig7 and table2, split2020/fig2, fig3, fig4 and fig11, and msvae2020/fig21 are older: plain percentiles, which are too
+close together. All of these claims are inconclusive anyway, but three of esmaeili2018/fig6.
 
 Besides: [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
