@@ -226,3 +226,22 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert made.config.objective.settings["beta"] == 3.0
     with pytest.raises(UsageError, match="beta must be a number, not nan"):
         ub.train("beta-vae", data="sprites-small", network="mlp", beta=float("nan"), root=tmp_path, **SMALL)
+
+
+@pytest.mark.parametrize("side", ["encoder", "decoder"])
+def test_settings_of_a_module_of_ones_own_are_refused(side, tmp_path):
+    own = nn.Sequential(nn.Flatten(), nn.Linear(256, 6)) if side == "encoder" else nn.Linear(3, 256)
+    with pytest.raises(UsageError, match=f"{side} is a module of your own, in which {side}_hidden sets nothing"):
+        ub.train("vae", data="sprites-small", z=3, root=tmp_path, **{side: own, f"{side}_hidden": (7,)})
+
+
+def test_batch_norm_wants_two_rows(tmp_path):
+    small = {"data": "sprites", "data_size": 64, "data_positions": 2, "data_orientations": 1, "root": tmp_path}
+    with pytest.raises(UsageError, match="BatchNorm, which needs a batch of at least 2"):
+        ub.train("vae", network="conv-chen", batch=1, steps=1, device="cpu", **small)
+
+
+@pytest.mark.parametrize("groups", [[["z0", None]], [[True, 0], [2]], 3])
+def test_groups_have_names_or_numbers(groups, tmp_path):
+    with pytest.raises(UsageError, match="roup"):
+        ub.train("beta-tcvae", data="sprites-small", z=3, groups=groups, steps=1, root=tmp_path)

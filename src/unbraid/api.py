@@ -49,6 +49,7 @@ def train(
     root: str | Path = "runs",
     name: str | None = None,
     resume: bool = True,
+    fresh: bool = False,
     cadence: Cadence | None = None,
     **overrides: Any,
 ) -> "Run":
@@ -60,7 +61,8 @@ def train(
     `decoder` may be registered names or modules of your own. Every other keyword is a setting of the recipe, its
     networks or the training (see `unbraid list objectives`). The run lives in `root / name`, by default named by a hash
     of its settings: a finished run of the same settings is returned as it is, an unfinished one is continued
-    (`resume=False` refuses). Under torchrun all processes train this one run together and return it.
+    (`resume=False` refuses). With `fresh` a run of that name is thrown away, once all else is known to be right. Under
+    torchrun all processes train this one run together and return it.
     """
     place = choose_device(device)
     settings = dotted(
@@ -68,7 +70,7 @@ def train(
     )
     refuse_unknown(recipe, settings)  # before minutes are spent on data
     choice, dataset = find_data(data, settings, place)
-    return fitted(recipe, choice, dataset, settings, Path(root), name, resume, cadence)
+    return fitted(recipe, choice, dataset, settings, Path(root), name, resume, cadence, fresh=fresh)
 
 
 def fitted(
@@ -81,6 +83,7 @@ def fitted(
     resume: bool,
     cadence: Cadence | None,
     parent: tuple[RunFolder, Mapping[str, Any]] | None = None,
+    fresh: bool = False,
 ) -> "Run":
     """The finished run of a recipe, trained as far as it is not yet; `parent` is what it refines, and its section."""
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
@@ -88,8 +91,7 @@ def fitted(
         world.equalise(tensor for module in modules.values() for tensor in module.state_dict().values())
         config = configure(recipe, choice, dataset, settings, **modules, parent=parent and parent[1])
         path = root / folder_name(name or config.run_id)
-        refuse_changed(path, config)
-        folder = _folder(path, config, dataset, modules, world)
+        folder = _folder(path, config, dataset, modules, world, fresh)
         if parent is not None and world.leads:
             bring(parent[0], folder)
         world.meet()
@@ -355,11 +357,17 @@ def folder_name(name: str) -> str:
     return name
 
 
-def _folder(path: Path, config: Config, dataset: FactorDataset, modules: Mapping[str, Any], world: World) -> RunFolder:
-    """The run's folder; what cannot be trained is refused before it leaves one behind."""
+def _folder(
+    path: Path, config: Config, dataset: FactorDataset, modules: Mapping[str, Any], world: World, fresh: bool
+) -> RunFolder:
+    """The run's folder; what cannot be trained is refused before it leaves one behind, or takes another's place."""
     with world.together():
-        if not (path / "config.yaml").exists():
+        if not fresh:
+            refuse_changed(path, config)
+        if fresh or not (path / "config.yaml").exists():
             rehearse(config, dataset, world=world, **modules)
+        if fresh and world.leads:
+            RunFolder.discard(path)
         folder = RunFolder.create(path, config) if world.leads else RunFolder(path)
     world.refuse_difference(config.run_id, "The processes of this run have different settings or data.")
     return folder

@@ -34,6 +34,7 @@ def refine(
     root: str | Path = "runs",
     name: str | None = None,
     resume: bool = True,
+    fresh: bool = False,
     cadence: Cadence | None = None,
     **overrides: Any,
 ) -> Run:
@@ -48,6 +49,8 @@ def refine(
     recipe = stage_recipe(kind)
     first = run if isinstance(run, Run) else load(run, device=device)
     parent = parent_of(first.folder)
+    if fresh and name is not None and (Path(root) / name).resolve() == first.path.resolve():
+        raise UsageError(f"A fresh run named {name} would throw away {first.path}, which is to be refined.")
     if data is not None:
         dataset = find_data(data, {}, first.device)[1]
         refuse_other_data(first.folder, dataset)
@@ -56,7 +59,7 @@ def refine(
     settings = _settings(recipe, first, {**overrides, **given})
     choice, dataset = _seen(first, settings)
     _ = first.evaluation  # the finished stage is compared with it, and what it lacks is to be told before training
-    made = fitted(recipe, choice, dataset, settings, Path(root), name, resume, cadence, (first.folder, parent))
+    made = fitted(recipe, choice, dataset, settings, Path(root), name, resume, cadence, (first.folder, parent), fresh)
     if launched().rank == 0:
         _check(first, made)
     return made

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError
 
 KEPT_CHECKPOINTS = 2
+BEFORE = {"lock", "members.json"}
+"""Files that may stand in a folder before it is that of a run or a sweep."""
 
 
 class RunFolder:
@@ -33,9 +36,13 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, config: Config) -> "RunFolder":
-        """A new folder, or an existing one of the same config."""
+        """A new folder, or an existing one of the same config; files of anything else are left alone."""
         folder = cls(path)
         stored = folder.path / "config.yaml"
+        there = {each.name for each in folder.path.iterdir()} if folder.path.is_dir() else set()
+        others = {name for name in there - BEFORE if not name.endswith(".part")}
+        if "sweep.yaml" in there or (others and not stored.exists()):
+            raise RunError(f"{folder.path} has files, and they are not those of a run; choose another name.")
         if stored.exists():
             if folder.config != config:
                 told = "; ".join(_differences(folder.config.as_dict(), config.as_dict())[:3])
@@ -55,6 +62,16 @@ class RunFolder:
         if not (folder.path / "config.yaml").exists():
             raise RunError(f"{folder.path} is not a run: it has no config.yaml.")
         return folder
+
+    @classmethod
+    def discard(cls, path: Path | str) -> None:
+        """Remove a run, if there is one; anything else is refused."""
+        if Path(path).exists():
+            folder = cls.open(path)
+            if (folder.path / "sweep.yaml").exists():
+                raise RunError(f"{folder.path} is a sweep, not a run; choose another name.")
+            with folder.locked():
+                shutil.rmtree(folder.path)
 
     @property
     def config(self) -> Config:

@@ -177,6 +177,16 @@ def test_data_listing_and_check():
         ([*VAE, "--checkpoint-steps", "0"], "checkpoint_steps must be at least 1, not 0."),
         ([*VAE, "--device", "cpu:x"], "Device 'cpu:x' cannot be used"),
         (["list", "objective"], "Unknown list 'objective'. Did you mean 'objectives'?"),
+        (["train", "beta-vae", *TINY, "warmup=-10"], "rises over a number of steps, 0 or above, not -10."),
+        (["train", "annealed-vae", *TINY, "capacity_steps=-1"], "rises over a number of steps, 0 or above, not -1."),
+        (["train", "info-vae", *TINY, "alpha=5"], "alpha must be at most 1, not 5"),
+        (["train", "info-vae", *TINY, "lambda_mmd=0"], "alpha + lambda_mmd must be at least 1, not 0"),
+        (["train", "beta-tcvae", *TINY, "groups=3"], "groups must be blocks, or leaves in brackets"),
+        (["train", "beta-tcvae", *TINY, "groups=true"], "groups must be blocks, or leaves in brackets"),
+        ([*VAE, "latents=normal:10", "z=5"], "z=5 and latents=normal:10 both say how many latents there are"),
+        ([*VAE, "latents=normal:\u00b2"], "needs a whole number behind its colon"),
+        (["train", "vae", *TINY, "latents=concrete:3", "latents.c.final=1", "latents.c.anneal=9"], "longer than the 3"),
+        (["train", "information-dropout", *TINY, "prior=flow"], "loss would train prior=flow; leave it out."),
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_sentence_and_exit_2(arguments, sentence, tmp_path):
@@ -259,6 +269,44 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     other = unbraid("train", "vae", *SMALL, "--name", "long", cwd=tmp_path, code=1)
     assert "holds a run with other settings (training.steps is 100000 there and 30 here)" in other
     unbraid("train", "vae", *SMALL, "--name", "long", "--fresh", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["beat=6"], "Unknown setting 'beat'"),
+        (["--device", "cud"], "Unknown device 'cud'"),
+        (["split=5"], "split"),
+        (["network=conv-burgess"], "takes 64x64 images"),
+        (["groups=3"], "groups must be"),
+    ],
+)
+def test_a_wrong_request_for_a_fresh_run_leaves_the_old_one(more, sentence, folder):
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file())
+    again = ["--root", str(folder.parent), "--name", folder.name, "--fresh"]
+    assert sentence in unbraid(*VAE, *more, *again, code=2)
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()) == before
+
+
+def test_nothing_but_a_run_is_ever_removed_or_written_into(tmp_path):
+    root = tmp_path / "runs"
+    (root / "photos").mkdir(parents=True)
+    (root / "photos" / "thesis.txt").write_text("years of work")
+    outside = tmp_path / "precious"
+    unbraid("train", "vae", *SMALL, "--root", str(tmp_path), "--name", "precious")
+    unbraid("sweep", "vae", *TINY, "seed=0,1", "--root", str(root), "--name", "many")
+    for name, sentence, code in (
+        ("photos", "they are not those of a run; choose another name", 1),
+        ("many", "they are not those of a run; choose another name", 1),
+        ("../precious", "A run's name is the name of one folder", 2),
+    ):
+        for fresh in ([], ["--fresh"]):
+            told = unbraid(*VAE, "--root", str(root), "--name", name, *fresh, code=code)
+            assert sentence in told or (fresh and "not a run" in told)
+    assert (root / "photos" / "thesis.txt").read_text() == "years of work"
+    assert (outside / "model.safetensors").exists()
+    assert (root / "many" / "sweep.yaml").exists()
+    assert len(list((root / "many" / "runs").iterdir())) == 2
 
 
 def test_ctrl_c_outside_training_is_told(folder, monkeypatch):

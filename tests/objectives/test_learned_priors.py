@@ -14,7 +14,7 @@ from tests.objectives.helpers import made_context, made_output
 from unbraid import api
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
-from unbraid.latents import LEARNED, Concrete, CorrelatedNormal, Normal, Space
+from unbraid.latents import LEARNED, Concrete, CorrelatedNormal, Flow, Normal, Space
 from unbraid.objectives import bind, closed_form_kl, divergences, objective
 from unbraid.types import Output
 
@@ -96,6 +96,19 @@ def test_info_vae_draws_from_the_learned_prior_and_dip_refuses_what_it_cannot_se
     out, batch = made_output(correlated)
     with pytest.raises(UsageError, match="dip-vae-i"):
         bind("dip-vae-ii", {"lambda_od": 1.0, "lambda_d": 1.0}).terms(out, batch, made_context(correlated))
+
+
+def test_draws_of_a_planar_flow_move_with_its_parameters_as_differences_say():
+    """Bisection alone has no derivative: that of z with f(z; w) = e is -(df/dw) / (df/dz)."""
+    space = Space({"z": Normal(size=2)}, learned=Flow({"z": Normal(size=2)}, depth=3))
+    learned = space.learned
+    start = 0.7 * random(18).double()
+    base = random(5, 2).double()
+
+    def drawn(parameters, base):
+        return learned.backwards({LEARNED: parameters}, base)
+
+    assert torch.autograd.gradcheck(drawn, (start.requires_grad_(), base.requires_grad_()), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["zhao2017", "information-dropout", "beta-tcvae"])

@@ -1,7 +1,7 @@
 """refine."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ from unbraid.cli.shared import (
     app,
     leads,
 )
-from unbraid.cli.training import clear, refuse_options
+from unbraid.cli.training import refuse_options
 from unbraid.errors import UsageError
 
 SHOWN = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
@@ -82,12 +82,9 @@ def refine(
         raise UsageError("A stage learns from the data of the run that it refines; leave data=… out.")
     if fresh and name is None:
         raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
-    if fresh and name is not None and (root / name).resolve() == run.resolve():
-        raise UsageError(f"--fresh would throw away {run}, which is to be refined; choose another name.")
-    if name is not None and leads():
-        clear(root / name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
-    made = refine_run(run, kind, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
+    how: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
+    made = refine_run(run, kind, device=device, **how, **given)
     if not leads():
         return
     last, check = (made.history or [{"step": made.config.training.steps}])[-1], made.unchanged

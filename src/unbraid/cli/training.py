@@ -36,9 +36,8 @@ def demo(
     from unbraid.demo import NOTE, SETTINGS
 
     name = "demo" if seed == 0 else f"demo-s{seed}"
-    clear(root / name, fresh)
     typer.echo(NOTE)
-    run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device)
+    run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
     print_scores(run.score(), False)
     run.traverse().save(run.path / "traversal.png")
     typer.echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
@@ -76,11 +75,10 @@ def train(
     refuse_options(given, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
     if fresh and name is None:
         raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
-    if name is not None and leads():
-        clear(root / name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
     data = given.pop("data", "sprites")
-    run = train_run(recipe, data=data, device=device, root=root, name=name, resume=resume, cadence=cadence, **given)
+    how: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
+    run = train_run(recipe, data=data, device=device, **how, **given)
     if not leads():
         return
     if run.reused and not as_json:
@@ -142,14 +140,3 @@ def refuse_options(given: Iterable[str], of: str, options: Iterable[str], others
     for key in given:
         if key in options or key in others:
             raise UsageError(f"'{key}' is no setting of {of}{f'; write --{key}' if key in options else ''}.")
-
-
-def clear(folder: Path, fresh: bool) -> None:
-    """Remove a run that `--fresh` gives up; nothing but a run is ever removed."""
-    import shutil
-
-    from unbraid.store import RunFolder
-
-    if fresh and folder.exists():
-        with RunFolder.open(folder).locked():
-            shutil.rmtree(folder)

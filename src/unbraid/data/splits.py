@@ -23,7 +23,7 @@ class Split(NamedTuple):
     rule: str
 
 
-def split(dataset: FactorDataset, rule: str | float, seed: int = 0) -> Split:
+def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Split:
     """Divide a data set.
 
     `default`: its own test rows if it has some, else none (complete factor grids). `none`: train and score on
@@ -44,7 +44,7 @@ def split(dataset: FactorDataset, rule: str | float, seed: int = 0) -> Split:
     return Split(everything[~held_out], everything[held_out], str(rule))
 
 
-def _held_out(dataset: FactorDataset, rule: str | float, seed: int) -> Tensor:
+def _held_out(dataset: FactorDataset, rule: str | float | int, seed: int) -> Tensor:
     """Which rows a rule holds out [rows]."""
     if rule == "default":
         held_out = torch.zeros(len(dataset), dtype=torch.bool, device=dataset.device)

@@ -16,7 +16,7 @@ for all other j. The same holds for q of any group of latent variables and for e
 
 mss, stratified and exact estimate q(z) itself without bias as long as no index repeats inside a batch; their logarithm
 is biased downwards by Jensen's inequality. mws with its constant lies about log N below log q(z), so its total
-correlation is about (D - 1) log N too high: it may train, and is never printed as a total correlation.
+correlation is about (D - 1) log N too high: it may train, but no score is made of it.
 """
 
 import math

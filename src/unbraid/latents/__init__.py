@@ -10,7 +10,7 @@ from unbraid.latents.priors import LEARNED, Prior, prior
 from unbraid.latents.quantised import Quantised
 from unbraid.latents.space import Space
 from unbraid.latents.stages import Stages
-from unbraid.latents.typed import latents_of
+from unbraid.latents.typed import latents_of, refuse_both
 
 __all__ = [
     "LEARNED",
@@ -29,4 +29,5 @@ __all__ = [
     "block",
     "latents_of",
     "prior",
+    "refuse_both",
 ]

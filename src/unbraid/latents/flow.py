@@ -67,19 +67,24 @@ class Flow(Prior):
         return values, log_slope
 
     def backwards(self, prior: Tensors, base: Tensor) -> Tensor:
-        """Inverse of `forwards`."""
+        """Inverse of `forwards`.
+
+        What bisection finds is a number; its derivative is that of a Newton step from there, of length 0.
+        """
         layers = self._unstacked(prior)
         if self.layers == "spline":
             for layer in reversed(layers):
                 base = _zuko().MonotonicRQSTransform(*layer).inv(base)
             return base
         reach = torch.stack([_bounded(scale, weight).abs() for scale, weight, _ in layers]).sum(0)
-        low, high = base - reach, base + reach
+        low, high = (base - reach).detach(), (base + reach).detach()
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            below = self.forwards(prior, middle)[0] < base
+            below = self.forwards(prior, middle)[0].detach() < base.detach()
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        found = (low + high) / 2
+        reached, log_slope = self.forwards(prior, found)
+        return found - (reached - base) * (-log_slope.detach()).exp()
 
     def alone(self, prior: Tensors, values: Tensors) -> Tensor:
         """Change of variables."""

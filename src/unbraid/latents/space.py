@@ -15,9 +15,6 @@ from unbraid.noise import Need
 Tree = Sequence[Any]
 """Leaves in nested groups, to any depth, e.g. `((0, 1), (2,))`."""
 
-Groups = str | Tree | None
-"""What a config says of groups: none, one per block (`blocks`), or nested names of leaves."""
-
 
 class Space:
     """Named latent blocks, in order; the code that a decoder sees is their concatenation. A stage may add none.
@@ -34,7 +31,7 @@ class Space:
 
     @classmethod
     def from_config(
-        cls, latents: Mapping[str, Mapping[str, Any]], groups: Groups = None, learned: Choice | None = None
+        cls, latents: Mapping[str, Mapping[str, Any]], groups: Any = None, learned: Choice | None = None
     ) -> "Space":
         """`{"z": {"kind": "normal", "size": 10}}` -> a space; `groups` nests leaves, or is `blocks`."""
         blocks = {}
@@ -44,12 +41,12 @@ class Space:
         made = None if learned is None else prior[learned.name].make(blocks, **learned.settings)
         return cls(blocks, None if groups is None else cls(blocks).grouped(groups), made)
 
-    def grouped(self, groups: str | Tree) -> Tree:
+    def grouped(self, groups: Any) -> Tree:
         """A tree of leaves: one group per block for `blocks`, or nested names or numbers of leaves."""
         if groups == "blocks":
             numbers = iter(range(self.leaves))
             return tuple(tuple(next(numbers) for _ in range(b.leaves)) for b in self.blocks.values())
-        if isinstance(groups, str):
+        if not isinstance(groups, (list, tuple)):
             raise UsageError(f"groups must be blocks, or leaves in brackets as [[z0,z1],[z2]], not {groups}.")
         return tuple(self._node(node) for node in groups)
 
@@ -57,6 +54,8 @@ class Space:
         if isinstance(node, (list, tuple)):
             return tuple(self._node(child) for child in node)
         names = self.leaf_names()
+        if isinstance(node, bool) or not isinstance(node, (str, int)):
+            raise UsageError(f"A group has names or numbers of latent variables, not {node!r}.")
         if isinstance(node, str) and node not in names:
             raise unknown("latent variable", node, names)
         return names.index(node) if isinstance(node, str) else node

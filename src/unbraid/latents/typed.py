@@ -35,13 +35,22 @@ def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return blocks
 
 
+def refuse_both(given: Mapping[str, Any]) -> None:
+    """An error where both `z` and a number in `latents` say how many there are."""
+    text = given.get("latents")
+    for part in text.split("+") if "z" in given and isinstance(text, str) else ():
+        kind, _, count = part.strip().partition(":")
+        if count and NAMES.get(kind) == "z":
+            raise UsageError(f"z={given['z']} and latents={text} both say how many latents there are; leave one out.")
+
+
 def _block(kind: str, name: str, count: str, given: Mapping[str, Any]) -> dict[str, Any]:
     entry = block[kind]
     own = under(f"latents.{name}.", given)
     if name == "z" and "z" in given:
         own = {"size": coerce("z", given["z"], int), **own}
     elif count:
-        if not count.isdigit():
+        if not count.isdecimal():
             raise UsageError(f"latents={kind}:{count} needs a whole number behind its colon.")
         own = {"classes" if "classes" in entry.settings else "size": int(count), **own}
     return {"kind": kind, **entry.resolve(own)}

@@ -34,8 +34,6 @@ class FactorVAE(Objective):
     """
 
     def __init__(self, *, gamma: Weight = 35.0, width: int = 1000, depth: int = 6) -> None:
-        if width < 1 or depth < 1:
-            raise UsageError(f"The discriminator needs at least 1 layer of width 1, not {depth} of {width}.")
         self.gamma, self.width, self.depth = gamma, width, depth
         super().__init__(self.model_terms)
 

@@ -19,7 +19,7 @@ from unbraid.objectives.weak import refuse_others
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-@objective("label-decoder", year=2020, reference="msvae2020")
+@objective("label-decoder", year=2020, reference="msvae2020", untrained=("conditional", "covariance", "flow"))
 class LabelDecoder(Objective):
     """Supervised C -> Y: E[log p(x|c)] + E[log q(c|x)] of labels c, for a second stage to refine.
 

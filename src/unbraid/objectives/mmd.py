@@ -46,6 +46,11 @@ class InfoVAE(Objective):
     ) -> None:
         if not bandwidth > 0:
             raise UsageError(f"bandwidth must be above 0, not {bandwidth}.")
+        if not isinstance(alpha, Tensor) and alpha > 1:
+            raise UsageError(f"alpha must be at most 1, not {alpha}: the KL has the weight 1 - alpha.")
+        if not isinstance(alpha, Tensor) and not isinstance(lambda_mmd, Tensor) and alpha + lambda_mmd < 1:
+            total = f"alpha + lambda_mmd must be at least 1, not {alpha + lambda_mmd:g}"
+            raise UsageError(f"{total}: less 1, it is the weight of the discrepancy.")
         self.alpha, self.lambda_mmd, self.kernel, self.bandwidth = alpha, lambda_mmd, kernel, bandwidth
         super().__init__(self.info_terms)
 

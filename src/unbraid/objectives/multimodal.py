@@ -77,6 +77,8 @@ class PartitionedMVAE(OfModalities):
             self.betas[alone] = beta_alone
         elif not isinstance(beta_alone, Tensor) and beta_alone != 1.0:
             raise UsageError(f"beta_alone={beta_alone} is the weight of one modality; name it, as alone=m2.")
+        if penalty == "none" and (tc, width, depth) != (1.0, 1000, 5):
+            raise UsageError("tc, width and depth are those of the penalty on TC; ask for it, as penalty=ratio.")
         self.shares, self.beta_subsets, self.tc = SHARES[reconstruct], beta_subsets, tc
         self.penalised, self.width, self.depth = penalty == "ratio", width, depth
 

@@ -28,7 +28,7 @@ def zhao2017(*, lambda_kl: Weight = 1.0) -> Weights:
     return {"mi": 0.0, "tc": lambda_kl, "dimension": lambda_kl}
 
 
-@preset("information-dropout", year=2018, reference="achille2018")
+@preset("information-dropout", year=2018, reference="achille2018", untrained=("flow",))
 def information_dropout(*, beta: Weight = 1.0, gamma: Weight = 1.0) -> Weights:
     """Information dropout: E[log p(x|z)] - beta I(x; z) - gamma TC(z), an information bottleneck with factors.
 

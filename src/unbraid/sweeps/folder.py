@@ -22,7 +22,7 @@ import yaml
 from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UsageError
-from unbraid.store import RunFolder
+from unbraid.store import BEFORE, RunFolder
 from unbraid.training import Cadence
 
 ENDED = ("finished", "diverged")
@@ -112,7 +112,7 @@ class SweepFolder:
         """An error if the folder holds something else than this sweep, before anything is written into it."""
         if self.statement_path.exists():
             statement.extending(self.statement, self.path)
-        elif self.path.is_dir() and {path.name for path in self.path.iterdir()} - {"lock", "members.json"}:
+        elif self.path.is_dir() and {path.name for path in self.path.iterdir()} - BEFORE:
             raise RunError(f"{self.path} is not a sweep: it has files, but no sweep.yaml; choose another name.")
 
     def add(self, statement: Statement, members: Mapping[str, Mapping[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
@@ -245,6 +246,8 @@ def prepare(
         if config.parent is not None:
             put_first(system.model, first, config.parent["run"])
     training = configs[0].training
+    if training.batch == 1 and any(isinstance(m, _BatchNorm) and m.training for m in systems[0].modules()):
+        raise UsageError("These networks have BatchNorm, which needs a batch of at least 2.")
     rows = split(dataset, training.split).train
     for system, config in zip(systems, configs, strict=True):
         system.model.begin(dataset, rows, config.training.seed)

@@ -12,7 +12,7 @@ from unbraid.data.bias import inlined
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import UsageError, unknown
-from unbraid.latents import Space, latents_of
+from unbraid.latents import Space, latents_of, refuse_both
 from unbraid.latents import prior as priors
 from unbraid.models import CUSTOM, Multimodal
 from unbraid.models import model as models
@@ -50,6 +50,8 @@ def configure(
         raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts['stage']}.")
     given = {**entry.facts.get("defaults", {}), **overrides}
     refuse_unknown(recipe, given)
+    refuse_both(overrides)
+    _refuse_of_own(overrides, encoder=encoder, decoder=decoder)
     if given.get("latents", "") is None and entry.facts.get("defaults", {}).get("latents", "") is not None:
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
@@ -87,11 +89,30 @@ def configure(
         decoder=_own(decoder) or _choice(decoders, decoder_name, under("decoder.", given)),
         likelihood=_choice(likelihoods, likelihood_name, under("likelihood.", given)),
         latents=latents,
-        training=Training.checked(_only(given, Training.fields())),
+        training=_reached(latents, Training.checked(_only(given, Training.fields()))),
         groups=groups,
         prior=learned,
         parent=parent,
     )
+
+
+def _refuse_of_own(overrides: Mapping[str, Any], **modules: nn.Module | None) -> None:
+    """Settings of networks that were passed in."""
+    for side, module in modules.items():
+        settings = under(f"{side}.", overrides)
+        if module is not None and settings:
+            raise UsageError(f"{side} is a module of your own, in which {side}_{next(iter(settings))} sets nothing.")
+
+
+def _reached(latents: Mapping[str, Mapping[str, Any]], training: Training) -> Training:
+    """The training, if it is as long as every temperature takes to become the one that scores see."""
+    for name, block in latents.items():
+        if block.get("anneal", 0) > training.steps:
+            raise UsageError(
+                f"latents.{name}.anneal={block['anneal']} is longer than the {training.steps} steps of the training: "
+                "scores would see a temperature that the decoder never saw."
+            )
+    return training
 
 
 def _batch_within(dataset: FactorDataset, given: Mapping[str, Any]) -> int:
@@ -122,7 +143,7 @@ def _of_modalities(
         decoder=_own(decoder) or parts.decoder,
         likelihood=parts.likelihood,
         latents=parts.latents,
-        training=Training.checked(_only(given, Training.fields())),
+        training=_reached(parts.latents, Training.checked(_only(given, Training.fields()))),
         groups=groups,
     )
 
@@ -136,6 +157,8 @@ def _prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
         return None
     if objective[recipe].facts.get("model", "vae") != "vae":
         raise UsageError(f"{recipe} learns no prior; leave prior={name} out.")
+    if name in objective[recipe].facts.get("untrained", ()):
+        raise UsageError(f"Nothing in {recipe}'s loss would train prior={name}; leave it out.")
     return _choice(priors, name, settings)
 
 

@@ -149,7 +149,8 @@ def scale(name: str, shared: Mapping[str, Any], own: Mapping[str, Mapping[str, A
 def stages(name: str, series: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What MS-VAE and the student have at a scale, and Big models, which get the steps of both stages."""
     big = {"steps": SHARED[name]["steps"] + STAGES[name]["steps"]}
-    own = {MS: {**STAGES[name], **REFINERS[name]}, STUDENT: {**STAGES[name], **SLOWER.get(name, {})}, BIG: big, BIG_VAE: big}
+    student = {**STAGES[name], **SLOWER.get(name, {})}
+    own = {MS: {**STAGES[name], **REFINERS[name]}, STUDENT: student, BIG: big, BIG_VAE: big}
     return {each: settings for each, settings in own.items() if each in series}
 
 
