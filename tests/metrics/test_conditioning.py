@@ -138,6 +138,20 @@ def test_a_model_whose_second_stage_obeys_and_one_whose_does_not():
     assert {n: s.value for n, s in again.items()} == {n: s.value for n, s in values(model, samples=500).items()}
 
 
+def test_codes_are_compared_with_the_first_stages_also_where_a_model_has_others():
+    """A student learns c anew: what its images tell of C is still told of what the first stage sees in x."""
+    plain, student = staged(leak=0.25), staged(leak=0.25)
+    encode = student.model.encode
+    student.model.encode = lambda x, noise=None: {**encode(x), "c": -encode(x)["c"] + 3}
+    assert values(student)["cond/Y"].value == values(plain)["cond/Y"].value
+    rows = student.choose(500)
+    x = student.dataset.images(student.rows[rows])
+    with torch.no_grad():
+        made = student.model.likelihood.mean(student.model.decode(student.means_at(rows)))
+    by_hand = slow(x[:, :2].double().numpy(), made[:, :2].double().numpy(), 20)
+    assert values(student, samples=500)["cond/X"].value == pytest.approx(by_hand, abs=1e-12)
+
+
 def test_a_model_of_one_stage_is_refused_in_one_sentence():
     single = fixed_evaluation(np.zeros((5, 2)), np.ones((5, 2)), np.arange(5)[:, None])
     with pytest.raises(UsageError, match=r"^cond/X compares the stages of a model, and this one has a single stage"):

@@ -172,7 +172,7 @@ def test_a_run_is_scored_and_shown_without_a_likelihood(tmp_path):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"latents": "normal:2+concrete:3"}, "continuous codes, and c is not"),
+        ({"latents": "normal+concrete:3"}, "continuous codes, and c is not"),
         ({"noise": -1}, "noise of an info-gan must be 0 or above, not -1"),
         ({"lambda_info": -0.5}, "lambda_info of info-gan must be 0 or above"),
         ({"lambda_info": "much"}, "lambda_info must be a number"),

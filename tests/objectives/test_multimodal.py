@@ -11,7 +11,6 @@ import torch
 from tests.objectives.linear_modalities import expert, kl, linear, log_evidence, log_p, noise_of, posterior, terms
 from unbraid.data.modalities import masks
 from unbraid.errors import UsageError
-from unbraid.latents import Normal, Space
 from unbraid.latents.fusion import subsets as table
 from unbraid.models.generation import log_likelihoods
 from unbraid.models.paths import between, random_subsets
@@ -364,6 +363,5 @@ def test_what_only_a_penalty_takes_is_refused_without_one():
     for given in ({"tc": 3.0}, {"width": 10}, {"depth": 2}):
         with pytest.raises(UsageError, match="ask for it, as penalty=ratio"):
             bind("partitioned-mvae", objective["partitioned-mvae"].resolve(given))
-    wrong = bind("partitioned-mvae", objective["partitioned-mvae"].resolve({"penalty": "ratio", "width": 0}))
     with pytest.raises(UsageError, match="at least 1 layer of width 1"):
-        wrong.networks(Space({"c": Normal(size=2), "s_m1": Normal(size=2)}))
+        bind("partitioned-mvae", objective["partitioned-mvae"].resolve({"penalty": "ratio", "width": 0}))

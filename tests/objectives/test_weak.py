@@ -140,7 +140,7 @@ def test_the_kl_of_what_a_pair_shares_counts_once_per_pair():
 REFUSED = [
     ("ada-gvae", {"differing": 3}, "from 1 to 2"),
     ("ada-gvae", {"differing": 0}, "from 1 to 2"),
-    ("ada-gvae", {"latents": "normal:2+concrete:3"}, "must be normal"),
+    ("ada-gvae", {"latents": "normal+concrete:3"}, "must be normal"),
     ("ada-gvae", {"split": 0.5}, "split=none"),
     ("gvae", {"shared": 4}, "shared must be from 1 to 3"),
     ("gvae", {"factors": ("colour",)}, "colour"),

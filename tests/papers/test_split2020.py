@@ -97,6 +97,19 @@ def test_series_are_told_apart_by_encoder_latents_and_prior():
     assert not fits(config, flow["Gaussian prior"])
 
 
+@pytest.mark.parametrize("name", ["chen2018/figS2", "esmaeili2018/fig6"])
+def test_a_series_that_names_no_weight_has_the_usual_one(name):
+    """So that runs of its contrast are not taken for it."""
+    asked = described(name).sweeps("smoke")
+    for own, wanted in asked.items():
+        sizes = {k.removeprefix("data."): v for k, v in wanted.items() if k.startswith("data.")}
+        data = load(wanted["data"], sizes)
+        given = {k: v for k, v in wanted.items() if k not in ("recipe", "data") and not k.startswith("data.")}
+        one = {k: v[0] if isinstance(v, (list, range)) else v for k, v in given.items()}
+        config = configure(wanted["recipe"], Choice(wanted["data"], sizes), data, one)
+        assert [each for each in asked if fits(config, asked[each])] == [own]
+
+
 def test_settings_of_encoders_by_modality_tell_runs_apart():
     small = {"size": 16, "orientations": 3, "positions": 3}
     asked = {"encoder": "mlp", "encoder.hidden": (8,), "encoder.m2.hidden": (4,), "c": 5, "s": 5}

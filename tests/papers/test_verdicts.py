@@ -142,6 +142,9 @@ def test_no_verdict_from_smoke_few_seeds_or_unsettled_runs():
         assert words in verdict.why
         assert verdict.evidence, "the numbers are told all the same"
     assert judge(claim, Results(sound.members, "small", frozenset(runs[:8]))).verdict == "holds"
+    before = Claim("the data are so", claim.evidence, trained=False)
+    assert judge(before, Results(sound.members, "small", frozenset(runs))).verdict == "holds"
+    assert judge(before, Results(sound.members, "smoke")).verdict == "inconclusive"
 
 
 def test_diverged_runs_count_for_nothing():

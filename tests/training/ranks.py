@@ -68,12 +68,14 @@ def own_modules(case: str) -> dict[str, nn.Module]:
 
 def config_of(case: str, data: FactorDataset, **overrides: object) -> Config:
     recipe, settings = CASES[case]
-    given = {key: value for key, value in {**SMALL, **settings, **overrides}.items() if value is not None}
+    modules = own_modules(case)
+    sizes = {key: value for key, value in SMALL.items() if key.partition(".")[0] not in modules}
+    given = {key: value for key, value in {**sizes, **settings, **overrides}.items() if value is not None}
     chosen, parent = Choice("sprites-small", {}), None
     if recipe in STAGES:
         first = configure("beta-vae", chosen, data, {**SMALL, "precision": "f64"})
         parent = {"run": "first", "content": "", "config": first.as_dict()}
-    return configure(recipe, chosen, data, given, **own_modules(case), parent=parent)
+    return configure(recipe, chosen, data, given, **modules, parent=parent)
 
 
 def advanced(case: str, data: FactorDataset, world: World | None = None) -> State:

@@ -267,3 +267,13 @@ def test_the_command_refines_scores_and_reports(root, first):
         assert told == wanted | ({"z": int(latents.removeprefix("normal:"))} if latents else {})
     with pytest.raises(UsageError, match="throw away"):
         runner.invoke(app, ["refine", str(root / "typed"), "--fresh", *how], catch_exceptions=False)
+
+
+def test_networks_of_no_size_and_images_that_are_not_square(first, root):
+    for given in ({"decoder": "adain", "decoder_channels": 0}, {"encoder": "mlp", "encoder_hidden": (8, 0)}):
+        with pytest.raises(UsageError, match="must be at least 1, not"):
+            ub.refine(first, "vae", z=2, steps=1, root=root, device="cpu", **given)
+    images = np.zeros((20, 28, 64), dtype=np.uint8)
+    wide = ub.train("vae", data=images, z=2, root=root, **TINY)
+    code = ub.refine(wide, "code", z=2, steps=1, batch=8, root=root, device="cpu")
+    assert code.config.decoder.name == "mlp"

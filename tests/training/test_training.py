@@ -22,7 +22,8 @@ from unbraid.training.loop import Fit, prepare
 from unbraid.training.optim import clip_by_norm, remaining
 from unbraid.types import Player
 
-SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
+OWN = {"decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
+SMALL = {"encoder.hidden": (16,), **OWN}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def interrupted_at(step, state_advance):
 def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprites, monkeypatch, network):
     config = config_of(sprites)
     own = {} if network == "mlp" else {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1024), nn.Linear(1024, 6))}
-    config = configure("beta-tcvae", Choice("sprites-small", {}), sprites, {**SMALL}, **own) if own else config
+    config = configure("beta-tcvae", Choice("sprites-small", {}), sprites, OWN, **own) if own else config
     whole, broken = (RunFolder.create(tmp_path / name, config) for name in ("whole", "broken"))
     train(whole, config, sprites, Cadence(log_steps=8), **own)
     with monkeypatch.context() as patch:
@@ -330,7 +331,8 @@ def test_members_equal_single_runs(sprites, two_players, recipe, network, steps)
     }
     own = encoders[network]
     weights = {"beta-tcvae": ({"beta": 2.0}, {"beta": 8.0})}.get(recipe, ({}, {}))
-    made = [{**SMALL, **weight, "precision": "f64", "seed": seed} for seed, weight in enumerate(weights)]
+    sizes = {**(OWN if own else SMALL), "precision": "f64"}
+    made = [{**sizes, **weight, "seed": seed} for seed, weight in enumerate(weights)]
     configs = [configure(recipe, Choice("sprites-small", {}), sprites, settings, **own) for settings in made]
     together, alone = prepare(configs, sprites, **own), [prepare(config, sprites, **own) for config in configs]
     for state in (together, *alone):

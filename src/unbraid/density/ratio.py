@@ -23,14 +23,18 @@ FEWEST_ROWS = 8
 WIDE = 512
 
 
+def refuse_no_layers(width: int, depth: int) -> None:
+    """An error for a discriminator that sees nothing."""
+    if width < 1 or depth < 1:
+        raise UsageError(f"The discriminator needs at least 1 layer of width 1, not {depth} of {width}.")
+
+
 class Discriminator(nn.Sequential):
     """`depth` layers of `width` with leaky ReLUs, and two logits: joint, shuffled (daunhawer2019, table 3)."""
 
     width: int
 
     def __init__(self, inputs: int, *, width: int = 1000, depth: int = 5) -> None:
-        if width < 1 or depth < 1:
-            raise UsageError(f"The discriminator needs at least 1 layer of width 1, not {depth} of {width}.")
         sizes = [inputs] + [width] * depth
         layers = [(nn.Linear(a, b), nn.LeakyReLU(SLOPE)) for a, b in pairwise(sizes)]
         super().__init__(*(part for layer in layers for part in layer), nn.Linear(sizes[-1], 2))

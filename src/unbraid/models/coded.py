@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from unbraid.config import Choice
 from unbraid.latents import Space
 from unbraid.models.base import Model, encoded, model, observations
+from unbraid.models.frame import Frame
 from unbraid.models.staged import Stage
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
@@ -57,6 +58,7 @@ class Coded(OfCodes):
     ) -> None:
         super().__init__(space, shape, first)
         self.encoder, self.decoder, self.likelihood, self.residual = encoder, decoder, likelihood, residual
+        self.frame = Frame(space)
 
     def needs(self, batch: int) -> dict[str, Need]:
         """What draws of z consume."""
@@ -75,4 +77,9 @@ class Coded(OfCodes):
         earlier, own = self.earlier(x), self.space.own
         seen = x - self.coarse(self.first.space.center(earlier)) if self.residual else x
         flat = encoded(self.encoder, seen, sum(own.outputs.values()))
-        return {**self.space.named(earlier), **own.split(flat, noise)}
+        return {**self.space.named(earlier), **self.frame.posterior(own.split(flat, noise))}
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        """Likelihood parameters of codes [c, z]."""
+        c, z = self.apart(code)
+        return super().decode(torch.cat([c, self.frame.code(z)], -1))

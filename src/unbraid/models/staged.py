@@ -16,6 +16,7 @@ from unbraid.config import Choice
 from unbraid.errors import UsageError
 from unbraid.latents import Space, Stages
 from unbraid.models.base import Model, encoded, model, observations
+from unbraid.models.frame import Frame
 from unbraid.networks import Likelihood, refiner
 from unbraid.noise import Need
 from unbraid.store import under
@@ -116,7 +117,7 @@ class Staged(Stage):
     ) -> None:
         super().__init__(space, shape, first)
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
-        self.samples = samples
+        self.samples, self.frame = samples, Frame(space)
         self.given, self.circular = given, tuple(name for name in circular if name in given)
 
     @classmethod
@@ -156,11 +157,11 @@ class Staged(Stage):
     def missing(self, x: Tensor, y: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """q(z|x - y) by block."""
         own = self.space.own
-        return own.split(encoded(self.encoder, x - y, sum(own.outputs.values())), noise)
+        return self.frame.posterior(own.split(encoded(self.encoder, x - y, sum(own.outputs.values())), noise))
 
     def refined(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
         """Likelihood parameters of p(x|y, z)."""
-        return self.likelihood(observations(self.decoder, self.shape, y, z, name="refiner"))
+        return self.likelihood(observations(self.decoder, self.shape, y, self.frame.code(z), name="refiner"))
 
     def encode_given(self, x: Tensor, code: Tensor) -> dict[str, Tensor]:
         """q(z|x, y) by block, at the y of codes c [batch, width] that are known, as labels are."""

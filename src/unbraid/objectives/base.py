@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
+from unbraid.models.base import Model
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.registry import Registry
@@ -53,6 +54,9 @@ class Objective:
     labelled = False
     """Whether batches carry the rows' factor values."""
 
+    closing = False
+    """Whether there is something left to do when training is over (see `close`)."""
+
     def __init__(self, terms: Callable[[Output, Batch, Context], Terms]) -> None:
         self.terms = terms
 
@@ -76,6 +80,9 @@ class Objective:
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         """Once, before training on some rows of the data: keep whatever facts about them the terms need."""
+
+    def close(self, model: Model, dataset: FactorDataset, rows: Tensor) -> None:
+        """Once, after training on some rows of the data: what has a best value, given all else, takes it."""
 
     def rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Rows [member, …] to learn from at a step, made of the batch's own [member, batch].

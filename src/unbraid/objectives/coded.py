@@ -3,16 +3,23 @@ r"""A second stage on codes, what msvae2020's ablations (appendix L) have in the
 -E[log p(x|c, z)] + beta KL(q(z|x) || p(z)),    c of a frozen first stage
 """
 
+from torch import Tensor
+
+from unbraid.data.factors import FactorDataset
 from unbraid.latents import Stages
+from unbraid.models.base import Model
+from unbraid.models.coded import Coded
 from unbraid.networks.modulated import staged_networks
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.staged import framing
 from unbraid.types import Batch, Output, Shape, Terms, Weight
 
 
 def coded_networks(shape: Shape) -> dict[str, str]:
     """Names of the encoder of a second stage, and of an ordinary decoder, that take these observations."""
-    decoder = {64: "conv-locatello", 32: "conv-small", 28: "conv-small"}.get(shape[-1]) if len(shape) == 3 else None
+    square = len(shape) == 3 and shape[1] == shape[2]
+    decoder = {64: "conv-locatello", 32: "conv-small", 28: "conv-small"}.get(shape[-1]) if square else None
     return {"encoder": staged_networks(shape)["encoder"], "decoder": decoder or "mlp"}
 
 
@@ -31,9 +38,17 @@ class MSCode(Objective):
     z comes from x - y, or without `residual` from x.
     """
 
+    closing = True
+
     def __init__(self, *, beta: Weight = 1.0, residual: bool = True) -> None:
         self.beta, self.residual = beta, residual
         super().__init__(self.stage_terms)
+
+    def close(self, model: Model, dataset: FactorDataset, rows: Tensor) -> None:
+        """Coordinates of z that its prior fits best, as MS-VAE's."""
+        assert isinstance(model, Coded)
+        dtype = model.frame.unit.dtype
+        model.frame.fit(model.encode(dataset.images(part).to(dtype)) for part in framing(rows))
 
     def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """The bound on log p(x|c)."""

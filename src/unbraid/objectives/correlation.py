@@ -12,7 +12,7 @@ beta = gamma + 1 weighs the same terms (chen2018).
 import torch
 from torch import Tensor, nn
 
-from unbraid.density.ratio import Discriminator
+from unbraid.density.ratio import Discriminator, refuse_no_layers
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.noise import Need
@@ -34,6 +34,7 @@ class FactorVAE(Objective):
     """
 
     def __init__(self, *, gamma: Weight = 35.0, width: int = 1000, depth: int = 6) -> None:
+        refuse_no_layers(width, depth)
         self.gamma, self.width, self.depth = gamma, width, depth
         super().__init__(self.model_terms)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.data.factors import FactorDataset
-from unbraid.density.ratio import Discriminator
+from unbraid.density.ratio import Discriminator, refuse_no_layers
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.multimodal import MASKS, SHARED, private
@@ -79,6 +79,7 @@ class PartitionedMVAE(OfModalities):
             raise UsageError(f"beta_alone={beta_alone} is the weight of one modality; name it, as alone=m2.")
         if penalty == "none" and (tc, width, depth) != (1.0, 1000, 5):
             raise UsageError("tc, width and depth are those of the penalty on TC; ask for it, as penalty=ratio.")
+        refuse_no_layers(width, depth)
         self.shares, self.beta_subsets, self.tc = SHARES[reconstruct], beta_subsets, tc
         self.penalised, self.width, self.depth = penalty == "ratio", width, depth
 

@@ -17,13 +17,17 @@ from unbraid.data.coordinates import Labels
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space, Stages
-from unbraid.models.staged import CODES, OWN
+from unbraid.models.base import Model
+from unbraid.models.staged import CODES, OWN, Staged
 from unbraid.networks.modulated import staged_networks
 from unbraid.objectives.base import Context, Draw, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
 from unbraid.objectives.labels import refuse_other_labels
 from unbraid.objectives.weak import refuse_others
 from unbraid.types import Batch, Output, Terms, Weight
+
+FRAMED, CHUNK = 4_096, 256
+"""Rows by which the coordinates of z are chosen, and of these as many as are encoded at once."""
 
 
 class SecondStage(Objective):
@@ -61,6 +65,11 @@ class SecondStage(Objective):
         return Labels(dataset, self.given, tuple(name for name in self.circular if name in self.given))
 
 
+def framing(rows: Tensor) -> tuple[Tensor, ...]:
+    """At most as many rows as coordinates are chosen by, evenly spaced, in chunks."""
+    return rows[:: -(-len(rows) // FRAMED)].split(CHUNK)
+
+
 @objective(
     "ms-vae",
     model="staged",
@@ -78,6 +87,8 @@ class MSVAE(SecondStage):
     the row's own labels, of which `circular` ones come back to their first value after the last.
     """
 
+    closing = True
+
     def __init__(
         self, *, beta: Weight = 1.0, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
     ) -> None:
@@ -92,6 +103,17 @@ class MSVAE(SecondStage):
     def rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Each row as often as there are draws of c for it."""
         return index if self.samples < 2 else index.repeat_interleave(self.samples, -1)
+
+    def close(self, model: Model, dataset: FactorDataset, rows: Tensor) -> None:
+        """Coordinates of z that its prior fits best, by evenly spaced rows."""
+        assert isinstance(model, Staged)
+        model.frame.fit(self._posterior(model, dataset, part) for part in framing(rows))
+
+    def _posterior(self, model: Staged, dataset: FactorDataset, rows: Tensor) -> dict[str, Tensor]:
+        x = dataset.images(rows).to(model.frame.unit.dtype)
+        if self.earlier is None:
+            return model.encode(x)
+        return model.encode_given(x, self.earlier.codes(dataset.values_of(rows), x.dtype))
 
     def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """The bound on log p(x|y)."""

@@ -157,6 +157,8 @@ class Claim:
 
     text: str
     evidence: Callable[[Results], Sequence[Evidence]]
+    trained: bool = True
+    """Whether what it is about moves with the steps of the training, so that runs have to be settled."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ def judge(claim: Claim, results: Results) -> Verdict:
     except LackingError as error:
         return Verdict(claim.text, "inconclusive", f"{error}.")
     found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
-    weak = _weakness(results)
+    weak = _weakness(results, claim.trained)
     return Verdict(claim.text, "inconclusive" if weak else combined(evidence), f"{found}.{weak}", evidence)
 
 
@@ -263,14 +265,14 @@ def combined(evidence: Sequence[Evidence]) -> Word:
     return "holds" if words == {"holds"} else "inconclusive"
 
 
-def _weakness(results: Results) -> str:
+def _weakness(results: Results, trained: bool = True) -> str:
     """Why no verdict can be given, whatever the numbers are; empty if one can."""
     if results.scale == "smoke":
         return " A smoke run only shows that the program works."
     if results.seeds < LEAST_SEEDS:
         return f" A verdict needs {LEAST_SEEDS} seeds of each setting, and one has {results.seeds}."
     runs = len(finished(results.members))
-    if len(results.unsettled) > MOST_UNSETTLED * runs:
+    if trained and len(results.unsettled) > MOST_UNSETTLED * runs:
         return f" {len(results.unsettled)} of {runs} runs had not settled."
     return ""
 

@@ -253,12 +253,15 @@ class _Series:
 
 
 def fits(config: Config, wanted: Mapping[str, Any]) -> bool:
-    """Whether a run is one of those that settings ask for, as far as its config has them by the same name."""
+    """Whether a run is one of those that settings ask for, as far as its config has them by the same name.
+
+    What they do not say of the objective and the prior is meant to be as usual.
+    """
     known = {**config.objective.settings, **asdict(config.training), "recipe": config.objective.name}
     known |= {"data": config.data.name, "encoder": _named(config.encoder), "decoder": _named(config.decoder)}
     known["network"] = known["encoder"]
     known["prior"] = config.prior.name if config.prior else "standard"
-    wanted = {"prior": "standard", **wanted}
+    wanted = {**objective[config.objective.name].resolve({}), "prior": "standard", **wanted}
     known |= {f"data.{key}": value for key, value in config.data.settings.items()}
     for key in wanted.keys() & known.keys():
         value = wanted[key]

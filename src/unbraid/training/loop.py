@@ -216,7 +216,7 @@ class Fit:
     def finish(self) -> list[str]:
         """Final weights of the members that got there; without them checkpoints stay for whoever wants to look."""
         for member, folder in self.running.items():
-            folder.save_model(self.state.group.member(member))
+            folder.save_model(self.state.closed(member))
         self.tell("finished")
         self.state.world.meet()
         for folder in self.running.values():

@@ -27,6 +27,9 @@ from unbraid.types import Shape
 PLENTY = 64
 """Batches in data that are certainly large enough for one, whatever is held out."""
 
+UNITS = ("channels", "hidden", "width", "widths")
+"""Settings of networks that are numbers of units."""
+
 SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
 
 
@@ -218,7 +221,11 @@ def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
 def _choice(registry: Registry[Any], name: Any, settings: Mapping[str, Any]) -> Choice:
     if not isinstance(name, str):
         raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
-    return Choice(name, registry[name].resolve(settings))
+    chosen = Choice(name, registry[name].resolve(settings))
+    for key, value in chosen.settings.items():
+        if key in UNITS and any(size < 1 for size in (value if isinstance(value, tuple) else (value,))):
+            raise UsageError(f"{key} of '{name}' must be at least 1, not {value}.")
+    return chosen
 
 
 def _own(module: nn.Module | None) -> Choice | None:

@@ -106,6 +106,17 @@ class State:
             for optimizer in self.players[1:]:
                 few._judged(optimizer, 0, shared, "")
 
+    def closed(self, member: int) -> dict[str, Tensor]:
+        """A member's state dict at the end of its training, with what the objective has left for then."""
+        tensors = self.group.member(member)
+        if not self.objective.closing:
+            return tensors
+        system = self.group.skeleton
+        system.load_state_dict(tensors)
+        with torch.no_grad():
+            self.objective.close(system.eval().model, self.dataset, self.rows)
+        return {name: tensor.clone() for name, tensor in system.state_dict().items()}
+
     def advance(self) -> None:
         """One shared forward; then each player moves, on its own loss and its own parameters."""
         self.epochs.turn_to(self.step)

@@ -130,23 +130,24 @@ def _score(evaluation: Evaluation, protocol: str, bins: int, samples: int, resam
     if protocol == "Z-noise" and not evaluation.model.space.own.width:
         raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
     positions = evaluation.choose(samples)
-    others = _codes(evaluation, evaluation.model, positions, protocol)
-    width = others.shape[1]
-    real, names = evaluation.means_at(positions)[:, :width], evaluation.code_names[:width]
+    real, others = _codes(evaluation, evaluation.model, positions, protocol)
+    names = evaluation.code_names[: others.shape[1]]
     how: dict[str, Any] = {"bins": bins, "resamples": resamples, "latents": names, "seed": evaluation.seed}
     return conditioning(real, others, protocol=protocol, **how)
 
 
-def _codes(evaluation: Evaluation, model: Stage, positions: Tensor, protocol: str) -> Tensor:
-    """The first stage's codes [rows, width] of what a protocol makes out of rows."""
+def _codes(evaluation: Evaluation, model: Stage, positions: Tensor, protocol: str) -> tuple[Tensor, Tensor]:
+    """The first stage's codes [rows, width] of rows, and of what a protocol makes out of them."""
     space = model.first.space
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
-    made = []
+    real, made = [], []
     with torch.no_grad(), progress(f"cond/{protocol}", len(positions)) as bar:
         for step, part in enumerate(positions.split(CHUNK)):
             c, z = evaluation.means_at(part).tensor_split([space.width], dim=1)
+            seen = evaluation.dataset.images(evaluation.rows[part])
+            real.append(space.center(model.earlier(seen)))  # a student's c is another one, its own
             if protocol == "Y":
-                x = model.coarse(c)
+                x = model.coarse(real[-1])
             elif protocol == "Y-noise":
                 y = noise.normal(seeds, step, "cond", (len(part), *model.shape))[0]
                 x = model.likelihood.mean(model.refined(y, z))
@@ -155,4 +156,4 @@ def _codes(evaluation: Evaluation, model: Stage, positions: Tensor, protocol: st
                 x = model.likelihood.mean(model.decode(torch.cat([c, z], dim=1)))
             made.append(space.center(model.first.encode(x)))
             bar.advance(len(part))
-    return torch.cat(made)
+    return torch.cat(real), torch.cat(made)

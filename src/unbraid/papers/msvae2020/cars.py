@@ -104,9 +104,12 @@ REFINERS: dict[str, dict[str, Any]] = {
     "smoke": {"encoder.channels": 2, "decoder.channels": 2},
     "small": {"encoder.channels": 8, "decoder.channels": 8},
     "budget": {"encoder.channels": 32, "decoder.channels": 32},
-    "paper": {},
+    "paper": {"samples": 1},
 }
-"""Networks of a second stage, at each scale."""
+"""What is MS-VAE's own, at each scale: its networks, and at `paper` that y comes from a draw of c (appendix I)."""
+
+OF_NORB: dict[str, int] = {MS: 10, BIG: 20}
+"""Latents on SmallNORB, where |Z| = 10."""
 
 FEATURES: dict[str, dict[str, Any]] = {"smoke": {"samples": 64, "steps": 2, "resamples": 0}}
 
@@ -119,11 +122,13 @@ NOTES = (
     "and 20 bins, as disentanglement_lib's).",
     f"`budget` has {STEPS / PAPER_STEPS:.0%} of the paper's steps, half of the channels in the second stage, and a "
     "rate that falls from 1e-3 to 0 by a cosine instead of 1e-4; how long the paper's second stage trains is not known "
-    "(as long as the first, ours).",
+    "(as long as the first, ours). At `paper` MS-VAE learns from one draw of c for each x (appendix I), elsewhere from "
+    "its mean.",
 )
 SIZES = (
     "Big models have conv-wide networks whose parameters are as many as those of MS-VAE's two stages together, within "
-    ".5%; so has the student. They train for as many steps as both stages together (ours)."
+    ".5%, and train for as many steps as both together; as large is the student, which trains for as many steps as the "
+    "second stage alone (ours)."
 )
 
 
@@ -159,12 +164,17 @@ def on_data(name: str, data: StandIn) -> dict[str, Any]:
     return {**SHARED[name], "data": data} if SHARED[name]["data"] is CARS else SHARED[name]
 
 
+def sizes(series: str, data: StandIn) -> dict[str, int]:
+    """Numbers of latents that are not those on Cars3D."""
+    return {"z": OF_NORB[series]} if data is NORB and series in OF_NORB else {}
+
+
 def on_cars(
     *series: str, metrics: Sequence[str] = METRICS, more: Sequence[str] = (), data: StandIn = CARS
 ) -> dict[str, Any]:
     """Series, scales and scores of an experiment over beta, on Cars3D unless it says otherwise."""
     return {
-        "series": {name: SERIES[name] for name in series},
+        "series": {name: {**SERIES[name], **sizes(name, data)} for name in series},
         "only": {STUDENT: {"beta": [1, 10]}} if STUDENT in series else {},
         "scales": {name: scale(name, on_data(name, data), stages(name, series)) for name in SHARED},
         "metrics": tuple(metrics),
