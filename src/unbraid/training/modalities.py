@@ -45,6 +45,18 @@ def takes_several(recipe: str, model: type, dataset: FactorDataset) -> bool:
     return several
 
 
+UNITS = ("channels", "hidden", "width", "widths")
+"""Settings of networks that are numbers of units."""
+
+
+def sized(chosen: Choice) -> Choice:
+    """The choice, if its layers have units at all."""
+    for key, value in chosen.settings.items():
+        if key in UNITS and any(units < 1 for units in (value if isinstance(value, tuple) else (value,))):
+            raise UsageError(f"{key} of '{chosen.name}' must be at least 1, not {value}.")
+    return chosen
+
+
 def sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
     """Networks, likelihoods and latents by modality.
 
@@ -82,7 +94,7 @@ def _section(side: str, registry: Registry[Any], dataset: MultimodalDataset, giv
         entry = registry[named or usual]
         shared = {key: value for key, value in common.items() if key in entry.settings}
         used |= set(shared)
-        made[name] = Choice(entry.name, entry.resolve({**shared, **under(f"{name}.", own)})).as_dict()
+        made[name] = sized(Choice(entry.name, entry.resolve({**shared, **under(f"{name}.", own)}))).as_dict()
         if side == "likelihood":
             _refuse_unfit(entry.name, dataset.name, modality)
     for key in common:

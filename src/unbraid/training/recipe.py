@@ -21,14 +21,11 @@ from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import bind, objective
 from unbraid.registry import Registry
 from unbraid.store import under
-from unbraid.training.modalities import SIZES, sections, takes_several
+from unbraid.training.modalities import SIZES, sections, sized, takes_several
 from unbraid.types import Shape
 
 PLENTY = 64
 """Batches in data that are certainly large enough for one, whatever is held out."""
-
-UNITS = ("channels", "hidden", "width", "widths")
-"""Settings of networks that are numbers of units."""
 
 SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
 
@@ -221,11 +218,7 @@ def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
 def _choice(registry: Registry[Any], name: Any, settings: Mapping[str, Any]) -> Choice:
     if not isinstance(name, str):
         raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
-    chosen = Choice(name, registry[name].resolve(settings))
-    for key, value in chosen.settings.items():
-        if key in UNITS and any(size < 1 for size in (value if isinstance(value, tuple) else (value,))):
-            raise UsageError(f"{key} of '{name}' must be at least 1, not {value}.")
-    return chosen
+    return sized(Choice(name, registry[name].resolve(settings)))
 
 
 def _own(module: nn.Module | None) -> Choice | None:
