@@ -17,6 +17,7 @@ import unbraid as ub
 from unbraid import atomic
 from unbraid.metrics import Evaluation, evaluate
 from unbraid.models import Staged
+from unbraid.report import traversal
 
 FIRST = {"data": "cars3d", "beta": 4, "z": 10, "batch": 64, "steps": 1000, "lr": 1e-3, "decay": "cosine"}
 SECOND = {"z": 5, "batch": 64, "steps": 800, "lr": 1e-3, "decay": "cosine"}
@@ -47,14 +48,23 @@ def main() -> None:
         assert isinstance(second.model, Staged)
         frame = second.model.frame
         facts = {"seed": seed, "origin": frame.origin.tolist(), "unit": frame.unit.tolist()}
-        rows.append({**facts, "coordinates": "fitted", **scores_of(second)})
-        with torch.no_grad():
-            frame.origin.zero_(), frame.unit.fill_(1.0)
-        rows.append({**facts, "coordinates": "the networks'", **scores_of(second)})
+        given.out.mkdir(parents=True, exist_ok=True)
+        for coordinates in ("fitted", "networks"):
+            if coordinates == "networks":
+                with torch.no_grad():
+                    frame.load_state_dict(
+                        {"origin": torch.zeros_like(frame.origin), "unit": torch.ones_like(frame.unit)}
+                    )
+            rows.append({**facts, "coordinates": coordinates, **scores_of(second)})
+            if seed == 0:
+                latents = [f"z{number}" for number in range(SECOND["z"])]
+                traversal(Evaluation(second.model, second.dataset, second.evaluation.rows), latents=latents).save(
+                    given.out / f"{coordinates}.png"
+                )
         atomic.write_text(given.out / "scores.json", json.dumps(rows, indent=2) + "\n")
     names = ["cond/Y", "cond/X", "cond/Z-noise", "kl of z", "reconstruction/l2"]
     print("| coordinates | " + " | ".join(names) + " |\n|---|" + "---|" * len(names))
-    for kind in ("fitted", "the networks'"):
+    for kind in ("fitted", "networks"):
         of_kind = [[float(str(row[name])) for name in names] for row in rows if row["coordinates"] == kind]
         print(f"| {kind} | " + " | ".join(f"{value:.4g}" for value in np.mean(of_kind, axis=0)) + " |")
 

@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -260,3 +261,37 @@ def test_members_train_as_alone_where_modalities_are_missing(run):
     for m, single in enumerate(alone):
         for name, parameter in single.group.parameters.items():
             torch.testing.assert_close(together.group.parameters[name][m], parameter[0], rtol=1e-8, atol=1e-8)
+
+
+def test_whole_numbers_are_classes_of_labels_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"weight": rng.standard_normal((40, 1)).astype(np.float32), "kind": rng.integers(0, 3, 40)}
+    run = api.train("mopoe", data=arrays, c=2, steps=2, batch=8, root=tmp_path, device="cpu")
+    for whole, real in (([0, 2, -1], [0.0, 2.0, -1.0]),):
+        assert torch.equal(run.encode({"weight": whole}), run.encode({"weight": real}))
+    one_hot = run.encode({"kind": [0, 2]})
+    assert not torch.equal(one_hot[0], one_hot[1])
+
+
+def test_a_page_without_rows_of_a_modality_says_so(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.random((200, 28, 28)).astype(np.float32)
+    rare = np.full_like(images, np.nan)
+    rare[:4] = images[:4]
+    run = api.train("mopoe", data={"photo": images, "depth": rare}, c=2, s=1, steps=2, batch=16, split=0.05,
+                   network="mlp", encoder_hidden=(8,), decoder_hidden=(8,), root=tmp_path, device="cpu")  # fmt: skip
+    there = run.dataset.present(run.evaluation.rows)["depth"]
+    assert not bool(there.any()), "the case needs held-out rows without it"
+    assert "No scored row has depth" in run.report().read_text()
+    with pytest.raises(UsageError, match="rows has depth; there is nothing to draw from"):
+        run.translate("depth", "photo")
+
+
+def test_weights_of_latents_that_are_not_there_are_refused(tmp_path):
+    pairs = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 2, "data_positions": 2, "steps": 1}
+    for given, said in (
+        ({"betas": ["m2:50"]}, "m2 has no latents of its own here"),
+        ({"beta_m": 50.0}, "beta_m=50 weighs latents of single modalities, and there are none"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            api.train("mvae", **pairs, **given, batch=8, root=tmp_path, device="cpu")

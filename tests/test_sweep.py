@@ -409,3 +409,21 @@ def test_interrupted_command_exits_130(tmp_path, monkeypatch):
     arguments = ["sweep", "beta-vae", *WORDS, "beta=1,4", "--name", "one", "--device", "cpu"]
     assert "Stopped; the same command continues (runs/one)." in unbraid(*arguments, cwd=tmp_path, code=130)
     assert (tmp_path / "runs/one/table.csv").exists()
+
+
+def test_tables_hold_scores_of_one_kind_alone(tmp_path):
+    """A score on some rows, or with other settings, is not set beside those of other runs."""
+    given = {**SMALL, "metrics": ("mig/histogram-mean",), "seed": [0, 1], "root": tmp_path, "name": "few"}
+    made = ub.sweep("vae", **given)
+    before = (made.path / "summary.csv").read_text()
+    run = made.runs[0]
+    usual = run.scores[-1]
+    (other,) = run.score("mig/histogram-mean", bins=2)
+    (some,) = run.score("mig/histogram-mean", rows=50)
+    assert usual.usual and not other.usual and not some.usual
+    ub.sweep("vae", **given)
+    assert (made.path / "summary.csv").read_text() == before
+    assert "mig/histogram-mean" in run.report().read_text().split("Of other rows or settings")[1][:100]
+    run.score("units/active")
+    made.report()
+    assert "units/active" in (made.path / "table.csv").read_text().splitlines()[0]

@@ -21,7 +21,7 @@ from unbraid.metrics.aside import measuring
 from unbraid.metrics.base import Evaluation, Score, expand, metric
 from unbraid.models import CUSTOM, Model, Multimodal, build, generation
 from unbraid.report import Picture, translation, traversal, triples, write_report
-from unbraid.store import RunFolder, under
+from unbraid.store import RunFolder, folder_name, under
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
 from unbraid.training.loop import rehearse
@@ -348,13 +348,6 @@ def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tup
         wrapped = from_dataset(data)
     facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}
     return Choice(GIVEN, facts), wrapped.to(device)
-
-
-def folder_name(name: str) -> str:
-    """The name, if it is the name of one folder."""
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise UsageError(f"A run's name is the name of one folder, not '{name}'; choose the place with root.")
-    return name
 
 
 def _folder(

@@ -21,7 +21,7 @@ import yaml
 
 from unbraid import atomic
 from unbraid.config import FORMAT, Config
-from unbraid.errors import RunError, UnbraidError
+from unbraid.errors import RunError, UnbraidError, UsageError
 
 KEPT_CHECKPOINTS = 2
 BEFORE = {"lock", "members.json"}
@@ -232,6 +232,13 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: s
         elif old != new:
             told.append(f"{prefix}{key} is {old} there and {new} here")
     return told
+
+
+def folder_name(name: str) -> str:
+    """The name, if it is the name of one folder."""
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise UsageError(f"A run's name is the name of one folder, not '{name}'; choose the place with root.")
+    return name
 
 
 def storable(value: Any) -> Any:

@@ -11,6 +11,7 @@ from unbraid.data.readers import gridded
 from unbraid.data.sampling import fixed_factor
 from unbraid.errors import DataError
 from unbraid.metrics import evaluate, metric, mig
+from unbraid.metrics.base import _seen
 from unbraid.metrics.generative.features.classifier import classifier
 from unbraid.report.latent_factor import conditional
 
@@ -139,3 +140,10 @@ def test_classifier_and_figure_leave_them_out(evaluation):
     assert network.details["training_rows"] + network.details["held_out_rows"] == (labels() >= 0).all(1).sum()
     means = conditional(torch.tensor([[1.0], [2.0], [7.0]]), torch.tensor([0, 0, -1]), 2).mean
     assert means[0, 0] == 1.5
+
+
+def test_a_score_of_one_factor_needs_the_labels_of_that_one_alone():
+    known = (labels() >= 0).sum(0)
+    for factor, rows in (("right", known[1]), ("left", known[0]), (None, known[0])):
+        assert len(_seen(scored(), metric["clusters/majority"], {"factor": factor})) == rows
+    assert len(_seen(scored(), metric["sap/linear-svm"], {"factors": None})) == (labels() >= 0).all(1).sum()

@@ -13,6 +13,7 @@ from scipy.io import savemat
 
 from unbraid.data import cars3d, celeba, chairs3d, dsprites, faces3d, mnist, mpi3d, shapes3d, smallnorb
 from unbraid.data.factors import Factor
+from unbraid.data.files import find
 from unbraid.errors import DataError
 
 RANDOM = np.random.default_rng(0)
@@ -493,3 +494,13 @@ def test_faces3d_says_what_is_wrong(tmp_path):
     np.savez(path, images=noise(2, 1, 1, 1, 6, 6))
     with pytest.raises(DataError, match="images are 6 x 6, not 64 x 64; give size="):
         faces3d.convert(path, size=64)
+
+
+def test_files_of_the_same_names_in_two_folders_are_not_guessed(tmp_path):
+    """Fashion-MNIST's files have the names of MNIST's, and lie beside them where torchvision puts both."""
+    for each in ("FashionMNIST", "MNIST"):
+        (tmp_path / each / "raw").mkdir(parents=True)
+        (tmp_path / each / "raw" / "train.gz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"train.gz in .*FashionMNIST.* and in .*MNIST.*; give one of them"):
+        find(tmp_path, "train.gz")
+    assert find(tmp_path / "MNIST", "other.gz", "train.gz").parent.parent.name == "MNIST"

@@ -257,3 +257,22 @@ def test_dataset_errors():
         from_dataset(3)
     with pytest.raises(DataError, match=r"item 0 of dataset has dtype"):
         from_dataset(Pictures(["a word"]))
+
+
+def test_labels_that_cannot_be_read_say_where(tmp_path):
+    for name in ("a", "b"):
+        Image.fromarray(noise(4, 4)).save(tmp_path / f"{name}.png")
+    table = tmp_path / "labels.csv"
+    for text, said in (
+        ("picture,f\na.png,1\n\n\nnone.png,2\n", "line 5: there is no picture none.png"),
+        ("picture,f\na.png,1\nb.png,inf\n", "'inf' in the column f is no finite number"),
+        (f"picture,f\na.png,{'x' * 200_000}\n", "is not a CSV file of labels"),
+    ):
+        table.write_text(text)
+        with pytest.raises(DataError, match=said):
+            load("images", {"folder": tmp_path, "labels": table})
+
+
+def test_factors_of_one_name_are_refused():
+    with pytest.raises(UsageError, match="must all be different"):
+        from_array(noise(6, 4), factors=np.zeros((6, 2), dtype=int), factor_names=["a", "a"])

@@ -272,3 +272,29 @@ def test_show_takes_data_of_one_modality():
     called = CliRunner().invoke(app, ["data", "show", "sprites-small", "positions=2", "--json"])
     assert '"kind": "image"' in called.output
     assert '"rows": 24' in called.output
+
+
+def test_classes_keep_the_names_that_cells_give_them(write):
+    lines = "\n".join(
+        f"{i},{size},{code}"
+        for i, size, code in zip((1234567, 1234568, 1234567), ("2", "10", "2.0"), ("007", "7", "007"), strict=True)
+    )
+    path = write(f"id,size,code\n{lines}\n")
+    data = from_csv(path, kinds={"id": "label", "size": "label", "code": "label"})
+    classes = {name: part.values.classes for name, part in data.modalities.items()}
+    assert classes == {"id": ("1234567", "1234568"), "size": ("2", "10"), "code": ("007", "7")}
+    assert data.modalities["size"].values.stored.tolist() == [0, 1, 0]
+    with pytest.raises(UsageError, match="must all be different"):
+        from_csv(path, kinds={"size": ["2", "10", "2.0", "2"]})
+
+
+def test_numbers_that_no_float32_holds_are_refused(write):
+    with pytest.raises(DataError, match="line 2, column weight: '1e39' is no finite number"):
+        from_csv(write("weight,age\n1e39,1\n2,3\n"), kinds={"weight": "vector"})
+    with pytest.raises(DataError, match="NaN or infinite values, first in row 1"):
+        ub.data.from_array(np.array([[1.0, 2.0], [1e39, 1.0]]))
+
+
+def test_a_modality_may_not_have_a_name_of_torch():
+    with pytest.raises(DataError, match="'training' cannot name a modality"):
+        from_arrays({"training": np.zeros((4, 3)), "other": np.zeros((4, 2))})

@@ -196,3 +196,10 @@ def test_strokes_of_reconstructions(share, inside):
     )  # bars of few whole pixels: many ties
     with pytest.raises(UsageError, match="No row of bars has half=2"):
         evaluate(evaluation, ["strokes/latent"], where="half=2")
+
+
+def test_unknown_labels_and_unknown_matches_are_refused():
+    with pytest.raises(DataError, match="leave out rows with NaN"):
+        clusters([0, 1, 0, 1], [0, 1, np.nan, np.nan])
+    with pytest.raises(UsageError, match="hungarian or majority, not foo"):
+        clusters([0, 1, 0, 1], [0, 1, 0, 1], match="foo")

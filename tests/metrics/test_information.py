@@ -375,3 +375,11 @@ def test_histograms_of_resamples_on_cuda_equal_those_on_the_cpu():
     for (one, entropy), (other, other_entropy) in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
         np.testing.assert_allclose(entropy, other_entropy, atol=1e-12)
+
+
+def test_continuous_factors_are_refused_before_rows_are_drawn_with_repetition():
+    rng = np.random.default_rng(0)
+    codes, factors = rng.standard_normal((200, 3)), rng.standard_normal((200, 2))
+    for how in ({}, {"compat": "disentanglement_lib"}):
+        with pytest.raises(UsageError, match="needs discrete factors"):
+            mig(codes, factors, **how)

@@ -117,7 +117,8 @@ def sweep(
     was stopped; longer axes under the same name extend it; finished runs are kept.
     """
     from unbraid.config import parse_axes, parse_overrides
-    from unbraid.report.tables import median_rows
+    from unbraid.report.sweep import main_scores
+    from unbraid.report.tables import median_rows, score_names
     from unbraid.sweeps import sweep as run_sweep
 
     given: dict[str, Any] = {**parse_axes(settings or [])}
@@ -130,7 +131,10 @@ def sweep(
     if as_json:
         print_json(made.as_record())
     else:
-        print_rows(median_rows(made.members), False)
+        shown = main_scores(made.members)
+        print_rows(median_rows(made.members, shown), False)
+        more = len(score_names(made.members)) - len(shown)
+        print_notes([f"{more} more scores are in the table."] if more else [])
         files = [f"{key.capitalize()}: {file}" for key, file in made.files.items() if key in ("table", "report")]
         typer.echo("\n".join(files))
 

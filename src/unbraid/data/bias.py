@@ -127,7 +127,7 @@ def _parsed(dataset: FactorDataset, rule: str) -> tuple[list[str], np.ndarray]:
 def _table(rule: str, text: str, sizes: tuple[int, ...]) -> np.ndarray:
     try:
         weights = np.array(json.loads(text), dtype=np.float64)
-    except ValueError as error:  # both of JSON and of numpy
+    except (ValueError, TypeError) as error:  # of JSON and of numpy
         raise UsageError(f"split={_short(rule)} has no table of numbers; write {FORM}.") from error
     if weights.shape != sizes:
         given, needed = (" x ".join(map(str, shape)) for shape in (weights.shape, sizes))
@@ -148,7 +148,7 @@ def _read(path: Path) -> list:
         raise UsageError(
             f"'{path}' is neither a case of sampling bias ({cases}) nor a file that can be read."
         ) from error
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise UsageError(f"{path} is not a table of numbers ({str(error).splitlines()[0]}).") from error
 
 

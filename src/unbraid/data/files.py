@@ -126,14 +126,18 @@ def describe() -> list[Description]:
 
 
 def find(source: Path, *patterns: str) -> Path:
-    """`source` itself if it is a file, else the first file below it that fits one of the patterns."""
+    """`source` itself if it is a file, else the first file below it that fits a pattern, if one folder has them all."""
     if not source.exists():
         raise DataError(f"{source} does not exist.")
     if source.is_file():
         return source
     for pattern in patterns:
-        for path in sorted(source.rglob(pattern)):
-            return path
+        found = sorted(source.rglob(pattern))
+        places = list(dict.fromkeys(path.parent for path in found))
+        if len(places) > 1:  # other data may have files of the same names, as Fashion-MNIST has MNIST's
+            raise DataError(f"{source} holds {pattern} in {places[0]} and in {places[1]}; give one of them.")
+        if found:
+            return found[0]
     raise DataError(f"{source} holds no {' or '.join(patterns)}.")
 
 

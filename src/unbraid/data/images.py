@@ -72,6 +72,8 @@ def from_array(
     names = factor_names or [f"factor {column}" for column in range(table.shape[1])]
     if len(names) != table.shape[1]:
         raise UsageError(f"{name}: {len(names)} factor names for {table.shape[1]} factors.")
+    if len(set(names)) < len(names):
+        raise UsageError(f"{name}: factor names must all be different.")
     sizes = (table.max(0).values + 1).tolist()
     if 0 in sizes:
         raise DataError(f"{name}: no row has a label of factor {names[sizes.index(0)]}; leave it out.")
@@ -147,10 +149,10 @@ def _pixels(tensor: Tensor, name: str) -> Pixels:
         return Pixels(tensor, shape)
     if not tensor.is_floating_point():
         raise DataError(f"{name} holds {tensor.dtype}; use uint8 (0 … 255), bool or float.")
+    tensor = tensor.to(torch.float32)
     finite = torch.isfinite(tensor).flatten(1).all(1)
     if not bool(finite.all()):
         raise DataError(f"{name} has NaN or infinite values, first in row {int((~finite).nonzero()[0])}.")
-    tensor = tensor.to(torch.float32)
     if len(shape) == 1:
         return Pixels(tensor, shape)
     tensor = in_range(tensor, name)

@@ -1,6 +1,7 @@
 """Labels of pictures from a CSV file: a line per picture, a column per factor, empty where a label is missing."""
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def read_labels(path: Path, pictures: Sequence[Path], folder: Path) -> tuple[tup
     rows = {picture.relative_to(folder).as_posix(): row for row, picture in enumerate(pictures)}
     cells = [[""] * (len(header) - 1) for _ in pictures]
     seen: set[str] = set()
-    for number, line in enumerate(lines, start=2):
+    for number, line in lines:
         name = Path(line[0].strip()).as_posix()
         if len(line) != len(header):
             raise DataError(f"{path}, line {number}: {len(line)} cells, but {len(header)} in the header.")
@@ -50,16 +51,21 @@ def factor_column(path: Path, name: str, cells: Sequence[str]) -> tuple[Factor, 
         numbers: dict[str, float | str] = {cell: float(cell) for cell in known}
     except ValueError:
         numbers = {cell: cell for cell in known}
+    for cell, number in numbers.items():
+        if isinstance(number, float) and not math.isfinite(number):
+            raise DataError(f"{path}: '{cell}' in the column {name} is no finite number; leave the cell empty.")
     values = sorted(set(numbers.values()))  # type: ignore[type-var]
     place = {cell: values.index(value) for cell, value in numbers.items()}
     column = torch.from_numpy(np.array([place.get(cell, -1) for cell in cells], dtype=np.int64))
     return Factor(name, len(values), tuple(values)), column  # type: ignore[arg-type]
 
 
-def _lines(path: Path) -> tuple[list[str], list[list[str]]]:
+def _lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header, and the other lines that are not empty with their numbers."""
     with reading(path, "a CSV file of labels"):
-        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-        header, rest = [name.strip() for name in lines[0]] if lines else [], [line for line in lines[1:] if line]
+        reader = csv.reader(path.read_text(encoding="utf-8-sig").splitlines())
+        lines = [(reader.line_num, line) for line in reader]
+        header, rest = [name.strip() for name in lines[0][1]] if lines else [], [each for each in lines[1:] if each[1]]
         if len(header) < 2 or not all(header[1:]) or len(set(header)) < len(header):
             raise ValueError("its first line must name the column of pictures and one or more factors, all different")
     return header, rest

@@ -245,7 +245,7 @@ def _bytes(tensor: Tensor) -> memoryview:
 
 def _check(data: str, modality: Modality) -> None:
     name, present = modality.name, modality.present
-    if not name.isidentifier() or name == "name" or hasattr(nn.ModuleDict, name):  # see ModuleDict
+    if not name.isidentifier() or name == "name" or hasattr(nn.ModuleDict(), name):  # see ModuleDict
         raise DataError(f"{data}: {name!r} cannot name a modality; use letters, digits and _, as in {name[:1]}_1.")
     if (len(modality.shape) == 3) != (modality.kind == "image"):
         raise DataError(f"{data}: an image has 3 dimensions and a {modality.kind} 1; {name} has {modality.shape}.")

@@ -6,12 +6,11 @@ is an observation that is missing.
 
 import csv as formats
 import io
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from unbraid.data.readers import reading
 from unbraid.errors import DataError, UsageError, unknown
 
 KINDS = ("image", "vector", "label")
+LARGEST = torch.finfo(torch.float32).max
 FEW = 20
 """So many cells may all differ and still be taken for classes."""
 
@@ -104,7 +104,8 @@ class Column:
 def _lines(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     """Names of the columns, cells of the other lines and the numbers of these."""
     if not path.is_file():
-        raise DataError(f"There is no file {path}.")
+        where = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise DataError(f"There is no file {path}{where}.")
     with reading(path, "a CSV file"):
         text = path.read_text(encoding="utf-8-sig")
         first = text.partition("\n")[0]
@@ -242,15 +243,37 @@ def _vectors(column: Column, rows: list[int]) -> Pixels:
 
 def _labels(column: Column, rows: list[int], classes: tuple[str, ...] | None) -> Labels:
     if classes is None:
-        factor, places = _factor(column)
-        assert factor.values is not None
-        return Labels(places, tuple(v if isinstance(v, str) else f"{v:g}" for v in factor.values))
+        names = {row: class_name(column.cells[row]) for row in rows}
+        classes = tuple(sorted(set(names.values()), key=_rank(names.values())))
+        places = torch.full((len(column.lines),), -1, dtype=torch.int64, device="cpu")
+        places[rows] = torch.tensor([classes.index(names[row]) for row in rows], device="cpu")
+        return Labels(places, classes)
+    if len(set(classes)) < len(classes):
+        raise UsageError(f"{column.path}: the classes of {column.name} must all be different.")
     for row in rows:
         if column.cells[row] not in classes:
             raise DataError(f"{column.at(row)}: '{column.cells[row]}' is none of the classes {', '.join(classes)}.")
     places = torch.full((len(column.lines),), -1, dtype=torch.int64, device="cpu")
     places[rows] = torch.tensor([classes.index(column.cells[row]) for row in rows], device="cpu")
     return Labels(places, classes)
+
+
+def class_name(cell: str) -> str:
+    """The cell itself; a number that is written in several ways, as 1 and 1.0, has one name."""
+    number = _number(cell)
+    if number is None or re.match(r"[+-]?0\d", cell):  # 0012 is a name, and not 12
+        return cell
+    if number.is_integer():
+        return str(int(number)) if abs(number) < 2**53 else cell
+    return repr(number)
+
+
+def _rank(names: Iterable[str]) -> Callable[[str], Any]:
+    """Numbers in their order, if all names are, and else words in alphabetical order."""
+    numbers = {name: _number(name) for name in names}
+    if any(number is None for number in numbers.values()):
+        return lambda name: name
+    return lambda name: (numbers[name], name)
 
 
 def _factor(column: Column) -> tuple[Factor, Tensor]:
@@ -303,4 +326,4 @@ def _number(cell: str) -> float | None:
         number = float(cell)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST else None  # a larger one would be infinite as a float32, and NaN is none

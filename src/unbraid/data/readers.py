@@ -1,5 +1,6 @@
 """What several file formats share: errors that name the file, arrays row by row, rows in grid order."""
 
+import csv
 import lzma
 import math
 import tarfile
@@ -19,7 +20,17 @@ from unbraid.data.factors import Factor, FactorDataset
 from unbraid.errors import DataError
 from unbraid.progress import progress
 
-_BROKEN = (OSError, EOFError, KeyError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError)
+_BROKEN = (
+    OSError,
+    EOFError,
+    KeyError,
+    ValueError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    csv.Error,
+)
 
 
 @contextmanager

@@ -69,8 +69,11 @@ def _random_rows(dataset: FactorDataset, fraction: float, seed: int) -> Tensor:
 def _rows_with_values(dataset: FactorDataset, rule: str) -> Tensor:
     name, colon, listed = rule.partition(":")
     values = [part.strip() for part in listed.split(",")]
-    if not colon or not all(value.isdigit() for value in values):
+    if not colon or not all(value.isdecimal() for value in values):
         raise UsageError(f"split={rule} is none of: {RULES}.")
     position = dataset.factor_position(name)
+    size = dataset.sizes[position]
+    if max(map(int, values)) >= size:
+        raise UsageError(f"split={rule}: values of {name} are from 0 to {size - 1}, not {max(map(int, values))}.")
     column = dataset.values_of(torch.arange(len(dataset), device=dataset.device))[:, position]
     return torch.isin(column, torch.tensor([int(value) for value in values], device=dataset.device))

@@ -24,6 +24,7 @@ from unbraid.models import Model
 from unbraid.networks.normalisation import stackable
 from unbraid.progress import progress
 from unbraid.registry import Entry, Registry
+from unbraid.store import storable
 
 Made = TypeVar("Made")
 
@@ -37,6 +38,9 @@ under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noi
 settings with which it takes seconds. One that reads a sheet and then computes on the `processor` alone says so, and
 need not wait for a GPU's turn.
 """
+
+RANDOM = "random rows"
+"""What a record says of rows that were drawn."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,22 @@ class Score:
     def name(self) -> str:
         """`metric/protocol`, and which part of it where it has several: `dci/gbt/completeness`."""
         return "/".join(part for part in (self.metric, self.protocol, self.part) if part)
+
+    @property
+    def certain(self) -> bool:
+        """Whether nothing about it is random, so that its interval is the value."""
+        name = f"{self.metric}/{self.protocol}"
+        return name in metric and bool(metric[name].facts.get("certain", False))
+
+    @property
+    def usual(self) -> bool:
+        """Whether it was measured with the metric's usual settings, and on all rows that scores are of."""
+        name = f"{self.metric}/{self.protocol}"
+        usual = metric[name].resolve({}) if name in metric else {}
+        given = {key: value for key, value in self.details.get("settings", {}).items() if key in usual}
+        return storable(given) == storable({key: usual[key] for key in given}) and RANDOM not in str(
+            self.details.get("rows", "")
+        )
 
     def as_record(self) -> dict[str, Any]:
         """Plain mapping for scores.jsonl."""
@@ -235,7 +255,7 @@ class Evaluation:
         if count < 2:
             raise UsageError(f"A score needs at least 2 rows, not {count}.")
         made = Evaluation(self.model, self.dataset, self.rows[self.choose(count)], self.seed, self.batch)
-        made.held_out, made.which = self.held_out, f"{min(count, len(self)):,} random rows of {self.which}"
+        made.held_out, made.which = self.held_out, f"{min(count, len(self)):,} {RANDOM} of {self.which}"
         return made
 
     def forget(self) -> None:
@@ -342,6 +362,7 @@ def _seen(evaluation: Evaluation, entry: Entry[Any], settings: Mapping[str, Any]
     """The rows that a metric looks at: those with labels, if it looks at factors, whose names must be known."""
     if "factors" not in entry.facts.get("needs", ()):
         return evaluation
-    seen, factor = evaluation.labelled(settings.get("factors")), settings.get("factor")
-    chosen_factors(evaluation.dataset.factor_names, None if factor is None else [factor])
-    return seen
+    names = evaluation.dataset.factor_names
+    if "factor" in entry.settings and names:  # one of them, the first where none is named
+        return evaluation.labelled([settings.get("factor") or names[0]])
+    return evaluation.labelled(settings.get("factors"))

@@ -15,6 +15,7 @@ from unbraid.data.modalities import PRESENT, Labels, MultimodalDataset, masks
 from unbraid.errors import UsageError, unknown
 from unbraid.models.base import Model
 from unbraid.models.multimodal import SHARED, Multimodal, private
+from unbraid.networks.likelihoods import Categorical
 from unbraid.noise import Need
 
 Data = Callable[[], FactorDataset]
@@ -64,20 +65,21 @@ def _rows(model: Multimodal, name: str, given: Any, data: Data | None) -> tuple[
     shape, (array, there) = model.shapes[name], filled(name, [given] if isinstance(given, str) else given)
     if array.dtype.kind == "U":
         there, array = there & (array != ""), _numbers(name, array, data)
-    if array.ndim == len(shape) == 1 and array.dtype.kind in "iu":
+    if array.ndim == len(shape) == 1 and array.dtype.kind in "iu" and isinstance(model.densities[name], Categorical):
         array = array.astype(np.int64)
         wrong = array[(array < -1) | (array >= shape[0])]
         if len(wrong):
             raise UsageError(f"Classes of {name} are from 0 to {shape[0] - 1}, or -1 for none, not {wrong[0]}.")
         there, rows = there & (array >= 0), torch.from_numpy(array).unsqueeze(-1) == torch.arange(shape[0])
     else:
+        array = array.astype(np.float32) if array.dtype.kind in "iu" and len(shape) == 1 else array
         array, there = without_nan(name, array[:, None] if array.ndim == len(shape) == 1 else array, there)
         rows = torch.from_numpy(array) / (255 if array.dtype == np.uint8 else 1)
     if tuple(rows.shape[1:]) != tuple(shape):
         raise UsageError(f"{name} takes observations of shape {tuple(shape)}, not {tuple(rows.shape[1:])}.")
+    rows = rows.to(torch.float32)
     if not bool(rows.isfinite().all()):
         raise UsageError(f"{name} holds infinite numbers.")
-    rows = rows.to(torch.float32)
     return in_range(rows, name) if len(shape) == 3 else rows, torch.from_numpy(there)
 
 

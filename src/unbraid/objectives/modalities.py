@@ -49,6 +49,16 @@ class OfModalities(Objective):
         for name in (*self.betas, *self.weights):
             if name not in dataset.modalities:
                 raise unknown("modality", name, dataset.modalities, of=dataset.name)
+        for name in self.betas:
+            if private(name) not in space.blocks:
+                raise UsageError(
+                    f"{name} has no latents of its own here, so that a weight of their KL changes nothing."
+                )
+        alone = len(space.blocks) == 1
+        if alone and not isinstance(self.beta_m, Tensor) and self.beta_m != 1.0:
+            raise UsageError(
+                f"beta_m={self.beta_m:g} weighs latents of single modalities, and there are none; use s=…."
+            )
 
     def inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Which modalities are there, for the model."""

@@ -3,6 +3,8 @@
 Only modalities of images are drawn; a label can be what an image is made from.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -95,6 +97,12 @@ def drawable(model: Multimodal) -> list[str]:
     return [name for name in model.names if len(model.shapes[name]) == 3]
 
 
+def seen(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
+    """Those of the modalities that some row has."""
+    there = evaluation.dataset.present(evaluation.rows)
+    return [name for name in names if there is None or bool(there[name].any())]
+
+
 def _drawing(evaluation: Evaluation, name: str) -> Multimodal:
     """The model, if the modality can be drawn."""
     model = several(evaluation.model)
@@ -112,9 +120,11 @@ def _known(evaluation: Evaluation, name: str, count: int, seed: int, skip: int) 
 def _having(evaluation: Evaluation, name: str, count: int, seed: int, skip: int = 0) -> Tensor:
     """Random rows that have a modality."""
     order = evaluation.rows[evaluation.choose(len(evaluation))].roll(-seed * 97)
-    order = order[: 64 * (count + skip + 1)]  # enough to look through
     there = evaluation.dataset.present(order)
-    return (order if there is None else order[there[name]])[skip : skip + count]
+    order = order if there is None else order[there[name]]
+    if count and not len(order):
+        raise UsageError(f"None of these {len(evaluation):,} rows has {name}; there is nothing to draw from.")
+    return order.roll(-skip)[:count]  # few rows may be seen twice
 
 
 def _codes(model: Multimodal, name: str, block: str, images: Tensor) -> Tensor:

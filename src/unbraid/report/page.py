@@ -49,7 +49,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         settings=config.to_yaml(),
         evaluation=evaluation,
         data=evaluation.dataset,
-        where=" ".join([where_scored(evaluation), *_absent(evaluation)]),
+        where=" ".join([where_scored(evaluation), *_otherwise(scores), *_absent(evaluation)]),
         headlines=_headlines(scores),
         scores=[_score_row(score) for score in scores],
         curves=_curves(folder.lines("history")),
@@ -77,6 +77,12 @@ def template(name: str) -> Any:
     )
     environment.filters["number"] = number
     return environment.get_template(name)
+
+
+def _otherwise(scores: Sequence[Score]) -> list[str]:
+    """Which scores are not of all those rows, or not with their usual settings."""
+    names = [score.name for score in scores if not score.usual]
+    return [f"Of other rows or settings, which scores.jsonl names: {', '.join(names)}."] if names else []
 
 
 def where_scored(evaluation: Evaluation) -> str:

@@ -10,7 +10,7 @@ from unbraid.metrics import Evaluation
 from unbraid.models import Multimodal
 from unbraid.models.generation import several
 from unbraid.models.multimodal import SHARED, private
-from unbraid.report.modalities import drawable, from_others, reconstructed, sampled, translation
+from unbraid.report.modalities import drawable, from_others, reconstructed, sampled, seen, translation
 from unbraid.report.pictures import data_uri
 
 MOST = 3
@@ -39,9 +39,10 @@ def of_modalities(evaluation: Evaluation) -> Several:
     """Everything that the page shows of several modalities."""
     model = several(evaluation.model)
     images = drawable(model)
-    first = images[:MOST]
+    there = seen(evaluation, images)
+    first = there[:MOST]
     reconstructions = [
-        _shown(n, reconstructed(evaluation, n), f"Images of {n} above what is made of their codes") for n in images
+        _shown(n, reconstructed(evaluation, n), f"Images of {n} above what is made of their codes") for n in there
     ]
     translations = [_translated(evaluation, model, source, target) for source in first for target in first]
     translations += [
@@ -61,7 +62,8 @@ def of_modalities(evaluation: Evaluation) -> Several:
         if source != label and _classes(evaluation, label)
     ]
     known, across = [each for each in labels if each], max(2, len(first))
-    return Several(reconstructions, translations, across, samples, known, _left_out(model, images))
+    absent = [name for name in images if name not in there]
+    return Several(reconstructions, translations, across, samples, known, _left_out(model, images, absent))
 
 
 def _shown(title: str, picture: Any, alt: str) -> dict[str, str]:
@@ -113,10 +115,14 @@ def _told(evaluation: Evaluation, model: Multimodal, source: str, label: str) ->
     return {"label": label, "source": source, "right": float(right), "chance": float(most), "rows": len(rows)}
 
 
-def _left_out(model: Multimodal, images: list[str]) -> str:
+def _left_out(model: Multimodal, images: list[str], absent: list[str]) -> str:
     """Which modalities are not drawn, and which not set against each other."""
     others = [name for name in model.names if name not in images]
     told = [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} not drawn, being no images."] if others else []
+    if absent:
+        told.append(
+            f"No scored row has {' or '.join(absent)}: nothing is set against {'it' if len(absent) == 1 else 'them'}."
+        )
     if len(images) > MOST:
         told.append(f"Translations are between the first {MOST} modalities; run.translate draws others.")
     return " ".join(told)

@@ -131,13 +131,13 @@ def _distribution(values: Sequence[float]) -> dict[str, float | None]:
     return {**middle, "low": low, "high": high, "min": min(values), "max": max(values)}
 
 
-def median_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """One row per setting for a terminal: how many runs finished, and the median of each score over those with it."""
+def median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
+    """One row per setting for a terminal: how many runs finished, and the median of scores over those with them."""
     rows = []
     for setting in settings_of(members):
         row = {key: text(value) for key, value in setting.settings.items()}
         row["runs"] = _of(setting.finished, len(setting.members))
-        for name in score_names(members):
+        for name in scores:
             values = setting.values(name)
             several = "" if len(values) == setting.finished else f" ({_of(len(values), setting.finished)})"
             row[name] = f"{np.median(values):.4g}{several}" if values else ""

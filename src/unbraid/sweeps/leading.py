@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 
-from unbraid.api import GIVEN, Data, folder_name
+from unbraid.api import GIVEN, Data
 from unbraid.config import Config
 from unbraid.errors import RunError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
 from unbraid.progress import Progress, progress
+from unbraid.store import folder_name
 from unbraid.sweeps.asking import configured, values_of_settings
 from unbraid.sweeps.folder import Statement, SweepFolder
 from unbraid.sweeps.results import Sweep

@@ -79,13 +79,17 @@ class Sweep:
         return {run: left_out(folder) for run, folder in runs.items() if folder.finished}
 
     def report(self) -> Path:
-        """Write report.html."""
+        """Write report.html, and the tables anew."""
+        self.write_tables()
         return write_sweep_report(self.path, self.folder.statement.to_yaml(), self.members)
 
 
 def member_of(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
-    """A run of a folder of runs with the settings that it was asked for by, its state and its newest scores."""
+    """A run of a folder of runs with the settings that it was asked for by, its state and its newest scores.
+
+    Only scores with usual settings on all rows: others cannot be compared from run to run.
+    """
     status = folder.status(run)
     trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
-    newest = {score.name: score for score in map(Score.from_record, folder.run(run).lines("scores"))}
+    newest = {score.name: score for score in map(Score.from_record, folder.run(run).lines("scores")) if score.usual}
     return Member(run, settings, status["state"], trouble, newest)

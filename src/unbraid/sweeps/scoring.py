@@ -134,7 +134,8 @@ def _evaluate(evaluation: Evaluation, name: str, encoded: Sequence[Evaluation]) 
 
 def missing_scores(folder: RunFolder, metrics: Sequence[str]) -> list[str]:
     """Metrics that a run has no score of, less those that it does not allow."""
-    there = {f"{line['metric']}/{line['protocol']}" for line in folder.lines("scores")}
+    scores = [Score.from_record(line) for line in folder.lines("scores")]
+    there = {f"{score.metric}/{score.protocol}" for score in scores if score.usual}
     there |= left_out(folder).keys()
     return [name for name in metrics if name not in there]
 

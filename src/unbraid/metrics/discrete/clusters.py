@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from unbraid.errors import DataError
+from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import plain
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.discrete.variables import chosen_variable
@@ -40,9 +40,14 @@ def majority(evaluation: Evaluation, *, factor: str | None = None, latent: str |
     return _score(evaluation, factor, latent, "majority")
 
 
-def clusters(classes: Any, labels: Any, *, match: Match = "hungarian") -> Score:
+def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
     """Accuracy of classes [rows] as labels [rows] under the best match; `details` has the match and n_kv."""
+    if match not in ("hungarian", "majority"):
+        raise UsageError(f"clusters are matched by hungarian or majority, not {match}.")
     own, other = plain(classes), plain(labels)
+    for array in (own, other):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DataError("classes and labels must be known in every row: leave out rows with NaN.")
     if own.ndim != 1 or own.shape != other.shape or len(own) < 2:
         raise DataError(f"classes and labels must be flat, of 2 rows or more: {own.shape} and {other.shape} are not.")
     (groups, rows), (values, columns) = (np.unique(array, return_inverse=True) for array in (own, other))

@@ -104,7 +104,7 @@ def disentanglement_lib(
     return left_out(score, evaluation)
 
 
-@metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"), **PROMISES)
+@metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"), certain=True, **PROMISES)
 def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
     means, stds = normal_posteriors(evaluation, "mig/exact")
@@ -146,7 +146,9 @@ def mig(
     if compat not in (None, "disentanglement_lib"):
         raise UsageError(f"mig knows compat=disentanglement_lib, not {compat}; chen2018's is mig_monte_carlo.")
     rng = np.random.default_rng(seed)
-    values, given = _some_rows(_codes(codes), plain(factors), samples, rng, repeat=compat is not None)
+    every = _codes(codes)
+    label_matrix(factors, len(every), names, bins=factor_bins)  # before rows are drawn, which may repeat
+    values, given = _some_rows(every, plain(factors), samples, rng, repeat=compat is not None)
     labels = label_matrix(given, len(values), names, bins=factor_bins)
     cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
     drawn = cells.informations([rng.integers(len(values), size=len(values)) for _ in range(resamples)])

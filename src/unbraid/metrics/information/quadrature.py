@@ -79,7 +79,9 @@ class Grid(NamedTuple):
         points = 2 * (1 << (wanted - 1).bit_length() if mean.is_cuda else next_fast_len(wanted, real=True))
         if points * 2 ** (octaves - 1) * REFINEMENT > MOST_POINTS:
             share = f"{narrow / length:.0e}"
-            raise DataError(f"The narrowest posterior of {latent} is {share} of its range: too narrow for mig/exact.")
+            raise DataError(
+                f"The narrowest posterior of {latent} is {share} of its range: too narrow for exact information."
+            )
         return cls(low, spacing, points, octaves)
 
     @property

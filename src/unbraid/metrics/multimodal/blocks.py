@@ -61,7 +61,7 @@ def tc_blocks(
     return scores
 
 
-@metric("kl-blocks/closed-form", **FACTS, bounds=(0, float("inf")))
+@metric("kl-blocks/closed-form", **FACTS, bounds=(0, float("inf")), certain=True)
 def kl_blocks(evaluation: Evaluation) -> list[Score]:
     """KL(q(c|x) || p(c)) and KL(q(s_m|x_m) || p(s_m)), mean over all rows that have the modality."""
     model = several(evaluation.model)

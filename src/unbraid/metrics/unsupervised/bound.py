@@ -49,7 +49,7 @@ def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return _reconstruction(evaluation, samples).score("reconstruction", "reconstruction", "nats")
 
 
-@metric("kl/closed-form", year=2014, reference="kingma2014")
+@metric("kl/closed-form", year=2014, reference="kingma2014", certain=True)
 def kl(evaluation: Evaluation) -> Score:
     """E_n KL(q(z|x_n) || p(z)) over all rows, where it has a closed form.
 

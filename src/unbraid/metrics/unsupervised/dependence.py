@@ -81,7 +81,14 @@ def ratio(
     return total_correlation(codes, protocol="ratio", seed=evaluation.seed, groups=groups, **network)
 
 
-@metric("latent-mi/exact", year=2018, reference="esmaeili2018", needs=("normal",), invariant=("sign", "scale"))
+@metric(
+    "latent-mi/exact",
+    year=2018,
+    reference="esmaeili2018",
+    needs=("normal",),
+    invariant=("sign", "scale"),
+    certain=True,
+)
 def latent_mi(evaluation: Evaluation) -> list[Score]:
     """I(n; z_d) of a row's index and each Normal latent, by quadrature over all rows."""
     normal = [isinstance(b, Normal) for b in evaluation.space.blocks.values()]

@@ -16,7 +16,14 @@ from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 
 
-@metric("units/active", year=2016, reference="burda2016", bounds=(0, math.inf), invariant=("order", "sign"))
+@metric(
+    "units/active",
+    year=2016,
+    reference="burda2016",
+    bounds=(0, math.inf),
+    invariant=("order", "sign"),
+    certain=True,
+)
 def active(evaluation: Evaluation, *, threshold: float = 0.01) -> Score:
     """Number of latents whose posterior mean varies over all rows by more than a threshold."""
     return active_units(evaluation.means, threshold=threshold, latents=evaluation.code_names)
