@@ -25,7 +25,7 @@ prior fits best, which make [the difference](frame/README.md).
 
 Besides: [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
-[effect of bf16](precision/README.md), the [demo](demo/README.md).
+[effect of bf16](precision/README.md), the [coordinates of z](frame/README.md), the [demo](demo/README.md).
 
 | experiment | scale | claim | verdict | evidence |
 | --- | --- | --- | --- | --- |"""
