@@ -71,12 +71,12 @@ class Score:
     @property
     def usual(self) -> bool:
         """Whether it was measured with the metric's usual settings, and on all rows that scores are of."""
+        if RANDOM in str(self.details.get("rows", "")):
+            return False
         name = f"{self.metric}/{self.protocol}"
         usual = metric[name].resolve({}) if name in metric else {}
         given = {key: value for key, value in self.details.get("settings", {}).items() if key in usual}
-        return storable(given) == storable({key: usual[key] for key in given}) and RANDOM not in str(
-            self.details.get("rows", "")
-        )
+        return storable(given) == storable({key: usual[key] for key in given})
 
     def as_record(self) -> dict[str, Any]:
         """Plain mapping for scores.jsonl."""

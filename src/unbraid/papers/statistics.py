@@ -45,7 +45,7 @@ def estimate(cells: Cells, statistic: Callable[[Cells], np.ndarray], *, smooth: 
     """A statistic of cells, and the middle 90% of it over seeds drawn again, moved apart as few seeds ask for.
 
     What is not `smooth`, such as a median, keeps its percentiles. They are about right for differences of medians; of
-    one median alone, of three seeds, they cover it in three cases of four.
+    one median alone, of three seeds, they are the least and the largest, which lie around it in three cases of four.
     """
     value = float(statistic({key: rows[None] for key, rows in cells.items()})[0])
     if min(len(rows) for rows in cells.values()) < 2 or math.isnan(value):

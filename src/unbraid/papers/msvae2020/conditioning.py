@@ -46,8 +46,8 @@ def ratio(series: str, key: str, above: str, below: str, **where: float) -> Find
     claims=(
         Claim("Z adds what the reconstruction lacks: M2 > M1", within(MS, "beta", M1, M2, low=0.0)),
         Claim(
-            f"images tell more of C with their own z than with any, and hardly without y: M1 > M3 >> M4 (M3 more than "
-            f"{MUCH:g} times M4, ours)",
+            "with noise for z images tell less of C than y does, and with noise for y hardly anything: M1 > M3 >> M4 "
+            f"(M3 more than {MUCH:g} times M4, ours)",
             together(within(MS, "beta", M3, M1, low=0.0), ratio(MS, "beta", M3, M4, low=MUCH)),
         ),
         Claim(
