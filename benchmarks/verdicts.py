@@ -21,8 +21,9 @@ were at hand, `benchmarks/judge_again.py` has computed them anew. Those of chen2
 fig7 and table2, split2020/fig2, fig3, fig4 and fig11, and msvae2020/fig21 are older: plain percentiles, which are too
 close together. All of these claims are inconclusive anyway, but three of esmaeili2018/fig6. `cond/Z-noise` in
 msvae2020/fig5 and fig38 is that of stages whose z has the coordinates of their networks, and not yet those that its
-prior fits best, which make [the difference](frame/README.md). That MS-VAE is nearer to the data than a beta-TCVAE of its
-size at beta 1 (table1) takes a second stage as long as the first: with 6,000 steps (commit 2d28a2a) it did not hold.
+prior fits best, which make [the difference](frame/README.md). That MS-VAE is nearer to the data than a beta-TCVAE of
+its size at beta 1 (table1) takes a second stage as long as the first:
+with 6,000 steps (commit 2d28a2a) it does not hold.
 
 Besides: [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
