@@ -52,18 +52,12 @@ class Frame(nn.Module):
     @torch.no_grad()
     def fit(self, posteriors: Iterable[Mapping[str, Tensor]]) -> None:
         """Move to the coordinates that are best for these posteriors, which are in the present ones."""
-        rows, totals = 0, {name: [torch.zeros(()), torch.zeros(())] for name in self.normal}
-        for each in posteriors:
-            for name, sums in totals.items():
-                mean, log_variance = each[name].double().chunk(2, -1)
-                sums[0] = sums[0].to(mean) + mean.sum(0)
-                sums[1] = sums[1].to(mean) + (mean.square() + log_variance.exp()).sum(0)
-            rows += len(next(iter(each.values())))
-        for name, (first, second) in totals.items():
-            origin, unit = self.origin[self.normal[name]], self.unit[self.normal[name]]
-            mean = first / rows
-            origin += (unit * mean).to(origin)
-            unit *= (second / rows - mean.square()).sqrt().to(unit)
+        every = [{name: each[name].cpu().double() for name in self.normal} for each in posteriors]  # MPS has no doubles
+        for name, place in self.normal.items():
+            mean, log_variance = torch.cat([each[name] for each in every]).chunk(2, -1)
+            spread = (mean.var(0, correction=0) + log_variance.exp().mean(0)).sqrt()
+            self.origin[place] += self.unit[place] * mean.mean(0).to(self.origin)
+            self.unit[place] *= spread.to(self.unit)
 
 
 def _as_networks_have_it(frame: nn.Module, state_dict: dict[str, Tensor], prefix: str, *others: object) -> None:
