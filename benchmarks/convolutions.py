@@ -4,7 +4,7 @@
     python benchmarks/convolutions.py --only triton matmul 64 bf16 --profile
 
 `grouped` is `nn.Conv2d` as it stands (vmap makes grouped convolutions of it), `matmul` and `triton` are those of
-`unbraid.networks.products`. Each program is vmapped, compiled and captured as one CUDA graph, as in training; its
+`unbraid.networks.conv_as_matmul`. Each program is vmapped, compiled and captured as one CUDA graph, as in training; its
 gradients are compared with strict float32 ones of `grouped` first. Images per second are over all members.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from unbraid.networks import decoder, encoder
-from unbraid.networks.products import convolutions_as_products
+from unbraid.networks.conv_as_matmul import convolutions_as_products
 
 VARIANTS = ("triton", "matmul", "grouped")
 MEMBERS = (64, 1, 16)

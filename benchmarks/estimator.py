@@ -6,7 +6,7 @@
 Every row is the median over interleaved repeats, in milliseconds of GPU time (CUDA events around the call): `eager` as
 called from Python, `graph` as replayed from a CUDA graph, which is how training runs it. Needs a CUDA device.
 
-`--tune` times candidates for the constants of `unbraid.density.fused` instead, in microseconds per kernel.
+`--tune` times candidates for the constants of `unbraid.density.fused_estimator` instead, in microseconds per kernel.
 """
 
 import argparse
@@ -160,8 +160,8 @@ def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: lis
 
 
 def candidates() -> dict[str, dict[str, object]]:
-    """Named settings of `unbraid.density.fused`, the present ones first."""
-    from unbraid.density.fused import Tile, Tiles
+    """Named settings of `unbraid.density.fused_estimator`, the present ones first."""
+    from unbraid.density.fused_estimator import Tile, Tiles
 
     named: dict[str, dict[str, object]] = {"as is": {}}
     for group, leaf, registers in TUNED_TILES:
@@ -174,7 +174,7 @@ def candidates() -> dict[str, dict[str, object]]:
 @contextmanager
 def settings(values: dict[str, object]):
     """Constants of the fused form for a while."""
-    from unbraid.density import fused
+    from unbraid.density import fused_estimator as fused
 
     before = {name: getattr(fused, name) for name in values}
     try:

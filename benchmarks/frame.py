@@ -3,7 +3,7 @@
 python benchmarks/frame.py --seeds 3 --root runs/frame --out results/frame
 
 A short MS-VAE on Cars3D, on a CPU, scored as it is and in the coordinates of its networks, in which every
-reconstruction is the same (`unbraid.models.frame`).
+reconstruction is the same (`unbraid.models.recentre`).
 """
 
 import argparse

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from unbraid.papers import running
-from unbraid.papers.base import described, experiment, judge
-from unbraid.papers.refined import Parents, Refined
-from unbraid.papers.writing import Provenance, commit, write
+from unbraid.experiments import running
+from unbraid.experiments.base import described, experiment, judge
+from unbraid.experiments.derived_series import Parents, Refined
+from unbraid.experiments.writing import Provenance, commit, write
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 

@@ -32,9 +32,9 @@ import torch
 
 from unbraid.config import Choice
 from unbraid.data import FactorDataset, Pixels, pack_bits
+from unbraid.training.configure import configure
 from unbraid.training.environment import environment
 from unbraid.training.loop import prepare
-from unbraid.training.recipe import configure
 
 NETWORK = "conv-daunhawer"
 BETAS = (6.0, 1.0, 2.0, 4.0, 8.0, 10.0)

@@ -37,9 +37,9 @@ from unbraid.data import FactorDataset
 from unbraid.data import load as load_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, expand
-from unbraid.metrics.aside import measuring
+from unbraid.metrics.background import measuring
+from unbraid.training.configure import configure
 from unbraid.training.loop import prepare
-from unbraid.training.recipe import configure
 
 SIZES = (3, 6, 40, 32, 32, 10)
 ROWS, TEST, LATENTS, VOTES, BATCH = 10_000, 5_000, 10, (10_000, 5_000), 64

@@ -111,7 +111,7 @@ def test_scores_that_are_not_finite_are_null_in_the_file_and_nan_again_when_read
         raise AssertionError(f"{constant} is no JSON")
 
     broken = Score("kl", "closed-form", math.nan, 8, (math.nan, math.inf), details={"each": [1.0, -math.inf]})
-    monkeypatch.setattr("unbraid.metrics.aside.evaluate", lambda *_, **__: [broken])
+    monkeypatch.setattr("unbraid.metrics.background.evaluate", lambda *_, **__: [broken])
     opened = ub.load(run.path, data=images, device="cpu")
     opened.score("kl/closed-form")
     line = (run.path / "scores.jsonl").read_text().splitlines()[-1]

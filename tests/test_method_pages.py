@@ -14,7 +14,7 @@ from unbraid.data import load
 from unbraid.latents import block, prior
 from unbraid.networks import decoder, encoder, likelihood, refiner
 from unbraid.objectives import objective
-from unbraid.training.recipe import configure, dotted
+from unbraid.training.configure import configure, dotted
 
 DOCS = Path(__file__).parents[1] / "docs"
 GRIDS: dict[str, dict[str, Any]] = {

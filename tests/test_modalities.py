@@ -14,7 +14,7 @@ from unbraid.data import Labels, Modality, Pixels, load, multimodal
 from unbraid.errors import DataError, UsageError
 from unbraid.models import generation
 from unbraid.refining import refine
-from unbraid.report.several import of_modalities
+from unbraid.report.multimodal_page import of_modalities
 from unbraid.training import configure
 from unbraid.training.loop import prepare
 

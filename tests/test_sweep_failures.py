@@ -12,7 +12,7 @@ from unbraid.errors import DataError, RunError, UsageError
 from unbraid.store import save_tensors
 from unbraid.sweeps import leading, scoring, working
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.telling import left_out_in_words, plan_in_words
+from unbraid.sweeps.messages import left_out_in_words, plan_in_words
 from unbraid.training import Interrupted, launch
 from unbraid.training.memory import is_out_of_memory
 

@@ -17,18 +17,18 @@ from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, SettingError, UsageError, unknown
-from unbraid.metrics.aside import measuring
+from unbraid.metrics.background import measuring
 from unbraid.metrics.base import Evaluation, Score, expand, metric
 from unbraid.models import CUSTOM, Model, Multimodal, build, generation
 from unbraid.report import Picture, translation, traversal, triples, write_report
 from unbraid.store import RunFolder, folder_name, under
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
 from unbraid.training import train as fit
+from unbraid.training.configure import dotted
+from unbraid.training.distributed import World, joined
+from unbraid.training.first_stage import bring, refuse_changed
 from unbraid.training.loop import rehearse
-from unbraid.training.modalities import stored_layout
-from unbraid.training.parents import bring, refuse_changed
-from unbraid.training.recipe import dotted
-from unbraid.training.world import World, joined
+from unbraid.training.modality_config import stored_layout
 
 DEFAULT_SCORES = ("mig", "elbo", "reconstruction/nats", "kl", "mi", "tc/exact", "tc/stratified", "dimension-kl")
 """Scores of a run where none are named; of `elbo` and `kl` the protocol that its latents have."""

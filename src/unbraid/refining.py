@@ -17,10 +17,10 @@ from unbraid.metrics.base import Evaluation
 from unbraid.objectives import objective
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, configure, refuse_unknown, train_group
-from unbraid.training.members import at_most, fitting, plan
-from unbraid.training.parents import bring, parent_of, refuse_other_data
-from unbraid.training.recipe import dotted
-from unbraid.training.world import launched
+from unbraid.training.configure import dotted
+from unbraid.training.distributed import launched
+from unbraid.training.first_stage import bring, parent_of, refuse_other_data
+from unbraid.training.grouping import at_most, fitting, plan
 
 
 def refine(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unbraid.descent import descend
+from unbraid.density.small_fit import descend
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
 

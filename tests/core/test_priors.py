@@ -23,7 +23,7 @@ from unbraid.latents import (
     latents_of,
     prior,
 )
-from unbraid.latents.covariance import inverse_triangular
+from unbraid.latents.covariance_prior import inverse_triangular
 
 CHAIN = {"c": Concrete(classes=2, size=2, temperature=0.7), "z": Normal(size=1), "d": Concrete(classes=2)}
 

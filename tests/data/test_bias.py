@@ -8,10 +8,10 @@ import torch
 
 from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
-from unbraid.data.bias import RATIO, inlined, joint_weights
+from unbraid.data.biased_sampling import RATIO, inlined, joint_weights
 from unbraid.data.splits import split
 from unbraid.errors import UsageError
-from unbraid.training.recipe import configure
+from unbraid.training.configure import configure
 
 
 def grid(*sizes):

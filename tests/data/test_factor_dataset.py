@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unbraid.data import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.data.readers import classes_of, gridded
+from unbraid.data.file_formats import classes_of, gridded
 from unbraid.errors import DataError, UsageError
 
 SIZES = (3, 2, 4)

@@ -7,7 +7,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from unbraid.data import Factor, FactorDataset, Pixels, from_array, from_dataset, load
-from unbraid.data.readers import gridded
+from unbraid.data.file_formats import gridded
 from unbraid.data.sampling import fixed_factor
 from unbraid.errors import DataError
 from unbraid.metrics import evaluate, metric, mig

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from unbraid.data import Labels, Modality, Pixels, dataset, load, multimodal
-from unbraid.data.pairs import LEVELS
 from unbraid.data.splits import split
+from unbraid.data.sprite_pairs import LEVELS
 from unbraid.errors import DataError, UsageError
 
 SMALL = {"size": 16, "scales": 3, "orientations": 4, "positions": 5}

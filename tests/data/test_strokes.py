@@ -6,10 +6,10 @@ import torch
 from scipy import ndimage
 
 from unbraid.data import FactorDataset, Pixels, dataset, fetch, load
-from unbraid.data.measured import binned, with_strokes
 from unbraid.data.mnist import DIGIT
+from unbraid.data.mnist_strokes import binned, with_strokes
 from unbraid.data.splits import split
-from unbraid.data.strokes import digit_width, stroke_thickness, strokes
+from unbraid.data.stroke_measures import digit_width, stroke_thickness, strokes
 from unbraid.errors import DataError
 
 FINE = 8

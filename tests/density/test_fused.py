@@ -43,7 +43,7 @@ def test_the_estimators_need_no_triton():
         "import importlib.util as u; f = u.find_spec; u.find_spec = lambda n, *a: None if n == 'triton' else f(n, *a)"
     )
     hidden = "import sys; sys.modules['triton'] = None; import unbraid.density as d; assert not d.estimators.TRITON"
-    lazy = "assert 'unbraid.density.fused' not in sys.modules"
+    lazy = "assert 'unbraid.density.fused_estimator' not in sys.modules"
     subprocess.run([sys.executable, "-c", f"{blocked}; {hidden}; {lazy}"], check=True, timeout=120)
 
 
@@ -157,7 +157,7 @@ def test_samples_with_an_axis_of_their_own_share_the_posteriors(device):
 
 
 def test_groups_that_leave_out_leaves_or_overlap(device):
-    from unbraid.density.fused import log_densities
+    from unbraid.density.fused_estimator import log_densities
 
     parameters, z = drawn((1,), 5, 4)
     groups = [[3, 0, 1, 2], [0, 2], [2, 1]]
@@ -215,7 +215,7 @@ def test_a_density_of_zero_has_no_gradient(device):
 
 @pytest.mark.compiles
 def test_the_operators_are_well_behaved(device):
-    from unbraid.density import fused
+    from unbraid.density import fused_estimator as fused
 
     parameters, z = (tensor.to(device).requires_grad_() for tensor in drawn((2,), 4, 2))
     masks, weights = [3], list(weighting("mss", 4, 9))

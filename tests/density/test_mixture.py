@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.mixture import GaussianMixture
 
-from unbraid.density import mixture as module
-from unbraid.density.mixture import Mixture, fit_mixture, kmeans
+from unbraid.density import gaussian_mixture as module
+from unbraid.density.gaussian_mixture import Mixture, fit_mixture, kmeans
 from unbraid.errors import UsageError
 
 

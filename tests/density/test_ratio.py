@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unbraid.density.ratio import Discriminator, log_ratios, one_cycle, owners, shuffled
+from unbraid.density.density_ratio import Discriminator, log_ratios, one_cycle, owners, shuffled
 from unbraid.errors import DataError, UsageError
 
 SMALL = {"width": 64, "depth": 2, "steps": 300, "lr": 3e-3}

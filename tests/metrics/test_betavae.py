@@ -13,7 +13,7 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig
 from unbraid.metrics.intervention.betavae import _classifier, betavae, differences
 from unbraid.metrics.intervention.factorvae import factorvae
-from unbraid.metrics.intervention.population import Population, code_tensor, factor_table
+from unbraid.metrics.intervention.fixed_factor_batches import Population, code_tensor, factor_table
 
 from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 

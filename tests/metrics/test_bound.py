@@ -125,7 +125,7 @@ def test_terms_are_computed_once(monkeypatch):
         calls.append(arguments)
         return original(*arguments)
 
-    from unbraid.metrics.unsupervised import bound
+    from unbraid.metrics.unsupervised import elbo as bound
 
     original = bound.exact_aggregate
     monkeypatch.setattr(bound, "exact_aggregate", counted)

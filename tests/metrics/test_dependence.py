@@ -9,7 +9,7 @@ from scipy.integrate import quad
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
-from unbraid.metrics.unsupervised.dependence import latent_information, total_correlation
+from unbraid.metrics.unsupervised.code_dependence import latent_information, total_correlation
 
 from .helpers import fixed_evaluation
 

@@ -13,7 +13,7 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.attributes import _Networks, attributes
 from unbraid.metrics.predictive.downstream import downstream
-from unbraid.metrics.rows import apart
+from unbraid.metrics.train_test_split import apart
 from unbraid.threads import one_thread
 
 from .helpers import fixed_evaluation, full_grid

@@ -9,7 +9,7 @@ import pytest
 from tests.metrics.helpers import fixed_evaluation, full_grid
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
-from unbraid.metrics.aside import measuring
+from unbraid.metrics.background import measuring
 
 FORESTS = ["dci/random-forest", "downstream/random-forest"]
 ASKED = {

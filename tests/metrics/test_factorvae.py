@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
 from unbraid.metrics.intervention.factorvae import _accuracy, factorvae, winners
-from unbraid.metrics.intervention.population import Population, code_tensor, factor_table
+from unbraid.metrics.intervention.fixed_factor_batches import Population, code_tensor, factor_table
 
 from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 

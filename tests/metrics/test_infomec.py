@@ -15,7 +15,7 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.arrays import label_matrix
 from unbraid.metrics.information.infomec import RIDGE, infomec
-from unbraid.metrics.information.neighbours import JITTER, neighbour_information, standard_codes
+from unbraid.metrics.information.nearest_neighbours import JITTER, neighbour_information, standard_codes
 
 from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid, slow_entropy
 

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.intervention.population import Population, code_tensor, factor_table, gathered, sorted_rows
+from unbraid.metrics.intervention.fixed_factor_batches import (
+    Population,
+    code_tensor,
+    factor_table,
+    gathered,
+    sorted_rows,
+)
 
 from .helpers import full_grid
 
@@ -115,7 +121,7 @@ def test_codes_come_in_chunks_and_are_checked(monkeypatch):
     assert codes.dtype == torch.float64
     rows = np.array([[0, 5], [1, 1], [2, 3]], dtype=np.int32)
     whole = torch.cat(list(gathered(codes, rows)))
-    monkeypatch.setattr("unbraid.metrics.intervention.population.CHUNK_VALUES", {"cpu": 1})
+    monkeypatch.setattr("unbraid.metrics.intervention.fixed_factor_batches.CHUNK_VALUES", {"cpu": 1})
     assert torch.equal(torch.cat(list(gathered(codes, rows))), whole)
     assert torch.equal(whole[0, 1], codes[5])
     with pytest.raises(DataError, match="NaN"):

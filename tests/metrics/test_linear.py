@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
 from unbraid.metrics.predictive import linear, logistic
-from unbraid.metrics.predictive.linear import lines
+from unbraid.metrics.predictive.linear_svm import lines
 from unbraid.metrics.predictive.logistic import one_vs_rest, softmax, standardised
 
 SIZES = (2, 3, 7)

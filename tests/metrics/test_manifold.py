@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.generative.features import base
-from unbraid.metrics.generative.manifold import precision_recall
+from unbraid.metrics.generative.precision_recall import precision_recall
 
 
 def slow_share(points, centres, k):

@@ -9,7 +9,7 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig, mig_exact
 from unbraid.metrics.arrays import label_matrix
 from unbraid.metrics.information.mig import histogram_ceiling
-from unbraid.metrics.information.monte_carlo import mig_monte_carlo
+from unbraid.metrics.information.mig_monte_carlo import mig_monte_carlo
 
 from .helpers import aligned_encoder, fixed_evaluation, full_grid, slow_entropy, slow_gap
 

@@ -15,9 +15,9 @@ from unbraid.data.factors import Factor
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, evaluate, probe
-from unbraid.metrics.generative import evidence
+from unbraid.metrics.generative import log_likelihood as evidence
 from unbraid.metrics.multimodal.diversity import drawn_entropy
-from unbraid.metrics.multimodal.reading import reader
+from unbraid.metrics.multimodal.modality_classifiers import reader
 from unbraid.models import model
 from unbraid.networks import make_likelihood
 

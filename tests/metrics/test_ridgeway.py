@@ -12,8 +12,8 @@ from sklearn.metrics import mutual_info_score, roc_auc_score
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
-from unbraid.metrics.information.ridgeway import area_under_curve, explicitness, modularity
-from unbraid.metrics.rows import apart, redrawn
+from unbraid.metrics.information.modularity_explicitness import area_under_curve, explicitness, modularity
+from unbraid.metrics.train_test_split import apart, redrawn
 
 from .helpers import fixed_evaluation, full_grid
 

@@ -10,7 +10,7 @@ from sklearn.svm import LinearSVC
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.sap import sap
-from unbraid.metrics.rows import apart, redrawn, times_drawn
+from unbraid.metrics.train_test_split import apart, redrawn, times_drawn
 
 from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 
@@ -119,7 +119,7 @@ def test_the_interval_is_about_two_standard_errors_of_other_test_rows():
 
 
 def slow_gap_of_fixed(train, codes, factors):
-    from unbraid.metrics.predictive.linear import lines
+    from unbraid.metrics.predictive.linear_svm import lines
 
     accuracy = np.sort((lines(*train).predict(codes) == factors[:, None, :]).mean(0), axis=0)
     return (accuracy[-1] - accuracy[-2]).mean()

@@ -11,7 +11,7 @@ from sklearn.linear_model import Lasso
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
-from unbraid.metrics.unsupervised.bound import latent_kl
+from unbraid.metrics.unsupervised.elbo import latent_kl
 from unbraid.metrics.unsupervised.udr import lasso_weights, udr
 
 from .helpers import fixed_evaluation, full_grid

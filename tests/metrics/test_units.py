@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
-from unbraid.metrics.unsupervised.units import active_units
+from unbraid.metrics.unsupervised.active_units import active_units
 
 from .helpers import aligned_encoder, fixed_evaluation, full_grid
 

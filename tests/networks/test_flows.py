@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call, jacrev, stack_module_state, vmap
 
 from unbraid.errors import UsageError
-from unbraid.networks.flows import SPREAD, CouplingFlow, _first_part, flow
+from unbraid.networks.coupling_flow import SPREAD, CouplingFlow, _first_part, flow
 
 
 def stretched(shape=(1, 2, 3), seed=0, **given) -> CouplingFlow:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from unbraid.networks.normalisation import stackable
+from unbraid.networks.stackable_batchnorm import stackable
 
 INPUTS = {nn.BatchNorm1d: (6, 3), nn.BatchNorm2d: (6, 3, 4, 5), nn.BatchNorm3d: (6, 3, 2, 4, 5)}
 OPTIONS = [{}, {"affine": False}, {"track_running_stats": False}]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from unbraid.networks.products import ProductConv2d, ProductConvTranspose2d, convolutions_as_products
+from unbraid.networks.conv_as_matmul import ProductConv2d, ProductConvTranspose2d, convolutions_as_products
 
 CASES = {
     "first layer": (nn.Conv2d(1, 6, 4, stride=2, padding=1), 8),
@@ -54,7 +54,7 @@ def kernels():
     with pytest.MonkeyPatch.context() as patch:
         if DEVICE == "cpu":
             patch.setenv("TRITON_INTERPRET", "1")
-        return importlib.import_module("unbraid.networks.kernels")
+        return importlib.import_module("unbraid.networks.conv_kernels")
 
 
 @pytest.fixture(autouse=True)

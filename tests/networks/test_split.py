@@ -10,7 +10,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from tests import contracts
 from unbraid.errors import UsageError
 from unbraid.networks import encoder
-from unbraid.networks.products import ProductConv2d, convolutions_as_products
+from unbraid.networks.conv_as_matmul import ProductConv2d, convolutions_as_products
 from unbraid.networks.split import SIDE, positions
 
 SHAPE = (1, 64, 64)

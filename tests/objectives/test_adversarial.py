@@ -16,8 +16,8 @@ from unbraid.models import Adversarial
 from unbraid.models.adversarial import GENERATED, GENERATED_BLUR, NOISE, REAL_BLUR
 from unbraid.networks import decoder, encoder, make_likelihood
 from unbraid.objectives import Context, bind
+from unbraid.training.configure import configure
 from unbraid.training.loop import prepare
-from unbraid.training.recipe import configure
 from unbraid.types import Batch, Output
 
 SMALL = {"network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,), "z": 2, "noise": 1, "batch": 8}

@@ -10,13 +10,13 @@ from tests.objectives.helpers import bound, made_context, made_output, normal_sp
 from unbraid import noise
 from unbraid.config import Choice
 from unbraid.data import load
-from unbraid.density.ratio import Discriminator
+from unbraid.density.density_ratio import Discriminator
 from unbraid.errors import UsageError
 from unbraid.latents import Bernoulli, Concrete, Normal, Space
 from unbraid.objectives import bind
 from unbraid.objectives.correlation import ORDER, permuted
+from unbraid.training.configure import configure
 from unbraid.training.loop import prepare
-from unbraid.training.recipe import configure
 from unbraid.types import Batch, Output
 
 SMALL = {"width": 16, "depth": 2}

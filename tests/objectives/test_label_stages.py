@@ -7,9 +7,9 @@ from scipy.stats import pearsonr, spearmanr
 
 import unbraid as ub
 from unbraid.data import load
-from unbraid.data.coordinates import Labels
+from unbraid.data.label_codes import Labels
 from unbraid.errors import UsageError
-from unbraid.metrics.predictive.unseen import given_means, unseen
+from unbraid.metrics.stages.unlabelled_factors import given_means, unseen
 from unbraid.models import Staged, build
 from unbraid.models.staged import CODES, OWN
 from unbraid.noise import draw, seed_tensor

@@ -10,10 +10,10 @@ from unbraid.config import Choice
 from unbraid.data import from_array
 from unbraid.errors import UsageError
 from unbraid.metrics import evaluate
-from unbraid.models.levels import BASE, DEQUANTISE, continuous
+from unbraid.models.dequantise import BASE, DEQUANTISE, continuous
 from unbraid.models.mixture_flow import CLASS, CONDITION
+from unbraid.training.configure import configure
 from unbraid.training.loop import prepare
-from unbraid.training.recipe import configure
 
 SMALL = {"encoder_hidden": (8,), "decoder_hidden": (16,), "decoder_couplings": 4, "features": 4, "batch": 64}
 

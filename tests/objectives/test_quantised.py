@@ -12,9 +12,9 @@ from unbraid.metrics import Evaluation, evaluate
 from unbraid.models.quantised import Codebook
 from unbraid.objectives import bind
 from unbraid.report.traversals import coordinate_kl, traverse
-from unbraid.training.adam import StackedAdam
+from unbraid.training.configure import configure
 from unbraid.training.loop import prepare
-from unbraid.training.recipe import configure
+from unbraid.training.stacked_adam import StackedAdam
 from unbraid.types import Batch, Output
 
 SMALL = {"z": 3, "batch": 8, "steps": 4, "network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,)}

@@ -12,7 +12,7 @@ import unbraid as ub
 from unbraid.cli import app
 from unbraid.errors import UsageError
 from unbraid.models import StagedFlow
-from unbraid.models.levels import DEQUANTISE, FLOW
+from unbraid.models.dequantise import DEQUANTISE, FLOW
 from unbraid.models.staged_flow import NORMAL
 from unbraid.networks import flow
 from unbraid.noise import draw, seed_tensor

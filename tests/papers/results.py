@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from unbraid.experiments import Results
 from unbraid.metrics import Score
-from unbraid.papers import Results
 from unbraid.report.tables import Member
 
 

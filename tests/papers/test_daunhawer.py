@@ -4,16 +4,16 @@ import numpy as np
 
 from unbraid.config import Choice
 from unbraid.data import load
+from unbraid.experiments import Results, judge
+from unbraid.experiments.base import described
+from unbraid.experiments.running import fits
+from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.models import build
-from unbraid.papers import Results, judge
-from unbraid.papers.base import described
 from unbraid.papers.daunhawer2019.diversity import MINE, SHARE, THEIRS, VARIETY
 from unbraid.papers.daunhawer2019.many import most
 from unbraid.papers.daunhawer2019.over_beta import FALL, last_below_best
 from unbraid.papers.daunhawer2019.setup import BETA, BETAS, FIRST, IMAGES, KL_2, PAIRS, SECOND, STEPS, TC
-from unbraid.papers.running import fits
-from unbraid.papers.statistics import estimate
 from unbraid.report.tables import Member
 from unbraid.training import configure
 

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
+from unbraid.experiments import Results, judge
+from unbraid.experiments.base import described
 from unbraid.metrics import Score
-from unbraid.papers import Results, judge
-from unbraid.papers.base import described
 from unbraid.papers.esmaeili2018 import digits, identities, latents, removal, table2
 from unbraid.papers.esmaeili2018.kmeans import kmeans_on_pixels
 from unbraid.report.tables import Member

@@ -2,9 +2,9 @@
 
 import pytest
 
+from unbraid.experiments import Results, judge
+from unbraid.experiments.base import described
 from unbraid.metrics import Score
-from unbraid.papers import Results, judge
-from unbraid.papers.base import described
 from unbraid.papers.msvae2020 import identity
 from unbraid.report.tables import Member
 

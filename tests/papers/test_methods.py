@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.papers.results import member
+from unbraid.experiments import Results, judge
+from unbraid.experiments.base import described
 from unbraid.metrics import Score
-from unbraid.papers import Results, judge
-from unbraid.papers.base import described
 from unbraid.papers.chen2018.disagreement import HIGGINS, controversial, rank_gaps
 from unbraid.papers.chen2018.methods import MIG, PLACE, SPLITS, best_gamma
 

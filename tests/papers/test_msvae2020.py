@@ -8,8 +8,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from unbraid.papers import Results, judge
-from unbraid.papers.base import described
+from unbraid.experiments import Results, judge
+from unbraid.experiments.base import described
 from unbraid.papers.msvae2020 import conditional_gan as gan
 from unbraid.papers.msvae2020 import separation
 from unbraid.papers.msvae2020.masks import dependence, marginals, processes, witness

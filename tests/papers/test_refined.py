@@ -10,11 +10,13 @@ from unbraid.api import Run
 from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
+from unbraid.experiments import Results, judge
+from unbraid.experiments.base import Experiment, Scale, described
+from unbraid.experiments.derived_series import sized
+from unbraid.experiments.running import _run
 from unbraid.models import build
 from unbraid.networks import decoder, refiner
 from unbraid.networks.wide import parameters_of
-from unbraid.papers import Results, judge
-from unbraid.papers.base import Experiment, Scale, described
 from unbraid.papers.msvae2020 import ablations, conditioning
 from unbraid.papers.msvae2020.cars import (
     BASE,
@@ -28,8 +30,6 @@ from unbraid.papers.msvae2020.cars import (
     RE_ENCODED,
     STUDENT,
 )
-from unbraid.papers.refined import sized
-from unbraid.papers.running import _run
 from unbraid.store import RunFolder
 from unbraid.training import configure
 

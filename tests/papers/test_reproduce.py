@@ -9,9 +9,9 @@ import pytest
 
 from tests.cli.test_cli import unbraid
 from unbraid.errors import RunError, UsageError
-from unbraid.papers import experiment, reproduce, running, writing
-from unbraid.papers.base import described
-from unbraid.papers.running import chosen, fits, settled
+from unbraid.experiments import experiment, reproduce, running, writing
+from unbraid.experiments.base import described
+from unbraid.experiments.running import chosen, fits, settled
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, working
 from unbraid.training import Interrupted
@@ -169,7 +169,7 @@ def test_commit_is_told_in_a_checkout_and_the_version_elsewhere(monkeypatch):
 
 
 def test_a_stand_in_is_named():
-    from unbraid.papers.running import _with_data
+    from unbraid.experiments.running import _with_data
 
     settings, notes = _with_data(described("chen2018/fig2").sweeps("paper")["beta-vae"])
     assert settings["data"] == "sprites"

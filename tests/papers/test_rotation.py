@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from unbraid.papers.rotation import rotated, rotated_codes
+from unbraid.papers.chen2018.rotation import rotated, rotated_codes
 
 
 def test_a_rotation_keeps_lengths_and_other_latents():

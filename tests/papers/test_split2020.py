@@ -8,9 +8,9 @@ import pytest
 from tests.papers.results import made_up, member
 from unbraid.config import Choice
 from unbraid.data import load
-from unbraid.papers import Results, judge
-from unbraid.papers.base import described
-from unbraid.papers.running import fits
+from unbraid.experiments import Results, judge
+from unbraid.experiments.base import described
+from unbraid.experiments.running import fits
 from unbraid.papers.split2020.exact import lemma_members, on_a_grid
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG
 from unbraid.training import configure

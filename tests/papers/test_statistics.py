@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unbraid.papers.statistics import Estimate, difference, estimate, gap_at_equal, means, pearson, share, spearman
+from unbraid.experiments.statistics import Estimate, difference, estimate, gap_at_equal, means, pearson, share, spearman
 
 
 def test_interval_of_a_mean_is_that_of_the_normal_distribution():

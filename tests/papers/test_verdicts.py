@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.papers.results import made_up, member
-from unbraid.papers import Claim, Evidence, Results, experiment, judge
-from unbraid.papers.base import combined, described
+from unbraid.experiments import Claim, Evidence, Results, experiment, judge
+from unbraid.experiments.base import combined, described
+from unbraid.experiments.statistics import Estimate
 from unbraid.papers.chen2018 import ELBO, MIG, NAMED, TC
-from unbraid.papers.statistics import Estimate
 
 BETAS = (1, 2, 4, 8)
 

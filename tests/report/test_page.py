@@ -11,7 +11,7 @@ from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import build
 from unbraid.report import write_report
-from unbraid.report.page import number, render, where_scored
+from unbraid.report.run_page import number, render, where_scored
 
 from .conftest import tiny_config, tiny_data
 

@@ -7,7 +7,7 @@ import pytest
 
 from unbraid.metrics import Score
 from unbraid.report import tables
-from unbraid.report.sweep import mig_of_all, render
+from unbraid.report.sweep_page import mig_of_all, render
 
 
 def member(recipe, beta, seed, mig, tc, state="finished"):

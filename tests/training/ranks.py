@@ -21,10 +21,10 @@ from unbraid.errors import UnbraidError
 from unbraid.store import RunFolder, save_tensors
 from unbraid.training import Cadence, configure, train
 from unbraid.training.collectives import stack_over_ranks
+from unbraid.training.distributed import BACKENDS, World, joined
 from unbraid.training.loop import prepare
-from unbraid.training.normalisation import WorldBatchNorm
 from unbraid.training.state import State
-from unbraid.training.world import BACKENDS, World, joined
+from unbraid.training.sync_batchnorm import WorldBatchNorm
 from unbraid.types import Output
 
 SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}

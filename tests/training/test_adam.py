@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from unbraid.training.adam import StackedAdam
+from unbraid.training.stacked_adam import StackedAdam
 
 RATES = (1e-2, 3e-3, 1e-4)
 

@@ -6,7 +6,7 @@ import torch
 import unbraid as ub
 from unbraid.data.splits import split
 from unbraid.latents import Concrete, Normal, Space
-from unbraid.models.frame import Frame
+from unbraid.models.recentre import Frame
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives.staged import FRAMED, framing
 from unbraid.store import load_tensors, save_tensors

@@ -15,12 +15,12 @@ from unbraid.cli import app
 from unbraid.errors import RunError, UnbraidError, UsageError
 from unbraid.latents import Space, Stages
 from unbraid.models import Staged, build
-from unbraid.networks.modulated import AdaIN
+from unbraid.networks.refiners import AdaIN
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import bind, objective
 from unbraid.refining import refine_together
 from unbraid.store import RunFolder, load_tensors, save_tensors, under
-from unbraid.training.members import structure
+from unbraid.training.grouping import structure
 
 TINY = {"network": "mlp", "encoder_hidden": (8,), "decoder_hidden": (8,), "batch": 8, "steps": 6, "device": "cpu"}
 

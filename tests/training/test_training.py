@@ -19,7 +19,7 @@ from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, Interrupted, configure, train
 from unbraid.training.interrupt import stoppable
 from unbraid.training.loop import Fit, prepare
-from unbraid.training.optim import clip_by_norm, remaining
+from unbraid.training.optimizer import clip_by_norm, remaining
 from unbraid.types import Player
 
 OWN = {"decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}

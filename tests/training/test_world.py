@@ -19,8 +19,8 @@ from unbraid.data import load
 from unbraid.errors import UsageError
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, choose_device, train
-from unbraid.training.normalisation import WorldBatchNorm, synchronise
-from unbraid.training.world import World, joined, launched
+from unbraid.training.distributed import World, joined, launched
+from unbraid.training.sync_batchnorm import WorldBatchNorm, synchronise
 
 ROOT = Path(__file__).parents[2]
 SIZE = 2

@@ -4,29 +4,29 @@ from unbraid.data import (  # noqa: F401 (they register themselves)
     cars3d,
     celeba,
     chairs3d,
+    csv_modalities,
     dsprites,
     faces3d,
     fashion_labels,
     images,
     mnist,
+    mnist_styles,
     mpi3d,
-    paired,
-    pairs,
     pendulum,
     shapes3d,
     smallnorb,
+    sprite_pairs,
     sprites,
-    styles,
 )
-from unbraid.data.arrays import from_arrays
+from unbraid.data.array_modalities import from_arrays
 from unbraid.data.base import data_home, dataset, load
+from unbraid.data.csv_modalities import from_csv
+from unbraid.data.factor_values import factor_numbers
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.files import Description, Recipe, Status, check, describe, fetch
 from unbraid.data.images import from_array, from_dataset, from_folder
 from unbraid.data.modalities import Labels, Modality, MultimodalDataset, multimodal
-from unbraid.data.numbers import factor_numbers
-from unbraid.data.paired import from_csv
-from unbraid.data.strokes import digit_width, stroke_thickness
+from unbraid.data.stroke_measures import digit_width, stroke_thickness
 
 __all__ = [
     "Description",

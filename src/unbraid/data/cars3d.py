@@ -20,8 +20,8 @@ from scipy.io.matlab import MatReadError
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.file_formats import npz_array, npz_has, reading
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.readers import npz_array, npz_has, reading
 from unbraid.errors import DataError
 
 FACTORS = ("car", "azimuth", "elevation")

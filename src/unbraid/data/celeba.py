@@ -19,9 +19,9 @@ from torch import Tensor
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.file_formats import reading
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.pictures import read_all, read_picture
-from unbraid.data.readers import reading
+from unbraid.data.picture_files import read_all, read_picture
 from unbraid.errors import DataError
 
 CROP = 148

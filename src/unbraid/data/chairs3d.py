@@ -19,9 +19,9 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import FactorDataset, Pixels
+from unbraid.data.file_formats import classes_of, factor_of, gridded, reading
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.pictures import read_picture
-from unbraid.data.readers import classes_of, factor_of, gridded, reading
+from unbraid.data.picture_files import read_picture
 from unbraid.errors import DataError
 from unbraid.progress import progress
 

@@ -11,8 +11,8 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
+from unbraid.data.file_formats import classes_of, factor_of, gridded, npz_array, npz_rows
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.readers import classes_of, factor_of, gridded, npz_array, npz_rows
 from unbraid.errors import DataError
 from unbraid.progress import progress
 

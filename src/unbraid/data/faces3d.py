@@ -16,9 +16,9 @@ import torch
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.file_formats import classes_of, factor_of, gridded, npz_array, npz_has
 from unbraid.data.files import Recipe, load_stored
-from unbraid.data.pictures import read_all, read_picture
-from unbraid.data.readers import classes_of, factor_of, gridded, npz_array, npz_has
+from unbraid.data.picture_files import read_all, read_picture
 from unbraid.errors import DataError
 
 NAMES = ("identity", "azimuth", "elevation", "lighting")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from unbraid.data import stored
+from unbraid.data import storage as stored
 from unbraid.data.base import data_home, dataset
 from unbraid.data.download import Remote, digest, download
 from unbraid.data.factors import FactorDataset

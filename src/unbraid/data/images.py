@@ -11,8 +11,8 @@ from torch import Tensor
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.data.labels import read_labels
-from unbraid.data.pictures import SUFFIXES, flatten, is_grey, read_alike
+from unbraid.data.label_csv import read_labels
+from unbraid.data.picture_files import SUFFIXES, flatten, is_grey, read_alike
 from unbraid.errors import DataError, UsageError
 
 _MOST_CHANNELS = 4

@@ -13,9 +13,9 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.file_formats import npz_array, npz_has, reading
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.measured import with_strokes
-from unbraid.data.readers import npz_array, npz_has, reading
+from unbraid.data.mnist_strokes import with_strokes
 from unbraid.errors import DataError
 
 PARTS = {
@@ -73,7 +73,7 @@ def fashion_recipe() -> Recipe:
 def mnist(*, measured: bool = False) -> FactorDataset:
     """Handwritten digits; the official test rows are held out.
 
-    `measured` adds the factors `thickness` and `width` of the strokes, in 10 bins each (`unbraid.data.measured`).
+    `measured` adds the factors `thickness` and `width` of the strokes, in 10 bins each (`unbraid.data.mnist_strokes`).
     """
     data = load_stored(mnist_recipe())
     return with_strokes(data) if measured else data

@@ -12,8 +12,8 @@ from typing import Literal
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.file_formats import channels_first, npz_rows
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.readers import channels_first, npz_rows
 from unbraid.errors import DataError
 
 Variant = Literal["toy", "realistic", "real"]

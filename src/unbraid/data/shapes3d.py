@@ -13,8 +13,8 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import FactorDataset, Pixels
+from unbraid.data.file_formats import channels_first, classes_of, factor_of, gridded, reading
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.readers import channels_first, classes_of, factor_of, gridded, reading
 from unbraid.errors import DataError
 
 NAMES = ("floor_hue", "wall_hue", "object_hue", "scale", "shape", "orientation")

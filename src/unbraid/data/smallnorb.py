@@ -20,9 +20,9 @@ from torch import Tensor
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.file_formats import gridded, reading
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.pictures import resize, stack
-from unbraid.data.readers import gridded, reading
+from unbraid.data.picture_files import resize, stack
 from unbraid.errors import DataError
 
 FACTORS = (

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.data.bias import FORM as BIAS
-from unbraid.data.bias import biased_rows
+from unbraid.data.biased_sampling import FORM as BIAS
+from unbraid.data.biased_sampling import biased_rows
 from unbraid.data.factors import FactorDataset
-from unbraid.data.prune import matching
+from unbraid.data.pruning import matching
 from unbraid.errors import UsageError
 
 RULES = f"default, none, a fraction such as 0.1, FACTOR:VALUE,VALUE, prune:CONDITION, {BIAS}"
@@ -28,9 +28,10 @@ def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Spl
 
     `default`: its own test rows if it has some, else none (complete factor grids). `none`: train and score on
     everything. A fraction such as .1: that share of the rows, at random. `posX:0,1,2`: rows with those factor values.
-    `prune:digit=7 & thickness>3`: rows that fit a condition (`unbraid.data.prune`). `bias:posX,posY:D`: hold out what
+    `prune:digit=7 & thickness>3`: rows that fit a condition (`unbraid.data.pruning`). `bias:posX,posY:D`: hold out what
     `default` does, and of the others train on so many of each combination as a joint distribution says
-    (`unbraid.data.bias`). The division depends on the data alone, not on a run's seed, so that runs can be compared.
+    (`unbraid.data.biased_sampling`). The division depends on the data alone, not on a run's seed, so that runs can be
+    compared.
     """
     everything = torch.arange(len(dataset), device=dataset.device)
     if isinstance(rule, str) and rule.startswith("bias:"):

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.data import stored
+from unbraid.data import storage as stored
 from unbraid.data.base import data_home, dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.errors import DataError, UsageError

@@ -159,7 +159,7 @@ def _fused_aggregate(
     log_p: Tensor | None = None,
 ) -> Aggregate:
     """The same by one kernel that keeps nothing of all pairs."""
-    from unbraid.density import fused
+    from unbraid.density import fused_estimator as fused
 
     names = list(space.blocks)
     if len(names) == 1:

@@ -2,15 +2,15 @@
 
 from unbraid.latents.blocks import Block, Normal, block
 from unbraid.latents.concrete import Bernoulli, Concrete
-from unbraid.latents.conditional import Conditional
-from unbraid.latents.correlated import CorrelatedNormal
-from unbraid.latents.covariance import Covariance
-from unbraid.latents.flow import Flow
-from unbraid.latents.priors import LEARNED, Prior, prior
+from unbraid.latents.conditional_prior import Conditional
+from unbraid.latents.correlated_normal import CorrelatedNormal
+from unbraid.latents.covariance_prior import Covariance
+from unbraid.latents.flow_prior import Flow
+from unbraid.latents.learned_priors import LEARNED, Prior, prior
+from unbraid.latents.parse import latents_of, refuse_both
 from unbraid.latents.quantised import Quantised
 from unbraid.latents.space import Space
-from unbraid.latents.stages import Stages
-from unbraid.latents.typed import latents_of, refuse_both
+from unbraid.latents.stacked_space import Stages
 
 __all__ = [
     "LEARNED",

@@ -9,7 +9,7 @@ from torch import Tensor
 from unbraid.config import Choice
 from unbraid.errors import UsageError, unknown
 from unbraid.latents.blocks import Block, block
-from unbraid.latents.priors import Prior, prior
+from unbraid.latents.learned_priors import Prior, prior
 from unbraid.noise import Need
 
 Tree = Sequence[Any]

@@ -21,7 +21,7 @@ from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import chosen_factors
 from unbraid.models import Model
-from unbraid.networks.normalisation import stackable
+from unbraid.networks.stackable_batchnorm import stackable
 from unbraid.progress import progress
 from unbraid.registry import Entry, Registry
 from unbraid.store import storable

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unbraid.config import Choice
 from unbraid.latents import Space
 from unbraid.models.base import Model, encoded, model, observations
-from unbraid.models.frame import Frame
+from unbraid.models.recentre import Frame
 from unbraid.models.staged import Stage
 from unbraid.networks import Likelihood
 from unbraid.noise import Need

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.data.arrays import filled, without_nan
+from unbraid.data.array_modalities import filled, without_nan
 from unbraid.data.factors import FactorDataset
 from unbraid.data.images import in_range
 from unbraid.data.modalities import PRESENT, Labels, MultimodalDataset, masks

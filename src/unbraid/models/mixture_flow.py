@@ -23,13 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.data.factors import FactorDataset
-from unbraid.density.mixture import Mixture, fit_mixture
+from unbraid.density.gaussian_mixture import Mixture, fit_mixture
 from unbraid.errors import UsageError
 from unbraid.latents import Concrete, Space
 from unbraid.models.base import full_precision, model
-from unbraid.models.levels import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
+from unbraid.models.dequantise import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
 from unbraid.networks import Likelihood
-from unbraid.networks.flows import CouplingFlow
+from unbraid.networks.coupling_flow import CouplingFlow
 from unbraid.noise import Need, permutation, seed_tensor, uniform
 from unbraid.types import Noise, Output, Shape
 

@@ -16,7 +16,7 @@ from unbraid.config import Choice
 from unbraid.errors import UsageError
 from unbraid.latents import Space, Stages
 from unbraid.models.base import Model, encoded, model, observations
-from unbraid.models.frame import Frame
+from unbraid.models.recentre import Frame
 from unbraid.networks import Likelihood, refiner
 from unbraid.noise import Need
 from unbraid.store import under
@@ -97,7 +97,7 @@ class Staged(Stage):
 
     In training y comes from the mean of c, or for `samples` above 0 from draws of c, of which each observation has that
     many: rows come that often. For any other purpose the deterministic code of c is meant. Labels of the factors that
-    `given` names stand in the place of c where they are passed in (`unbraid.data.coordinates`).
+    `given` names stand in the place of c where they are passed in (`unbraid.data.label_codes`).
     """
 
     decoders = refiner

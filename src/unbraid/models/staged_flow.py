@@ -19,14 +19,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from unbraid.data.coordinates import Labels
 from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import Labels
 from unbraid.latents import Space
 from unbraid.models.base import Model, full_precision, model
-from unbraid.models.levels import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
+from unbraid.models.dequantise import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
 from unbraid.models.staged import CODES, FIRST, Stage
 from unbraid.networks import Likelihood
-from unbraid.networks.flows import CouplingFlow
+from unbraid.networks.coupling_flow import CouplingFlow
 from unbraid.noise import Need, permutation, seed_tensor
 from unbraid.store import under
 from unbraid.types import Noise, Output, Shape

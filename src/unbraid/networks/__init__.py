@@ -1,10 +1,10 @@
 """Encoders, decoders and likelihoods; importing this package registers them."""
 
-from unbraid.networks import broadcast, coded, conv, esmaeili, gan, mlp, modulated, residual, split, wide
+from unbraid.networks import broadcast, coded, conv, esmaeili, gan, mlp, refiners, residual_encoder, split, wide
 from unbraid.networks.base import Outputs, decoder, encoder
-from unbraid.networks.flows import flow
+from unbraid.networks.coupling_flow import flow
 from unbraid.networks.likelihoods import Likelihood, likelihood, make_likelihood
-from unbraid.networks.modulated import refiner
+from unbraid.networks.refiners import refiner
 
 __all__ = [
     "Likelihood",
@@ -20,9 +20,9 @@ __all__ = [
     "likelihood",
     "make_likelihood",
     "mlp",
-    "modulated",
     "refiner",
-    "residual",
+    "refiners",
+    "residual_encoder",
     "split",
     "wide",
 ]

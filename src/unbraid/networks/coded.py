@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from unbraid.errors import UsageError
 from unbraid.networks.base import decoder, dense, image_side
-from unbraid.networks.modulated import AdaIN, Modulated
+from unbraid.networks.refiners import AdaIN, Modulated
 from unbraid.types import Shape
 
 LEVELS = {64: (64, 64, 32, 32), 32: (64, 32), 28: (64, 32)}

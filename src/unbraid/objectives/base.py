@@ -35,7 +35,7 @@ class Context:
     `apply` runs one of the objective's own networks, by name, or a part of the model, as `model.decoder`, on tensors
     with a member axis. Where several processes
     train one run, `out.decoded` and `batch.x` hold this one's share of the rows, and everything else all rows
-    (`unbraid.training.world`): take means over the batch, and do not mix the two.
+    (`unbraid.training.distributed`): take means over the batch, and do not mix the two.
     """
 
     space: Space

@@ -9,7 +9,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.latents import Stages
 from unbraid.models.base import Model
 from unbraid.models.coded import Coded
-from unbraid.networks.modulated import staged_networks
+from unbraid.networks.refiners import staged_networks
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
 from unbraid.objectives.staged import framing

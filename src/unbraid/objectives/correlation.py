@@ -12,7 +12,7 @@ beta = gamma + 1 weighs the same terms (chen2018).
 import torch
 from torch import Tensor, nn
 
-from unbraid.density.ratio import Discriminator, refuse_no_layers
+from unbraid.density.density_ratio import Discriminator, refuse_no_layers
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.noise import Need

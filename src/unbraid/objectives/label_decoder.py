@@ -1,6 +1,6 @@
 r"""A supervised first stage (msvae2020, section 4 and appendix E): codes are the labels, and y averages all else.
 
-    -E[log p(x|c)] - E[log q(c|x)],    c the coordinates of the row's labels (`unbraid.data.coordinates`)
+    -E[log p(x|c)] - E[log q(c|x)],    c the coordinates of the row's labels (`unbraid.data.label_codes`)
 
 Decoder and encoder are fitted by likelihood on the same pairs, and meet nowhere: the decoder never sees a code that is
 no label, and the encoder reads labels from observations, so that rows without one have codes as well.
@@ -9,8 +9,8 @@ no label, and the encoder reads labels from observations, so that rows without o
 import torch
 from torch import Tensor
 
-from unbraid.data.coordinates import Labels
 from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import Labels
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import full_precision

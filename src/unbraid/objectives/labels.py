@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.data.coordinates import Labels
 from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import Labels
 from unbraid.errors import UsageError
 
 FIRST, LATER = "label-decoder", "ms-labels"

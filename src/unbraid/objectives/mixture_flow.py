@@ -9,7 +9,7 @@ history has the log density of both, in nats per observation, so that what the f
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.levels import FLOW
+from unbraid.models.dequantise import FLOW
 from unbraid.models.mixture_flow import MIXTURE, Condition, suits
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.types import Batch, Output, Shape, Terms

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.data.factors import FactorDataset
-from unbraid.density.ratio import Discriminator, refuse_no_layers
+from unbraid.density.density_ratio import Discriminator, refuse_no_layers
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.multimodal import MASKS, SHARED, private

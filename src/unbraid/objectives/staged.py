@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from unbraid.data.coordinates import Labels
 from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import Labels
 from unbraid.errors import UsageError
 from unbraid.latents import Space, Stages
 from unbraid.models.base import Model
 from unbraid.models.staged import CODES, OWN, Staged
-from unbraid.networks.modulated import staged_networks
+from unbraid.networks.refiners import staged_networks
 from unbraid.objectives.base import Context, Draw, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
 from unbraid.objectives.labels import refuse_other_labels

@@ -11,7 +11,7 @@ import math
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.levels import FLOW
+from unbraid.models.dequantise import FLOW
 from unbraid.models.staged_flow import NORMAL
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.mixture_flow import networks

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from unbraid.data.factors import Factor, FactorDataset
 from unbraid.metrics import Evaluation
-from unbraid.report.figures import ACCENT, INK, PALETTE, drawing, optional, svg
+from unbraid.report.svg import ACCENT, INK, PALETTE, drawing, optional, svg
 from unbraid.report.traversals import coordinate_kl
 
 ACTIVE = 0.05

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.report.figures import INK, PALETTE, drawing, svg
+from unbraid.report.svg import INK, PALETTE, drawing, svg
 from unbraid.report.tables import Member, Setting, has, is_number, mean_interval, settings_of, text, values_of, varying
 
 MARKERS = ("o", "s", "^", "D", "v", "P")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
-from unbraid.metrics.unsupervised.bound import latent_kl
+from unbraid.metrics.unsupervised.elbo import latent_kl
 from unbraid.report.pictures import WHITE, Picture, check_images, enlargement, pitch, tiled
 
 Range = Literal["range", "quantiles"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from unbraid.api import Run
 from unbraid.metrics.base import Score
-from unbraid.report.sweep import write_sweep_report
+from unbraid.report.sweep_page import write_sweep_report
 from unbraid.report.tables import Member, member_rows, summary_rows, write_csv, write_parquet
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder

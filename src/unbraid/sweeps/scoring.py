@@ -8,8 +8,8 @@ from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, UsageError
 from unbraid.metrics.base import Evaluation, Score, encode_together, evaluate
 from unbraid.store import RunFolder
+from unbraid.training.grouping import at_most
 from unbraid.training.interrupt import Interrupted, Stop
-from unbraid.training.members import at_most
 from unbraid.training.memory import free_memory, is_out_of_memory
 
 TOGETHER = 16

@@ -11,7 +11,7 @@ import torch
 
 from unbraid._version import __version__
 from unbraid.errors import UsageError
-from unbraid.training.world import launched
+from unbraid.training.distributed import launched
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
 from unbraid.models import Model
-from unbraid.networks.normalisation import stackable
-from unbraid.networks.products import convolutions_as_products
+from unbraid.networks.conv_as_matmul import convolutions_as_products
+from unbraid.networks.stackable_batchnorm import stackable
 from unbraid.store import under
 
 

@@ -18,18 +18,18 @@ from unbraid.models import build, seeded
 from unbraid.objectives import Objective, bind
 from unbraid.objectives import objective as objectives
 from unbraid.store import RunFolder
+from unbraid.training.distributed import Elsewhere, World
 from unbraid.training.environment import environment
 from unbraid.training.execution import Execution
+from unbraid.training.first_stage import first_stages, put_first
 from unbraid.training.group import Group, System
 from unbraid.training.interrupt import Interrupted, stoppable
 from unbraid.training.memory import keep_freed_memory
-from unbraid.training.modalities import plain_layout
-from unbraid.training.normalisation import synchronise
-from unbraid.training.onlooker import Onlooker
-from unbraid.training.parents import first_stages, put_first
-from unbraid.training.progress import TrainingBar
+from unbraid.training.modality_config import plain_layout
+from unbraid.training.progress_bar import TrainingBar
+from unbraid.training.readonly_folder import Onlooker
 from unbraid.training.state import Divergence, State
-from unbraid.training.world import Elsewhere, World
+from unbraid.training.sync_batchnorm import synchronise
 
 
 class Mark(NamedTuple):

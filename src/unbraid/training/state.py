@@ -16,16 +16,16 @@ from unbraid.errors import RunError, UsageError
 from unbraid.models import Model
 from unbraid.objectives import Context, Objective
 from unbraid.store import under
+from unbraid.training.distributed import World
 from unbraid.training.execution import Captured, Compiled, Execution, default_execution
 from unbraid.training.group import Group
-from unbraid.training.optim import PlayerOptimizer
-from unbraid.training.world import World
+from unbraid.training.optimizer import PlayerOptimizer
 from unbraid.types import Batch, Noise, Output, Terms
 
-HUGE = 1e12
+DIVERGED_ABOVE = 1e12
 """Beyond this many nats a term counts as diverged: no data set has a loss near it."""
 
-FEW = 4
+REHEARSAL_ROWS = 4
 """Rows of a rehearsal: no objective asks for more."""
 
 
@@ -80,14 +80,14 @@ class State:
         self.sums = torch.zeros(0)  # [term, member] since the last line of the history
         self.count = 0
         self.bad_steps = torch.zeros(0, dtype=torch.int64)  # [term, member] first step without a usable number, or -1
-        self._parts = [self._open, *(self._reply(optimizer) for optimizer in self.players[1:])]
-        self._note: Callable[..., None] = self._tally
-        self._carry_out: Callable[[tuple[bool, ...]], None] = self._move
+        self._parts = [self._forward, *(self._player_loss(optimizer) for optimizer in self.players[1:])]
+        self._record: Callable[..., None] = self._accumulate
+        self._execute: Callable[[tuple[bool, ...]], None] = self._step
         if self.execution != "plain":
             self._parts = [Compiled(part) for part in self._parts]
-            self._note = Compiled(self._tally)
+            self._record = Compiled(self._accumulate)
         if self.execution == "captured":
-            self._carry_out = Captured(self._move, group.device)
+            self._execute = Captured(self._step, group.device)
 
     def _needs(self, batch: int) -> dict[str, noise.Need]:
         """Noise of a step on so many rows."""
@@ -98,13 +98,13 @@ class State:
 
     def rehearse(self) -> None:
         """Compute every player's loss on a few rows and throw it away: what only a step finds out is found out."""
-        few, batch = copy.copy(self), min(self.epochs.batch, FEW)
+        few, batch = copy.copy(self), min(self.epochs.batch, REHEARSAL_ROWS)
         few.epochs, few.needs = Epochs(len(self.rows), batch, self.seeds), self._needs(batch)
         few.epochs.turn_to(0)
         with self.group.matrix_products():
-            *_, shared = few._open(0)
+            *_, shared = few._forward(0)
             for optimizer in self.players[1:]:
-                few._judged(optimizer, 0, shared, "")
+                few._terms(optimizer, 0, shared, "")
 
     def closed(self, member: int) -> dict[str, Tensor]:
         """A member's state dict at the end of its training, with what the objective has left for then."""
@@ -121,12 +121,12 @@ class State:
         """One shared forward; then each player moves, on its own loss and its own parameters."""
         self.epochs.turn_to(self.step)
         moving = tuple(self.step % optimizer.player.every == 0 for optimizer in self.players)
-        with self.group.matrix_products(), self._kept():
-            self._carry_out(moving)
+        with self.group.matrix_products(), self._retain_buffers():
+            self._execute(moving)
         self.step += 1
         self.count += 1
 
-    def _move(self, moving: tuple[bool, ...]) -> None:
+    def _step(self, moving: tuple[bool, ...]) -> None:
         """The step itself: everything here is a tensor operation, and may be recorded."""
         when = self.step if self.execution == "plain" else self.clock
         last = max((place for place, moves in enumerate(moving) if moves), default=-1)
@@ -138,10 +138,10 @@ class State:
             if moving[place]:
                 optimizer.step(loss, when, self.alive, retain_graph=place != last)
             logged |= values
-        self._ready(logged)
-        self._note(list(logged.values()), when)
+        self._allocate(logged)
+        self._record(list(logged.values()), when)
 
-    def _open(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
+    def _forward(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
         """Batch, noise, the model's forward, and the first player's loss [member] and terms."""
         index = self._index(when)
         seen = self.dataset.observed(self.world.part(index))
@@ -154,7 +154,7 @@ class State:
         given = {name: self.world.part(tensor) for name, tensor in self.objective.inputs(batch).items()}
         out = self.world.gathered(self.group.apply("model", {**batch.x, **given}, own))
         shared = Shared(out, batch, drawn)
-        return *self._judged(self.players[0], when, shared, ""), shared
+        return *self._terms(self.players[0], when, shared, ""), shared
 
     def _index(self, when: int | Tensor) -> Tensor:
         """Rows of a step [member, rows]: the batch, and whatever the objective sets beside it."""
@@ -163,11 +163,11 @@ class State:
             index, self.dataset, lambda name, shape: noise.uniform(self.seeds, when, name, shape).to(index.device)
         )
 
-    def _reply(self, optimizer: PlayerOptimizer) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+    def _player_loss(self, optimizer: PlayerOptimizer) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
         """A later player's loss [member] and terms, from what the first one's part has made."""
-        return lambda when, shared: self._judged(optimizer, when, shared, f"{optimizer.player.name}/")
+        return lambda when, shared: self._terms(optimizer, when, shared, f"{optimizer.player.name}/")
 
-    def _judged(
+    def _terms(
         self, optimizer: PlayerOptimizer, when: int | Tensor, shared: Shared, prefix: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
         space, likelihoods = self.model.space, self.model.likelihoods
@@ -222,10 +222,10 @@ class State:
         self.bad_steps = tensors["bad_steps"].to(self.group.device)
         self.step = step
         self.clock.fill_(step)
-        if isinstance(self._carry_out, Captured):
-            self._carry_out.forget()
+        if isinstance(self._execute, Captured):
+            self._execute.forget()
 
-    def _kept(self) -> AbstractContextManager[Any]:
+    def _retain_buffers(self) -> AbstractContextManager[Any]:
         """Several players differentiate one forward: its compiled backward must not free what the next one needs."""
         if self.execution == "plain" or len(self.players) == 1:
             return nullcontext()
@@ -234,7 +234,7 @@ class State:
     def _network(self, name: str, *inputs: Tensor) -> Any:
         return self.group.apply(name if name.startswith("model.") else f"objective.{name}", *inputs)
 
-    def _ready(self, logged: dict[str, Tensor]) -> None:
+    def _allocate(self, logged: dict[str, Tensor]) -> None:
         """Make room for the sums at the first step: only then is it known which terms there are."""
         self.names = list(logged)
         wanted = (len(logged), self.group.members)
@@ -243,9 +243,9 @@ class State:
         if self.bad_steps.shape != wanted:
             self.bad_steps = torch.full(wanted, -1, dtype=torch.int64, device=self.group.device)
 
-    def _tally(self, logged: list[Tensor], when: int | Tensor) -> None:
+    def _accumulate(self, logged: list[Tensor], when: int | Tensor) -> None:
         values = self.world.mean(torch.stack(logged))  # [term, member]
-        bad = ~(values.abs() < HUGE)  # also catches NaN
+        bad = ~(values.abs() < DIVERGED_ABOVE)  # also catches NaN
         self.bad_steps.copy_(torch.where(bad & (self.bad_steps < 0), when, self.bad_steps))
         self.sums += values
         self.clock += 1

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unbraid.errors import DataError, SettingError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.sets import reconstructed
+from unbraid.metrics.generative.features.feature_sets import reconstructed
 from unbraid.metrics.intervals import of_mean
 from unbraid.progress import progress
 

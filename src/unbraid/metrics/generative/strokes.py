@@ -8,7 +8,7 @@ The stroke's thickness, or the width of the ink, is measured on images and on th
 Rows that were pruned from training because they are thick have a range that begins where training ended, so the first
 says whether the decoder draws what it was never shown. The latent of the second, and its sign, are those that have the
 largest correlation in every other row; the score is the correlation in the rows between. `where` restricts both to rows
-that fit a condition (`unbraid.data.prune`), as `digit=7`. The details have both histograms and the mean error.
+that fit a condition (`unbraid.data.pruning`), as `digit=7`. The details have both histograms and the mean error.
 """
 
 from typing import Any, Literal
@@ -16,13 +16,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from unbraid.data.prune import matching
-from unbraid.data.strokes import strokes
+from unbraid.data.pruning import matching
+from unbraid.data.stroke_measures import strokes
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.sets import CHUNK, reconstructed
+from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.intervention.kept import normal_coordinates, rank_correlation
+from unbraid.metrics.intervention.factor_preservation import normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
 FACTS: dict[str, Any] = {

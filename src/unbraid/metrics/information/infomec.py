@@ -38,10 +38,10 @@ from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import Labels, label_matrix, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
-from unbraid.metrics.information.neighbours import neighbour_information
+from unbraid.metrics.information.nearest_neighbours import neighbour_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.rows import device_of
+from unbraid.metrics.train_test_split import device_of
 from unbraid.progress import progress
 from unbraid.threads import one_thread
 

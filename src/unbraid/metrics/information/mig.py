@@ -39,8 +39,8 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, bin_of, discretise
 from unbraid.metrics.information.quadrature import mutual_information
 from unbraid.metrics.intervals import around
-from unbraid.metrics.rows import device_of
-from unbraid.metrics.unsupervised.dependence import normal_posteriors
+from unbraid.metrics.train_test_split import device_of
+from unbraid.metrics.unsupervised.code_dependence import normal_posteriors
 
 Histogram = Literal["histogram-mean", "histogram-sampled"]
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from unbraid.metrics.arrays import latent_names
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.intervention.population import (
+from unbraid.metrics.intervention.fixed_factor_batches import (
     Compat,
     Pairs,
     Population,

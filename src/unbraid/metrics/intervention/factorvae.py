@@ -30,7 +30,7 @@ from torch import Tensor
 from unbraid.metrics.arrays import Labels, latent_names
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
-from unbraid.metrics.intervention.population import (
+from unbraid.metrics.intervention.fixed_factor_batches import (
     Batches,
     Compat,
     Population,

@@ -27,7 +27,7 @@ from unbraid.errors import SettingError
 from unbraid.metrics.arrays import Labels, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import discretise
-from unbraid.metrics.intervention.population import Compat, check_compat, factor_table, sorted_rows
+from unbraid.metrics.intervention.fixed_factor_batches import Compat, check_compat, factor_table, sorted_rows
 
 PROMISES: dict[str, Any] = {"bounds": (-1, 1), "invariant": ("order", "sign"), "perfect": 1.0}
 

@@ -25,10 +25,10 @@ from unbraid.errors import SettingError, UsageError
 from unbraid.latents.fusion import subsets
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import batch_on
-from unbraid.metrics.generative.features.sets import prior_codes
+from unbraid.metrics.generative.features.feature_sets import prior_codes
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.multimodal.drawing import AT_ONCE, Shared, beliefs_of, made_of, shared_codes
-from unbraid.metrics.multimodal.reading import Reader, reader, shared_factor
+from unbraid.metrics.multimodal.conditional_draws import AT_ONCE, Shared, beliefs_of, made_of, shared_codes
+from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import Multimodal
 from unbraid.models.generation import several
 

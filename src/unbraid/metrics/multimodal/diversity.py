@@ -29,8 +29,8 @@ from unbraid.metrics.arrays import entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.multimodal.drawing import Shared, beliefs_of, made_of, shared_codes
-from unbraid.metrics.multimodal.reading import Reader, reader, shared_factor
+from unbraid.metrics.multimodal.conditional_draws import Shared, beliefs_of, made_of, shared_codes
+from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import Multimodal
 from unbraid.models.generation import several
 

@@ -23,12 +23,12 @@ from torch import Tensor
 from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import entropy, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.neighbours import neighbour_information
+from unbraid.metrics.information.nearest_neighbours import neighbour_information
 from unbraid.metrics.intervals import around, of_mean
-from unbraid.metrics.multimodal.blocks import drawn_blocks
-from unbraid.metrics.multimodal.drawing import having
+from unbraid.metrics.multimodal.block_dependence import drawn_blocks
+from unbraid.metrics.multimodal.conditional_draws import having
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.rows import apart, device_of
+from unbraid.metrics.train_test_split import apart, device_of
 from unbraid.models.generation import several
 from unbraid.progress import progress
 

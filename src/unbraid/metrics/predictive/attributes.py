@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unbraid.descent import descend
+from unbraid.density.small_fit import descend
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.predictive.logistic import standardised
-from unbraid.metrics.rows import apart, device_of
+from unbraid.metrics.train_test_split import apart, device_of
 from unbraid.threads import one_thread
 
 NEVER = -1e30

@@ -27,7 +27,7 @@ from torch import Tensor
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.columns import Column, factor_columns, factor_table
+from unbraid.metrics.factor_types import Column, factor_columns, factor_table
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.predictive.booster import Fit, Target
 from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescaled

@@ -28,7 +28,7 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.forests import Plot, grow_each
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.rows import apart, device_of, times_drawn
+from unbraid.metrics.train_test_split import apart, device_of, times_drawn
 from unbraid.progress import progress
 
 Protocol = Literal["logistic", "random-forest"]

@@ -25,8 +25,8 @@ from unbraid.errors import SettingError, UsageError, unknown
 from unbraid.metrics.arrays import Labels, label_matrix, latent_names, plain, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
-from unbraid.metrics.predictive.linear import lines
-from unbraid.metrics.rows import Compat, Split, apart, is_compat, redrawn, redrawn_sheet, times_drawn
+from unbraid.metrics.predictive.linear_svm import lines
+from unbraid.metrics.train_test_split import Compat, Split, apart, is_compat, redrawn, redrawn_sheet, times_drawn
 
 PROMISES: dict[str, Any] = {"bounds": (0, 1), "invariant": ("order", "sign"), "noise": 0.0}
 

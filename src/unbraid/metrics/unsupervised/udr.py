@@ -31,7 +31,7 @@ from unbraid.errors import DataError, SettingError, UsageError
 from unbraid.metrics.arrays import plain, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
-from unbraid.metrics.unsupervised.bound import latent_kl
+from unbraid.metrics.unsupervised.elbo import latent_kl
 from unbraid.progress import progress
 
 Correlation = Literal["spearman", "lasso"]

@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.papers.base import Claim, Evidence, LackingError, Results, Scale, experiment
+from unbraid.experiments.base import Claim, Evidence, LackingError, Results, Scale, experiment
+from unbraid.experiments.drawing import label, plain
+from unbraid.experiments.evidence import Finding, changes
+from unbraid.experiments.statistics import estimate, means, spearman
+from unbraid.papers.chen2018.rotation import rotated_codes
 from unbraid.papers.chen2018.setup import (
     BUDGET,
     FACTORS,
@@ -17,11 +21,7 @@ from unbraid.papers.chen2018.setup import (
     SPRITES,
     without_shape,
 )
-from unbraid.papers.drawing import label, plain
-from unbraid.papers.evidence import Finding, changes
-from unbraid.papers.rotation import rotated_codes
-from unbraid.papers.statistics import estimate, means, spearman
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 
 # table 1: a rotated code
 

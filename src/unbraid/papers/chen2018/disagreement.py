@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unbraid.papers.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.drawing import draw_latents, label
+from unbraid.experiments.evidence import Finding, over_runs
+from unbraid.experiments.statistics import spearman
 from unbraid.papers.chen2018.setup import FACTORS, METRICS, MIG, OVER_BETA, SPRITES, VAE, without_shape
-from unbraid.papers.drawing import draw_latents, label
-from unbraid.papers.evidence import Finding, over_runs
-from unbraid.papers.statistics import spearman
 from unbraid.report import traversal
-from unbraid.report.figures import ACCENT, INK, PALETTE
+from unbraid.report.svg import ACCENT, INK, PALETTE
 from unbraid.report.tables import Member
 
 HIGGINS = "betavae/logistic, the factors of MIG"

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.papers.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.drawing import draw_latents, named
+from unbraid.experiments.evidence import Finding
+from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.chen2018.setup import BOTH, METRICS, MIG, OVER_BETA, SPRITES, TCVAE, VAE, without_shape
-from unbraid.papers.drawing import draw_latents, named
-from unbraid.papers.evidence import Finding
-from unbraid.papers.statistics import Cells, estimate
 from unbraid.report.tables import Member
 
 NEAR = 0.05

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.evidence import NONE, Finding, cells_of, differs_in_median, together
+from unbraid.experiments.statistics import Cells, estimate, share
 from unbraid.metrics import Score, restricted
-from unbraid.papers.base import Claim, Evidence, Results, Scale, experiment
 from unbraid.papers.chen2018.setup import BUDGET, MIG, PAPER, SMALL, SMOKE, SPRITES, TCVAE, VAE, without_shape
-from unbraid.papers.evidence import NONE, Finding, cells_of, differs_in_median, together
-from unbraid.papers.statistics import Cells, estimate, share
 from unbraid.report.sweep_figures import draw_boxes
 
 # figure 3
@@ -212,7 +212,7 @@ def superior(case: str) -> Finding:
         "at all scales, it is sprites with the orientation fixed: posX and posY are biased, and shape and scale are "
         "noise, of which each place keeps its share. MIG is that of the two places, over all rows.",
         "In cases B to D the most likely place is 4 times as likely as the least likely one; the formulas are ours "
-        "(`unbraid.data.bias`). beta = 4 for both; InfoGAN has 2 codes and 8 noise variables.",
+        "(`unbraid.data.biased_sampling`). beta = 4 for both; InfoGAN has 2 codes and 8 noise variables.",
         "Networks are those for dSprites; the number of steps is ours. InfoGAN has five seeds at `budget`.",
     ),
 )

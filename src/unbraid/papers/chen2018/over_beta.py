@@ -3,7 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.papers.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.drawing import plain
+from unbraid.experiments.evidence import (
+    Finding,
+    better_trade_off,
+    cells_of,
+    correlated,
+    curve,
+    falls_after,
+    more_negative,
+    no_difference,
+)
+from unbraid.experiments.statistics import estimate
 from unbraid.papers.chen2018.setup import (
     BOTH,
     BUDGET,
@@ -21,18 +33,6 @@ from unbraid.papers.chen2018.setup import (
     VARIANTS,
     without_shape,
 )
-from unbraid.papers.drawing import plain
-from unbraid.papers.evidence import (
-    Finding,
-    better_trade_off,
-    cells_of,
-    correlated,
-    curve,
-    falls_after,
-    more_negative,
-    no_difference,
-)
-from unbraid.papers.statistics import estimate
 from unbraid.report.sweep_figures import draw_boxes, draw_scatter, draw_trade_off
 
 EQUAL_MIG, EQUAL_ELBO = 0.1, 0.05

@@ -6,10 +6,10 @@ figure needs.
 
 from typing import Any
 
-from unbraid.papers.base import Claim, Results, Scale, StandIn, experiment
+from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
+from unbraid.experiments.drawing import draw_traversals, named
+from unbraid.experiments.evidence import differs, over_runs
 from unbraid.papers.chen2018.setup import SMALL, SMOKE, TCVAE, VAE
-from unbraid.papers.drawing import draw_traversals, named
-from unbraid.papers.evidence import differs, over_runs
 
 ACTIVE = "units/active"
 METRICS = (ACTIVE, "elbo", "reconstruction/nats")

@@ -8,9 +8,9 @@ Shape is noise when MIG is measured; `mig/exact` is what the paper's Monte Carlo
 from collections.abc import Mapping
 from typing import Any
 
+from unbraid.experiments.base import Scale, StandIn
+from unbraid.experiments.sprites import STAND_IN, TINY
 from unbraid.metrics import Score, restricted
-from unbraid.papers.base import Scale, StandIn
-from unbraid.papers.sprites import STAND_IN, TINY
 
 MIG, ELBO, TC = "mig/exact without shape", "elbo/closed-form", "tc/exact"
 METRICS = ("mig/exact", "elbo", "tc/exact")

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.drawing import draw_pictures
+from unbraid.experiments.evidence import differs, together
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, Results, Scale, experiment
 from unbraid.papers.daunhawer2019.setup import (
     BUDGET,
     DERIVED,
@@ -18,10 +20,8 @@ from unbraid.papers.daunhawer2019.setup import (
     coherence,
     mean_of,
 )
-from unbraid.papers.drawing import draw_pictures
-from unbraid.papers.evidence import differs, together
 from unbraid.report import Picture
-from unbraid.report.modalities import from_others, translation
+from unbraid.report.multimodal_pictures import from_others, translation
 
 MINE, THEIRS = "ours, 5 + 5", "MVAE, 10"
 SERIES: dict[str, dict[str, Any]] = {

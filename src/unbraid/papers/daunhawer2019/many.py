@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from unbraid.experiments.base import Claim, LackingError, Results, Scale, experiment
+from unbraid.experiments.curves import draw_lines
+from unbraid.experiments.evidence import differs, together
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, LackingError, Results, Scale, experiment
-from unbraid.papers.curves import draw_lines
 from unbraid.papers.daunhawer2019.setup import TINY, exceeds
-from unbraid.papers.evidence import differs, together
 
 COUNTS = (3, 5)
 METHODS = ("partitioned-mvae", "mvae", "mmvae", "mopoe")

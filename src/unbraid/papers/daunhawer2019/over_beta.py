@@ -4,8 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.papers.base import Claim, Evidence, Results, experiment
-from unbraid.papers.curves import draw_lines, points
+from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.curves import draw_lines, points
+from unbraid.experiments.drawing import plain
+from unbraid.experiments.evidence import Finding, together
+from unbraid.experiments.statistics import Cells, estimate, means
 from unbraid.papers.daunhawer2019.setup import (
     BETA,
     BUDGET,
@@ -28,9 +31,6 @@ from unbraid.papers.daunhawer2019.setup import (
     divergences,
     over_betas,
 )
-from unbraid.papers.drawing import plain
-from unbraid.papers.evidence import Finding, together
-from unbraid.papers.statistics import Cells, estimate, means
 
 COLLAPSED = 1.0
 """KL(s_2) below which it carries next to nothing (ours): a place among 32 x 32 is 6.9 nats."""

@@ -4,8 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.drawing import draw_pictures
+from unbraid.experiments.evidence import together
+from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, Evidence, Results, experiment
 from unbraid.papers.daunhawer2019.setup import (
     BETA,
     BUDGET,
@@ -31,10 +34,7 @@ from unbraid.papers.daunhawer2019.setup import (
     mean_of,
     over_betas,
 )
-from unbraid.papers.drawing import draw_pictures
-from unbraid.papers.evidence import together
-from unbraid.papers.statistics import estimate
-from unbraid.report.modalities import reconstructed, sampled, translation
+from unbraid.report.multimodal_pictures import reconstructed, sampled, translation
 from unbraid.report.tables import Member
 
 LOST = 0.006

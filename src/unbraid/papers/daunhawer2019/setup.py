@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from unbraid.experiments.base import Scale
+from unbraid.experiments.evidence import Finding, over_runs
 from unbraid.metrics import Score
-from unbraid.papers.base import Scale
-from unbraid.papers.evidence import Finding, over_runs
 
 BETAS = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
 BETA = "beta_alone"

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.drawing import draw_pictures
+from unbraid.experiments.evidence import differs, together
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, Results, Scale, experiment
-from unbraid.papers.drawing import draw_pictures
 from unbraid.papers.esmaeili2018.kmeans import kmeans_on_pixels
 from unbraid.papers.esmaeili2018.pictures import along_factor
 from unbraid.papers.esmaeili2018.setup import (
@@ -30,7 +31,6 @@ from unbraid.papers.esmaeili2018.setup import (
     mean_of,
     on,
 )
-from unbraid.papers.evidence import differs, together
 from unbraid.report.sweep_figures import draw_boxes
 from unbraid.report.tables import Member
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from unbraid.papers.base import Claim, Results, Scale, experiment
-from unbraid.papers.drawing import label
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.drawing import label
 from unbraid.papers.esmaeili2018.setup import (
     BUDGET_DIGITS,
     HFVAE,
@@ -14,7 +14,7 @@ from unbraid.papers.esmaeili2018.setup import (
     SMOKE,
     mean_of,
 )
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 
 PRUNED = "prune:(digit=7 & thickness>=#8) | (digit=0 & width<=#4)"
 THICK, NARROW = "thick 7s drawn", "narrow 0s drawn"

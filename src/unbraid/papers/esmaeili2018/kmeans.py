@@ -8,9 +8,9 @@ from sklearn.cluster import KMeans
 
 from unbraid.data import load
 from unbraid.data.splits import split
+from unbraid.experiments.base import StandIn
 from unbraid.metrics import Score, clusters
-from unbraid.metrics.discrete.clusters import Match
-from unbraid.papers.base import StandIn
+from unbraid.metrics.discrete.cluster_accuracy import Match
 from unbraid.report.tables import Member
 
 ROWS, STARTS = 10_000, 10

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
+from unbraid.experiments.drawing import draw_pictures, label
+from unbraid.experiments.evidence import differs, together
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, Results, Scale, StandIn, experiment
-from unbraid.papers.drawing import draw_pictures, label
 from unbraid.papers.esmaeili2018.pictures import from_class, from_row
 from unbraid.papers.esmaeili2018.setup import (
     BETA_VAE,
@@ -25,8 +26,7 @@ from unbraid.papers.esmaeili2018.setup import (
     mean_of,
     on,
 )
-from unbraid.papers.evidence import differs, together
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 
 KEPT = "kept/classifier"
 MOST = 0.5

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from unbraid.papers.base import Claim, Results, Scale, experiment
-from unbraid.papers.drawing import label
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.drawing import label
+from unbraid.experiments.evidence import Finding, differs, together
 from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, deviations
 from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, removals
 from unbraid.papers.esmaeili2018.setup import largest_of
-from unbraid.papers.evidence import Finding, differs, together
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 
 TOLERANCE = 1e-5
 FULL = {"points": 5, "nodes": 24, "step": 0.3}

@@ -2,10 +2,10 @@
 
 import torch
 
+from unbraid.experiments.base import Results
 from unbraid.metrics import Evaluation
-from unbraid.metrics.discrete.variables import discrete_variables
-from unbraid.metrics.intervention.kept import latents_along, normal_coordinates
-from unbraid.papers.base import Results
+from unbraid.metrics.discrete.discrete_latents import discrete_variables
+from unbraid.metrics.intervention.factor_preservation import latents_along, normal_coordinates
 from unbraid.report import Picture, traversal
 from unbraid.report.pictures import WHITE, tiled
 from unbraid.report.traversals import coordinate_kl, decode, moved

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from unbraid.descent import descend
+from unbraid.density.small_fit import descend
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
 

@@ -7,9 +7,9 @@ and gamma 3 on MNIST, too, and how long to train: 170 epochs of MNIST, 50 of dSp
 
 from typing import Any
 
-from unbraid.papers.base import StandIn
-from unbraid.papers.evidence import Finding, over_runs
-from unbraid.papers.sprites import STAND_IN, TINY
+from unbraid.experiments.base import StandIn
+from unbraid.experiments.evidence import Finding, over_runs
+from unbraid.experiments.sprites import STAND_IN, TINY
 
 VAE: dict[str, Any] = {"recipe": "vae"}
 BETA_VAE: dict[str, Any] = {"recipe": "beta-vae", "beta": 4}

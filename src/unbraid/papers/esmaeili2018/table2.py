@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from unbraid.papers.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.evidence import Finding, differs, together
 from unbraid.papers.esmaeili2018.setup import (
     BETA_SVAE,
     BETA_TCVAE,
@@ -17,7 +18,6 @@ from unbraid.papers.esmaeili2018.setup import (
     VAE,
     on,
 )
-from unbraid.papers.evidence import Finding, differs, together
 from unbraid.report.sweep_figures import draw_scatter
 
 MODELS = {"VAE": VAE, "beta-VAE": BETA_VAE, "beta-SVAE": BETA_SVAE, "beta-TCVAE": BETA_TCVAE, "HFVAE": HFVAE}

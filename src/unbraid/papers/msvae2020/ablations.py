@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from unbraid.experiments.base import REFINES, Claim, Evidence, Results, experiment
+from unbraid.experiments.drawing import draw_pictures
+from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
-from unbraid.papers.base import REFINES, Claim, Evidence, Results, experiment
-from unbraid.papers.drawing import draw_pictures
-from unbraid.papers.evidence import differs, together
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import DISTANCE, MIG
-from unbraid.papers.statistics import estimate
 from unbraid.report import traversal
 
 BV, VAE = "beta-VAE", "VAE"

@@ -11,8 +11,8 @@ no weights from elsewhere. Levels differ, so the order is tested.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from unbraid.experiments.base import AS_LARGE_AS, REFINES, Scale, StandIn
 from unbraid.metrics import Score
-from unbraid.papers.base import AS_LARGE_AS, REFINES, Scale, StandIn
 
 BASE, LARGE, BIG, BIG_VAE = "beta-TCVAE", "beta-TCVAE-L", "Big-beta-TCVAE", "Big-VAE"
 MS, STUDENT = "MS-VAE", "Jacobian student"

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.evidence import Finding, over_runs, together
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, Results, Scale, experiment
-from unbraid.papers.evidence import Finding, over_runs, together
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 from unbraid.report.sweep_figures import draw_scatter
 from unbraid.report.tables import Member
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.curves import draw_lines, points
+from unbraid.experiments.drawing import label
+from unbraid.experiments.evidence import Finding, changes, over_runs, together, within
+from unbraid.experiments.statistics import Cells, estimate
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, Evidence, Results, experiment
-from unbraid.papers.curves import draw_lines, points
-from unbraid.papers.drawing import label
-from unbraid.papers.evidence import Finding, changes, over_runs, together, within
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, METRICS, MS, on_cars
-from unbraid.papers.statistics import Cells, estimate
 
 M1, M2, M3, M4 = "cond/Y", "cond/X", "cond/Z-noise", "cond/Y-noise"
 TRACKS, MUCH = 0.8, 2.0

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
+from unbraid.experiments.base import Claim, Evidence, LackingError, Results, Scale, StandIn, experiment
+from unbraid.experiments.drawing import draw_pictures, label
+from unbraid.experiments.evidence import Finding, differs, over_runs
+from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.models.mixture_flow import MixtureFlow
-from unbraid.papers.base import Claim, Evidence, LackingError, Results, Scale, StandIn, experiment
-from unbraid.papers.drawing import draw_pictures, label
-from unbraid.papers.evidence import Finding, differs, over_runs
-from unbraid.papers.statistics import estimate
-from unbraid.report.figures import PALETTE
 from unbraid.report.pictures import WHITE, tiled
+from unbraid.report.svg import PALETTE
 
 MIXTURE, FLOW, GAIN, PURITY = "density/mixture", "density/flow", "density/gain", "clusters/majority"
 MEANS, SAMPLES = "means", "samples"

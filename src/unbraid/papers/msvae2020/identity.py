@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from unbraid.experiments.base import REFINES, Claim, Results, Scale, experiment
+from unbraid.experiments.drawing import draw_pictures
+from unbraid.experiments.evidence import Finding, differs, over_runs, together
 from unbraid.metrics import Evaluation, Score
-from unbraid.metrics.generative.features.sets import prior_codes
-from unbraid.metrics.intervention.kept import latents_along, moved_to, pictures_of
-from unbraid.papers.base import REFINES, Claim, Results, Scale, experiment
-from unbraid.papers.drawing import draw_pictures
-from unbraid.papers.evidence import Finding, differs, over_runs, together
+from unbraid.metrics.generative.features.feature_sets import prior_codes
+from unbraid.metrics.intervention.factor_preservation import latents_along, moved_to, pictures_of
 from unbraid.papers.msvae2020.cars import CARS, SPRITES
 from unbraid.report import Picture
 from unbraid.report.pictures import WHITE, tiled

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from unbraid.data.coordinates import Labels
+from unbraid.data.label_codes import Labels
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
+from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.drawing import label
+from unbraid.experiments.evidence import Finding, over_runs, together
+from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
-from unbraid.metrics.predictive.unseen import given_means
+from unbraid.metrics.stages.unlabelled_factors import given_means
 from unbraid.models import Staged
-from unbraid.papers.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.papers.drawing import label
-from unbraid.papers.evidence import Finding, over_runs, together
-from unbraid.papers.statistics import estimate
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 
 LENGTH, DAMPING, MASS = tuple(RANGES)
 SPEARMAN, PEARSON = f"unseen/spearman/{MASS}", f"unseen/pearson/{MASS}"

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
+from unbraid.experiments.base import REFINES, Claim, Evidence, Results, StandIn, experiment
+from unbraid.experiments.drawing import draw_pictures
+from unbraid.experiments.evidence import Finding, differs
+from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import Staged
-from unbraid.papers.base import REFINES, Claim, Evidence, Results, StandIn, experiment
-from unbraid.papers.drawing import draw_pictures
-from unbraid.papers.evidence import Finding, differs
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, MIG, MS, NORB, absent
-from unbraid.papers.statistics import estimate
 from unbraid.report import Picture, traverse, triples
 from unbraid.report.pictures import WHITE, tiled
 from unbraid.report.traversals import labelled, moved

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.drawing import label
+from unbraid.experiments.evidence import over_runs
 from unbraid.metrics import Score
-from unbraid.papers.base import Claim, Results, Scale, experiment
-from unbraid.papers.drawing import label
-from unbraid.papers.evidence import over_runs
 from unbraid.papers.msvae2020.masks import CODES, COINS, PIXELS, Joint, Process, dependence, processes, witness
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 from unbraid.report.tables import Member
 
 GIVEN_X: Joint = {at: Fraction(0) for at in ((c, z) for c in CODES for z in COINS)} | {

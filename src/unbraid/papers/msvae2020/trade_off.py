@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.papers.base import Claim, Evidence, Results, experiment
-from unbraid.papers.curves import draw_curves
-from unbraid.papers.evidence import Finding, at_each, cells_of, changes, curve, of_pairs, on_average, together
+from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.curves import draw_curves
+from unbraid.experiments.evidence import Finding, at_each, cells_of, changes, curve, of_pairs, on_average, together
+from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.msvae2020.cars import (
     BASE,
     BIG,
@@ -24,7 +25,6 @@ from unbraid.papers.msvae2020.cars import (
     STUDENT,
     on_cars,
 )
-from unbraid.papers.statistics import Cells, estimate
 from unbraid.report.sweep_figures import draw_trade_off
 
 SAME = 0.05

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from unbraid.papers.base import Claim, Results, Scale, experiment
-from unbraid.papers.curves import draw_curves
-from unbraid.papers.evidence import changes, together
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.curves import draw_curves
+from unbraid.experiments.evidence import changes, together
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
 

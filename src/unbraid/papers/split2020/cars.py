@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.papers.base import Claim, Evidence, Results, experiment
-from unbraid.papers.drawing import draw_decoded
-from unbraid.papers.evidence import Finding, together
+from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.drawing import draw_decoded
+from unbraid.experiments.evidence import Finding, together
+from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.split2020.setup import (
     CORRELATED,
     ERROR,
@@ -23,7 +24,6 @@ from unbraid.papers.split2020.setup import (
     split_changes,
     unrelated,
 )
-from unbraid.papers.statistics import Cells, estimate
 from unbraid.report.sweep_figures import draw_boxes, draw_scatter
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from unbraid.papers.base import Claim, Results, Scale, experiment
-from unbraid.papers.evidence import over_runs
+from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.evidence import over_runs
 from unbraid.papers.split2020.exact import lemma_members
-from unbraid.report.figures import PALETTE
+from unbraid.report.svg import PALETTE
 from unbraid.report.sweep_figures import draw_scatter
 
 EXACT = 1e-5

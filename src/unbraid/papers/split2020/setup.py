@@ -9,11 +9,11 @@ second one that the paper lacks: `wide`, the vanilla encoder at the split one's 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unbraid.papers.base import Results, Scale, StandIn
-from unbraid.papers.drawing import named
-from unbraid.papers.evidence import Finding, differs, over_runs, together
-from unbraid.papers.sprites import STAND_IN
-from unbraid.papers.statistics import pearson
+from unbraid.experiments.base import Results, Scale, StandIn
+from unbraid.experiments.drawing import named
+from unbraid.experiments.evidence import Finding, differs, over_runs, together
+from unbraid.experiments.sprites import STAND_IN
+from unbraid.experiments.statistics import pearson
 
 MIG, KL, ERROR, FACTOR = "mig/exact", "kl/closed-form", "reconstruction/nats", "factorvae/majority-vote"
 METRICS = (MIG, KL, ERROR, FACTOR, "mig/histogram-mean", "tc/exact")

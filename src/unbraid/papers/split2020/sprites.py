@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from unbraid.papers.base import Claim, Results, experiment
-from unbraid.papers.drawing import draw_decoded
-from unbraid.papers.evidence import Finding, differs, over_runs, together
+from unbraid.experiments.base import Claim, Results, experiment
+from unbraid.experiments.drawing import draw_decoded
+from unbraid.experiments.evidence import Finding, differs, over_runs, together
 from unbraid.papers.split2020.setup import (
     CORRELATED,
     ERROR,

@@ -8,7 +8,7 @@ from unbraid.metrics.generative.features.base import (
     image_features,
     pieces,
 )
-from unbraid.metrics.generative.features.sets import FeatureSets, feature_sets
+from unbraid.metrics.generative.features.feature_sets import FeatureSets, feature_sets
 
 __all__ = [
     "FeatureNetwork",

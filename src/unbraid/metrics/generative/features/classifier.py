@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
-from unbraid.descent import descend
+from unbraid.density.small_fit import descend
 from unbraid.errors import DataError, SettingError
 from unbraid.metrics.generative.features.base import FeatureNetwork, exact_convolutions, feature_network
 from unbraid.types import Shape

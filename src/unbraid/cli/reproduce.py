@@ -1,0 +1,54 @@
+"""reproduce."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unbraid.cli.options import AsJson, Device, Root, app, complete
+from unbraid.cli.printing import print_json, print_notes, print_rows
+
+
+@app.command(
+    epilog="Examples:  unbraid reproduce chen2018/fig2 --scale small  ·  unbraid reproduce chen2018 --scale budget"
+)
+def reproduce(
+    experiment: Annotated[
+        str,
+        typer.Argument(
+            metavar="PAPER[/ID]",
+            help="A paper, or one table or figure of it.",
+            autocompletion=complete("papers", "experiment"),
+        ),
+    ],
+    scale: Annotated[str, typer.Option(help="smoke, small, budget or paper.")] = "small",
+    root: Root = Path("runs/reproduce"),
+    out: Annotated[Path, typer.Option(help="Folder for tables, figures and verdicts.")] = Path("results"),
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Take the runs of this sweep, or of all sweeps in this folder; train what they lack."),
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Train what a table or figure of a paper needs, test its claims, and write table, figure and verdicts.
+
+    smoke takes seconds and only shows that the program works; small takes minutes on 2 cores; budget is the largest
+    that fits 20 minutes on one H200; paper is the paper's own protocol. Finished runs are reused, and the same command
+    continues after an interruption. unbraid list experiments shows what there is.
+    """
+    import unbraid.papers  # noqa: F401 (registers the experiments)
+    from unbraid.experiments import reproduce as carry_out
+
+    outcomes = carry_out(experiment, scale=scale, root=root, out=out, device=device, runs=runs)
+    rows: list[dict[str, Any]] = []
+    for outcome in outcomes:
+        print_notes(outcome.notes)
+        rows += [
+            {"experiment": outcome.name, "claim": v.claim, "verdict": v.verdict, "why": v.why} for v in outcome.verdicts
+        ]
+    if as_json:
+        print_json([outcome.as_record() for outcome in outcomes])
+        return
+    print_rows(rows, False)
+    typer.echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))

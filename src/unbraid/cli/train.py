@@ -1,0 +1,146 @@
+"""demo, train, sweep."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unbraid.cli.options import (
+    AsJson,
+    CheckpointSteps,
+    Device,
+    Fresh,
+    LogSteps,
+    Name,
+    Overrides,
+    Recipe,
+    Resume,
+    Root,
+    app,
+    leads,
+)
+from unbraid.cli.printing import print_json, print_notes, print_rows, print_scores
+from unbraid.errors import UsageError
+
+
+@app.command(epilog="Example:  unbraid demo --seed 1")
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
+    root: Root = Path("runs"),
+    device: Device = "cpu",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again even if there is a finished run.")] = False,
+) -> None:
+    """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
+    from unbraid.api import train as train_run
+    from unbraid.cli.demo_settings import NOTE, SETTINGS
+
+    name = "demo" if seed == 0 else f"demo-s{seed}"
+    typer.echo(NOTE)
+    run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
+    print_scores(run.score(), False)
+    run.traverse().save(run.path / "traversal.png")
+    typer.echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
+
+
+@app.command(
+    epilog="Examples:  unbraid train beta-tcvae data=sprites beta=6 network=mlp-chen batch=2048 steps=18000"
+    "  ·  unbraid train vae data=images data.folder=photos data.size=64"
+)
+def train(
+    recipe: Recipe,
+    settings: Overrides = None,
+    device: Device = "auto",
+    root: Root = Path("runs"),
+    name: Name = None,
+    resume: Resume = False,
+    fresh: Fresh = False,
+    checkpoint_steps: CheckpointSteps = None,
+    log_steps: LogSteps = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing.
+
+    Settings: those of the recipe (unbraid list objectives); z, the number of latent variables; data, network, encoder,
+    decoder and likelihood by name, each with settings of its own behind a dot (encoder.hidden=[256,256]); and of the
+    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), and split
+    (default, none, 0.1, posX:0,1). Where nothing is said: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a
+    network and likelihood that fit the data.
+    """
+    from unbraid.api import train as train_run
+    from unbraid.config import parse_overrides
+    from unbraid.training import Cadence
+
+    given = parse_overrides(settings or [])
+    refuse_options(given, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
+    if fresh and name is None:
+        raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
+    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
+    data = given.pop("data", "sprites")
+    how: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
+    run = train_run(recipe, data=data, device=device, **how, **given)
+    if not leads():
+        return
+    if run.reused and not as_json:
+        typer.echo("This run is finished already; nothing was trained.")
+    last = (run.history or [{"step": run.config.training.steps}])[-1]
+    if as_json:
+        print_json({"run": str(run.path), "id": run.config.run_id, **last})
+    else:
+        terms = "  ".join(
+            f"{k} {v:.3f}" for k, v in last.items() if k not in ("format", "step", "epoch", "images_per_second")
+        )
+        typer.echo(f"{run.path}  step {last['step']}  {terms}\nNext: unbraid evaluate {run.path}")
+
+
+@app.command(
+    epilog="Examples:  unbraid sweep beta-tcvae data=sprites beta=1,2,4,6 seed=0:50 network=mlp-chen"
+    "  ·  unbraid sweep beta-vae,beta-tcvae beta=1,4 seed=0:10 --on ray"
+)
+def sweep(
+    recipe: Recipe,
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings; beta=1,2,4 and seed=0:50 are axes.")] = None,
+    on: Annotated[str, typer.Option(help="local, ray, ray://HOST:PORT or slurm.")] = "local",
+    device: Device = "auto",
+    root: Root = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of what is fixed.")] = None,
+    members: Annotated[int | None, typer.Option(help="Most members of a group; default: as many as fit.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
+    slurm: Annotated[list[str] | None, typer.Option(help="Slurm's options, as partition=gpu; repeat for more.")] = None,
+    many: Annotated[bool, typer.Option("--many", help="Yes, more than 10,000 members are meant.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train every combination of settings, many runs as one program; score them; write tables and a report.
+
+    A list such as beta=1,2,4 or a range such as seed=0:50 (50 left out) is an axis; brackets hold one value together
+    (encoder.hidden=[16,16],[32,32]), and the recipe may be a list, too. The same command again continues a sweep that
+    was stopped; longer axes under the same name extend it; finished runs are kept.
+    """
+    from unbraid.config import parse_axes, parse_overrides
+    from unbraid.report.sweep_page import main_scores
+    from unbraid.report.tables import median_rows, score_names
+    from unbraid.sweeps import sweep as run_sweep
+
+    given: dict[str, Any] = {**parse_axes(settings or [])}
+    options = ("device", "root", "name", "on", "members", "metric", "slurm", "many")
+    refuse_options(given, "a sweep", options, others=("recipe", "metrics", "cadence"))
+    how: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
+    how |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": given.pop("data", ["sprites"])}
+    made = run_sweep([part.strip() for part in recipe.split(",")], **how | given)
+    print_notes(made.notes)
+    if as_json:
+        print_json(made.as_record())
+    else:
+        shown = main_scores(made.members)
+        print_rows(median_rows(made.members, shown), False)
+        more = len(score_names(made.members)) - len(shown)
+        print_notes([f"{more} more scores are in the table."] if more else [])
+        files = [f"{key.capitalize()}: {file}" for key, file in made.files.items() if key in ("table", "report")]
+        typer.echo("\n".join(files))
+
+
+def refuse_options(given: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Refuse settings that are options of the command, or `others` that only Python's functions have."""
+    for key in given:
+        if key in options or key in others:
+            raise UsageError(f"'{key}' is no setting of {of}{f'; write --{key}' if key in options else ''}.")

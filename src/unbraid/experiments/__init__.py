@@ -1,0 +1,34 @@
+"""The frame of experiments: claims, evidence, verdicts, statistics, running and drawing.
+
+`unbraid.papers` registers the experiments themselves.
+"""
+
+from unbraid.experiments.base import (
+    SCALES,
+    Claim,
+    Evidence,
+    Experiment,
+    Results,
+    Scale,
+    StandIn,
+    Verdict,
+    experiment,
+    judge,
+)
+from unbraid.experiments.running import Outcome, chosen, reproduce
+
+__all__ = [
+    "SCALES",
+    "Claim",
+    "Evidence",
+    "Experiment",
+    "Outcome",
+    "Results",
+    "Scale",
+    "StandIn",
+    "Verdict",
+    "chosen",
+    "experiment",
+    "judge",
+    "reproduce",
+]

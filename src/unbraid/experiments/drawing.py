@@ -1,0 +1,75 @@
+"""Figures that several experiments draw: models side by side, by their latents or by what they decode."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unbraid.experiments.base import Results
+from unbraid.metrics import Evaluation
+from unbraid.report import Picture, traversal
+from unbraid.report.latent_factor import draw_panels, panels_size
+from unbraid.report.run_page import reconstructions
+from unbraid.report.svg import INK
+from unbraid.report.tables import Member
+
+WIDTH = 3.2
+"""Inches of one picture."""
+
+
+def draw_latents(make: Any, models: Mapping[str, Evaluation]) -> Any:
+    """Latents against factors of several models, one below the other."""
+    sizes = [panels_size(model) for model in models.values()]
+    heights = [height + 0.3 for _, height in sizes]
+    figure = make(figsize=(max(width for width, _ in sizes), sum(heights)), layout="constrained")
+    parts = np.atleast_1d(figure.subfigures(len(models), 1, height_ratios=heights))
+    for part, (title, model) in zip(parts, models.items(), strict=True):
+        part.suptitle(title, fontsize=9)
+        draw_panels(part, model)
+    return figure
+
+
+def draw_pictures(make: Any, columns: Sequence[Sequence[tuple[str, Picture]]]) -> Any:
+    """Pictures with titles, in columns; those of one row are as high as the highest of them."""
+    rows = list(zip(*columns, strict=True))
+    heights = [max(picture.height / picture.width for _, picture in row) for row in rows]
+    figure = make(figsize=(WIDTH * len(columns), WIDTH * sum(heights) + 0.3 * len(rows)), layout="constrained")
+    panels = figure.subplots(len(rows), len(columns), squeeze=False, height_ratios=heights)
+    for line, row in zip(panels, rows, strict=True):
+        for axes, (title, picture) in zip(line, row, strict=True):
+            axes.imshow(np.asarray(picture.convert("RGB")), interpolation="antialiased")
+            axes.set_title(title, fontsize=8)
+            axes.set_axis_off()
+    return figure
+
+
+def draw_traversals(make: Any, results: Results, members: Mapping[str, Member], **options: Any) -> Any:
+    """What each model decodes when one latent moves, from one data point."""
+    shown = [[(title, traversal(results.evaluation(own), **options))] for title, own in members.items()]
+    return draw_pictures(make, shown)
+
+
+def draw_decoded(make: Any, results: Results, members: Mapping[str, Member], **options: Any) -> Any:
+    """Reconstructions of each model above its traversals."""
+    columns = []
+    for title, member in members.items():
+        model = results.evaluation(member)
+        columns.append([(title, reconstructions(model)), ("", traversal(model, **options))])
+    return draw_pictures(make, columns)
+
+
+def named(member: Member, score: str) -> str:
+    """A title: the series and the score of a run."""
+    return f"{member.settings['recipe']}, {score} {member.scores[score].value:.2f}"
+
+
+def label(axes: Any, across: str, up: str) -> None:
+    """Names of both axes, and a grid."""
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+
+
+def plain(value: Any, _: Any) -> str:
+    """A tick's number; the usual labels of a logarithmic axis need the mathematics that names must not be read as."""
+    return f"{value:g}"

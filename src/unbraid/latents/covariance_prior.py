@@ -1,0 +1,125 @@
+r"""A learned Gaussian covariance (esmaeili2018, section 5): p(z) = N(0, C) over all Normal blocks, C = L L^T.
+
+    KL(N(m, D) || N(0, C)) = 1/2 [ tr(C^-1 D) + m^T C^-1 m - J + log det C - log det D ]
+
+A part of the variables has the same part of C. Everything is written out in tensor operations: a factorisation by a
+library checks its result on the host, which a recorded step on a GPU cannot do.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from unbraid.latents.blocks import Block, Normal
+from unbraid.latents.correlated_normal import CorrelatedNormal
+from unbraid.latents.learned_priors import Prior, Tensors, prior
+
+LEAST = 1e-12
+"""Variance below which rounding could make one negative."""
+
+
+@prior("covariance", year=2018, reference="esmaeili2018")
+class Covariance(Prior):
+    """Gaussian with a learned covariance over all Normal variables; starts as the standard normal prior."""
+
+    covers = Normal
+    closed_form = True
+
+    def __init__(self, blocks: Mapping[str, Block]) -> None:
+        super().__init__(blocks)
+        self.shapes = {"factor": (len(self.leaves), len(self.leaves))}
+
+    def factor(self, prior: Tensors) -> Tensor:
+        """L [..., J, J]; the diagonal of its parameter is that of log L, and what lies above is not used."""
+        raw = self.parameters(prior)["factor"]
+        return raw.tril(-1) + torch.diag_embed(raw.diagonal(dim1=-2, dim2=-1).exp())
+
+    def covariance(self, prior: Tensors) -> Tensor:
+        """C [..., J, J]."""
+        factor = self.factor(prior)
+        return product(factor, factor.mT)
+
+    def alone(self, prior: Tensors, values: Tensors) -> Tensor:
+        """N(0, C_dd)."""
+        variance = self.factor(prior).square().sum(-1).unsqueeze(-2)
+        return _log_normal(self.cover(values), variance)
+
+    def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
+        """N(0, C_gg)."""
+        chosen = list(own)
+        part = self.covariance(prior)[..., chosen, :][..., chosen]
+        return log_gaussian(self.cover(values)[..., chosen], part)
+
+    def covered_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
+        """In closed form."""
+        factor = self.factor(prior)
+        inverse = inverse_triangular(factor)
+        mean, log_variance = (
+            torch.cat(side, -1) for side in zip(*(posterior[n].chunk(2, -1) for n in self.covered), strict=True)
+        )
+        weights = product(inverse.mT, inverse) * self._correlations(mean)  # those of products of standard deviations
+        deviation = (0.5 * log_variance).exp()
+        trace = (product(deviation, weights) * deviation).sum(-1)
+        distance = product(mean, inverse.mT).square().sum(-1)
+        log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1, keepdim=True)
+        own = log_variance.sum(-1) + len(self.leaves)
+        return 0.5 * (trace + distance + log_determinant - own) + sum(b.extra_kl for b in self.covered.values())
+
+    def leaf_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
+        """Of each Normal variable to N(0, C_dd)."""
+        log_variance = self.apart(self.factor(prior).square().sum(-1).unsqueeze(-2).log())
+        marginal = {n: torch.cat([torch.zeros_like(part), part], -1) for n, part in log_variance.items()}
+        own = {**prior, **marginal}
+        return torch.cat([b.kl(posterior[n], own[n], values[n]) for n, b in self.blocks.items()], -1)
+
+    def draw(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
+        """L noise."""
+        return self.apart(product(self.cover(noise), self.factor(prior).mT))
+
+    def center(self, prior: Tensors) -> dict[str, Tensor]:
+        """The mean, 0."""
+        return {name: b.center(prior[name]) for name, b in self.covered.items()}
+
+    def _correlations(self, like: Tensor) -> Tensor:
+        """Of the noise of posteriors [J, J]."""
+        parts = []
+        for b in self.covered.values():
+            shared = b.correlation if isinstance(b, CorrelatedNormal) else 0.0
+            eye = torch.eye(b.leaves, dtype=like.dtype, device=like.device)
+            parts.append(shared + (1 - shared) * eye)
+        return torch.block_diag(*parts)
+
+
+def product(first: Tensor, second: Tensor) -> Tensor:
+    """first @ second in full precision, whichever one the networks' products have."""
+    return (first.unsqueeze(-1) * second.unsqueeze(-3)).sum(-2)
+
+
+def log_gaussian(values: Tensor, covariance: Tensor) -> Tensor:
+    """log N(values [..., batch, J]; 0, covariance [..., J, J]) as prod_i p(z_i | z_1 .. z_{i-1}), one at a time."""
+    total = torch.zeros_like(values[..., 0])
+    for _ in range(values.shape[-1]):
+        variance = covariance[..., :1, 0].clamp_min(LEAST)  # [..., 1]
+        total = total + _log_normal(values[..., 0], variance)
+        gain = covariance[..., 1:, 0] / variance  # the regression of all others on this one
+        values = values[..., 1:] - values[..., :1] * gain.unsqueeze(-2)
+        covariance = covariance[..., 1:, 1:] - gain.unsqueeze(-1) * covariance[..., :1, 1:]
+    return total
+
+
+def inverse_triangular(factor: Tensor) -> Tensor:
+    """Inverse of a lower triangular matrix [..., J, J], row by row."""
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device).expand_as(factor)
+    rows: list[Tensor] = []
+    for i in range(factor.shape[-1]):
+        known = eye[..., i, :]
+        if rows:
+            known = known - (factor[..., i, :i, None] * torch.stack(rows, -2)).sum(-2)
+        rows.append(known / factor[..., i, i, None])
+    return torch.stack(rows, -2)
+
+
+def _log_normal(value: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (math.log(2 * math.pi) + variance.log() + value.square() / variance)

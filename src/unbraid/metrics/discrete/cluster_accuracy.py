@@ -1,0 +1,73 @@
+r"""Whether a discrete latent that was learned without labels says what a factor says (esmaeili2018, section 6.3).
+
+A row belongs to the class k that its posterior thinks most probable. With n_kv rows of class k and factor value v,
+
+    hungarian   1/N max_pi sum_k n_{k pi(k)}    over one-to-one matches pi of classes and values (xie2016)
+    majority    1/N sum_k max_v n_kv            each class stands for its most frequent value (purity)
+
+The second is never lower, and grows with the number of classes: with one class per row it is 1. Rows that are all in
+one class have the share of the most frequent value under both; it is in the details as `chance`.
+
+References: Xie, Girshick and Farhadi (2016), Unsupervised deep embedding for clustering analysis, ICML; Manning,
+Raghavan and Schuetze (2008), Introduction to information retrieval, section 16.3.
+"""
+
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import plain
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.discrete.discrete_latents import chosen_variable
+from unbraid.metrics.intervals import of_mean
+
+Match = Literal["hungarian", "majority"]
+FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
+
+
+@metric("clusters/hungarian", year=2016, reference="xie2016", **FACTS)
+def hungarian(evaluation: Evaluation, *, factor: str | None = None, latent: str | None = None) -> Score:
+    """Accuracy of a discrete latent as a label of a factor (the first), classes and values matched one to one."""
+    return _score(evaluation, factor, latent, "hungarian")
+
+
+@metric("clusters/majority", year=2008, reference="manning2008", **FACTS)
+def majority(evaluation: Evaluation, *, factor: str | None = None, latent: str | None = None) -> Score:
+    """Accuracy of a discrete latent as a label of a factor (the first), each class being its most frequent value."""
+    return _score(evaluation, factor, latent, "majority")
+
+
+def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
+    """Accuracy of classes [rows] as labels [rows] under the best match; `details` has the match and n_kv."""
+    if match not in ("hungarian", "majority"):
+        raise UsageError(f"clusters are matched by hungarian or majority, not {match}.")
+    own, other = plain(classes), plain(labels)
+    for array in (own, other):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise DataError("classes and labels must be known in every row: leave out rows with NaN.")
+    if own.ndim != 1 or own.shape != other.shape or len(own) < 2:
+        raise DataError(f"classes and labels must be flat, of 2 rows or more: {own.shape} and {other.shape} are not.")
+    (groups, rows), (values, columns) = (np.unique(array, return_inverse=True) for array in (own, other))
+    table = np.zeros((len(groups), len(values)), dtype=np.int64)
+    np.add.at(table, (rows, columns), 1)
+    pairs = linear_sum_assignment(-table) if match == "hungarian" else (np.arange(len(table)), table.argmax(1))
+    value_of = np.full(len(table), -1)  # a class without a value of its own is wrong in every row
+    value_of[pairs[0]] = pairs[1]
+    right = (value_of[rows] == columns).astype(np.float64)
+    details = {
+        "match": [[groups[k].item(), values[v].item()] for k, v in zip(*pairs, strict=True)],
+        "counts": table.tolist(),
+        "chance": float(table.sum(0).max() / table.sum()),
+    }
+    return Score("clusters", match, float(right.mean()), len(right), of_mean(right, (0.0, 1.0)), details=details)
+
+
+def _score(evaluation: Evaluation, factor: str | None, latent: str | None, match: Match) -> Score:
+    variable = chosen_variable(evaluation, latent, f"clusters/{match}")
+    name = factor or evaluation.dataset.factor_names[0]
+    values, _ = evaluation.chosen_factors([name])
+    made = clusters(variable.classes(evaluation.means), values[:, 0], match=match)
+    return replace(made, details={**made.details, "factor": name, "latent": variable.name})

@@ -1,0 +1,143 @@
+r"""How dependent c and each s_m are, and how much each of them carries (daunhawer2019, eq. 4 to 6, figure 3).
+
+    TC(c, s_m) = KL(q(c, s_m) || q(c) q(s_m)),    q(c, s_m) = 1/N sum_n q(c|x_n) q(s_m|x_n)
+
+by the density-ratio discriminator of table 3 on codes of the evaluated rows, c from other rows than s_m for the product
+of the marginals; the expectation is over a fifth of the rows that the discriminator was not trained on. What it cannot
+tell apart is missing: the larger the TC, the more.
+
+A TC of 0 has two reasons: c and s_m know different things, or one of them knows nothing. So KL(q(s_m|x_m) || p(s_m))
+and KL(q(c|x) || p(c)) stand beside it, in its details and as `kl-blocks`: `closed-form` over all rows that have the
+modality, `sampled` at one draw of each for posteriors that have no closed form (the mixture of mmvae).
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from unbraid import noise
+from unbraid.errors import SettingError, UsageError
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.multimodal.conditional_draws import having
+from unbraid.metrics.unsupervised.code_dependence import total_correlation
+from unbraid.models import Multimodal
+from unbraid.models.generation import CHOICE, several
+from unbraid.models.multimodal import SHARED
+from unbraid.noise import Need
+from unbraid.progress import progress
+
+FACTS: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019", "needs": ("modalities",)}
+
+
+@metric("tc-blocks/ratio", **FACTS, trial={"width": 32, "steps": 40})
+def tc_blocks(
+    evaluation: Evaluation,
+    *,
+    samples: int = 10_000,
+    width: int = 1000,
+    depth: int = 5,
+    steps: int = 500,
+    batch: int = 128,
+    lr: float = 2e-3,
+) -> list[Score]:
+    """Total correlation of c and each s_m, by a network that tells joint codes from those with c permuted."""
+    model, scores = several(evaluation.model), []
+    own = [block for block in model.space.blocks if block != SHARED]
+    if not own:
+        raise UsageError("tc-blocks is of c and each modality's own latents, and this model has none of these (s=0).")
+    codes = drawn_blocks(evaluation, model, samples)
+    network = {"width": width, "depth": depth, "steps": steps, "batch": batch, "lr": lr}
+    for block in own:
+        pair = {name: codes[name] for name in (SHARED, block)}
+        there, both = codes[block].there, torch.cat([one.value for one in pair.values()], -1)
+        c, s = torch.arange(both.shape[-1]).split([one.value.shape[-1] for one in pair.values()])
+        groups = [c.tolist(), s.tolist()]
+        score = total_correlation(both[there], protocol="ratio", seed=evaluation.seed, groups=groups, **network)
+        kl = {name: float(one.kl[there].cpu().double().mean()) for name, one in pair.items()}
+        scores.append(replace(score, metric="tc-blocks", part=block, details={**score.details, "kl": kl}))
+    return scores
+
+
+@metric("kl-blocks/closed-form", **FACTS, bounds=(0, float("inf")), certain=True)
+def kl_blocks(evaluation: Evaluation) -> list[Score]:
+    """KL(q(c|x) || p(c)) and KL(q(s_m|x_m) || p(s_m)), mean over all rows that have the modality."""
+    model = several(evaluation.model)
+    if not model.whole_posterior:
+        raise UsageError("kl-blocks/closed-form: the KL of a mixture of experts has none; use kl-blocks/sampled.")
+    posterior, scores = evaluation.posterior, []
+    for block, there in having(evaluation, model, evaluation.rows).items():
+        own, flat = model.space.blocks[block], posterior[block][there]
+        each = (
+            own.kl(flat, own.standard(flat), own.center(flat)).cpu().double()
+        )  # [rows, latents]; no value is looked at
+        value, details = float(each.sum(-1).mean()), {"latents": each.mean(0).tolist()}
+        scores.append(Score("kl-blocks", "closed-form", value, len(each), (value, value), block, details=details))
+    return scores
+
+
+@metric("kl-blocks/sampled", **FACTS, trial={"samples": 64})
+def kl_blocks_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> list[Score]:
+    """E[log q - log p] of c and of each s_m at one draw of each row, for any posterior of c."""
+    codes, scores = drawn_blocks(evaluation, several(evaluation.model), samples), []
+    for block, one in codes.items():
+        values = one.ratio[one.there].cpu().double().numpy()
+        scores.append(Score("kl-blocks", "sampled", float(values.mean()), len(values), of_mean(values), block))
+    return scores
+
+
+class Drawn(NamedTuple):
+    """Of a block: one draw [rows, D], its KL and log q - log p at the draw [rows], and which rows have it [rows].
+
+    The KL is that in closed form where there is one, and log q - log p elsewhere.
+    """
+
+    value: Tensor
+    kl: Tensor
+    ratio: Tensor
+    there: Tensor
+
+
+def drawn_blocks(evaluation: Evaluation, model: Multimodal, samples: int) -> dict[str, Drawn]:
+    """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
+    if samples < 2:
+        raise SettingError(f"samples must be at least 2, not {samples}.")
+    return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
+
+
+def _drawn(evaluation: Evaluation, model: Multimodal, positions: Tensor) -> dict[str, Drawn]:
+    there, parts, made = having(evaluation, model, evaluation.rows[positions]), [], {}
+    with torch.no_grad(), progress("codes", len(positions)) as bar:
+        for number, part in enumerate(positions.split(evaluation.batch)):
+            parts.append(_draw(evaluation, model, part, number))
+            bar.advance(len(part))
+    for block, mask in there.items():
+        value, kl, ratio = (torch.cat(each) for each in zip(*(part[block] for part in parts), strict=True))
+        made[block] = Drawn(value, kl, ratio, mask)
+    return made
+
+
+def _draw(evaluation: Evaluation, model: Multimodal, part: Tensor, number: int) -> dict[str, list[Tensor]]:
+    """Draw, KL and log q - log p of each block."""
+    blocks, seeds = model.space.blocks, noise.seed_tensor(evaluation.seed, device=part.device)
+    needs = {name: Need("normal", (len(part), block.width)) for name, block in blocks.items()}
+    needs[CHOICE] = Need("uniform", (len(part), 1))
+    drawn = {name: tensor[0] for name, tensor in noise.draw(needs, seeds, number).items()}
+    beliefs = model.beliefs(evaluation.dataset.inputs(evaluation.rows[part]))  # type: ignore[arg-type]
+    found = {}
+    for name, block in blocks.items():
+        if name == SHARED:
+            value = model.drawn(beliefs, drawn[CHOICE], drawn[SHARED].unsqueeze(1))
+            flat, log_q = torch.cat(model.fused(beliefs), -1), model.log_posterior(beliefs, value).squeeze(1)
+            value = value.squeeze(1)
+        else:
+            flat = beliefs.private[name]
+            value = block.sample(flat, drawn[name])
+            log_q = block.log_density(flat, value).sum(-1)
+        standard = block.standard(flat)
+        ratio = log_q - block.log_density(standard, value).sum(-1)
+        mixed = name == SHARED and not model.whole_posterior
+        found[name] = [value, ratio if mixed else block.kl(flat, standard, value).sum(-1), ratio]
+    return found

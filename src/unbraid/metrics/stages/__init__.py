@@ -1,0 +1,1 @@
+"""Scores of models in stages."""

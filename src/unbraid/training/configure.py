@@ -1,0 +1,241 @@
+"""From what a user typed to a full config: a recipe's defaults, the data's defaults, then the overrides."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from unbraid.config import Choice, Config, Training
+from unbraid.data.biased_sampling import inlined
+from unbraid.data.factors import FactorDataset
+from unbraid.data.splits import split
+from unbraid.errors import UsageError, unknown
+from unbraid.latents import Space, latents_of, refuse_both
+from unbraid.latents import prior as priors
+from unbraid.models import CUSTOM, Multimodal
+from unbraid.models import model as models
+from unbraid.networks import encoder as encoders
+from unbraid.networks import likelihood as likelihoods
+from unbraid.objectives import bind, objective
+from unbraid.registry import Registry
+from unbraid.store import under
+from unbraid.training.modality_config import SIZES, sections, sized, takes_several
+from unbraid.types import Shape
+
+PLENTY = 64
+"""Batches in data that are certainly large enough for one, whatever is held out."""
+
+SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
+
+
+def configure(
+    recipe: str,
+    data: Choice,
+    dataset: FactorDataset,
+    overrides: Mapping[str, Any],
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    parent: Mapping[str, Any] | None = None,
+) -> Config:
+    """The config of a recipe on a data set, and of one that refines another run, on its `parent` (see `parent_of`).
+
+    Overrides are flat: an objective's settings and those of `Training` by name; `z` for the number of latents, or
+    `latents` for several blocks (see `latents_of`) and `groups` for their groups; `network`, `encoder`, `decoder`,
+    `likelihood` and a learned `prior` by name, and their own settings with a dot (`encoder.width=600`).
+    """
+    entry = objective[recipe]
+    if parent is None and "stage" in entry.facts:
+        raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts['stage']}.")
+    given = {**entry.facts.get("defaults", {}), **overrides}
+    refuse_unknown(recipe, given)
+    refuse_both(overrides)
+    _refuse_of_own(overrides, encoder=encoder, decoder=decoder)
+    if given.get("latents", "") is None and entry.facts.get("defaults", {}).get("latents", "") is not None:
+        raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
+    if isinstance(given.get("split"), str):
+        given["split"] = inlined(given["split"])
+    if "batch" not in overrides:
+        given["batch"] = _batch_within(dataset, given)
+    model = entry.facts.get("model", "vae")
+    if takes_several(recipe, models[model].make, dataset):
+        return _of_modalities(recipe, data, dataset, given, encoder, decoder)
+    network, decoders = given.get("network"), models[model].make.decoders
+    if network is not None and network not in encoders and network not in decoders:
+        raise unknown("network", str(network), {*encoders, *decoders})
+    usual = entry.facts.get("network", default_network)(dataset.shape)
+    usual = {"encoder": usual, "decoder": usual} if isinstance(usual, str) else usual
+    encoder_name, decoder_name = (given.get(side, network) or usual[side] for side in ("encoder", "decoder"))
+    for side, name, registry, other in (
+        ("encoder", encoder_name, encoders, decoders),
+        ("decoder", decoder_name, decoders, encoders),
+    ):
+        if name not in registry and name in other:
+            raise UsageError(f"'{name}' has no {side}; choose another one with {side}=NAME (unbraid list networks).")
+    likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
+    _refuse_out_of_range(likelihood_name, dataset)
+    latents, groups, learned = latents_of(given), given.get("groups"), _prior(recipe, given)
+    chosen = entry.resolve(_only(given, entry.settings))
+    bound = bind(recipe, chosen)
+    bound.suits(dataset, Space.from_config(latents, groups, learned))
+    if parent is not None:
+        bound.follows(dataset, parent["config"])
+    return Config(
+        objective=Choice(recipe, chosen),
+        model=model,
+        data=data,
+        encoder=_own(encoder) or _choice(encoders, encoder_name, under("encoder.", given)),
+        decoder=_own(decoder) or _choice(decoders, decoder_name, under("decoder.", given)),
+        likelihood=_choice(likelihoods, likelihood_name, under("likelihood.", given)),
+        latents=latents,
+        training=_reached(latents, Training.checked(_only(given, Training.fields()))),
+        groups=groups,
+        prior=learned,
+        parent=parent,
+    )
+
+
+def _refuse_of_own(overrides: Mapping[str, Any], **modules: nn.Module | None) -> None:
+    """Settings of networks that were passed in."""
+    for side, module in modules.items():
+        settings = under(f"{side}.", overrides)
+        if module is not None and settings:
+            raise UsageError(f"{side} is a module of your own, in which {side}_{next(iter(settings))} sets nothing.")
+
+
+def _reached(latents: Mapping[str, Mapping[str, Any]], training: Training) -> Training:
+    """The training, if it is as long as every temperature takes to become the one that scores see."""
+    for name, block in latents.items():
+        if block.get("anneal", 0) > training.steps:
+            raise UsageError(
+                f"latents.{name}.anneal={block['anneal']} is longer than the {training.steps} steps of the training: "
+                "scores would see a temperature that the decoder never saw."
+            )
+    return training
+
+
+def _batch_within(dataset: FactorDataset, given: Mapping[str, Any]) -> int:
+    """The usual batch, or all rows where there are fewer to train on."""
+    usual = given.get("batch", Training.batch)
+    if len(dataset) >= PLENTY * usual:
+        return usual
+    return max(1, min(usual, len(split(dataset, given.get("split", Training.split)).train)))
+
+
+def _of_modalities(
+    recipe: str,
+    data: Choice,
+    dataset: FactorDataset,
+    given: Mapping[str, Any],
+    encoder: nn.Module | None,
+    decoder: nn.Module | None,
+) -> Config:
+    """The config of a recipe for several modalities, with a choice of networks, likelihood and latents for each."""
+    entry, parts, groups = objective[recipe], sections(recipe, dataset, given), given.get("groups")
+    chosen = entry.resolve(_only(given, entry.settings))
+    bind(recipe, chosen).suits(dataset, Space.from_config(parts.latents, groups, _prior(recipe, given)))
+    return Config(
+        objective=Choice(recipe, chosen),
+        model=entry.facts["model"],
+        data=data,
+        encoder=_own(encoder) or parts.encoder,
+        decoder=_own(decoder) or parts.decoder,
+        likelihood=parts.likelihood,
+        latents=parts.latents,
+        training=_reached(parts.latents, Training.checked(_only(given, Training.fields()))),
+        groups=groups,
+    )
+
+
+def _prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
+    """The learned prior, if one is asked for."""
+    name, settings = given.get("prior"), under("prior.", given)
+    if name is None or name == "standard":
+        if settings:
+            raise UsageError(f"prior.{next(iter(settings))} is a setting of a learned prior; choose one with prior=….")
+        return None
+    if objective[recipe].facts.get("model", "vae") != "vae":
+        raise UsageError(f"{recipe} learns no prior; leave prior={name} out.")
+    if name in objective[recipe].facts.get("untrained", ()):
+        raise UsageError(f"Nothing in {recipe}'s loss would train prior={name}; leave it out.")
+    return _choice(priors, name, settings)
+
+
+def _refuse_out_of_range(likelihood: str, dataset: FactorDataset) -> None:
+    stored = dataset.pixels.stored
+    if likelihood == "bernoulli" and stored.is_floating_point() and not (stored.min() >= 0 and stored.max() <= 1):
+        raise UsageError(
+            f"likelihood=bernoulli needs values in [0, 1], but {dataset.name} has some from {float(stored.min()):g} to "
+            f"{float(stored.max()):g}; use likelihood=gaussian."
+        )
+
+
+def default_network(shape: Shape) -> str:
+    """A network that takes these observations."""
+    if len(shape) == 3 and shape[1] == shape[2] == 64:
+        return "conv-locatello"
+    if len(shape) == 3 and shape[1] == shape[2] and shape[1] in (28, 32):
+        return "conv-small"
+    return "mlp"
+
+
+def keys(recipe: str) -> list[str]:
+    """Every key that `configure` takes for a recipe, besides the dotted ones."""
+    return [
+        *objective[recipe].settings,
+        *Training.fields(),
+        "z",
+        "latents",
+        "groups",
+        "prior",
+        "network",
+        "encoder",
+        "decoder",
+        "likelihood",
+        *(SIZES if issubclass(models[objective[recipe].facts.get("model", "vae")].make, Multimodal) else ()),
+    ]
+
+
+def dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
+    dotted, known = {}, keys(recipe)
+    for key, value in overrides.items():
+        head, underscore, tail = key.partition("_")
+        dotted[f"{head}.{tail}" if underscore and head in SECTIONS and key not in known else key] = value
+    return dotted
+
+
+def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
+    """A `UsageError` for the first key that no part of the recipe takes."""
+    known = keys(recipe)
+    for key in given:
+        section = key.partition(".")[0]
+        if key not in known and not (section != key and section in SECTIONS):
+            raise unknown("setting", key, ["data", *known, *(f"{s}.…" for s in SECTIONS)], of=f"recipe '{recipe}'")
+
+
+def _choice(registry: Registry[Any], name: Any, settings: Mapping[str, Any]) -> Choice:
+    if not isinstance(name, str):
+        raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
+    return sized(Choice(name, registry[name].resolve(settings)))
+
+
+def _own(module: nn.Module | None) -> Choice | None:
+    """How a config records a module that the user passed in: by its class, its structure and its first weights."""
+    if module is None:
+        return None
+    for part in module.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            raise UsageError(
+                f"Your module has a {type(part).__name__} layer, whose random draws no checkpoint holds; a resumed run "
+                "would differ. Take it out: the noise of a VAE's code already regularises."
+            )
+    digest = hashlib.sha256(repr(module).encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return Choice(CUSTOM, {"module": type(module).__qualname__, "content": digest.hexdigest()})
+
+
+def _only(given: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key in names}
