@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from unbraid.experiments import running
-from unbraid.experiments.base import described, experiment, judge
+from unbraid.experiments.base import experiment, judge
 from unbraid.experiments.derived_series import Parents, Refined
 from unbraid.experiments.writing import Provenance, commit, write
 from unbraid.store import RunFolder
@@ -60,7 +60,7 @@ def main() -> None:
     given = parser.parse_args()
     folder = given.out / given.name
     before = json.loads((folder / "verdicts.json").read_text("utf-8"))
-    facts, figure = described(given.name), folder / "figure.png"
+    facts, figure = experiment[given.name].facts, folder / "figure.png"
     picture, page = figure.read_bytes(), (folder / "README.md").read_text("utf-8")
     if (given.runs[0] / "refined").exists():
         running.refined = stored_stages  # what refines a run would open its weights

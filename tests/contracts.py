@@ -51,7 +51,7 @@ def new_folder() -> Path:
 
 def small_run(recipe: str) -> dict[str, Any]:
     """Settings of a recipe's small run; its fact `trial` changes some, and takes away those that are None there."""
-    given = {**SMALL_RUN, **objective[recipe].facts.get("trial", {})}
+    given = {**SMALL_RUN, **objective[recipe].facts.trial}
     return {key: value for key, value in given.items() if value is not None}
 
 
@@ -64,8 +64,8 @@ def trained(recipe: str) -> api.Run:
 def train(recipe: str, **how: Any) -> api.Run:
     """A small run; a recipe that refines another run has a shared one to refine."""
     given = {**small_run(recipe), "device": "cpu", **how}
-    if "stage" in objective[recipe].facts:
-        return refine(trained("beta-vae"), objective[recipe].facts["stage"], **given)
+    if objective[recipe].facts.stage:
+        return refine(trained("beta-vae"), objective[recipe].facts.stage, **given)
     return api.train(recipe, **{"data": "sprites-small", **given})
 
 
@@ -188,7 +188,7 @@ def _check_stacks(modules: list[torch.nn.Module], *x: torch.Tensor) -> None:
 def check_refiner(name: str) -> None:
     """Takes some common shape, names itself where it refuses one, draws from y under every z, trains, stacks."""
     entry, made = refiner[name], {}
-    small = entry.resolve(entry.facts.get("trial", {}))
+    small = entry.resolve(entry.facts.trial)
     assert entry.summary.endswith(".")
     for shape in SHAPES:
         try:
@@ -243,23 +243,23 @@ def check_metric(name: str) -> None:
     entry = metric[name]
     assert entry.summary.endswith(".")
     suited = {"discrete": "hfvae", "density": "ms-flow", "modalities": "partitioned-mvae"}
-    run = trained(next((suited[need] for need in entry.facts.get("needs", ()) if need in suited), "beta-tcvae"))
+    run = trained(next((suited[need] for need in entry.facts.needs if need in suited), "beta-tcvae"))
     first, second = small_evaluation(), Evaluation(run.model, run.dataset)
     first = first if first.model is run.model else Evaluation(run.model, run.dataset)
     first.peers = ()
-    if "weights" in entry.facts.get("needs", ()):
+    if "weights" in entry.facts.needs:
         with pytest.raises(UsageError, match="weights"):
             evaluate(first, [name])
         return
-    if "staged" in entry.facts.get("needs", ()):
+    if "staged" in entry.facts.needs:
         with pytest.raises(UsageError, match="has a single stage; refine it first"):
             evaluate(first, [name])
         return
-    if "peers" in entry.facts.get("needs", ()):
+    if "peers" in entry.facts.needs:
         with pytest.raises(UsageError, match="unbraid evaluate RUN RUN"):
             evaluate(first, [name])
         first.peers = second.peers = (Evaluation(trained("vae").model, trained("vae").dataset),)
-    trial = entry.facts.get("trial", {})
+    trial = entry.facts.trial
     scores, again = evaluate(first, [name], **trial), evaluate(second, [name], **trial)
     assert [s.value for s in scores] == [s.value for s in again]
     assert name in {f"{s.metric}/{s.protocol}" for s in scores}

@@ -11,7 +11,7 @@ from unbraid.metrics import metric
 from unbraid.networks import decoder, encoder, refiner
 from unbraid.objectives import bind, objective
 
-MADE = [name for name in dataset if not {"recipe", "yours"} & set(dataset[name].facts)]  # the others need files
+MADE = [name for name in dataset if not (dataset[name].facts.recipe or dataset[name].facts.yours)]  # others need files
 
 
 @pytest.mark.parametrize("name", list(objective))
@@ -58,7 +58,7 @@ def test_weights_are_0_or_above_unless_they_are_signed(name):
     entry = objective[name]
     usual = entry.resolve({})
     for key in entry.sweepable:
-        signed = key in entry.facts.get("signed", ())
+        signed = key in entry.facts.signed
         if signed:
             bind(name, {**usual, key: -1.0})
         for value in (math.nan, math.inf) if signed else (-1.0, math.nan, math.inf):

@@ -88,12 +88,12 @@ def test_method_page_states_year_reference_and_every_setting_with_its_default(na
     typed = entry.resolve({key: parse_value(value) for key, value in rows.items()})
     assert typed == entry.resolve({})
     stated = settings_as_typed(text.partition("## Objective")[2].partition("## Command")[0])
-    assert entry.facts.get("defaults", {}).items() <= stated.items()
+    assert entry.facts.defaults.items() <= stated.items()
 
 
 @pytest.mark.parametrize("name", list(objective))
 def test_method_page_has_a_command_and_a_call_that_are_valid(name):
-    text, stage = page(f"methods/{name}.md").partition("## Command")[2], objective[name].facts.get("stage")
+    text, stage = page(f"methods/{name}.md").partition("## Command")[2], objective[name].facts.stage
     if stage is not None:
         for _, option, kind, *words in [shlex.split(line)[2:] for line in commands(text, "refine")]:
             assert (option, kind) == ("--with", stage)

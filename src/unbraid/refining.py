@@ -115,7 +115,7 @@ def _settings(recipe: str, first: Run, overrides: Mapping[str, Any]) -> dict[str
     """Settings of a stage: those that were given, and the split of the run that it refines."""
     settings = dotted(recipe, {"split": first.config.training.split, **overrides})
     refuse_unknown(recipe, settings)
-    own = datasets[first.config.data.name].facts.get("stages", ()) if first.config.data.name in datasets else ()
+    own = datasets[first.config.data.name].facts.stages if first.config.data.name in datasets else ()
     if any(key.startswith("data.") and key.removeprefix("data.") not in own for key in settings):
         may = f" all but {' and '.join(f'data.{key}' for key in own)}" if own else ""
         raise UsageError(f"A stage learns from the data of the run that it refines; leave data.… out{may}.")
@@ -138,7 +138,8 @@ def _seen(first: Run, settings: dict[str, Any]) -> tuple[Choice, FactorDataset]:
 
 def stage_recipe(kind: str) -> str:
     """The recipe of a kind of second stage."""
-    kinds = {objective[name].facts["stage"]: name for name in objective if "stage" in objective[name].facts}
+    stages = {name: objective[name].facts.stage for name in objective}
+    kinds = {stage: name for name, stage in stages.items() if stage is not None}
     if kind not in kinds:
         raise unknown("second stage", kind, kinds)
     return kinds[kind]

@@ -10,23 +10,36 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from unbraid.errors import SettingError, UsageError, unknown
 
+
+@dataclass(frozen=True)
+class Facts:
+    """What a decorator may state about an entry; each kind of entry extends it with its own fields.
+
+    `later` names settings that were added after runs had been stored. They are left out of a config where they have
+    their default, so that the ids of older runs stay the same.
+    """
+
+    later: tuple[str, ...] = ()
+
+
 Made = TypeVar("Made", bound=Callable[..., Any])
+FactsT = TypeVar("FactsT", bound=Facts)
 
 
 @dataclass(frozen=True)
-class Entry(Generic[Made]):
-    """A registered function with the facts that a listing shows."""
+class Entry(Generic[Made, FactsT]):
+    """A registered function with its facts."""
 
     name: str
     make: Made
+    facts: FactsT
     year: int | None = None
     reference: str = ""
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -44,11 +57,7 @@ class Entry(Generic[Made]):
         return frozenset(name for name, p in self.settings.items() if is_weight(p.annotation))
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All settings of this entry: the given ones checked, the others by default.
-
-        Those that the fact `later` names came after runs had been stored, whose configs must stay the same: they are
-        left out where they have their default.
-        """
+        """Return all settings of this entry: the given ones checked, the others by default."""
         settings, resolved = self.settings, {}
         for key in given:
             if key not in settings:
@@ -60,39 +69,45 @@ class Entry(Generic[Made]):
                 raise UsageError(f"'{self.name}' needs {key}=…, which has no default.")
             else:
                 resolved[key] = parameter.default
-        later = self.facts.get("later", ())
+        later = self.facts.later
         return {key: value for key, value in resolved.items() if key not in later or value != settings[key].default}
 
     def _parameters(self) -> list[inspect.Parameter]:
         return list(inspect.signature(self.make).parameters.values())
 
 
-class Registry(Generic[Made]):
-    """Name -> `Entry`. Calling the registry with a name gives the decorator that fills it.
+class Registry(Generic[Made, FactsT]):
+    """Map names to entries. Calling the registry with a name gives the decorator that registers a function.
 
-    >>> metric = Registry("metric")
-    >>> @metric("mig", year=2018, reference="chen2018")
-    ... def mig(codes, *, bins: int = 20): ...
+    `facts` is the dataclass that holds what the decorator's other keywords state.
+
+    >>> network = Registry("network")
+    >>> @network("linear", year=2026, reference="this page")
+    ... def linear(shape, *, bias: bool = True): ...
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self._entries: dict[str, Entry[Made]] = {}
+    def __init__(self, kind: str, facts: type[FactsT] = Facts) -> None:  # type: ignore[assignment]
+        self.kind, self.facts = kind, facts
+        self._entries: dict[str, Entry[Made, FactsT]] = {}
 
     def __call__(
         self, name: str, *, year: int | None = None, reference: str = "", **facts: Any
     ) -> Callable[[Made], Made]:
-        """Decorator that registers a function under `name`."""
+        """Return the decorator that registers a function under `name`."""
+        known = [item.name for item in fields(self.facts)]
+        for key in facts:
+            if key not in known:
+                raise unknown("fact", key, known, of=f"a {self.kind}")
 
         def register(make: Made) -> Made:
             if name in self._entries and not _same_source(self._entries[name].make, make):
                 raise UsageError(f"There is already a {self.kind} named '{name}'.")
-            self._entries[name] = Entry(name, make, year, reference, facts)
+            self._entries[name] = Entry(name, make, self.facts(**facts), year, reference)
             return make
 
         return register
 
-    def __getitem__(self, name: str) -> Entry[Made]:
+    def __getitem__(self, name: str) -> Entry[Made, FactsT]:
         if name not in self._entries:
             raise unknown(self.kind, name, self._entries)
         return self._entries[name]

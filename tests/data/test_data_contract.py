@@ -11,7 +11,7 @@ from unbraid.errors import DataError, UnbraidError, UsageError
 
 MADE = {"sprites": {"positions": 2, "orientations": 3}, "sprites-small": {}}
 """Data sets that need no files, with settings that make them small."""
-FILED = [name for name in dataset if "recipe" in dataset[name].facts]
+FILED = [name for name in dataset if dataset[name].facts.recipe]
 
 
 def test_every_data_set_is_covered_or_needs_files():
@@ -69,7 +69,7 @@ def test_missing_files_are_one_sentence_with_the_command(name, tmp_path, monkeyp
 
 @pytest.mark.parametrize("name", FILED)
 def test_published_checksums_are_well_formed(name):
-    recipe = dataset[name].facts["recipe"](**dataset[name].resolve({}))
+    recipe = dataset[name].facts.recipe(**dataset[name].resolve({}))
     lengths = {"md5": 32, "sha256": 64}
     for remote in recipe.remotes:
         assert remote.url.startswith("http")

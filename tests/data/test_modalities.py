@@ -101,7 +101,7 @@ def test_pairs_share_their_shape_and_vary_as_the_paper_says():
     assert torch.equal(seen["m2"], whole.images(whole.index_of(upright)))
     usual = dataset["sprites-pairs"].resolve({})
     count = len(usual["shapes"]) * usual["scales"] * usual["orientations"] * usual["positions"] ** 2
-    assert count == dataset["sprites-pairs"].facts["images"] == 737_280
+    assert count == dataset["sprites-pairs"].facts.images == 737_280
 
 
 def test_expected_rows_are_the_mean_over_flips_and_of_what_has_no_noise_the_rows_themselves():

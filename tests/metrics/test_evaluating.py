@@ -53,11 +53,11 @@ def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
 
 
 def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
-    names = {name for name in metric if metric[name].facts.get("processor")}
+    names = {name for name in metric if metric[name].facts.processor}
     assert names == {"dci/gbt", "dci/lightgbm-depth3", *FORESTS}
 
 
-@pytest.mark.parametrize("name", [name for name in metric if "factors" in metric[name].facts.get("needs", ())])
+@pytest.mark.parametrize("name", [name for name in metric if "factors" in metric[name].facts.needs])
 def test_data_without_factors_are_refused_by_every_score_of_factors(name):
     whole = evaluation()
     bare = Evaluation(whole.model, replace(whole.dataset, factors=(), table=None))

@@ -182,8 +182,8 @@ def test_networks_for_pictures_say_what_they_need(monkeypatch):
             evaluate(exact_model(), [f"{name}/efficientnet-lite0"])
         with pytest.raises(UsageError, match="samples must be at least 2, not 1"):
             evaluate(exact_model(), [f"{name}/classifier"], samples=1)
-        assert "weights" in metric[f"{name}/inception"].facts["needs"]
-    assert math.isinf(metric["frechet/classifier"].facts["bounds"][1])
+        assert "weights" in metric[f"{name}/inception"].facts.needs
+    assert math.isinf(metric["frechet/classifier"].facts.bounds[1])
 
 
 @pytest.mark.gpu

@@ -45,13 +45,13 @@ SKIPPED = ("dci", "frechet", "kid", "precision-recall", "attributes", "downstrea
 """Families that look at codes or pictures alone, whatever the latents are."""
 
 NEEDS = {"weights", "peers", "images", "staged", "density", "modalities"}
-QUICK = [n for n in metric if not NEEDS & set(metric[n].facts.get("needs", ())) and not n.startswith(SKIPPED)]
+QUICK = [n for n in metric if not NEEDS & set(metric[n].facts.needs) and not n.startswith(SKIPPED)]
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_every_metric_scores_or_says_why_not(name):
     try:
-        scores = evaluate(evaluation(), [name], **metric[name].facts.get("trial", {}))
+        scores = evaluate(evaluation(), [name], **metric[name].facts.trial)
     except UnbraidError as error:
         assert "Normal" in str(error) or "closed form" in str(error)
         return

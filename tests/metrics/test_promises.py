@@ -16,23 +16,23 @@ ROWS = np.tile(full_grid(SIZES), (10, 1))
 
 def promising(fact):
     """Metrics that promise something; a costly one is only held to what a perfect code scores."""
-    told = {name: metric[name].facts for name in metric if fact in metric[name].facts}
+    told = {name: metric[name].facts for name in metric if getattr(metric[name].facts, fact) not in (None, ())}
     beyond = {"weights", "discrete", "images", "staged", "modalities"}
-    usual = {name: facts for name, facts in told.items() if not beyond & set(facts.get("needs", ()))}
-    return [name for name, facts in usual.items() if fact == "perfect" or not facts.get("costly")]
+    usual = {name: facts for name, facts in told.items() if not beyond & set(facts.needs)}
+    return [name for name, facts in usual.items() if fact == "perfect" or not facts.costly]
 
 
 def promised(name, fact, part):
-    value = metric[name].facts[fact]
+    value = getattr(metric[name].facts, fact)
     return value.get(part) if isinstance(value, Mapping) else value
 
 
 def scored(name, means, stds):
     evaluation = fixed_evaluation(means, stds, ROWS)
-    if "peers" in metric[name].facts.get("needs", ()):
+    if "peers" in metric[name].facts.needs:
         others = [mixed()[0][:, :4] + noise(seed)[0][:, :4] for seed in (2, 3)]
         evaluation.peers = tuple(fixed_evaluation(other, np.full(other.shape, 0.1), ROWS) for other in others)
-    return evaluate(evaluation, [name], **metric[name].facts.get("trial", {}))
+    return evaluate(evaluation, [name], **metric[name].facts.trial)
 
 
 def perfect():
@@ -60,7 +60,7 @@ def plain_values(name):
 
 @pytest.mark.parametrize("name", promising("bounds"))
 def test_values_stay_within_their_bounds(name):
-    low, high = metric[name].facts["bounds"]
+    low, high = metric[name].facts.bounds
     for codes in (perfect(), noise(), mixed()):
         for score in scored(name, *codes):
             assert low <= score.value <= high, score.name
@@ -87,7 +87,7 @@ def test_noise_scores_nothing(name):
 @pytest.mark.parametrize("name", promising("invariant"))
 @pytest.mark.parametrize("change", ["order", "sign", "scale"])
 def test_codes_may_be_reordered_flipped_or_scaled(name, change):
-    if change not in metric[name].facts["invariant"]:
+    if change not in metric[name].facts.invariant:
         pytest.skip(f"{name} does not promise it")
     means, stds = mixed()
     if change == "order":

@@ -175,7 +175,7 @@ def test_of_an_evaluation_with_peers(correlation):
     assert score.details["informative"] == [0, 1, 2]
     assert list(score.details["pairs"]) == ["peer 1", "peer 2", "peer 3"]
     assert latent_kl(evaluation)[3] < 0.01
-    assert "peers" in metric[f"udr/{correlation}"].facts["needs"]
+    assert "peers" in metric[f"udr/{correlation}"].facts.needs
 
 
 def test_an_evaluation_without_peers_or_on_other_rows():

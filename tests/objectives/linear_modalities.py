@@ -44,7 +44,7 @@ def space(names, own):
 def linear(recipe, a, b=None, experts=None, **settings):
     """A model and its bound objective; `experts` are slopes and log variances by modality, else the true ones of c."""
     names = [f"m{m + 1}" for m in range(len(a))]
-    kind, own = model[objectives[recipe].facts["model"]], b is not None
+    kind, own = model[objectives[recipe].facts.model], b is not None
     encoder, decoder, densities = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
     for m, name in enumerate(names):
         true = ([1 / a[m]], [2 * math.log(SCALE / abs(a[m]))])

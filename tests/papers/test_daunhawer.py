@@ -5,7 +5,7 @@ import numpy as np
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.experiments import Results, judge
-from unbraid.experiments.base import described
+from unbraid.experiments.base import experiment
 from unbraid.experiments.running import fits
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
@@ -40,7 +40,7 @@ def runs(series, noise=0.01, seeds=3, **scores):
 
 
 def verdicts(name, members):
-    return [judge(claim, Results(tuple(members))).verdict for claim in described(f"daunhawer2019/{name}").claims]
+    return [judge(claim, Results(tuple(members))).verdict for claim in experiment[f"daunhawer2019/{name}"].facts.claims]
 
 
 def over_beta(series=PAIRS, **changes):
@@ -96,7 +96,7 @@ def test_figure_6_wants_both_coherent_and_only_one_diverse():
 
 
 def test_models_of_figure_6_have_equally_many_parameters_and_are_told_apart():
-    facts = described("daunhawer2019/fig6")
+    facts = experiment["daunhawer2019/fig6"].facts
     small = {"orientations": 2, "positions": 2}
     data, counts = load("sprites-pairs", small), []
     for name, asked in facts.sweeps("paper").items():
@@ -118,7 +118,7 @@ def test_all_others_are_the_largest_set():
 
 def test_reconstructions_are_held_against_the_noise_that_nobody_can_know():
     limit = 2 * 64**2 * 0.3250829734  # nats of two images whose pixels are flipped with probability .1
-    claim = described("daunhawer2019/fig4").claims[0]
+    claim = experiment["daunhawer2019/fig4"].facts.claims[0]
     for lost, word in ((0.0, "holds"), (0.02, "does not hold")):
         members = runs(PAIRS, **{"reconstruction/nats": limit + lost * 2 * 64**2})
         assert judge(claim, Results(tuple(members), "budget")).verdict == word
@@ -126,7 +126,7 @@ def test_reconstructions_are_held_against_the_noise_that_nobody_can_know():
 
 def test_figures_of_pictures_take_runs_of_figure_3():
     for scale in ("smoke", "small", "budget", "paper"):
-        swept = described("daunhawer2019/fig3").sweeps(scale)[PAIRS]
+        swept = experiment["daunhawer2019/fig3"].facts.sweeps(scale)[PAIRS]
         assert 1.0 in swept[BETA]
         for name in ("fig2", "fig4", "fig5", "fig7"):
-            assert described(f"daunhawer2019/{name}").sweeps(scale) == {PAIRS: swept}
+            assert experiment[f"daunhawer2019/{name}"].facts.sweeps(scale) == {PAIRS: swept}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from unbraid.experiments import Results, judge
-from unbraid.experiments.base import described
+from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
 from unbraid.papers.esmaeili2018 import digits, identities, latents, removal, table2
 from unbraid.papers.esmaeili2018.kmeans import kmeans_on_pixels
@@ -15,7 +15,7 @@ from unbraid.report.tables import Member
 
 
 def verdicts(name, results):
-    return [judge(claim, results).verdict for claim in described(f"esmaeili2018/{name}").claims]
+    return [judge(claim, results).verdict for claim in experiment[f"esmaeili2018/{name}"].facts.claims]
 
 
 def test_the_decompositions_hold_and_their_parts_are_not_all_the_same():

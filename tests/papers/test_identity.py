@@ -3,7 +3,7 @@
 import pytest
 
 from unbraid.experiments import Results, judge
-from unbraid.experiments.base import described
+from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import identity
 from unbraid.report.tables import Member
@@ -41,7 +41,7 @@ def verdicts(name, values, moved=0.1):
         for seed in range(4)
         for score in [Score("a", "b", value + 0.01 * seed, 1)]
     ]
-    return [judge(claim, Results(tuple(made))).verdict for claim in described(f"msvae2020/{name}").claims]
+    return [judge(claim, Results(tuple(made))).verdict for claim in experiment[f"msvae2020/{name}"].facts.claims]
 
 
 def test_verdicts_ask_whether_ms_gan_keeps_identity_more_often():

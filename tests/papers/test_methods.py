@@ -5,7 +5,7 @@ import pytest
 
 from tests.papers.results import member
 from unbraid.experiments import Results, judge
-from unbraid.experiments.base import described
+from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
 from unbraid.papers.chen2018.disagreement import HIGGINS, controversial, rank_gaps
 from unbraid.papers.chen2018.methods import MIG, PLACE, SPLITS, best_gamma
@@ -35,7 +35,7 @@ def five(factor, seeds=11, **others):
 
 
 def verdicts(name, results):
-    return [judge(claim, results).verdict for claim in described(f"chen2018/{name}").claims]
+    return [judge(claim, results).verdict for claim in experiment[f"chen2018/{name}"].facts.claims]
 
 
 def test_fig3_compares_with_the_best_gamma():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from unbraid.experiments import Results, judge
-from unbraid.experiments.base import described
+from unbraid.experiments.base import experiment
 from unbraid.papers.msvae2020 import conditional_gan as gan
 from unbraid.papers.msvae2020 import separation
 from unbraid.papers.msvae2020.masks import dependence, marginals, processes, witness
@@ -17,7 +17,7 @@ from unbraid.papers.msvae2020.masks import dependence, marginals, processes, wit
 
 def verdicts(name, members):
     results = Results(tuple(members))
-    return [judge(claim, results).verdict for claim in described(f"msvae2020/{name}").claims]
+    return [judge(claim, results).verdict for claim in experiment[f"msvae2020/{name}"].facts.claims]
 
 
 def counted(image, coarse=None):

@@ -11,7 +11,7 @@ from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
 from unbraid.experiments import Results, judge
-from unbraid.experiments.base import Experiment, Scale, described
+from unbraid.experiments.base import Experiment, Scale, experiment
 from unbraid.experiments.derived_series import sized
 from unbraid.experiments.running import _run
 from unbraid.models import build
@@ -96,7 +96,7 @@ def test_stages_stand_on_each_finished_run_with_its_settings_and_are_kept(root):
 
 
 def sweeps(name):
-    return described(f"msvae2020/{name}").sweeps("budget")
+    return experiment[f"msvae2020/{name}"].facts.sweeps("budget")
 
 
 class Finished(RunFolder):
@@ -136,7 +136,7 @@ def test_big_models_and_the_student_have_as_many_parameters_as_both_stages():
 
 @pytest.mark.parametrize("scale", ["budget", "paper"])
 def test_decoders_of_the_ablations_are_as_large_as_the_refiner(scale):
-    asked, counts = described("msvae2020/fig38").sweeps(scale), []
+    asked, counts = experiment["msvae2020/fig38"].facts.sweeps(scale), []
     for name in (ablations.A2, ablations.A3, ablations.A4):
         own = {key.partition(".")[2]: value for key, value in asked[name].items() if key.startswith("decoder.")}
         with torch.device("meta"):
@@ -157,7 +157,7 @@ def test_nothing_can_be_as_large_as_what_is_not_there():
 
 
 def verdicts(name, results):
-    return [judge(claim, results).verdict for claim in described(f"msvae2020/{name}").claims]
+    return [judge(claim, results).verdict for claim in experiment[f"msvae2020/{name}"].facts.claims]
 
 
 def scored(members, rows):

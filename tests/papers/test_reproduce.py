@@ -10,7 +10,6 @@ import pytest
 from tests.cli.test_cli import unbraid
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import experiment, reproduce, running, writing
-from unbraid.experiments.base import described
 from unbraid.experiments.running import chosen, fits, settled
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, working
@@ -35,7 +34,7 @@ def test_smoke_writes_everything_and_reuses_its_runs(name, place, monkeypatch):
     assert first.folder == place / "results" / name
     assert {path.name for path in first.folder.iterdir()} == FILES
     assert (first.folder / "figure.png").read_bytes().startswith(b"\x89PNG")
-    facts = described(name)
+    facts = experiment[name].facts
     assert [v.claim for v in first.verdicts] == [claim.text for claim in facts.claims]
     assert all(v.verdict == "inconclusive" and "only shows that the program works" in v.why for v in first.verdicts)
     stored = json.loads((first.folder / "verdicts.json").read_text())
@@ -64,7 +63,7 @@ def test_the_same_runs_serve_two_figures(place):
 
 def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
     smoke("chen2018/fig2", place)
-    facts = described("chen2018/fig2")
+    facts = experiment["chen2018/fig2"].facts
     from unbraid import sweep
 
     settings = dict(facts.sweeps("smoke")["beta-vae"], seed=range(3))
@@ -86,7 +85,7 @@ def test_scores_with_settings_of_their_own_are_measured_once(place):
 def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path):
     smoke("chen2018/fig2", place)
     smoke("chen2018/figS5", place)
-    facts = described("chen2018/fig2").sweeps("smoke")
+    facts = experiment["chen2018/fig2"].facts.sweeps("smoke")
     study = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")
     for weights in study.rglob("model.safetensors"):
         weights.unlink()
@@ -171,7 +170,7 @@ def test_commit_is_told_in_a_checkout_and_the_version_elsewhere(monkeypatch):
 def test_a_stand_in_is_named():
     from unbraid.experiments.running import _with_data
 
-    settings, notes = _with_data(described("chen2018/fig2").sweeps("paper")["beta-vae"])
+    settings, notes = _with_data(experiment["chen2018/fig2"].facts.sweeps("paper")["beta-vae"])
     assert settings["data"] == "sprites"
     assert notes == ["sprites stand in for dsprites, whose files are not here."]
 

@@ -9,7 +9,7 @@ from tests.papers.results import made_up, member
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.experiments import Results, judge
-from unbraid.experiments.base import described
+from unbraid.experiments.base import experiment
 from unbraid.experiments.running import fits
 from unbraid.papers.split2020.exact import lemma_members, on_a_grid
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG
@@ -17,7 +17,7 @@ from unbraid.training import configure
 
 
 def verdicts(name, results):
-    return [judge(claim, results).verdict for claim in described(f"split2020/{name}").claims]
+    return [judge(claim, results).verdict for claim in experiment[f"split2020/{name}"].facts.claims]
 
 
 def results(**changes):
@@ -57,7 +57,7 @@ def test_what_is_claimed_of_the_best_model_looks_at_that_one():
         for seed in range(10):
             best = seed == 3
             made.append(member(series, seed, {MIG: 0.5 if best else 0.1, ERROR: best_error if best else 0.0}))
-    found = judge(described("split2020/fig8").claims[0], Results(tuple(made)))
+    found = judge(experiment["split2020/fig8"].facts.claims[0], Results(tuple(made)))
     assert [round(each.estimate.value) for each in found.evidence] == [10, -10]
 
 
@@ -71,7 +71,7 @@ def test_lemmas_hold_on_exact_models_and_a_wrong_one_would_be_seen():
     grid = on_a_grid(np.zeros((1, 4)), 0.9, 401)  # one point: no information, and a Gaussian's own total correlation
     assert grid.conditional == pytest.approx(0, abs=1e-9)
     assert grid.inner == pytest.approx(-0.5 * np.log(1 - 0.9**2), abs=1e-9)
-    claim = described("split2020/lemma1").claims[0]
+    claim = experiment["split2020/lemma1"].facts.claims[0]
     assert judge(claim, Results(tuple(made * 3))).verdict == "holds"
     wrong = replace(made[0].scores["lemma1/deviation"], value=1e-3)
     broken = [one._replace(scores={**one.scores, "lemma1/deviation": wrong}) for one in made * 3]
@@ -79,7 +79,7 @@ def test_lemmas_hold_on_exact_models_and_a_wrong_one_would_be_seen():
 
 
 def test_series_are_told_apart_by_encoder_latents_and_prior():
-    facts = described("split2020/fig2")
+    facts = experiment["split2020/fig2"].facts
     asked = facts.sweeps("smoke")
     data = load("sprites", {"scales": 2, "orientations": 2, "positions": 2})
     settings = {"scales": 2, "orientations": 2, "positions": 2}
@@ -88,7 +88,7 @@ def test_series_are_told_apart_by_encoder_latents_and_prior():
         choice = Choice("sprites", settings)
         config = configure(wanted["recipe"], choice, data, {**given, "seed": 0})
         assert [name for name in asked if fits(config, asked[name])] == [own]
-    flow = described("chen2018/figS3").sweeps("smoke")
+    flow = experiment["chen2018/figS3"].facts.sweeps("smoke")
     plain = {k: v for k, v in flow["flow prior"].items() if k.partition(".")[0] not in ("recipe", "data", "seed")}
     small = load("sprites", {"size": 16, "scales": 3, "orientations": 4, "positions": 4})
     choice = Choice("sprites", {"size": 16, "scales": 3, "orientations": 4, "positions": 4})
@@ -100,7 +100,7 @@ def test_series_are_told_apart_by_encoder_latents_and_prior():
 @pytest.mark.parametrize("name", ["chen2018/figS2", "esmaeili2018/fig6"])
 def test_a_series_that_names_no_weight_has_the_usual_one(name):
     """So that runs of its contrast are not taken for it."""
-    asked = described(name).sweeps("smoke")
+    asked = experiment[name].facts.sweeps("smoke")
     for own, wanted in asked.items():
         sizes = {k.removeprefix("data."): v for k, v in wanted.items() if k.startswith("data.")}
         data = load(wanted["data"], sizes)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.papers.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
-from unbraid.experiments.base import combined, described
+from unbraid.experiments.base import combined
 from unbraid.experiments.statistics import Estimate
 from unbraid.papers.chen2018 import ELBO, MIG, NAMED, TC
 
@@ -44,7 +44,7 @@ def test_all_evidence_must_hold():
 
 
 def verdicts(name, results):
-    return [judge(claim, results).verdict for claim in described(f"chen2018/{name}").claims]
+    return [judge(claim, results).verdict for claim in experiment[f"chen2018/{name}"].facts.claims]
 
 
 def trade_off(above, fall=0.0, correlated=True, **facts):
@@ -152,7 +152,7 @@ def test_diverged_runs_count_for_nothing():
     lost = tuple(m._replace(state="diverged") if m.settings["seed"] > 1 else m for m in sound.members)
     assert Results(lost).seeds == 2
     none = tuple(m._replace(state="diverged") for m in sound.members)
-    verdict = judge(described("chen2018/fig2").claims[0], Results(none))
+    verdict = judge(experiment["chen2018/fig2"].facts.claims[0], Results(none))
     assert verdict.verdict == "inconclusive"
     assert "no finished run of beta-vae has elbo/closed-form and mig/exact without shape" in verdict.why
 
@@ -160,14 +160,14 @@ def test_diverged_runs_count_for_nothing():
 def test_records_are_plain():
     import json
 
-    record = judge(described("chen2018/fig2").claims[0], trade_off(0.1, seeds=1)).as_record()
+    record = judge(experiment["chen2018/fig2"].facts.claims[0], trade_off(0.1, seeds=1)).as_record()
     assert record["evidence"][0]["low"] is None
     assert json.loads(json.dumps(record, allow_nan=False)) == record
 
 
 @pytest.mark.parametrize("name", experiment)
 def test_every_experiment_explains_itself_at_all_scales(name):
-    facts = described(name)
+    facts = experiment[name].facts
     assert experiment[name].summary.endswith(".")
     assert facts.claims
     assert set(facts.scales) == {"smoke", "small", "budget", "paper"}

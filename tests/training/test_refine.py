@@ -258,10 +258,10 @@ def test_the_command_refines_scores_and_reports(root, first):
     assert {row["name"]: row["sides"] for row in listed}["adain"] == "refiner"
     helped = runner.invoke(app, ["refine", "--help"]).stdout
     assert "unbraid refine runs/demo --with vae z=5" in " ".join(helped.split())
-    for facts in (objective[name].facts for name in objective if "stage" in objective[name].facts):
-        (own,) = re.findall(rf"^  {facts['stage']} (.*?)(?=\n  \w|\n\n)", helped, re.MULTILINE | re.DOTALL)
+    for facts in (objective[name].facts for name in objective if objective[name].facts.stage):
+        (own,) = re.findall(rf"^  {facts.stage} (.*?)(?=\n  \w|\n\n)", helped, re.MULTILINE | re.DOTALL)
         told = {key: float(value) for key, value in re.findall(r"\b(z|lr|batch)=(\S+)", own)}
-        defaults = {**facts.get("defaults", {})}
+        defaults = dict(facts.defaults)
         latents = defaults.pop("latents") or ""
         wanted = {key: defaults[key] for key in ("lr", "batch") if key in defaults}
         assert told == wanted | ({"z": int(latents.removeprefix("normal:"))} if latents else {})

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,29 @@ import torch
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 
-dataset: Registry[Callable[..., FactorDataset]] = Registry("data set")
-"""Decorator for a function that returns a `FactorDataset`; its keyword arguments are the data set's settings.
 
-The fact `stages` names those that may differ between the stages of a model: rows stay the same, seen otherwise.
-"""
+@dataclass(frozen=True)
+class DatasetFacts(Facts):
+    """What is known of a data set before it is loaded.
+
+    `images` is the number of rows, `shape` that of one observation, `factors` and `modalities` are names. `recipe`
+    returns how its stored file is made, for data that come from files; `yours` marks data that only the user has.
+    `stages` names settings in which the stages of one model may differ: the rows stay the same.
+    """
+
+    images: int | None = None
+    shape: Any = None
+    factors: tuple[str, ...] = ()
+    modalities: tuple[str, ...] = ()
+    recipe: Callable[..., Any] | None = None
+    yours: bool = False
+    stages: tuple[str, ...] = ()
+
+
+dataset: Registry[Callable[..., FactorDataset], DatasetFacts] = Registry("data set", DatasetFacts)
+"""Decorator for a function that returns a `FactorDataset`; its keyword arguments are the data set's settings."""
 
 
 def data_home() -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from unbraid.data import storage as stored
-from unbraid.data.base import data_home, dataset
+from unbraid.data.base import DatasetFacts, data_home, dataset
 from unbraid.data.download import Remote, digest, download
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
@@ -108,7 +108,7 @@ def fetch(name: str, source: Path | str | None = None, /, **settings: Any) -> Pa
 def check(name: str, /, **settings: Any) -> Status:
     """Whether the stored file of a data set is there and whole, by its checksum."""
     entry = dataset[name]
-    if "recipe" not in entry.facts:
+    if entry.facts.recipe is None:
         return Status("made", f"{name} is made when it is loaded.")
     recipe = _recipe(name, settings)
     if not recipe.path.exists():
@@ -143,9 +143,9 @@ def find(source: Path, *patterns: str) -> Path:
 
 def _recipe(name: str, settings: Mapping[str, Any]) -> Recipe:
     entry = dataset[name]
-    if "recipe" not in entry.facts:
+    if entry.facts.recipe is None:
         raise UsageError(f"{name} is made when it is loaded; there is nothing to fetch.")
-    return entry.facts["recipe"](**entry.resolve(settings))
+    return entry.facts.recipe(**entry.resolve(settings))
 
 
 def _convert(recipe: Recipe, source: Path, facts: Mapping[str, Any] | None = None) -> Path:
@@ -155,22 +155,22 @@ def _convert(recipe: Recipe, source: Path, facts: Mapping[str, Any] | None = Non
     return recipe.path
 
 
-def _describe(entry: Entry[Callable[..., FactorDataset]]) -> Description:
+def _describe(entry: Entry[Callable[..., FactorDataset], DatasetFacts]) -> Description:
     facts = entry.facts
     origin, state = "rendered", "made"
-    if "recipe" in facts:
-        recipe = facts["recipe"](**entry.resolve({}))
+    if facts.recipe is not None:
+        recipe = facts.recipe(**entry.resolve({}))
         origin = "download" if recipe.remotes else "your files"
         state = "present" if recipe.path.exists() else "missing"
-    elif facts.get("yours"):
+    elif facts.yours:
         origin = "your files"
     return Description(
         entry.name,
         entry.summary,
-        facts.get("images"),
-        facts.get("shape"),
-        facts.get("factors", ()),
+        facts.images,
+        facts.shape,
+        facts.factors,
         state,
         origin,
-        facts.get("modalities", ()),
+        facts.modalities,
     )

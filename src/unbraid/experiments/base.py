@@ -19,7 +19,7 @@ from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import Opened
 from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 from unbraid.report.tables import Member, Setting, finished, has, settings_of
 
 SCALES = ("smoke", "small", "budget", "paper")
@@ -31,13 +31,6 @@ MOST_UNSETTLED = 0.1
 """Share of the runs that may still move when a verdict is given."""
 
 Word = Literal["holds", "does not hold", "inconclusive"]
-
-experiment: Registry[Callable[..., Any]] = Registry("experiment")
-"""Decorator for an experiment: `@experiment("chen2018/fig2", year=2018, reference="figure 2", claims=…, scales=…)`.
-
-The facts are the fields of `Experiment`. The function draws: it takes `Results` and the class `Figure` and returns a
-figure.
-"""
 
 
 class LackingError(UnbraidError):
@@ -180,7 +173,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Facts):
     """The facts of an experiment.
 
     `series` are sweeps by name, each with its recipe and what it alone sets; their runs are scored by `metrics`. Of the
@@ -194,8 +187,8 @@ class Experiment:
     series and score, `notes` what a reader should know.
     """
 
-    claims: tuple[Claim, ...]
-    scales: Mapping[str, Scale]
+    claims: tuple[Claim, ...] = ()
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
     series: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     only: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -228,6 +221,13 @@ class Experiment:
         return list(dict.fromkeys([*several, "seed"]))
 
 
+experiment: Registry[Callable[..., Any], Experiment] = Registry("experiment", Experiment)
+"""Decorator for an experiment: `@experiment("chen2018/fig2", year=2018, reference="figure 2", claims=…, scales=…)`.
+
+Its keywords are the fields of `Experiment`. The function draws the figure: it takes `Results` and the class `Figure`.
+"""
+
+
 def chosen(name: str) -> list[str]:
     """Experiments that are meant by PAPER or PAPER/ID; a slash behind it, as shells add to folders, means nothing."""
     name = name.removesuffix("/")
@@ -239,11 +239,6 @@ def chosen(name: str) -> list[str]:
     if slash and name not in own:
         raise unknown("experiment", name, own)
     return [name] if slash else own
-
-
-def described(name: str) -> Experiment:
-    """The facts of a registered experiment."""
-    return Experiment(**experiment[name].facts)
 
 
 def judge(claim: Claim, results: Results) -> Verdict:

@@ -51,7 +51,7 @@ def refined(
     `asked` has the stage's recipe and settings; a list is an axis. A stage has the seed of the run that it refines.
     """
     folder, settings = SweepFolder(root / "refined"), {key: v for key, v in asked.items() if key != REFINES}
-    kind = objective[settings.pop("recipe")].facts["stage"]
+    kind = objective[settings.pop("recipe")].facts.stage or ""
     axes = {key: list(value) for key, value in settings.items() if isinstance(value, (list, range))}
     runs = _opened([run for member, run in parents if member.state == "finished"], device)
     told: dict[str, dict[str, Any]] = {}
@@ -87,7 +87,7 @@ def sized(asked: Mapping[str, Any], like: Sequence[RunFolder], first: Sequence[R
     others = (AS_LARGE_AS, "network", "encoder", "decoder")
     settings = {key: value for key, value in asked.items() if key.partition(".")[0] not in others}
     shape = tuple(found.read_json("data")["shape"])
-    own = Space.from_config(latents_of({**objective[settings["recipe"]].facts.get("defaults", {}), **settings}))
+    own = Space.from_config(latents_of({**objective[settings["recipe"]].facts.defaults, **settings}))
     width, outputs = own.width, own.outputs
     if first:
         width += Space.from_config(first[0].config.latents).width

@@ -28,7 +28,6 @@ from unbraid.experiments.base import (
     StandIn,
     Verdict,
     chosen,
-    described,
     experiment,
     judge,
 )
@@ -91,7 +90,7 @@ def reproduce(
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     for each in names:  # before anything is trained
-        described(each).scale(scale)
+        experiment[each].facts.scale(scale)
         refuse_larger(Path(out) / each, scale)
     source = None if runs is None else _Source.open(Path(runs))
     with continued_by_the_same_command(Path(root)):
@@ -113,7 +112,7 @@ class _Source:
 
 
 def _carry_out(name: str, scale: str, root: Path, out: Path, device: str, source: _Source | None) -> Outcome:
-    facts, started = described(name), time.time()
+    facts, started = experiment[name].facts, time.time()
     paper = name.partition("/")[0]
     with _minutes(root / paper / "minutes.json", f"{name} {scale}") as spent:
         if facts.measure is not None:
@@ -174,7 +173,7 @@ def _one(
     if REFINES in settings:
         stages = refined(parents, settings, facts.metrics, root, choose_device(device))
         return _Series(facts, scale, name, stages), stages.members
-    single = [each for each in expand(facts.metrics) if "staged" not in metric[each].facts.get("needs", ())]
+    single = [each for each in expand(facts.metrics) if "staged" not in metric[each].facts.needs]
     found = _Series(facts, scale, name, _swept(settings, single, root, device, notes))
     return found, found.members({**settings, **only}, every_seed=False)
 
@@ -297,7 +296,7 @@ def _same_encoders(section: Choice, wanted: Mapping[str, Any]) -> bool:
 
 def _same_latents(config: Config, wanted: Mapping[str, Any]) -> bool:
     """Whether a run has the latents that settings ask for; an axis of them is not looked at."""
-    given = {**objective[config.objective.name].facts.get("defaults", {}), **wanted}
+    given = {**objective[config.objective.name].facts.defaults, **wanted}
     if config.likelihood.name == SECTION:  # of several modalities, where settings name the shared and the private ones
         sizes = {name: latent["size"] for name, latent in config.latents.items()}
         known = {"c": sizes.pop(SHARED), "s": max(sizes.values(), default=0)}

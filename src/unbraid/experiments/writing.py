@@ -82,7 +82,7 @@ def refuse_larger(folder: Path, scale: str) -> None:
 
 def write(
     folder: Path,
-    entry: Entry[Any],
+    entry: Entry[Any, Experiment],
     facts: Experiment,
     results: Results,
     verdicts: Sequence[Verdict],
@@ -102,7 +102,7 @@ def write(
     return more
 
 
-def _draw(path: Path, entry: Entry[Any], results: Results) -> list[str]:
+def _draw(path: Path, entry: Entry[Any, Experiment], results: Results) -> list[str]:
     try:
         with drawing() as make:
             figure = entry.make(results, make)
@@ -180,7 +180,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _page(
-    entry: Entry[Any],
+    entry: Entry[Any, Experiment],
     facts: Experiment,
     results: Results,
     verdicts: Sequence[Verdict],

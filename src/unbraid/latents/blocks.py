@@ -14,9 +14,9 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.noise import Need
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 
-block: Registry[type["Block"]] = Registry("latent block")
+block: Registry[type["Block"], Facts] = Registry("latent block")
 """Decorator for a `Block`; its keyword arguments are the block's settings."""
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.latents.blocks import Block
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 
-prior: Registry[type["Prior"]] = Registry("prior")
+prior: Registry[type["Prior"], Facts] = Registry("prior")
 """Decorator for a `Prior`; its keyword arguments are the prior's settings."""
 
 LEARNED = "prior/learned"

@@ -26,7 +26,7 @@ def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -
     Metrics that compute on the `processor` begin at once and come last if `aside` says so, or (None) if the data are on
     a GPU and others are asked for, too; otherwise the order stays.
     """
-    grown = [name for name in asked if metric[name].facts.get("processor", False)]
+    grown = [name for name in asked if metric[name].facts.processor]
     if aside is None:
         aside = evaluation.dataset.device.type == "cuda" and len(asked) > 1
     if not (aside and grown):

@@ -23,12 +23,35 @@ from unbraid.metrics.arrays import chosen_factors
 from unbraid.models import Model
 from unbraid.networks.stackable_batchnorm import stackable
 from unbraid.progress import progress
-from unbraid.registry import Entry, Registry
+from unbraid.registry import Entry, Facts, Registry
 from unbraid.store import storable
 
 Made = TypeVar("Made")
 
-metric: Registry[Callable[..., Any]] = Registry("metric")
+
+@dataclass(frozen=True)
+class MetricFacts(Facts):
+    """What a metric needs and promises.
+
+    `needs` names what must be there: `factors`, `modalities`, `discrete` latents, a `density`, a `staged` model,
+    `peers`, `weights`, `strokes`. `bounds`, `invariant` (changes of the codes that leave the score as it is), `perfect`
+    (its values of a perfect code), `noise` (its value of pure noise) and `certain` (nothing about it is random) are
+    promises that tests check; `trial` holds settings that make it quick there. A `costly` metric runs only when asked
+    for by its full name; a `processor` metric never uses a GPU.
+    """
+
+    needs: tuple[str, ...] = ()
+    bounds: tuple[float, float] | None = None
+    invariant: tuple[str, ...] = ()
+    perfect: Any = None
+    noise: float | None = None
+    certain: bool = False
+    costly: bool = False
+    processor: bool = False
+    trial: Mapping[str, Any] = field(default_factory=dict)
+
+
+metric: Registry[Callable[..., Any], MetricFacts] = Registry("metric", MetricFacts)
 """Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`.
 
 Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
@@ -66,7 +89,7 @@ class Score:
     def certain(self) -> bool:
         """Whether nothing about it is random, so that its interval is the value."""
         name = f"{self.metric}/{self.protocol}"
-        return name in metric and bool(metric[name].facts.get("certain", False))
+        return name in metric and metric[name].facts.certain
 
     @property
     def usual(self) -> bool:
@@ -329,9 +352,9 @@ def _means(name: str, known: str) -> bool:
     if name in (known, protocol) and (name == known or protocol in COMPAT):
         return True
     facts = metric[known].facts
-    usual = protocol not in COMPAT and not facts.get("costly", False)
+    usual = protocol not in COMPAT and not facts.costly
     if name == FULL:
-        return usual and not ASKED & set(facts.get("needs", ()))
+        return usual and not ASKED & set(facts.needs)
     return usual and name == family
 
 
@@ -358,9 +381,9 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
     return scores
 
 
-def _seen(evaluation: Evaluation, entry: Entry[Any], settings: Mapping[str, Any]) -> Evaluation:
+def _seen(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:
     """The rows that a metric looks at: those with labels, if it looks at factors, whose names must be known."""
-    if "factors" not in entry.facts.get("needs", ()):
+    if "factors" not in entry.facts.needs:
         return evaluation
     names = evaluation.dataset.factor_names
     if "factor" in entry.settings and names:  # one of them, the first where none is named

@@ -16,11 +16,12 @@ from unbraid.latents import Space
 from unbraid.networks import Likelihood, Outputs, make_likelihood
 from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
+from unbraid.networks.base import NetworkFacts
 from unbraid.noise import Need
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 from unbraid.types import Layout, Noise, Output, Shape
 
-model: Registry[type["Model"]] = Registry("model")
+model: Registry[type["Model"], Facts] = Registry("model")
 """Decorator for a `Model`; its keyword arguments take their values from the settings of the recipe."""
 
 CUSTOM = "custom"
@@ -37,7 +38,7 @@ class Model(nn.Module):
     space: Space
     shape: Shape
     likelihood: Likelihood
-    decoders: ClassVar[Registry[Callable[..., nn.Module]]] = decoders
+    decoders: ClassVar[Registry[Callable[..., nn.Module], NetworkFacts]] = decoders
     """Where the network that a config calls its decoder is registered."""
 
     whole_posterior: ClassVar[bool] = True

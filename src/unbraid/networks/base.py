@@ -7,19 +7,29 @@ both registries is a network: `network=NAME` chooses both sides.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from torch import nn
 
 from unbraid.errors import UsageError
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 from unbraid.types import Shape
 
 Outputs = Mapping[str, int]
 """Names and widths of what an encoder produces, in order (see `Space.outputs`)."""
 
-encoder: Registry[Callable[..., nn.Module]] = Registry("encoder")
-decoder: Registry[Callable[..., nn.Module]] = Registry("decoder")
+
+@dataclass(frozen=True)
+class NetworkFacts(Facts):
+    """`trial` holds settings of a small network, for tests."""
+
+    trial: Mapping[str, Any] = field(default_factory=dict)
+
+
+encoder: Registry[Callable[..., nn.Module], NetworkFacts] = Registry("encoder", NetworkFacts)
+decoder: Registry[Callable[..., nn.Module], NetworkFacts] = Registry("decoder", NetworkFacts)
 
 
 def total(outputs: Outputs) -> int:

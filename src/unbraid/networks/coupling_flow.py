@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.errors import UsageError
-from unbraid.networks.base import dense, pixels
+from unbraid.networks.base import NetworkFacts, dense, pixels
 from unbraid.registry import Registry
 from unbraid.types import Shape
 
-flow: Registry[Callable[..., nn.Module]] = Registry("flow")
+flow: Registry[Callable[..., nn.Module], NetworkFacts] = Registry("flow", NetworkFacts)
 """A flow is a function (width of the condition, shape of one observation) -> module of (values, condition)."""
 
 Parts = Literal["checkerboard", "half"]

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unbraid.errors import UsageError
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 
-likelihood: Registry[type["Likelihood"]] = Registry("likelihood")
+likelihood: Registry[type["Likelihood"], Facts] = Registry("likelihood")
 """Decorator for a `Likelihood`; its keyword arguments are its settings."""
 
 

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.errors import UsageError
-from unbraid.networks.base import image_side, pixels
+from unbraid.networks.base import NetworkFacts, image_side, pixels
 from unbraid.registry import Registry
 from unbraid.types import Shape
 
-refiner: Registry[Callable[..., nn.Module]] = Registry("refiner")
+refiner: Registry[Callable[..., nn.Module], NetworkFacts] = Registry("refiner", NetworkFacts)
 
 Modulation = Literal["channel", "spatial"]
 

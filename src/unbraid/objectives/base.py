@@ -6,7 +6,7 @@ own or with several players is a small class over `Objective`, decorated in the 
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,13 +18,33 @@ from unbraid.latents import Space
 from unbraid.models.base import Model
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
-from unbraid.registry import Registry
-from unbraid.types import Batch, Noise, Output, Player, Terms
+from unbraid.registry import Facts, Registry
+from unbraid.types import Batch, Noise, Output, Player, Shape, Terms
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Uniform numbers of a step [member, *shape], by a name and a shape."""
 
-objective: Registry[Callable[..., Any]] = Registry("objective")
+
+@dataclass(frozen=True)
+class ObjectiveFacts(Facts):
+    """How a recipe is built around its objective.
+
+    `model` names the registered model. `stage` is the name under which `refine` knows a second stage. `network` maps
+    the shape of an observation to the default networks, `defaults` holds settings that differ from the usual ones,
+    `trial` settings of a small run, for tests. `signed` weights may be negative; `untrained` names learned priors that
+    no term would train.
+    """
+
+    model: str = "vae"
+    stage: str | None = None
+    network: Callable[[Shape], Any] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    trial: Mapping[str, Any] = field(default_factory=dict)
+    signed: tuple[str, ...] = ()
+    untrained: tuple[str, ...] = ()
+
+
+objective: Registry[Callable[..., Any], ObjectiveFacts] = Registry("objective", ObjectiveFacts)
 """Decorator: `@objective("name", model="vae", year=…, reference=…)`; the name is the recipe that users type."""
 
 
@@ -101,7 +121,7 @@ def bind(name: str, settings: Mapping[str, Any]) -> Objective:
 
     A weight below 0 would reward what the objective is there to punish; those that may be are its `signed` ones.
     """
-    make, signed = objective[name].make, objective[name].facts.get("signed", ())
+    make, signed = objective[name].make, objective[name].facts.signed
     for key in objective[name].sweepable:
         value = settings.get(key, 0.0)
         if isinstance(value, Tensor):  # of a group, whose members were each checked alone

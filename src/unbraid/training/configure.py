@@ -46,25 +46,25 @@ def configure(
     `likelihood` and a learned `prior` by name, and their own settings with a dot (`encoder.width=600`).
     """
     entry = objective[recipe]
-    if parent is None and "stage" in entry.facts:
-        raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts['stage']}.")
-    given = {**entry.facts.get("defaults", {}), **overrides}
+    if parent is None and entry.facts.stage:
+        raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts.stage}.")
+    given = {**entry.facts.defaults, **overrides}
     refuse_unknown(recipe, given)
     refuse_both(overrides)
     _refuse_of_own(overrides, encoder=encoder, decoder=decoder)
-    if given.get("latents", "") is None and entry.facts.get("defaults", {}).get("latents", "") is not None:
+    if given.get("latents", "") is None and entry.facts.defaults.get("latents", "") is not None:
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
         given["split"] = inlined(given["split"])
     if "batch" not in overrides:
         given["batch"] = _batch_within(dataset, given)
-    model = entry.facts.get("model", "vae")
+    model = entry.facts.model
     if takes_several(recipe, models[model].make, dataset):
         return _of_modalities(recipe, data, dataset, given, encoder, decoder)
     network, decoders = given.get("network"), models[model].make.decoders
     if network is not None and network not in encoders and network not in decoders:
         raise unknown("network", str(network), {*encoders, *decoders})
-    usual = entry.facts.get("network", default_network)(dataset.shape)
+    usual = (entry.facts.network or default_network)(dataset.shape)
     usual = {"encoder": usual, "decoder": usual} if isinstance(usual, str) else usual
     encoder_name, decoder_name = (given.get(side, network) or usual[side] for side in ("encoder", "decoder"))
     for side, name, registry, other in (
@@ -137,7 +137,7 @@ def _of_modalities(
     bind(recipe, chosen).suits(dataset, Space.from_config(parts.latents, groups, _prior(recipe, given)))
     return Config(
         objective=Choice(recipe, chosen),
-        model=entry.facts["model"],
+        model=entry.facts.model,
         data=data,
         encoder=_own(encoder) or parts.encoder,
         decoder=_own(decoder) or parts.decoder,
@@ -155,9 +155,9 @@ def _prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
         if settings:
             raise UsageError(f"prior.{next(iter(settings))} is a setting of a learned prior; choose one with prior=….")
         return None
-    if objective[recipe].facts.get("model", "vae") != "vae":
+    if objective[recipe].facts.model != "vae":
         raise UsageError(f"{recipe} learns no prior; leave prior={name} out.")
-    if name in objective[recipe].facts.get("untrained", ()):
+    if name in objective[recipe].facts.untrained:
         raise UsageError(f"Nothing in {recipe}'s loss would train prior={name}; leave it out.")
     return _choice(priors, name, settings)
 
@@ -193,7 +193,7 @@ def keys(recipe: str) -> list[str]:
         "encoder",
         "decoder",
         "likelihood",
-        *(SIZES if issubclass(models[objective[recipe].facts.get("model", "vae")].make, Multimodal) else ()),
+        *(SIZES if issubclass(models[objective[recipe].facts.model].make, Multimodal) else ()),
     ]
 
 
@@ -215,7 +215,7 @@ def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
             raise unknown("setting", key, ["data", *known, *(f"{s}.…" for s in SECTIONS)], of=f"recipe '{recipe}'")
 
 
-def _choice(registry: Registry[Any], name: Any, settings: Mapping[str, Any]) -> Choice:
+def _choice(registry: Registry[Any, Any], name: Any, settings: Mapping[str, Any]) -> Choice:
     if not isinstance(name, str):
         raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
     return sized(Choice(name, registry[name].resolve(settings)))

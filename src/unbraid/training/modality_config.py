@@ -82,7 +82,7 @@ def default_network(modality: Modality) -> str:
     return "conv-small" if sides in ((28, 28), (32, 32)) else "mlp"
 
 
-def _section(side: str, registry: Registry[Any], dataset: MultimodalDataset, given: Mapping[str, Any]) -> Choice:
+def _section(side: str, registry: Registry[Any, Any], dataset: MultimodalDataset, given: Mapping[str, Any]) -> Choice:
     own, made = under(f"{side}.", given), {}
     common = {key: value for key, value in own.items() if key.partition(".")[0] not in dataset.modalities}
     used: set[str] = set()

@@ -15,7 +15,7 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import plain, real_matrix
 from unbraid.models import seeded
 from unbraid.progress import progress
-from unbraid.registry import Registry
+from unbraid.registry import Facts, Registry
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,14 @@ class FeatureNetwork:
         return made
 
 
-feature_network: Registry[Callable[..., FeatureNetwork]] = Registry("feature network")
+@dataclass(frozen=True)
+class FeatureFacts(Facts):
+    """`width` is the number of features."""
+
+    width: int = 0
+
+
+feature_network: Registry[Callable[..., FeatureNetwork], FeatureFacts] = Registry("feature network", FeatureFacts)
 """Decorator for a function `(dataset, rows, seed, *, settings) -> FeatureNetwork`.
 
 A network that learns does so from these rows of the data set; one that is given looks only at the shape and device.
