@@ -4,10 +4,12 @@ Tests run these over the registries, so a new entry is covered by its decorator 
 the examples of CONTRIBUTING.md.
 """
 
+import ast
 import functools
 import inspect
 import math
 import tempfile
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ from unbraid.metrics import Evaluation, Score, evaluate, metric
 from unbraid.models import VAE
 from unbraid.networks import decoder, encoder, refiner
 from unbraid.objectives import objective
+from unbraid.objectives.presets import Preset
 from unbraid.refining import refine
+from unbraid.registry import settings_of
 from unbraid.store import load_tensors
 from unbraid.training import Cadence, Interrupted
 from unbraid.training.loop import prepare
@@ -147,6 +151,24 @@ def _heavier(config: Config) -> Choice:
     names = objective[config.objective.name].sweepable
     settings = {k: 1.5 * v if k in names else v for k, v in config.objective.settings.items()}
     return Choice(config.objective.name, settings)
+
+
+def check_settings_are_read(make: Any) -> None:
+    """Every keyword-only argument of a function, or of the constructors of a class, is used in the body."""
+    settings = set(settings_of(make))
+    if isinstance(make, type):
+        functions = [vars(base)["__init__"] for base in make.__mro__ if "__init__" in vars(base)]
+    else:
+        functions = [make.weights_of, make.shared_terms] if isinstance(make, Preset) else [make]
+    for function in map(inspect.unwrap, functions):
+        declared = set(settings_of(function))
+        if settings & declared:
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+            assert isinstance(node, ast.FunctionDef)
+            used = {part.id for line in node.body for part in ast.walk(line) if isinstance(part, ast.Name)}
+            assert declared <= used, f"{function.__qualname__} declares {declared - used} and never reads it"
+            settings -= declared
+    assert not settings, f"nothing reads {settings}"
 
 
 def build(side: str, name: str, shape: tuple[int, ...]) -> torch.nn.Module:

@@ -95,8 +95,11 @@ class Adversarial(Model):
         self.critic = Critic(encoder, space)
 
     @classmethod
-    def ports(cls, space: Space, *, noise: int = 5, **settings: Any) -> tuple[dict[str, int], int]:
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """The encoder gives Q's parameters and one logit more; the decoder takes the codes and the noise."""
+        noise = settings["noise"]
+        if noise < 0:
+            raise UsageError(f"noise must be 0 or above, not {noise}.")
         return {**space.outputs, "real": 1}, space.width + noise
 
     @property

@@ -45,8 +45,8 @@ class Model(nn.Module):
     """Whether `encode` gives q(z|x) itself, and not just its moments."""
 
     @classmethod
-    def ports(cls, space: Space, **settings: Any) -> tuple[dict[str, int], int]:
-        """What an encoder must give, by name and width, and the width of what a decoder takes."""
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+        """Return what an encoder must output, by name and width, and the width of what a decoder takes."""
         return space.outputs, space.width
 
     @classmethod
@@ -67,11 +67,11 @@ class Model(nn.Module):
         shape: Any,
         encoder: nn.Module | None,
         decoder: nn.Module | None,
+        settings: Mapping[str, Any],
         *first: "Model",
-        **own: Any,
     ) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """The encoder and the decoder, a config's or the user's own, and the likelihood."""
-        outputs, width = cls.ports(space, **own)
+        """Return the encoder and the decoder, a config's or the user's own, and the likelihood."""
+        outputs, width = cls.ports(space, settings)
         encoder = cls.encoder_of(config.encoder, outputs, shape, *first) if encoder is None else encoder
         decoder = cls.decoder_of(config.decoder, width, shape, *first) if decoder is None else decoder
         return encoder, decoder, make_likelihood(config.likelihood.name, config.likelihood.settings)
@@ -163,9 +163,9 @@ def build(config: Config, shape: Layout, encoder: nn.Module | None = None, decod
     """
     space = Space.from_config(config.latents, config.groups, config.prior)
     kind = model[config.model]
-    own = {key: value for key, value in config.objective.settings.items() if key in kind.settings}
+    own = kind.resolve({key: value for key, value in config.objective.settings.items() if key in kind.settings})
     encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
     first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
     with seeded(config.training.seed):
-        parts = kind.make.parts(config, space, shape, encoder, decoder, *first, **own)
+        parts = kind.make.parts(config, space, shape, encoder, decoder, own, *first)
         return kind.make(space, shape, *parts, *first, **own)

@@ -72,7 +72,7 @@ class ConditionalGAN(Stage):
         self.critic = ConditionalCritic(encoder)
 
     @classmethod
-    def ports(cls, space: Space, **settings: Any) -> tuple[dict[str, int], int]:
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """The encoder gives one logit; the decoder takes z, and c besides."""
         return {"real": 1}, space.width
 

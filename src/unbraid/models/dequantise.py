@@ -28,16 +28,17 @@ class FlowDensity(Model):
     decoders = flow
     step: Tensor
 
-    def keep(self, encoder: nn.Module, decoder: CouplingFlow, likelihood: Likelihood) -> None:
+    def keep(self, encoder: nn.Module, decoder: CouplingFlow, likelihood: Likelihood, features: int) -> None:
         """Keep the networks; refuses a likelihood, which there is no place for."""
         if not isinstance(likelihood, Gaussian):
             raise UsageError("A flow's density is its own, and what it makes are values: leave likelihood=gaussian.")
-        self.encoder, self.flow, self.likelihood = encoder, decoder, likelihood
+        self.encoder, self.flow, self.likelihood, self.features = encoder, decoder, likelihood, features
         self.register_buffer("step", torch.zeros(1))  # between two levels of a pixel; 0 where there are no levels
 
     @classmethod
-    def ports(cls, space: Space, *, features: int = 64, **settings: Any) -> tuple[dict[str, int], int]:
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """The encoder gives what the flow takes for its condition."""
+        features = settings["features"]
         if features < 1:
             raise UsageError(f"features must be at least 1, not {features}.")
         return {"features": features}, features

@@ -26,7 +26,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.density.gaussian_mixture import Mixture, fit_mixture
 from unbraid.errors import UsageError
 from unbraid.latents import Concrete, Space
-from unbraid.models.base import full_precision, model
+from unbraid.models.base import encoded, model
 from unbraid.models.dequantise import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
 from unbraid.networks import Likelihood
 from unbraid.networks.coupling_flow import CouplingFlow
@@ -61,8 +61,10 @@ class MixtureFlow(FlowDensity):
         floor: float = 1e-4,
         features: int = 64,
     ) -> None:
+        if not floor > 0:
+            raise UsageError(f"The floor of a mixture's variances must be above 0, not {floor:g}.")
         super().__init__()
-        self.keep(encoder, decoder, likelihood)
+        self.keep(encoder, decoder, likelihood, features)
         self.space, self.shape = space, shape
         self.condition, self.floor = condition, floor
         components, size = space.width, math.prod(shape)
@@ -113,7 +115,7 @@ class MixtureFlow(FlowDensity):
         return (self.log_weights + log_p).logsumexp(-1) - 0.5 * variance.log().sum(-1)
 
     def _features(self, y: Tensor) -> Tensor:
-        return full_precision(self.encoder(y.unflatten(1, self.shape)))
+        return encoded(self.encoder, y.unflatten(1, self.shape), self.features)
 
     def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """The logits of p(c|x) under the mixture."""

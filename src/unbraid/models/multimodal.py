@@ -81,7 +81,7 @@ class Multimodal(Model):
 
     @classmethod
     def parts(
-        cls, config: Config, space: Space, shape: Any, encoder: Any, decoder: Any, *first: Model, **own: Any
+        cls, config: Config, space: Space, shape: Any, encoder: Any, decoder: Any, settings: Any, *first: Model
     ) -> tuple[nn.Module, nn.Module, nn.Module]:
         """Networks and likelihoods of each modality, in the order of the data."""
         made: tuple[dict[str, nn.Module], ...] = ({}, {}, {})

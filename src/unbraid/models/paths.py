@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from unbraid.errors import UsageError
 from unbraid.latents.fusion import Gaussian, Mixture, mixture, mixture_of_products, subsets
 from unbraid.models.base import model
 from unbraid.models.multimodal import Beliefs, Multimodal
@@ -94,8 +95,10 @@ class Subsampled(Multimodal):
     A row that has fewer than three modalities has no such subset, and its random paths look at nothing.
     """
 
-    def __init__(self, *parts: Any, prior_expert: bool = True, unimodal: bool = True, subsets: int = 1) -> None:
-        super().__init__(*parts, prior_expert=prior_expert)
+    def __init__(self, *parts: Any, unimodal: bool = True, subsets: int = 1, **shared: Any) -> None:
+        super().__init__(*parts, **shared)
+        if subsets < 0:
+            raise UsageError(f"subsets must be 0 or above, not {subsets}.")
         self.unimodal = unimodal
         self.drawn_subsets = subsets if len(self.names) > 2 else 0  # of two modalities there is no other subset
 
@@ -131,8 +134,10 @@ class EverySubset(Multimodal):
     some modalities gets the product of exactly these, as in sutter2021's evaluations.
     """
 
-    def __init__(self, *parts: Any, prior_expert: bool = True, draws: int | None = None) -> None:
-        super().__init__(*parts, prior_expert=prior_expert)
+    def __init__(self, *parts: Any, draws: int | None = None, **shared: Any) -> None:
+        super().__init__(*parts, **shared)
+        if draws is not None and draws < 1:
+            raise UsageError(f"draws must be at least 1, or none for every subset, not {draws}.")
         self.draws = draws
 
     def proposal(self, beliefs: Beliefs) -> Mixture:

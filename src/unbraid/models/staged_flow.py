@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from unbraid.data.factors import FactorDataset
 from unbraid.data.label_codes import Labels
 from unbraid.latents import Space
-from unbraid.models.base import Model, full_precision, model
+from unbraid.models.base import Model, encoded, model
 from unbraid.models.dequantise import BASE, DEQUANTISE, FLOW, SHARE, FlowDensity, continuous, levels_apart
 from unbraid.models.staged import CODES, FIRST, Stage
 from unbraid.networks import Likelihood
@@ -61,7 +61,7 @@ class StagedFlow(FlowDensity, Stage):
         circular: tuple[str, ...] = (),
     ) -> None:
         super().__init__(space, shape, first)
-        self.keep(encoder, decoder, likelihood)
+        self.keep(encoder, decoder, likelihood, features)
         self.given, self.circular = given, circular
         self.register_buffer("center", torch.zeros(math.prod(shape)))
         self.register_buffer("variance", torch.ones(math.prod(shape)))
@@ -122,7 +122,7 @@ class StagedFlow(FlowDensity, Stage):
         return (self.variance + SHARE * self.variance.mean(-1, keepdim=True)).sqrt()
 
     def _features(self, y: Tensor) -> Tensor:
-        return full_precision(self.encoder(y))
+        return encoded(self.encoder, y, self.features)
 
     def _code(self, x: Tensor) -> Tensor:
         return self.first.space.center(self.earlier(x))

@@ -52,7 +52,7 @@ class Student(OfCodes):
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
 
     @classmethod
-    def ports(cls, space: Space, **settings: Any) -> tuple[dict[str, int], int]:
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """Codes without a spread, of z alone: those of c come with the teacher."""
         return {"z": space.width}, space.width
 

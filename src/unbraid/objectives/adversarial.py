@@ -20,7 +20,7 @@ from torch.nn.functional import softplus
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.models.adversarial import GENERATED, GENERATED_BLUR, NOISE, REAL_BLUR, Draws
+from unbraid.models.adversarial import GENERATED, GENERATED_BLUR, NOISE, REAL_BLUR
 from unbraid.networks.gan import adversarial_network
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.schedules import ramp
@@ -40,10 +40,9 @@ class Game(Objective):
     name = ""
     """What errors call it."""
 
-    def __init__(self, instance_noise: Weight, instance_noise_steps: int, **counts: int) -> None:
-        for name, count in {**counts, "instance_noise_steps": instance_noise_steps}.items():
-            if count < 0:
-                raise UsageError(f"{name} of {self.name} must be 0 or above, not {count}.")
+    def __init__(self, instance_noise: Weight, instance_noise_steps: int) -> None:
+        if instance_noise_steps < 0:
+            raise UsageError(f"instance_noise_steps must be 0 or above, not {instance_noise_steps}.")
         self.instance_noise, self.steps = instance_noise, instance_noise_steps
         super().__init__(self.generator_terms)
 
@@ -119,13 +118,11 @@ class InfoGAN(Game):
         self,
         *,
         lambda_info: Weight = 0.1,
-        noise: int = 5,
-        draws: Draws = "uniform",
         instance_noise: Weight = 0.1,
         instance_noise_steps: int = 10_000,
     ) -> None:
         self.lambda_info = lambda_info
-        super().__init__(instance_noise, instance_noise_steps, noise=noise)
+        super().__init__(instance_noise, instance_noise_steps)
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """Q is a factored Gaussian, so all codes are continuous."""

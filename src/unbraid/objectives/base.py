@@ -4,6 +4,7 @@ A stateless objective is a decorated function `(out, batch, context, *, settings
 own or with several players is a small class over `Objective`, decorated in the same way.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from torch import Tensor, nn
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import Model
+from unbraid.models.base import Model, model
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
-from unbraid.registry import Facts, Registry
+from unbraid.registry import Entry, Facts, Registry, is_weight, settings_of
 from unbraid.types import Batch, Noise, Output, Player, Shape, Terms
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
@@ -29,13 +30,14 @@ Draw = Callable[[str, tuple[int, ...]], Tensor]
 class ObjectiveFacts(Facts):
     """How a recipe is built around its objective.
 
-    `model` names the registered model. `stage` is the name under which `refine` knows a second stage. `network` maps
-    the shape of an observation to the default networks, `defaults` holds settings that differ from the usual ones,
-    `trial` settings of a small run, for tests. `signed` weights may be negative; `untrained` names learned priors that
-    no term would train.
+    `model` names the registered model; `fixed` names settings of that model which stay at their default in this
+    recipe. `stage` is the name under which `refine` knows a second stage. `network` maps the shape of an observation to
+    the default networks. `defaults` holds settings that differ from the usual ones, `trial` settings of a small run for
+    tests. `signed` weights may be negative. `untrained` names learned priors that no term would train.
     """
 
     model: str = "vae"
+    fixed: tuple[str, ...] = ()
     stage: str | None = None
     network: Callable[[Shape], Any] | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +46,27 @@ class ObjectiveFacts(Facts):
     untrained: tuple[str, ...] = ()
 
 
-objective: Registry[Callable[..., Any], ObjectiveFacts] = Registry("objective", ObjectiveFacts)
+class Recipe(Entry[Callable[..., Any], ObjectiveFacts]):
+    """A registered objective with its model: the name that users type.
+
+    Its settings are those of the objective and those of the model, each declared by what reads it. The recipe's own
+    `defaults` take precedence.
+    """
+
+    @property
+    def settings(self) -> dict[str, inspect.Parameter]:
+        """Settings of the objective, then those that only its model reads."""
+        of_model = {name: p for name, p in model[self.facts.model].settings.items() if name not in self.facts.fixed}
+        every = {**settings_of(self.make), **of_model, **settings_of(self.make)}
+        return {name: p.replace(default=self.facts.defaults.get(name, p.default)) for name, p in every.items()}
+
+    @property
+    def sweepable(self) -> frozenset[str]:
+        """Weights of the objective; a model's settings are structure."""
+        return frozenset(name for name, p in settings_of(self.make).items() if is_weight(p.annotation))
+
+
+objective: Registry[Callable[..., Any], ObjectiveFacts] = Registry("objective", ObjectiveFacts, Recipe)
 """Decorator: `@objective("name", model="vae", year=…, reference=…)`; the name is the recipe that users type."""
 
 
@@ -117,18 +139,18 @@ class Objective:
 
 
 def bind(name: str, settings: Mapping[str, Any]) -> Objective:
-    """A registered objective with its settings; a setting may be a tensor [member] where it is a `Weight`.
+    """Return a registered objective with those of a recipe's settings that it reads.
 
-    A weight below 0 would reward what the objective is there to punish; those that may be are its `signed` ones.
+    A `Weight` may be a tensor [member]. A weight below 0 would reward what the objective is there to punish, so it
+    raises a `UsageError` unless it is one of the `signed` ones.
     """
-    make, signed = objective[name].make, objective[name].facts.signed
-    for key in objective[name].sweepable:
+    entry = objective[name]
+    for key in entry.sweepable:
         value = settings.get(key, 0.0)
-        if isinstance(value, Tensor):  # of a group, whose members were each checked alone
+        if isinstance(value, Tensor):  # of a group, whose members were each checked when they were configured
             continue
-        if not math.isfinite(value) or (value < 0 and key not in signed):
-            wanted = "a finite number" if key in signed else "0 or above"
+        if not math.isfinite(value) or (value < 0 and key not in entry.facts.signed):
+            wanted = "a finite number" if key in entry.facts.signed else "0 or above"
             raise UsageError(f"{key} of {name} must be {wanted}, not {value:g}.")
-    if isinstance(make, type):
-        return make(**settings)
-    return Objective(partial(make, **settings))
+    own = {key: settings[key] for key in settings_of(entry.make) if key in settings}
+    return entry.make(**own) if isinstance(entry.make, type) else Objective(partial(entry.make, **own))

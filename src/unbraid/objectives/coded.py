@@ -40,8 +40,8 @@ class MSCode(Objective):
 
     closing = True
 
-    def __init__(self, *, beta: Weight = 1.0, residual: bool = True) -> None:
-        self.beta, self.residual = beta, residual
+    def __init__(self, *, beta: Weight = 1.0) -> None:
+        self.beta = beta
         super().__init__(self.stage_terms)
 
     def close(self, model: Model, dataset: FactorDataset, rows: Tensor) -> None:

@@ -15,7 +15,7 @@ which for one modality (r_m = 1) is tucker2019's u_k^2. Each s_m has one draw fo
 """
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -47,17 +47,13 @@ class MMVAE(OfModalities):
     def __init__(
         self,
         *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
         samples: int = 1,
         gradient: Literal["reparameterised", "dreg"] = "reparameterised",
+        **shared: Any,
     ) -> None:
         if samples < 1:
             raise UsageError(f"samples must be at least 1, not {samples}.")
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
+        super().__init__(**shared)
         self.samples, self.dreg = samples, gradient == "dreg"
 
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:

@@ -7,10 +7,9 @@ history has the log density of both, in nats per observation, so that what the f
 """
 
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.dequantise import FLOW
-from unbraid.models.mixture_flow import MIXTURE, Condition, suits
+from unbraid.models.mixture_flow import MIXTURE, suits
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.types import Batch, Output, Shape, Terms
 
@@ -36,9 +35,7 @@ class MixtureFlow(Objective):
     of a component, in units of the observations, and `features` the width of what the encoder makes of y.
     """
 
-    def __init__(self, *, condition: Condition = "mean", floor: float = 1e-4, features: int = 64) -> None:
-        if not floor > 0:
-            raise UsageError(f"The floor of a mixture's variances must be above 0, not {floor:g}.")
+    def __init__(self) -> None:
         super().__init__(self.density_terms)
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:

@@ -26,10 +26,11 @@ class OfModalities(Objective):
 
     def __init__(
         self,
-        beta_c: Weight,
-        beta_m: Weight,
-        betas: Sequence[str] = (),
-        weights: Sequence[str] = (),
+        *,
+        beta_c: Weight = 1.0,
+        beta_m: Weight = 1.0,
+        betas: tuple[str, ...] = (),
+        weights: tuple[str, ...] = (),
         anneal: int = 0,
     ) -> None:
         if anneal < 0:

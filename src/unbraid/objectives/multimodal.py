@@ -12,7 +12,7 @@ and subtract beta_m KL(q(s_m|x_m) || p(s_m)) as often as a bound that is summed 
 of the experts of S. Rows count with what they have: a modality that is missing adds nothing.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -55,22 +55,17 @@ class PartitionedMVAE(OfModalities):
     def __init__(
         self,
         *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
         alone: str | None = None,
         beta_alone: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
         reconstruct: Literal["both", "full", "subset"] = "both",
         beta_subsets: Weight = 0.0,
-        prior_expert: bool = True,
         penalty: Literal["none", "ratio"] = "none",
         tc: Weight = 1.0,
         width: int = 1000,
         depth: int = 5,
+        **shared: Any,
     ) -> None:
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
+        super().__init__(**shared)
         if alone in self.betas:
             raise UsageError(f"alone={alone} and betas both weigh KL(s_{alone}); leave one of them out.")
         if alone is not None:
@@ -186,21 +181,8 @@ class MVAE(OfModalities):
     Without them and with `unimodal=false` it is the joint bound.
     """
 
-    def __init__(
-        self,
-        *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
-        unimodal: bool = True,
-        subsets: int = 1,
-        prior_expert: bool = True,
-    ) -> None:
-        if subsets < 0:
-            raise UsageError(f"subsets must be 0 or above, not {subsets}.")
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
+    def __init__(self, *, unimodal: bool = True, **shared: Any) -> None:
+        super().__init__(**shared)
         self.unimodal = unimodal
 
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -234,18 +216,6 @@ class MVAE(OfModalities):
 class DMVAE(OfModalities):
     """DMVAE: everything from c of all modalities, and again from c of each of them alone, with s_m of its own."""
 
-    def __init__(
-        self,
-        *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
-        prior_expert: bool = True,
-    ) -> None:
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
-
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """A sum of bounds, each on everything that is there."""
         used, terms = used_paths(out), {}  # [member, rows, 1 + M]
@@ -273,21 +243,6 @@ class MoPoE(OfModalities):
 
     `draws` random subsets per row stand for all of them; none takes all 2^M - 1, without noise from the choice.
     """
-
-    def __init__(
-        self,
-        *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
-        draws: int | None = None,
-        prior_expert: bool = True,
-    ) -> None:
-        if draws is not None and draws < 1:
-            raise UsageError(f"draws must be at least 1, or none for every subset, not {draws}.")
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
 
     def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """The mean over subsets of their bounds on everything that is there."""

@@ -6,6 +6,7 @@ the closed-form KL plus what the weights add to it (lower variance), with `sampl
 terms, as the papers write it.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal
@@ -18,33 +19,34 @@ from unbraid.latents import Space
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.decomposition import closed_form_kl, divergences, reconstruction, total_correlation_names
 from unbraid.objectives.schedules import ramp
+from unbraid.registry import settings_of
 from unbraid.types import Batch, Output, Terms, Weight
 
 Weights = dict[str, Weight]
 Estimator = Literal["stratified", "mss", "mws"]
 
 
+class Preset:
+    """An objective whose terms are weighted as a function of its settings says."""
+
+    def __init__(self, weights_of: Callable[..., Weights]) -> None:
+        functools.update_wrapper(self, weights_of)
+        own = settings_of(weights_of)
+        needs_density = "kl" not in weights_of(**{name: parameter.default for name, parameter in own.items()})
+        self.weights_of, self.own = weights_of, tuple(own)
+        self.shared_terms: Callable[..., Terms] = _sampled_terms if needs_density else _closed_terms
+        self.__signature__ = inspect.Signature([*own.values(), *settings_of(self.shared_terms).values()])
+
+    def __call__(self, out: Output, batch: Batch, context: Context, **settings: Any) -> Terms:
+        own = {key: settings.pop(key) for key in self.own}
+        return self.shared_terms(out, batch, context, self.weights_of(**own), **settings)
+
+
 def preset(name: str, **facts: Any) -> Callable[[Callable[..., Weights]], Callable[..., Weights]]:
-    """Register a function from settings to weights as an objective."""
+    """Return the decorator that registers a function from settings to weights as an objective."""
 
     def register(weights_of: Callable[..., Weights]) -> Callable[..., Weights]:
-        signature = inspect.signature(weights_of)
-        sampled = "kl" not in weights_of(**{p.name: p.default for p in signature.parameters.values()})
-        shared = _sampled_terms if sampled else _closed_terms
-
-        def terms(out: Output, batch: Batch, context: Context, **settings: Any) -> Terms:
-            given = {key: settings.pop(key) for key in signature.parameters}
-            return shared(out, batch, context, weights_of(**given), **settings)
-
-        added = [p for p in inspect.signature(shared).parameters.values() if p.kind is p.KEYWORD_ONLY]
-        terms.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore
-        terms.__doc__, terms.__name__, terms.__qualname__ = (
-            weights_of.__doc__,
-            weights_of.__name__,
-            weights_of.__qualname__,
-        )
-        terms.__module__ = weights_of.__module__
-        objective(name, **facts)(terms)
+        objective(name, **facts)(Preset(weights_of))
         return weights_of
 
     return register

@@ -129,6 +129,7 @@ class MSVAE(SecondStage):
 @objective(
     "ms-labels",
     model="staged",
+    fixed=("samples",),
     year=2020,
     reference="msvae2020",
     stage="labels",

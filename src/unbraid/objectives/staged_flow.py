@@ -36,7 +36,7 @@ class FlowStage(SecondStage):
     order: y is then that of the row's own labels, of which `circular` ones come back to their first value.
     """
 
-    def __init__(self, *, features: int = 64, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()) -> None:
+    def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()) -> None:
         self.take(given, circular)
         super().__init__(self.density_terms)
 

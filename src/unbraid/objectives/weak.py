@@ -11,6 +11,8 @@ In the second line the first `shared` variables y belong to the pair, so their K
 the negative bound on log p(x, p) is left (the group ELBO of bouchacourt2018 and hosoya2019 with groups of two).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,6 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.models.paired import Average
 from unbraid.objectives.base import Context, Draw, Objective, objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
 from unbraid.types import Batch, Output, Terms, Weight
@@ -29,8 +30,10 @@ ORDER, COUNT, VALUES = "pairs/order", "pairs/count", "pairs/values"
 class Paired(Objective):
     """Sets a partner beside each row of a batch."""
 
-    def __init__(self, beta: Weight, differing: int | None, factors: tuple[str, ...] = ()) -> None:
-        self.beta, self.differing, self.factors = beta, differing, factors
+    factors: tuple[str, ...] = ()
+
+    def __init__(self, *, beta: Weight = 1.0, differing: int | None = 1) -> None:
+        self.beta, self.differing = beta, differing
         super().__init__(self.pair_terms)
         for name in (ORDER, COUNT, VALUES):
             noise.stream(name)  # before a step that draws them is compiled
@@ -72,31 +75,32 @@ class Paired(Objective):
         )
 
 
-@objective("ada-gvae", model="paired-vae", year=2020, reference="locatello2020")
+@objective("ada-gvae", model="paired-vae", fixed=("shared",), year=2020, reference="locatello2020")
 class AdaGVAE(Paired):
     """Ada-GVAE: beta-VAE on pairs, which finds out what a pair shares and averages its means and variances there.
 
     `differing` factors are drawn anew for each partner: that many, or for none, a number from 1 to all but one.
     """
 
-    def __init__(self, *, beta: Weight = 1.0, differing: int | None = 1, average: Average = "mean") -> None:
-        super().__init__(beta, differing)
 
-
-@objective("ada-ml-vae", model="paired-vae", year=2020, reference="locatello2020")
+@objective(
+    "ada-ml-vae",
+    model="paired-vae",
+    fixed=("shared",),
+    year=2020,
+    reference="locatello2020",
+    defaults={"average": "geometric"},
+)
 class AdaMLVAE(Paired):
     """Ada-ML-VAE: as Ada-GVAE, but what a pair shares is the product of its two posteriors, to the power 1/2."""
-
-    def __init__(self, *, beta: Weight = 1.0, differing: int | None = 1, average: Average = "geometric") -> None:
-        super().__init__(beta, differing)
 
 
 class Grouped(Paired):
     """Pairs that share the first variables."""
 
-    def __init__(self, beta: Weight, shared: int, factors: tuple[str, ...], differing: int | None) -> None:
-        super().__init__(beta, differing, factors)
-        self.shared = shared
+    def __init__(self, *, shared: int = 5, factors: tuple[str, ...] = (), **others: Any) -> None:
+        super().__init__(**others)
+        self.shared, self.factors = shared, factors
 
     def suits(self, dataset: FactorDataset, space: Space) -> None:
         """Some variables must be shared, and some not."""
@@ -118,7 +122,7 @@ class Grouped(Paired):
         )
 
 
-@objective("gvae", model="paired-vae", year=2019, reference="hosoya2019", trial={"shared": 2})
+@objective("gvae", model="paired-vae", year=2019, reference="hosoya2019", defaults={"shared": 5}, trial={"shared": 2})
 class GVAE(Grouped):
     """GVAE: pairs share the first `shared` latents, whose means and variances are averaged, and `factors` of the data.
 
@@ -126,32 +130,17 @@ class GVAE(Grouped):
     shared latents then learn nothing that is the same for all pairs, so name the factors where you know them.
     """
 
-    def __init__(
-        self,
-        *,
-        beta: Weight = 1.0,
-        shared: int = 5,
-        factors: tuple[str, ...] = (),
-        differing: int | None = 1,
-        average: Average = "mean",
-    ) -> None:
-        super().__init__(beta, shared, factors, differing)
 
-
-@objective("ml-vae", model="paired-vae", year=2018, reference="bouchacourt2018", trial={"shared": 2})
+@objective(
+    "ml-vae",
+    model="paired-vae",
+    year=2018,
+    reference="bouchacourt2018",
+    defaults={"shared": 5, "average": "product"},
+    trial={"shared": 2},
+)
 class MLVAE(Grouped):
     """ML-VAE: pairs share the first `shared` latents, by the product of their posteriors, and `factors` of the data."""
-
-    def __init__(
-        self,
-        *,
-        beta: Weight = 1.0,
-        shared: int = 5,
-        factors: tuple[str, ...] = (),
-        differing: int | None = 1,
-        average: Average = "product",
-    ) -> None:
-        super().__init__(beta, shared, factors, differing)
 
 
 def partners(

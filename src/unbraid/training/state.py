@@ -194,7 +194,8 @@ class State:
 
     def divergences(self) -> list[Divergence]:
         """Members that have left the usable numbers, by a term or by a parameter; they do not move any more."""
-        finite = torch.stack([p.isfinite().reshape(len(p), -1).all(1) for p in self.group.parameters.values()]).all(0).tolist()
+        each = [p.isfinite().reshape(len(p), -1).all(1) for p in self.group.parameters.values()]  # [member] each
+        finite = torch.stack(each).all(0).tolist()
         columns = self.bad_steps.T.tolist() if self.bad_steps.numel() else [[]] * self.group.members
         found = []
         for member, column in enumerate(columns):
