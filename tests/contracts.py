@@ -22,11 +22,11 @@ from unbraid import api
 from unbraid.config import Choice, Config
 from unbraid.data import FactorDataset, dataset, load
 from unbraid.errors import UsageError
+from unbraid.methods import objective
+from unbraid.methods.presets import Preset
 from unbraid.metrics import Evaluation, Score, evaluate, metric
 from unbraid.models import VAE
 from unbraid.networks import decoder, encoder, refiner
-from unbraid.objectives import objective
-from unbraid.objectives.presets import Preset
 from unbraid.refining import refine
 from unbraid.registry import settings_of
 from unbraid.store import load_tensors
@@ -99,7 +99,8 @@ def _check_gradients(name: str, run: api.Run) -> None:
 
 def _check_reloads(run: api.Run) -> None:
     again = api.load(run.path, device="cpu")
-    images = run.dataset.inputs(torch.arange(5))
+    seen = run.dataset.observed(torch.arange(5))
+    images = seen if run.dataset.multimodal else seen["x"]
     assert torch.equal(again.encode(images), run.encode(images))
     assert again.config.run_id == run.config.run_id
 
@@ -239,7 +240,8 @@ def check_dataset(name: str) -> None:
     assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(entry.make).parameters.values())
     data = load(name, SMALL_DATA.get(name, {}))
     index = torch.arange(len(data))
-    layout = data.layout if isinstance(data.layout, dict) else {"x": data.layout}
+    assert data.multimodal == isinstance(data.layout, dict)
+    layout = {part: modality.shape for part, modality in data.modalities.items()}
     for part, images in data.observed(index[:7]).items():
         assert images.dtype == torch.float32
         assert images.shape == (len(index[:7]), *layout[part])

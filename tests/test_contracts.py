@@ -8,10 +8,11 @@ from tests import contracts
 from unbraid.data import dataset
 from unbraid.errors import UsageError
 from unbraid.latents import block, prior
+from unbraid.methods import objective
 from unbraid.metrics import metric
 from unbraid.models import model
 from unbraid.networks import decoder, encoder, flow, likelihood, refiner
-from unbraid.objectives import bind, objective
+from unbraid.objectives import bind
 from unbraid.registry import settings_of
 
 REGISTRIES = [objective, model, encoder, decoder, refiner, flow, block, prior, likelihood, metric, dataset]

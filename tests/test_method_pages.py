@@ -12,8 +12,8 @@ import pytest
 from unbraid.config import Choice, parse_overrides, parse_value
 from unbraid.data import load
 from unbraid.latents import block, prior
+from unbraid.methods import objective
 from unbraid.networks import decoder, encoder, likelihood, refiner
-from unbraid.objectives import objective
 from unbraid.training.configure import configure, dotted
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -19,7 +19,7 @@ from unbraid.data.splits import split
 from unbraid.errors import DataError, RunError, SettingError, UsageError, unknown
 from unbraid.metrics.background import measuring
 from unbraid.metrics.base import Evaluation, Score, expand, metric
-from unbraid.models import CUSTOM, Model, Multimodal, build, generation
+from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
 from unbraid.report import Picture, translation, traversal, triples, write_report
 from unbraid.store import RunFolder, folder_name, under
 from unbraid.training import Cadence, choose_device, configure, refuse_unknown
@@ -278,8 +278,8 @@ class Run:
 
         Of several modalities, any of them as arrays by name: `{"m1": images}`.
         """
-        if isinstance(self.model, Multimodal):
-            return generation.codes(self.model, images, lambda: self.dataset)
+        if self.model.multimodal:
+            return generation.encode_arrays(as_multimodal(self.model), images, lambda: self.dataset)
         dataset = images if isinstance(images, FactorDataset) else from_array(images, name="images")
         if dataset.shape != self.model.shape:
             raise UsageError(f"This run takes observations of shape {self.model.shape}, not {dataset.shape}.")
@@ -311,7 +311,7 @@ class Run:
 
     def generate(self, given: Any = None, **options: Any) -> dict[str, Tensor]:
         """Every modality, expected from any of them given as arrays by name (see `unbraid.models.generation`)."""
-        return generation.generate(generation.several(self.model), given, data=lambda: self.dataset, **options)
+        return generation.generate(as_multimodal(self.model), given, data=lambda: self.dataset, **options)
 
     def translate(self, source: str, target: str, **options: Any) -> Picture:
         """A picture of the modality `target` with c of images of `source` and its own s (see `report.translation`)."""

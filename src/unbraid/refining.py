@@ -13,8 +13,8 @@ from unbraid.config import Choice, Config
 from unbraid.data import dataset as datasets
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError, unknown
+from unbraid.methods import objective
 from unbraid.metrics.base import Evaluation
-from unbraid.objectives import objective
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, configure, refuse_unknown, train_group
 from unbraid.training.configure import dotted

@@ -10,12 +10,13 @@ from torch import distributions
 
 from tests import contracts
 from tests.core.test_priors import made_space, random, with_learned
-from tests.objectives.helpers import made_context, made_output
+from tests.methods.helpers import made_context, made_output
 from unbraid import api
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
 from unbraid.latents import LEARNED, Concrete, CorrelatedNormal, Flow, Normal, Space
-from unbraid.objectives import bind, closed_form_kl, divergences, objective
+from unbraid.methods import objective
+from unbraid.objectives import bind, closed_form_kl, divergences
 from unbraid.types import Output
 
 ROWS = 6

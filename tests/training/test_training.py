@@ -14,7 +14,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.errors import DivergedError, RunError, UsageError
-from unbraid.objectives import objective
+from unbraid.methods import objective
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, Interrupted, configure, train
 from unbraid.training.interrupt import stoppable

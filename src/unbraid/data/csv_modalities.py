@@ -19,7 +19,8 @@ from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, Pixels
 from unbraid.data.file_formats import reading
 from unbraid.data.label_csv import MISSING, factor_column
-from unbraid.data.modalities import Kind, Labels, Modality, MultimodalDataset, multimodal
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import ClassLabels, Kind, Modality
 from unbraid.data.picture_files import SUFFIXES, read_alike
 from unbraid.errors import DataError, UsageError, unknown
 
@@ -241,13 +242,13 @@ def _vectors(column: Column, rows: list[int]) -> Pixels:
     return Pixels(_spread(read, rows, len(column.lines)), (len(column.parts),))
 
 
-def _labels(column: Column, rows: list[int], classes: tuple[str, ...] | None) -> Labels:
+def _labels(column: Column, rows: list[int], classes: tuple[str, ...] | None) -> ClassLabels:
     if classes is None:
         names = {row: class_name(column.cells[row]) for row in rows}
         classes = tuple(sorted(set(names.values()), key=_rank(names.values())))
         places = torch.full((len(column.lines),), -1, dtype=torch.int64, device="cpu")
         places[rows] = torch.tensor([classes.index(names[row]) for row in rows], device="cpu")
-        return Labels(places, classes)
+        return ClassLabels(places, classes)
     if len(set(classes)) < len(classes):
         raise UsageError(f"{column.path}: the classes of {column.name} must all be different.")
     for row in rows:
@@ -255,7 +256,7 @@ def _labels(column: Column, rows: list[int], classes: tuple[str, ...] | None) ->
             raise DataError(f"{column.at(row)}: '{column.cells[row]}' is none of the classes {', '.join(classes)}.")
     places = torch.full((len(column.lines),), -1, dtype=torch.int64, device="cpu")
     places[rows] = torch.tensor([classes.index(column.cells[row]) for row in rows], device="cpu")
-    return Labels(places, classes)
+    return ClassLabels(places, classes)
 
 
 def class_name(cell: str) -> str:

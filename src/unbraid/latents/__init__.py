@@ -10,7 +10,7 @@ from unbraid.latents.learned_priors import LEARNED, Prior, prior
 from unbraid.latents.parse import latents_of, refuse_both
 from unbraid.latents.quantised import Quantised
 from unbraid.latents.space import Space
-from unbraid.latents.stacked_space import Stages
+from unbraid.latents.stacked_space import StackedSpace
 
 __all__ = [
     "LEARNED",
@@ -25,7 +25,7 @@ __all__ = [
     "Prior",
     "Quantised",
     "Space",
-    "Stages",
+    "StackedSpace",
     "block",
     "latents_of",
     "prior",

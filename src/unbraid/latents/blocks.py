@@ -35,6 +35,8 @@ class Block(ABC):
     """Whether the KL needs no draw."""
     density = True
     """Whether a posterior has a density; one that is a point has none."""
+    discrete = False
+    """Whether variables stand for classes."""
     coupled = False
     """Whether the leaves of one posterior depend on each other."""
     extra_kl = 0.0

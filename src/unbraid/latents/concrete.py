@@ -34,6 +34,7 @@ class Tempered(Block):
     """A relaxed discrete block, whose flat parameters are logits and the logarithm of a temperature."""
 
     closed_form = False
+    discrete = True
 
     def __init__(self, temperature: float, final: float | None, anneal: int, straight_through: bool) -> None:
         final = temperature if final is None else final

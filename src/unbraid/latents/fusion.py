@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 
-class Gaussian(NamedTuple):
+class DiagonalNormal(NamedTuple):
     """Means and log variances [..., D] of independent coordinates."""
 
     mean: Tensor
     log_variance: Tensor
 
 
-class Mixture(NamedTuple):
+class ExpertMixture(NamedTuple):
     """A mixture of Normals: means and log variances [..., K, D], log weights [..., K], -inf for what is not there."""
 
     mean: Tensor
@@ -43,35 +43,36 @@ class Mixture(NamedTuple):
         standard = (value.unsqueeze(-2) - self.mean) * (-0.5 * self.log_variance).exp()
         return -0.5 * (standard.square() + self.log_variance + math.log(2 * math.pi)).sum(-1)
 
-    def choose(self, uniform: Tensor) -> Gaussian:
+    def choose(self, uniform: Tensor) -> DiagonalNormal:
         """The component [..., D] in whose part of the unit interval a number [...] lies."""
         ends = self.log_weight.exp().cumsum(-1)
         last = torch.isfinite(self.log_weight).cumsum(-1).argmax(-1)  # of those that are there, for sums just below 1
         place = torch.minimum((ends <= uniform.unsqueeze(-1)).sum(-1), last)
         place = place[..., None, None].expand(*place.shape, 1, self.mean.shape[-1])
-        return Gaussian(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))
+        return DiagonalNormal(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))
 
-    def drawn(self, uniform: Tensor, noise: Tensor) -> Tensor:
+    def draw(self, uniform: Tensor, noise: Tensor) -> Tensor:
         """Draws [..., D] by numbers [...] that choose components, and standard normal noise [..., D]."""
         chosen = self.choose(uniform)
         return chosen.mean + (0.5 * chosen.log_variance).exp() * noise
 
-    def repeated(self, count: int) -> "Mixture":
+    def repeated(self, count: int) -> "ExpertMixture":
         """The mixture [..., count, K, D] for so many values of each."""
         mean, log_variance = (
             part.unsqueeze(-3).expand(*part.shape[:-2], count, -1, -1) for part in (self.mean, self.log_variance)
         )
-        return Mixture(mean, log_variance, self.log_weight.unsqueeze(-2).expand(*self.log_weight.shape[:-1], count, -1))
+        log_weight = self.log_weight.unsqueeze(-2).expand(*self.log_weight.shape[:-1], count, -1)
+        return ExpertMixture(mean, log_variance, log_weight)
 
-    def moments(self) -> Gaussian:
+    def moments(self) -> DiagonalNormal:
         """The Normal with the mixture's mean and variance [..., D]."""
         weight = self.log_weight.exp().unsqueeze(-1)
         mean = (weight * self.mean).sum(-2)
         spread = (self.mean - mean.unsqueeze(-2)).square() + self.log_variance.exp()
-        return Gaussian(mean, (weight * spread).sum(-2).log())
+        return DiagonalNormal(mean, (weight * spread).sum(-2).log())
 
 
-def product(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> Gaussian:
+def product(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> DiagonalNormal:
     """The product of the experts [..., M, D] that are there, with the prior's own or without it, as [..., D]."""
     mean, log_variance = _blank(mean, log_variance, mask)
     there = mask.unsqueeze(-1).expand_as(log_variance)
@@ -79,20 +80,20 @@ def product(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool
     prior = own if prior_expert else torch.where(mask.any(-1), -torch.inf, own)[..., None, None]
     experts = torch.where(there, -log_variance, -torch.inf)
     logs = torch.cat([prior.expand_as(experts[..., :1, :]), experts], -2)
-    return Gaussian((logs.softmax(-2)[..., 1:, :] * mean).sum(-2), -logs.logsumexp(-2))
+    return DiagonalNormal((logs.softmax(-2)[..., 1:, :] * mean).sum(-2), -logs.logsumexp(-2))
 
 
-def mixture(mean: Tensor, log_variance: Tensor, mask: Tensor) -> Mixture:
+def mixture(mean: Tensor, log_variance: Tensor, mask: Tensor) -> ExpertMixture:
     """The experts [..., M, D] that are there, each as likely as the others."""
-    return Mixture(*_blank(mean, log_variance, mask), equal_weights(mask, mean.dtype))
+    return ExpertMixture(*_blank(mean, log_variance, mask), equal_weights(mask, mean.dtype))
 
 
-def mixture_of_products(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> Mixture:
+def mixture_of_products(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> ExpertMixture:
     """The products of all subsets of the experts [..., M, D] that are there, in the order of `subsets`."""
     table = subsets(mask.shape[-1], mask.device)  # [S, M]
     chosen = table & mask.unsqueeze(-2)
     parts = product(mean.unsqueeze(-3), log_variance.unsqueeze(-3), chosen, prior_expert)
-    return Mixture(*parts, equal_weights((chosen == table).all(-1), mean.dtype))
+    return ExpertMixture(*parts, equal_weights((chosen == table).all(-1), mean.dtype))
 
 
 def subsets(count: int, device: torch.device | str | None = None) -> Tensor:
@@ -107,7 +108,7 @@ def equal_weights(there: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.where(there, -there.sum(-1, keepdim=True).to(dtype).log(), -torch.inf)
 
 
-def _blank(mean: Tensor, log_variance: Tensor, mask: Tensor) -> Gaussian:
+def _blank(mean: Tensor, log_variance: Tensor, mask: Tensor) -> DiagonalNormal:
     """Standard Normals in the places of what is masked: before any arithmetic, so that no gradient finds its way."""
     there = mask.unsqueeze(-1)
-    return Gaussian(torch.where(there, mean, 0.0), torch.where(there, log_variance, 0.0))
+    return DiagonalNormal(torch.where(there, mean, 0.0), torch.where(there, log_variance, 0.0))

@@ -1,7 +1,7 @@
 """Quantised variables (hsu2023): each coordinate is one of a few numbers that the model learns.
 
 A posterior is a point. Its flat parameters are the encoder's continuous output and, beside it, the values that are
-nearest to it (`unbraid.models.quantised` holds those); the draw is the nearest value with the gradient of the
+nearest to it (`unbraid.methods.qlae` holds those); the draw is the nearest value with the gradient of the
 continuous one (straight through). There is no density, so nothing that needs one can be computed.
 """
 

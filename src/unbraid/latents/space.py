@@ -61,6 +61,11 @@ class Space:
         return names.index(node) if isinstance(node, str) else node
 
     @property
+    def own(self) -> "Space":
+        """The space of the last stage's own latents: the whole space, unless it is one of stages."""
+        return self
+
+    @property
     def leaves(self) -> int:
         """Number of variables."""
         return sum(b.leaves for b in self.blocks.values())

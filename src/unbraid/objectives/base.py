@@ -1,4 +1,4 @@
-"""What an objective is: a function of a model's output that returns named, weighted terms.
+"""The contract of an objective: a function of a model's output that returns named, weighted terms.
 
 A stateless objective is a decorated function `(out, batch, context, *, settings) -> Terms`. One with networks of its
 own or with several players is a small class over `Objective`, decorated in the same way.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import Model, model
+from unbraid.models.base import model
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.registry import Entry, Facts, Registry, is_weight, settings_of
@@ -46,7 +46,7 @@ class ObjectiveFacts(Facts):
     untrained: tuple[str, ...] = ()
 
 
-class Recipe(Entry[Callable[..., Any], ObjectiveFacts]):
+class ObjectiveEntry(Entry[Callable[..., Any], ObjectiveFacts]):
     """A registered objective with its model: the name that users type.
 
     Its settings are those of the objective and those of the model, each declared by what reads it. The recipe's own
@@ -66,18 +66,18 @@ class Recipe(Entry[Callable[..., Any], ObjectiveFacts]):
         return frozenset(name for name, p in settings_of(self.make).items() if is_weight(p.annotation))
 
 
-objective: Registry[Callable[..., Any], ObjectiveFacts] = Registry("objective", ObjectiveFacts, Recipe)
+objective: Registry[Callable[..., Any], ObjectiveFacts] = Registry("objective", ObjectiveFacts, ObjectiveEntry)
 """Decorator: `@objective("name", model="vae", year=…, reference=…)`; the name is the recipe that users type."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What an objective may know besides the output: structure, the number of data points, the step.
+    """What an objective may know in addition to the output: structure, the number of data points, the step.
 
     `apply` runs one of the objective's own networks, by name, or a part of the model, as `model.decoder`, on tensors
-    with a member axis. Where several processes
-    train one run, `out.decoded` and `batch.x` hold this one's share of the rows, and everything else all rows
-    (`unbraid.training.distributed`): take means over the batch, and do not mix the two.
+    with a member axis. Where several processes train one run, `out.decoded`, `out.extra` and `batch.x` hold the rows of
+    this process and everything else holds all rows (`unbraid.training.distributed`): take means over the batch, and do
+    not mix the two. `part` returns this process's rows of a tensor that holds all.
     """
 
     space: Space
@@ -87,7 +87,6 @@ class Context:
     noise: Noise
     apply: Callable[..., Any]
     part: Callable[[Tensor], Tensor] = lambda whole: whole
-    """This process's rows of a tensor that holds all rows."""
 
 
 class Objective:
@@ -96,45 +95,42 @@ class Objective:
     labelled = False
     """Whether batches carry the rows' factor values."""
 
-    closing = False
-    """Whether there is something left to do when training is over (see `close`)."""
+    recentres = False
+    """Whether `Model.recentre` is called when training is over."""
 
     def __init__(self, terms: Callable[[Output, Batch, Context], Terms]) -> None:
         self.terms = terms
 
     def players(self) -> list[Player]:
-        """The sides that are trained, in the order in which they move."""
+        """Return the players, in the order in which they move."""
         return [Player("model", ("model.",), self.terms)]
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
-        """Networks besides the model, by name."""
+        """Return networks that are trained in addition to the model, by name."""
         return {}
 
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
-        """Noise besides the model's."""
+        """Return noise that a step consumes in addition to the model's."""
         return {}
 
-    def suits(self, dataset: FactorDataset, space: Space) -> None:
-        """A `UsageError` for data or latents that this objective cannot learn from, before anything is trained."""
+    def check(self, dataset: FactorDataset, space: Space) -> None:
+        """Raise a `UsageError` for data or latents that this objective cannot learn from."""
 
-    def follows(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
-        """A `UsageError` for a run, by its config as a mapping, that this objective cannot refine."""
+    def check_parent(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
+        """Raise a `UsageError` for a run, by its config as a mapping, that this objective cannot refine."""
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
-        """Once, before training on some rows of the data: keep whatever facts about them the terms need."""
+        """Keep facts about the training rows that the terms need, once, before training."""
 
-    def close(self, model: Model, dataset: FactorDataset, rows: Tensor) -> None:
-        """Once, after training on some rows of the data: what has a best value, given all else, takes it."""
-
-    def rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
-        """Rows [member, …] to learn from at a step, made of the batch's own [member, batch].
+    def choose_rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
+        """Return the rows [member, …] of a step, from those of the batch [member, batch].
 
         Rows that belong together stand next to each other, because several processes share them out in order.
         """
         return index
 
-    def inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """What the model's forward is given besides the observations [member, rows, …], of all rows of a step."""
+    def given(self, batch: Batch) -> dict[str, Tensor]:
+        """Return tensors [member, rows, …] for `Inputs.given`, of all rows of a step."""
         return {}
 
 

@@ -14,14 +14,16 @@ from unbraid.data.splits import split
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space, latents_of, refuse_both
 from unbraid.latents import prior as priors
-from unbraid.models import CUSTOM, Multimodal
+from unbraid.methods import objective
+from unbraid.models import CUSTOM
 from unbraid.models import model as models
+from unbraid.models.base import model_settings
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
-from unbraid.objectives import bind, objective
+from unbraid.objectives import bind
 from unbraid.registry import Registry
 from unbraid.store import under
-from unbraid.training.modality_config import SIZES, sections, sized, takes_several
+from unbraid.training.modality_config import SIZES, check_modalities, sections, sized
 from unbraid.types import Shape
 
 PLENTY = 64
@@ -59,7 +61,8 @@ def configure(
     if "batch" not in overrides:
         given["batch"] = _batch_within(dataset, given)
     model = entry.facts.model
-    if takes_several(recipe, models[model].make, dataset):
+    check_modalities(recipe, models[model].make, dataset)
+    if dataset.multimodal:
         return _of_modalities(recipe, data, dataset, given, encoder, decoder)
     network, decoders = given.get("network"), models[model].make.decoders
     if network is not None and network not in encoders and network not in decoders:
@@ -77,10 +80,11 @@ def configure(
     _refuse_out_of_range(likelihood_name, dataset)
     latents, groups, learned = latents_of(given), given.get("groups"), _prior(recipe, given)
     chosen = entry.resolve(_only(given, entry.settings))
-    bound = bind(recipe, chosen)
-    bound.suits(dataset, Space.from_config(latents, groups, learned))
+    bound, space = bind(recipe, chosen), Space.from_config(latents, groups, learned)
+    bound.check(dataset, space)
+    models[model].make.check(space, model_settings(model, chosen))
     if parent is not None:
-        bound.follows(dataset, parent["config"])
+        bound.check_parent(dataset, parent["config"])
     return Config(
         objective=Choice(recipe, chosen),
         model=model,
@@ -134,7 +138,9 @@ def _of_modalities(
     """The config of a recipe for several modalities, with a choice of networks, likelihood and latents for each."""
     entry, parts, groups = objective[recipe], sections(recipe, dataset, given), given.get("groups")
     chosen = entry.resolve(_only(given, entry.settings))
-    bind(recipe, chosen).suits(dataset, Space.from_config(parts.latents, groups, _prior(recipe, given)))
+    space = Space.from_config(parts.latents, groups, _prior(recipe, given))
+    bind(recipe, chosen).check(dataset, space)
+    models[entry.facts.model].make.check(space, model_settings(entry.facts.model, chosen))
     return Config(
         objective=Choice(recipe, chosen),
         model=entry.facts.model,
@@ -193,7 +199,7 @@ def keys(recipe: str) -> list[str]:
         "encoder",
         "decoder",
         "likelihood",
-        *(SIZES if issubclass(models[objective[recipe].facts.model].make, Multimodal) else ()),
+        *(SIZES if models[objective[recipe].facts.model].make.multimodal else ()),
     ]
 
 

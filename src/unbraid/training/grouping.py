@@ -16,7 +16,7 @@ import torch
 
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
-from unbraid.objectives import objective
+from unbraid.methods import objective
 from unbraid.training.loop import prepare
 
 Member = TypeVar("Member")

@@ -14,9 +14,9 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UsageError
+from unbraid.methods import objective as objectives
 from unbraid.models import build, seeded
 from unbraid.objectives import Objective, bind
-from unbraid.objectives import objective as objectives
 from unbraid.store import RunFolder
 from unbraid.training.distributed import Elsewhere, World
 from unbraid.training.environment import environment

@@ -20,7 +20,7 @@ from unbraid.training.distributed import World
 from unbraid.training.execution import Captured, Compiled, Execution, default_execution
 from unbraid.training.group import Group
 from unbraid.training.optimizer import PlayerOptimizer
-from unbraid.types import Batch, Noise, Output, Terms
+from unbraid.types import Batch, Inputs, Noise, Output, Terms
 
 DIVERGED_ABOVE = 1e12
 """Beyond this many nats a term counts as diverged: no data set has a loss near it."""
@@ -109,12 +109,12 @@ class State:
     def closed(self, member: int) -> dict[str, Tensor]:
         """A member's state dict at the end of its training, with what the objective has left for then."""
         tensors = self.group.member(member)
-        if not self.objective.closing:
+        if not self.objective.recentres:
             return tensors
         system = self.group.skeleton
         system.load_state_dict(tensors)
         with torch.no_grad():
-            self.objective.close(system.eval().model, self.dataset, self.rows)
+            system.eval().model.recentre(self.dataset, self.rows)
         return {name: tensor.clone() for name, tensor in system.state_dict().items()}
 
     def advance(self) -> None:
@@ -147,19 +147,21 @@ class State:
         seen = self.dataset.observed(self.world.part(index))
         x = {name: observations.to(self.group.dtype) for name, observations in seen.items()}
         factors = self.dataset.values_of(index) if self.objective.labelled else None
-        batch = Batch(x, index, self.dataset.present(index), factors)
+        present = self.dataset.present(index)
+        batch = Batch(x, index, present, factors)
         drawn = noise.draw(self.needs, self.seeds, when)
         drawn = {name: tensor.to(self.group.device, self.group.dtype) for name, tensor in drawn.items()}
         own = {name: self.world.part(drawn[name]) for name in self.model.needs(1)}
-        given = {name: self.world.part(tensor) for name, tensor in self.objective.inputs(batch).items()}
-        out = self.world.gathered(self.group.apply("model", {**batch.x, **given}, own))
+        given = {name: self.world.part(tensor) for name, tensor in self.objective.given(batch).items()}
+        inputs = Inputs(x, None if present is None else self.world.part(present), given)
+        out = self.world.gathered(self.group.apply("model", inputs, own))
         shared = Shared(out, batch, drawn)
         return *self._terms(self.players[0], when, shared, ""), shared
 
     def _index(self, when: int | Tensor) -> Tensor:
         """Rows of a step [member, rows]: the batch, and whatever the objective sets beside it."""
         index = self.rows[self.epochs.at(when).to(self.rows.device)]
-        return self.objective.rows(
+        return self.objective.choose_rows(
             index, self.dataset, lambda name, shape: noise.uniform(self.seeds, when, name, shape).to(index.device)
         )
 

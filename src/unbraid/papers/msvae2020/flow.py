@@ -18,8 +18,8 @@ from unbraid.experiments.base import Claim, Evidence, LackingError, Results, Sca
 from unbraid.experiments.drawing import draw_pictures, label
 from unbraid.experiments.evidence import Finding, differs, over_runs
 from unbraid.experiments.statistics import estimate
+from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
-from unbraid.models.mixture_flow import MixtureFlow
 from unbraid.report.pictures import WHITE, tiled
 from unbraid.report.svg import PALETTE
 

@@ -1,0 +1,34 @@
+r"""AnnealedVAE (burgess2018): a VAE whose KL follows a rising target, its capacity.
+
+    loss = -E[log p(x|z)] + gamma |KL(q(z|x) || p(z)) - C|
+
+C rises in a straight line from 0 to `capacity` nats over the first `capacity_steps` steps, so that codes learn one
+factor after another.
+"""
+
+from unbraid.objectives.base import Context, objective
+from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.schedules import ramp
+from unbraid.types import Batch, Output, Terms, Weight
+
+
+@objective("annealed-vae", year=2018, reference="burgess2018")
+def annealed_vae(
+    out: Output,
+    batch: Batch,
+    context: Context,
+    *,
+    gamma: Weight = 1000.0,
+    capacity: Weight = 25.0,
+    capacity_steps: int = 100_000,
+) -> Terms:
+    """AnnealedVAE: E[log p(x|z)] - gamma |KL(q(z|x) || p(z)) - C|, C rising from 0 to `capacity` nats."""
+    kl = closed_form_kl(out, context.space)
+    target = capacity * ramp(context.step, capacity_steps)
+    return Terms(
+        {
+            "reconstruction": (reconstruction(out, batch, context), 1.0),
+            "kl": (kl, 0.0),
+            "capacity_gap": ((kl - target).abs(), gamma),
+        }
+    )
