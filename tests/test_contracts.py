@@ -40,6 +40,11 @@ def test_refiner(name):
     contracts.check_refiner(name)
 
 
+@pytest.mark.parametrize("name", list(block))
+def test_block(name):
+    contracts.check_block(name)
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_dataset(name):
     contracts.check_dataset(name)

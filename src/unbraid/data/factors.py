@@ -5,7 +5,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -146,11 +146,14 @@ class FactorDataset:
         """Where the pixels are."""
         return self.pixels.stored.device
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> "FactorDataset":
         """Return the same data on a device."""
+        return replace(self, **self._fields_on(device))
+
+    def _fields_on(self, device: torch.device | str) -> dict[str, Any]:
         table = None if self.table is None else self.table.to(device)
         held_out = None if self.held_out is None else self.held_out.to(device)
-        return replace(self, pixels=self.pixels.to(device), table=table, held_out=held_out)
+        return {"pixels": self.pixels.to(device), "table": table, "held_out": held_out}
 
     def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
         """Observations as float32 in [0, 1] (or as stored, for floats), shape [*index, *shape]."""

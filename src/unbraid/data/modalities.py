@@ -7,8 +7,8 @@ lacks holds zeros there; the mask `present` [rows, modalities] marks what a row 
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -66,9 +66,9 @@ class MultimodalDataset(FactorDataset):
             return None
         return torch.stack([self.has(name, index) for name in self.modalities], -1)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the same data on a device."""
-        return replace(super().to(device), by_name={name: m.to(device) for name, m in self.modalities.items()})
+    def _fields_on(self, device: torch.device | str) -> dict[str, Any]:
+        by_name = {name: modality.to(device) for name, modality in self.modalities.items()}
+        return {**super()._fields_on(device), "by_name": by_name}
 
     def content_hash(self) -> str:
         """Return the SHA-256 of all modalities, factor values and test rows, equal on every machine and device."""

@@ -2,10 +2,10 @@
 
 from unbraid.latents.blocks import Block, Normal, block
 from unbraid.latents.concrete import Bernoulli, Concrete
-from unbraid.latents.conditional_prior import Conditional
+from unbraid.latents.conditional_prior import ConditionalPrior
 from unbraid.latents.correlated_normal import CorrelatedNormal
-from unbraid.latents.covariance_prior import Covariance
-from unbraid.latents.flow_prior import Flow
+from unbraid.latents.covariance_prior import CovariancePrior
+from unbraid.latents.flow_prior import FlowPrior
 from unbraid.latents.learned_priors import LEARNED, Prior, prior
 from unbraid.latents.parse import latents_of, refuse_both
 from unbraid.latents.quantised import Quantised
@@ -17,10 +17,10 @@ __all__ = [
     "Bernoulli",
     "Block",
     "Concrete",
-    "Conditional",
+    "ConditionalPrior",
     "CorrelatedNormal",
-    "Covariance",
-    "Flow",
+    "CovariancePrior",
+    "FlowPrior",
     "Normal",
     "Prior",
     "Quantised",

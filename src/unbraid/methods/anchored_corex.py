@@ -10,7 +10,7 @@ holds what explains most of the data.
 
 from unbraid.errors import UsageError
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.decomposition import Estimator, closed_form_kl, leaf_information, reconstruction
+from unbraid.objectives.decomposition import Estimator, elbo_terms, leaf_information
 from unbraid.types import Batch, Output, Terms, Weight
 
 
@@ -29,9 +29,5 @@ def anchored_corex(
     if not anchors or len(set(anchors)) < len(anchors) or not set(anchors) <= set(leaves):
         raise UsageError(f"anchors must name some of the latent variables 0 to {leaves[-1]}, each once, not {anchors}.")
     information, names = leaf_information(out, space, estimator, context.size), space.leaf_names()
-    terms = {
-        "reconstruction": (reconstruction(out, batch, context), 1.0),
-        "kl": (closed_form_kl(out, space), 1.0),
-    }
     rewards = {f"mi_{names[a]}/{estimator}": (information[..., a], -lambda_anchor) for a in anchors}
-    return Terms({**terms, **rewards})
+    return elbo_terms(out, batch, context) | Terms(rewards)

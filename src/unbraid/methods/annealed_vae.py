@@ -7,7 +7,7 @@ factor after another.
 """
 
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Terms, Weight
 
@@ -23,12 +23,6 @@ def annealed_vae(
     capacity_steps: int = 100_000,
 ) -> Terms:
     """AnnealedVAE: E[log p(x|z)] - gamma |KL(q(z|x) || p(z)) - C|, C rising from 0 to `capacity` nats."""
-    kl = closed_form_kl(out, context.space)
+    bound = elbo_terms(out, batch, context, beta=0.0)
     target = capacity * ramp(context.step, capacity_steps)
-    return Terms(
-        {
-            "reconstruction": (reconstruction(out, batch, context), 1.0),
-            "kl": (kl, 0.0),
-            "capacity_gap": ((kl - target).abs(), gamma),
-        }
-    )
+    return bound | Terms({"capacity_gap": ((bound["kl"].value - target).abs(), gamma)})

@@ -16,7 +16,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Output, Terms, Weight
 
 
@@ -62,11 +62,8 @@ def _moments(out: Output, space: Space) -> tuple[Tensor, Tensor]:
 def _terms(out: Output, batch: Batch, context: Context, spread: Tensor, lambda_od: Weight, lambda_d: Weight) -> Terms:
     diagonal = spread.diagonal(dim1=-2, dim2=-1)
     off_diagonal = spread - torch.diag_embed(diagonal)
-    return Terms(
-        {
-            "reconstruction": (reconstruction(out, batch, context), 1.0),
-            "kl": (closed_form_kl(out, context.space), 1.0),
-            "off_diagonal": (off_diagonal.square().sum((-2, -1)), lambda_od),
-            "diagonal": ((diagonal - 1).square().sum(-1), lambda_d),
-        }
-    )
+    penalties = {
+        "off_diagonal": (off_diagonal.square().sum((-2, -1)), lambda_od),
+        "diagonal": ((diagonal - 1).square().sum(-1), lambda_d),
+    }
+    return elbo_terms(out, batch, context) | Terms(penalties)

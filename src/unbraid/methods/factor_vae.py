@@ -16,7 +16,7 @@ from unbraid.density.density_ratio import Discriminator, check_layers
 from unbraid.latents import Space
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.density_ratio import (
     JOINT,
     SHUFFLED,
@@ -58,13 +58,7 @@ class FactorVAE(Objective):
     def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound's terms and the total correlation, over the whole batch."""
         ratio = log_ratio(logits_of(context, "discriminator", context.space.join(out.sample)))
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl": (closed_form_kl(out, context.space), 1.0),
-                "tc/ratio": (ratio.mean(-1), self.gamma),
-            }
-        )
+        return elbo_terms(out, batch, context) | Terms({"tc/ratio": (ratio.mean(-1), self.gamma)})
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the cross-entropy of telling the first half's codes from the second half's, shuffled.

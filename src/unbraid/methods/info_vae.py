@@ -24,7 +24,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Output, Terms, Weight
 
 Kernel = Literal["imq", "gaussian"]
@@ -65,13 +65,8 @@ class InfoVAE(Objective):
         space = context.space
         drawn = space.sample_prior(out.prior, {name: context.noise[PRIOR + name] for name in space.blocks})
         mmd = squared_mmd(space.join(out.sample), space.join(drawn), self.kernel, self.bandwidth)
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl": (closed_form_kl(out, space), 1.0 - self.alpha),
-                "mmd": (mmd, self.alpha + self.lambda_mmd - 1.0),
-            }
-        )
+        bound = elbo_terms(out, batch, context, beta=1.0 - self.alpha)
+        return bound | Terms({"mmd": (mmd, self.alpha + self.lambda_mmd - 1.0)})
 
 
 def squared_mmd(first: Tensor, second: Tensor, kernel: Kernel = "imq", bandwidth: float = 1.0) -> Tensor:

@@ -18,7 +18,7 @@ from unbraid.networks import Likelihood
 from unbraid.networks.refiners import staged_networks
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
 
 
@@ -98,5 +98,4 @@ class MSCode(Objective):
 
     def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound on log p(x|c)."""
-        kl = closed_form_kl(out, context.space.own)
-        return Terms({"reconstruction": (reconstruction(out, batch, context), 1.0), "kl": (kl, self.beta)})
+        return elbo_terms(out, batch, context, self.beta)

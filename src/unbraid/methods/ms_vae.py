@@ -13,7 +13,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.networks.refiners import staged_networks
 from unbraid.objectives.base import Context, Draw, objective
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.staged import StageObjective
 from unbraid.types import Batch, Output, Terms, Weight
 
@@ -54,9 +54,4 @@ class MSVAE(StageObjective):
 
     def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound on log p(x|y)."""
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl": (closed_form_kl(out, context.space.own), self.beta),
-            }
-        )
+        return elbo_terms(out, batch, context, self.beta)

@@ -38,7 +38,7 @@ from unbraid.models.vae import VAE
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Draw, Objective, objective
 from unbraid.objectives.checks import check_normal
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms, reconstruction
 from unbraid.types import Batch, Inputs, Noise, Output, Terms, Weight
 
 Average = Literal["mean", "product", "geometric"]
@@ -151,12 +151,7 @@ class PairedObjective(Objective):
 
     def pair_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound of each row, under the averaged posterior."""
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl": (closed_form_kl(out, context.space), self.beta),
-            }
-        )
+        return elbo_terms(out, batch, context, self.beta)
 
 
 @objective("ada-gvae", model="paired-vae", fixed=("shared",), year=2020, reference="locatello2020")

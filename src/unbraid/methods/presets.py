@@ -22,19 +22,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
-from torch import Tensor
-
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.decomposition import (
-    Estimator,
-    closed_form_kl,
-    divergences,
-    reconstruction,
-    total_correlation_names,
-)
+from unbraid.objectives.decomposition import Estimator, divergences, elbo_terms, total_correlation_names
 from unbraid.objectives.schedules import ramp
 from unbraid.registry import settings_of
 from unbraid.types import Batch, Output, Terms, Weight
@@ -70,13 +62,7 @@ def preset(name: str, **facts: Any) -> Callable[[Callable[..., Weights]], Callab
 
 def _closed_terms(out: Output, batch: Batch, context: Context, weights: Weights, *, warmup: int = 0) -> Terms:
     """Return reconstruction and the closed-form KL; no pairwise densities are built."""
-    scale = ramp(context.step, warmup)
-    return Terms(
-        {
-            "reconstruction": (reconstruction(out, batch, context), 1.0),
-            "kl": (closed_form_kl(out, context.space), weights["kl"] * scale),
-        }
-    )
+    return elbo_terms(out, batch, context, weights["kl"] * ramp(context.step, warmup))
 
 
 def _sampled_terms(
@@ -98,11 +84,8 @@ def _sampled_terms(
         raise UsageError(f"This objective weighs {', '.join(weights)}, but these latents have {', '.join(values)}.")
     scale = ramp(context.step, warmup)
     base = weights["dimension"] if kl == "closed" else 0.0
-    terms: dict[str, tuple[Tensor, Weight]] = {"reconstruction": (reconstruction(out, batch, context), 1.0)}
-    terms["kl"] = (closed_form_kl(out, space), base * scale)
-    for name, value in values.items():
-        terms[f"{name}/{estimator}"] = (value, (weights[name] - base) * scale)
-    return Terms(terms)
+    parts = {f"{name}/{estimator}": (value, (weights[name] - base) * scale) for name, value in values.items()}
+    return elbo_terms(out, batch, context, base * scale) | Terms(parts)
 
 
 def _by_level(weights: Weights, space: Space) -> Weights:

@@ -19,7 +19,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.checks import check_normal
-from unbraid.objectives.decomposition import closed_form_kl, reconstruction
+from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Output, Terms, Weight
 
 LABEL_EPOCH = -2
@@ -76,13 +76,7 @@ class S2BetaVAE(Objective):
         targets = torch.stack([values[..., i] / span for i, span in enumerate(self.spans.values())], -1)
         known = self.known[batch.index].unsqueeze(-1) & (values >= 0)
         supervised = cross_entropy(means, targets.to(means.dtype), known) / self.share
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl": (closed_form_kl(out, context.space), self.beta),
-                "supervised": (supervised, self.gamma_sup),
-            }
-        )
+        return elbo_terms(out, batch, context, self.beta) | Terms({"supervised": (supervised, self.gamma_sup)})
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:

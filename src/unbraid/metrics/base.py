@@ -250,8 +250,6 @@ class Evaluation:
 
     def labelled(self, wanted: Sequence[str] | None = None) -> "Evaluation":
         """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
-        if not self.dataset.factors:
-            raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
         columns = chosen_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
@@ -373,8 +371,8 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
         given = {key: value for key, value in settings.items() if key in entry.settings}
         start = time.perf_counter()
         how = entry.resolve(given)
-        check_needs(evaluation, entry.name, entry.facts.needs, how)
         seen = _seen(evaluation, entry, how)
+        check_needs(evaluation, entry.name, entry.facts.needs, how)
         made = entry.make(seen, **how)
         seconds = time.perf_counter() - start
         made = [made] if isinstance(made, Score) else list(made)
@@ -389,6 +387,7 @@ def _seen(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapp
     """The rows that a metric looks at: those with labels, if it looks at factors, whose names must be known."""
     if "factors" not in entry.facts.needs:
         return evaluation
+    check_needs(evaluation, entry.name, ("factors",), settings)
     names = evaluation.dataset.factor_names
     if "factor" in entry.settings and names:  # one of them, the first where none is named
         return evaluation.labelled([settings.get("factor") or names[0]])

@@ -16,10 +16,10 @@ NO_WEIGHTS = (
 )
 
 
-class Need(NamedTuple):
-    """A condition on an `Evaluation` and a metric's settings, and the error for a metric whose need is not met.
+class Requirement(NamedTuple):
+    """A condition on an `Evaluation` and a metric's settings, and the error where it is not met.
 
-    The sentence may use {metric}, {family} (the name before its protocol) and {data}.
+    The sentence may use {metric}, {family} (the metric's name before its protocol) and {data}.
     """
 
     is_met: Callable[[Any, Mapping[str, Any]], bool]
@@ -27,85 +27,83 @@ class Need(NamedTuple):
     error: type[UnbraidError] = UsageError
 
 
-def _is_image(evaluation: Any, channels: Iterable[int]) -> bool:
+def _blocks(evaluation: Any) -> Iterable[Any]:
+    return evaluation.space.blocks.values()
+
+
+def _has_images(evaluation: Any, *channels: int) -> bool:
     data = evaluation.dataset
     return not data.multimodal and len(data.shape) == 3 and data.shape[0] in channels
 
 
-NEEDS: dict[str, Need] = {
-    "factors": Need(
-        lambda evaluation, _: bool(evaluation.dataset.factors),
-        "{data} has no factor labels, so {metric} cannot be computed on it.",
+NEEDS: dict[str, Requirement] = {
+    "factors": Requirement(
+        lambda of, _: bool(of.dataset.factors),
+        "{data} has no factor labels, so {metric} cannot be computed.",
         DataError,
     ),
-    "modalities": Need(
-        lambda evaluation, _: evaluation.model.multimodal,
+    "modalities": Requirement(
+        lambda of, _: of.model.multimodal,
         "{metric} needs a run on several modalities, and this one has a single one (x).",
     ),
-    "images": Need(
-        lambda evaluation, _: _is_image(evaluation, (1, 3)),
-        "{metric} needs images with 1 or 3 channels, and {data} has other observations.",
+    "images": Requirement(
+        lambda of, _: _has_images(of, 1, 3), "{metric} needs images with 1 or 3 channels, which {data} does not have."
     ),
-    "strokes": Need(
-        lambda evaluation, _: _is_image(evaluation, (1,)),
-        "{metric} measures strokes on images of one channel, and {data} has other observations.",
-        DataError,
+    "strokes": Requirement(
+        lambda of, _: _has_images(of, 1), "{metric} needs images with 1 channel, which {data} does not have.", DataError
     ),
-    "normal": Need(
-        lambda evaluation, _: all(isinstance(block, Normal) for block in evaluation.space.blocks.values()),
+    "normal": Requirement(
+        lambda of, _: all(isinstance(block, Normal) for block in _blocks(of)),
         "{metric} needs Normal latents, and some of this model's are not.",
     ),
-    "some normal": Need(
-        lambda evaluation, _: any(isinstance(block, Normal) for block in evaluation.space.blocks.values()),
+    "some normal": Requirement(
+        lambda of, _: any(isinstance(block, Normal) for block in _blocks(of)),
         "{metric} needs Normal latents, and this model has none.",
     ),
-    "discrete": Need(
-        lambda evaluation, _: any(block.discrete for block in evaluation.space.blocks.values()),
+    "discrete": Requirement(
+        lambda of, _: any(block.discrete for block in _blocks(of)),
         "{metric} needs a discrete latent of classes (latents=normal:10+concrete:10), and this model has none.",
     ),
-    "posterior": Need(
-        lambda evaluation, _: evaluation.model.whole_posterior,
+    "posterior": Requirement(
+        lambda of, _: of.model.whole_posterior,
         "{metric} needs q(z|x) itself, and of this model's mixture of experts a code has mean and variance only: use "
         "log-likelihood/joint and kl-blocks/sampled.",
     ),
-    "latent density": Need(
-        lambda evaluation, _: evaluation.space.density,
+    "latent density": Requirement(
+        lambda of, _: of.space.density,
         "Quantised latents are points without a density, so {metric} cannot be computed for them.",
     ),
-    "closed form": Need(
-        lambda evaluation, _: evaluation.space.closed_form,
+    "closed form": Requirement(
+        lambda of, _: of.space.closed_form,
         "{metric}: these latents, or their learned prior, have no KL in closed form; use {family}/sampled.",
     ),
-    "likelihood": Need(
-        lambda evaluation, _: bool(evaluation.model.likelihoods),
-        "{metric} needs a likelihood p(x|z), and this model has none, so no bound and no reconstruction in nats.",
+    "likelihood": Requirement(
+        lambda of, _: bool(of.model.likelihoods), "{metric} needs a likelihood p(x|z), which this model does not have."
     ),
-    "density": Need(
-        lambda evaluation, _: evaluation.model.has_density,
+    "density": Requirement(
+        lambda of, _: of.model.has_density,
         "{metric} needs a model with a density of its own, an ms-flow; others have elbo.",
     ),
-    "staged": Need(
-        lambda evaluation, _: evaluation.model.first is not None,
+    "staged": Requirement(
+        lambda of, _: of.model.first is not None,
         "{metric} looks at the stages of a model, and this one has a single stage; refine it first.",
     ),
-    "given labels": Need(
-        lambda evaluation, _: bool(evaluation.model.given) and evaluation.space.own.leaves > 0,
+    "given labels": Requirement(
+        lambda of, _: bool(of.model.given) and of.space.own.leaves > 0,
         "{metric} is of a stage with latents that was given labels; refine with given=[…].",
     ),
-    "peers": Need(
-        lambda evaluation, _: bool(evaluation.peers),
+    "peers": Requirement(
+        lambda of, _: bool(of.peers),
         "{family} needs runs to compare with: unbraid evaluate RUN RUN … --metric {family}",
     ),
-    "weights": Need(
-        lambda _, settings: bool(settings.get("weights") or os.environ.get(INCEPTION_VARIABLE)), NO_WEIGHTS
-    ),
+    "weights": Requirement(lambda _, given: bool(given["weights"] or os.environ.get(INCEPTION_VARIABLE)), NO_WEIGHTS),
 }
 
 
 def check_needs(evaluation: Any, metric: str, needs: Iterable[str], settings: Mapping[str, Any]) -> None:
-    """Raise the error of the first need of a metric that an evaluation or its settings do not meet."""
+    """Raise the error of the first need of a metric that an evaluation, or its settings, do not meet."""
     for name in needs:
-        need = NEEDS[name]
-        if not need.is_met(evaluation, settings):
-            family = metric.partition("/")[0]
-            raise need.error(need.sentence.format(metric=metric, family=family, data=evaluation.dataset.name))
+        is_met, sentence, error = NEEDS[name]
+        if not is_met(evaluation, settings):
+            words = {"metric": metric, "family": metric.partition("/")[0], "data": evaluation.dataset.name}
+            raise error(sentence.format(**words))

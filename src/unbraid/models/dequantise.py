@@ -12,7 +12,7 @@ from unbraid.latents import Space
 from unbraid.models.base import Model, encoded
 from unbraid.networks import Likelihood
 from unbraid.networks.coupling_flow import CouplingFlow, flow
-from unbraid.networks.likelihoods import Gaussian
+from unbraid.networks.likelihoods import GaussianLikelihood
 
 DEQUANTISE, BASE = "dequantise", "base"
 """Noise that makes pixels continuous, and noise at the flow's base."""
@@ -30,7 +30,7 @@ class FlowModel(Model):
 
     def keep_networks(self, encoder: nn.Module, decoder: CouplingFlow, likelihood: Likelihood, features: int) -> None:
         """Keep the networks; raise a `UsageError` for a likelihood, which has no place here."""
-        if not isinstance(likelihood, Gaussian):
+        if not isinstance(likelihood, GaussianLikelihood):
             raise UsageError("A flow's density is its own, and what it makes are values: leave likelihood=gaussian.")
         self.encoder, self.flow, self.likelihood, self.features = encoder, decoder, likelihood, features
         self.register_buffer("step", torch.zeros(1))  # between two levels of a pixel; 0 where there are no levels

@@ -13,7 +13,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.images import in_range
 from unbraid.errors import UsageError, unknown
 from unbraid.models.multimodal import SHARED, MultimodalModel, private
-from unbraid.networks.likelihoods import Categorical
+from unbraid.networks.likelihoods import CategoricalLikelihood
 from unbraid.noise import Need
 from unbraid.types import Inputs
 
@@ -62,7 +62,8 @@ def _rows(model: MultimodalModel, name: str, given: Any, data: Data | None) -> t
     shape, (array, present) = model.shapes[name], filled(name, [given] if isinstance(given, str) else given)
     if array.dtype.kind == "U":
         present, array = present & (array != ""), _class_numbers(name, array, data)
-    if array.ndim == len(shape) == 1 and array.dtype.kind in "iu" and isinstance(model.densities[name], Categorical):
+    is_label = isinstance(model.densities[name], CategoricalLikelihood)
+    if is_label and array.ndim == len(shape) == 1 and array.dtype.kind in "iu":
         array = array.astype(np.int64)
         wrong = array[(array < -1) | (array >= shape[0])]
         if len(wrong):

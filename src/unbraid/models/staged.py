@@ -187,7 +187,9 @@ class StagedVAE(LaterStage):
 
         Codes that are given take the place of those that would be encoded or drawn.
         """
-        x, own, earlier, drawn = inputs.x["x"], self.space.own, dict[str, Tensor](), dict[str, Tensor]()
+        x, own = inputs.x["x"], self.space.own
+        earlier: dict[str, Tensor] = {}
+        drawn: dict[str, Tensor] = {}
         if FIRST_CODE in inputs.given:
             code = inputs.given[FIRST_CODE]
         else:

@@ -1,7 +1,13 @@
 """What several objectives share; the methods themselves are in `unbraid.methods`."""
 
 from unbraid.objectives.base import Context, Objective, bind, objective
-from unbraid.objectives.decomposition import closed_form_kl, divergences, leaf_information, reconstruction
+from unbraid.objectives.decomposition import (
+    closed_form_kl,
+    divergences,
+    elbo_terms,
+    leaf_information,
+    reconstruction,
+)
 
 __all__ = [
     "Context",
@@ -9,6 +15,7 @@ __all__ = [
     "bind",
     "closed_form_kl",
     "divergences",
+    "elbo_terms",
     "leaf_information",
     "objective",
     "reconstruction",

@@ -20,7 +20,7 @@ from torch import Tensor
 from unbraid.density import Aggregate, batch_aggregate
 from unbraid.latents import Space
 from unbraid.objectives.base import Context
-from unbraid.types import Batch, Output
+from unbraid.types import Batch, Output, Terms, Weight
 
 Estimator = Literal["stratified", "mss", "mws"]
 """Estimators of log q(z) from a batch (`unbraid.density.estimators`)."""
@@ -41,6 +41,12 @@ def reconstruction(out: Output, batch: Batch, context: Context) -> Tensor:
 def closed_form_kl(out: Output, space: Space) -> Tensor:
     """Return E_n KL(q(z|x_n) || p(z)) over the batch, in closed form where the latents have one."""
     return space.joint_kl(out.posterior, out.prior, out.sample).mean(-1)
+
+
+def elbo_terms(out: Output, batch: Batch, context: Context, beta: Weight = 1.0) -> Terms:
+    """Return the terms of the negative bound: reconstruction, and beta times the KL of the (last stage's) latents."""
+    kl = closed_form_kl(out, context.space.own)
+    return Terms({"reconstruction": (reconstruction(out, batch, context), 1.0), "kl": (kl, beta)})
 
 
 def total_correlation_names(space: Space) -> list[str]:

@@ -24,7 +24,7 @@ LIKELIHOODS = {"image": "bernoulli", "vector": "gaussian", "label": "categorical
 
 
 class Sections(NamedTuple):
-    """What a config says of each modality."""
+    """Networks, likelihood and latents of a config; of several modalities, with a choice for each."""
 
     encoder: Choice
     decoder: Choice

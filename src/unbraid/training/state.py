@@ -29,7 +29,7 @@ REHEARSAL_ROWS = 4
 """Rows of a rehearsal: no objective asks for more."""
 
 
-class Shared(NamedTuple):
+class SharedForward(NamedTuple):
     """What all players of one step look at."""
 
     out: Output
@@ -131,7 +131,7 @@ class State:
         when = self.step if self.execution == "plain" else self.clock
         last = max((place for place, moves in enumerate(moving) if moves), default=-1)
         logged: dict[str, Tensor] = {}
-        shared: tuple[Shared, ...] = ()
+        shared: tuple[SharedForward, ...] = ()
         for place, (part, optimizer) in enumerate(zip(self._parts, self.players, strict=True)):
             loss, values, *made = part(when, *shared)
             shared = tuple(made) or shared
@@ -141,7 +141,7 @@ class State:
         self._allocate(logged)
         self._record(list(logged.values()), when)
 
-    def _forward(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
+    def _forward(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], SharedForward]:
         """Batch, noise, the model's forward, and the first player's loss [member] and terms."""
         index = self._index(when)
         seen = self.dataset.observed(self.world.part(index))
@@ -155,7 +155,7 @@ class State:
         given = {name: self.world.part(tensor) for name, tensor in self.objective.given(batch).items()}
         inputs = Inputs(x, None if present is None else self.world.part(present), given)
         out = self.world.gathered(self.group.apply("model", inputs, own))
-        shared = Shared(out, batch, drawn)
+        shared = SharedForward(out, batch, drawn)
         return *self._terms(self.players[0], when, shared, ""), shared
 
     def _index(self, when: int | Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class State:
         return lambda when, shared: self._terms(optimizer, when, shared, f"{optimizer.player.name}/")
 
     def _terms(
-        self, optimizer: PlayerOptimizer, when: int | Tensor, shared: Shared, prefix: str
+        self, optimizer: PlayerOptimizer, when: int | Tensor, shared: SharedForward, prefix: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
         space, likelihoods = self.model.space, self.model.likelihoods
         context = Context(space, likelihoods, len(self.rows), when, shared.drawn, self._network, self.world.part)

@@ -28,7 +28,7 @@ Measure = Literal["thickness", "width"]
 FACTS: dict[str, Any] = {
     "year": 2018,
     "reference": "esmaeili2018",
-    "needs": ("strokes",),
+    "needs": ("strokes", "images"),
     "trial": {"samples": 64},
 }
 BINS = 20

@@ -7,7 +7,7 @@ per image and level of a pixel; both series differ in nothing but what the flow 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -180,8 +180,7 @@ def _tiles(rows: Sequence[Tensor] | Tensor) -> Any:
 
 
 def _stages(model: Evaluation) -> MixtureFlow:
-    assert isinstance(model.model, MixtureFlow)
-    return model.model
+    return cast(MixtureFlow, model.model)
 
 
 def _component_means(model: Evaluation) -> Tensor:
