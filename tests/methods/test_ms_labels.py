@@ -144,4 +144,4 @@ def test_the_error_of_a_path_is_a_share_of_its_spread():
 
 def test_the_model_of_a_config_is_built_with_its_labels(three):
     model = build(three.config, (101,))
-    assert isinstance(model, StagedVAE) and model.given == ("length", "damping")
+    assert isinstance(model, StagedVAE) and model.given_factors == ("length", "damping")

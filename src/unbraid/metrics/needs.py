@@ -89,7 +89,7 @@ NEEDS: dict[str, Requirement] = {
         "{metric} looks at the stages of a model, and this one has a single stage; refine it first.",
     ),
     "given labels": Requirement(
-        lambda of, _: bool(of.model.given) and of.space.own.leaves > 0,
+        lambda of, _: bool(of.model.given_factors) and of.space.own.leaves > 0,
         "{metric} is of a stage with latents that was given labels; refine with given=[…].",
     ),
     "peers": Requirement(

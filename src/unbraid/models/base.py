@@ -48,7 +48,7 @@ class Model(nn.Module):
     """Whether `encode` returns q(z|x) itself, rather than its moments."""
     has_density: ClassVar[bool] = False
     """Whether the forward returns log densities of observations [rows] by name, as `extra`."""
-    given: tuple[str, ...] = ()
+    given_factors: tuple[str, ...] = ()
     """Factors whose labels stand for the code of the first stage."""
 
     def __init__(self) -> None:

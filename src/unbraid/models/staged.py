@@ -34,7 +34,7 @@ class LaterStage(Model):
 
     space: StackedSpace  # type: ignore[override]
     first: Model  # type: ignore[override]
-    circular: tuple[str, ...] = ()
+    circular_factors: tuple[str, ...] = ()
 
     def __init__(self, space: Space, shape: Shape, first: Model) -> None:
         super().__init__()
@@ -52,11 +52,12 @@ class LaterStage(Model):
 
     def keep_labels(self, given: tuple[str, ...], circular: tuple[str, ...]) -> None:
         """Keep the names of the factors whose labels stand for c."""
-        self.given, self.circular = given, tuple(name for name in circular if name in given)
+        self.given_factors = given
+        self.circular_factors = tuple(name for name in circular if name in given)
 
     def label_codes(self, dataset: FactorDataset) -> LabelCodes | None:
         """Return the codes of the labels that stand for c; None if c is encoded."""
-        return LabelCodes(dataset, self.given, self.circular) if self.given else None
+        return LabelCodes(dataset, self.given_factors, self.circular_factors) if self.given_factors else None
 
     def training_inputs(self, dataset: FactorDataset, rows: Tensor, dtype: torch.dtype = torch.float32) -> Inputs:
         labels = self.label_codes(dataset)

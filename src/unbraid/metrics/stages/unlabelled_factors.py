@@ -64,7 +64,7 @@ def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
 
 def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples: int) -> list[Score]:
     model, data = as_stage(evaluation.model), evaluation.dataset
-    given = model.given
+    given = model.given_factors
     if samples < 2:
         raise SettingError(f"samples must be at least 2, not {samples}.")
     positions, rng = evaluation.choose(samples), np.random.default_rng(evaluation.seed)
