@@ -53,8 +53,7 @@ class Student(StageOnCodes):
         for block in (*first.space.blocks.values(), *space.blocks.values()):
             if not isinstance(block, Normal) or block.coupled:
                 raise UsageError("A student's codes are points, so it and its teacher must only have Normal latents.")
-        super().__init__(space, shape, first)
-        self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
+        super().__init__(space, shape, encoder, decoder, likelihood, first)
 
     @classmethod
     def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:

@@ -6,15 +6,15 @@ p(x|c, z) is an ordinary decoder of [c, z]: dense and convolutional layers mix c
 lets z only modulate. Without `residual` z comes from x.
 """
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
-from unbraid.latents import Space
-from unbraid.models.base import Model, encoded, model
+from unbraid.models.base import encoded, model
 from unbraid.models.recentre import Frame
 from unbraid.models.staged import StageOnCodes
-from unbraid.networks import Likelihood
 from unbraid.networks.refiners import staged_networks
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
@@ -26,20 +26,9 @@ from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
 class CodedStage(StageOnCodes):
     """q(c|x) by a frozen model, q(z|x - y) or q(z|x) by the encoder, p(x|c, z) by a decoder of both codes."""
 
-    def __init__(
-        self,
-        space: Space,
-        shape: Shape,
-        encoder: nn.Module,
-        decoder: nn.Module,
-        likelihood: Likelihood,
-        first: Model,
-        *,
-        residual: bool = True,
-    ) -> None:
-        super().__init__(space, shape, first)
-        self.encoder, self.decoder, self.likelihood, self.residual = encoder, decoder, likelihood, residual
-        self.frame = Frame(space)
+    def __init__(self, *parts: Any, residual: bool = True) -> None:
+        super().__init__(*parts)
+        self.residual, self.frame = residual, Frame(self.space.own)
 
     def needs(self, batch: int) -> dict[str, Need]:
         return self.space.own.needs(batch)

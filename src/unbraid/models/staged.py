@@ -7,6 +7,8 @@ The first stage is a whole model, under `first`: its parameters have no gradient
 runs without a record for autograd, so that no loss can reach it. A first stage may have stages itself.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -124,26 +126,33 @@ def as_stage(model: Model) -> LaterStage:
     return model
 
 
-class StageOnCodes(LaterStage):
-    """A stage whose decoder takes c, and then z."""
+class AutoencodingStage(LaterStage):
+    """A stage with an encoder, a decoder and a likelihood of its own."""
 
-    encoder: nn.Module
-    decoder: nn.Module
-
-    @classmethod
-    def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
-        return super().make_decoder(chosen, first[0].space.width + width, shape)
+    def __init__(
+        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
+    ) -> None:
+        super().__init__(space, shape, first)
+        self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
 
     @property
     def likelihoods(self) -> dict[str, Likelihood]:
         return {"x": self.likelihood}
+
+
+class StageOnCodes(AutoencodingStage):
+    """A stage whose decoder takes c, and then z."""
+
+    @classmethod
+    def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
+        return super().make_decoder(chosen, first[0].space.width + width, shape)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         return self.likelihood(observations(self.decoder, self.shape, code))
 
 
 @model("staged", year=2020, reference="msvae2020")
-class StagedVAE(LaterStage):
+class StagedVAE(AutoencodingStage):
     """q(c|x) and E p(y|c) by a frozen model, q(z|x - y) by the encoder, p(x|y, z) by a refiner and the likelihood.
 
     In training y comes from the mean of c, or for `samples` above 0 from draws of c, of which each observation has that
@@ -154,30 +163,15 @@ class StagedVAE(LaterStage):
     decoders = refiner
 
     def __init__(
-        self,
-        space: Space,
-        shape: Shape,
-        encoder: nn.Module,
-        decoder: nn.Module,
-        likelihood: Likelihood,
-        first: Model,
-        *,
-        samples: int = 0,
-        given: tuple[str, ...] = (),
-        circular: tuple[str, ...] = (),
+        self, *parts: Any, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(space, shape, first)
-        self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
-        self.samples, self.frame = samples, Frame(space)
+        super().__init__(*parts)
+        self.samples, self.frame = samples, Frame(self.space.own)
         self.keep_labels(given, circular)
 
     @classmethod
     def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
         return cls.decoders[chosen.name].make(shape, width, **chosen.settings)
-
-    @property
-    def likelihoods(self) -> dict[str, Likelihood]:
-        return {"x": self.likelihood}
 
     def needs(self, batch: int) -> dict[str, Need]:
         """Return noise for each row of a batch, as often as it comes."""
