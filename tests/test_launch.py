@@ -16,7 +16,8 @@ import unbraid as ub
 from tests.cli.test_cli import SOURCE
 from tests.test_sweep import WORDS, sweep, weights
 from unbraid.errors import RunError, UsageError
-from unbraid.sweeps import leading, working
+from unbraid.sweeps import run as leading
+from unbraid.sweeps import worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.training import Cadence, launch
 

@@ -19,9 +19,12 @@ from tests.cli.test_cli import unbraid
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics import Evaluation
 from unbraid.store import load_tensors
-from unbraid.sweeps import leading, scoring, working
+from unbraid.sweeps import run as leading
+from unbraid.sweeps import scoring
+from unbraid.sweeps import worker as working
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.training import Cadence, Interrupted, members
+from unbraid.training import Cadence, Interrupted
+from unbraid.training import grouping as members
 from unbraid.training.state import State
 
 SMALL = {

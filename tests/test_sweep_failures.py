@@ -10,7 +10,9 @@ import unbraid as ub
 from tests.test_sweep import fail_at_batch_16, sweep
 from unbraid.errors import DataError, RunError, UsageError
 from unbraid.store import save_tensors
-from unbraid.sweeps import leading, scoring, working
+from unbraid.sweeps import run as leading
+from unbraid.sweeps import scoring
+from unbraid.sweeps import worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.messages import left_out_in_words, plan_in_words
 from unbraid.training import Interrupted, launch

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from unbraid.data import check, dataset, describe, fetch, load, stored
+from unbraid.data import check, dataset, describe, fetch, load
+from unbraid.data import storage as stored
 from unbraid.errors import DataError, UnbraidError, UsageError
 
 MADE = {"sprites": {"positions": 2, "orientations": 3}, "sprites-small": {}}

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from unbraid.data import base, load, sprites, stored
+from unbraid.data import base, load, sprites
+from unbraid.data import storage as stored
 from unbraid.errors import UsageError
 
 UPRIGHT = ((1.0,), (0.0,))

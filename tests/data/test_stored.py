@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from unbraid.data import Factor, FactorDataset, Pixels, stored
+from unbraid.data import Factor, FactorDataset, Pixels
+from unbraid.data import storage as stored
 from unbraid.errors import DataError
 
 FULL = FactorDataset(

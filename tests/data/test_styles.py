@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from unbraid.data import check, fetch, load, styles
+from unbraid.data import check, fetch, load
+from unbraid.data import mnist_styles as styles
 from unbraid.data.mnist import DIGIT, convert
 from unbraid.errors import UsageError
 

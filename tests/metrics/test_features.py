@@ -19,7 +19,9 @@ from unbraid.metrics.generative.features import (
     feature_network,
     image_features,
     inception,
-    sets,
+)
+from unbraid.metrics.generative.features import (
+    feature_sets as sets,
 )
 from unbraid.metrics.generative.features.base import build
 from unbraid.metrics.generative.frechet import frechet

@@ -12,7 +12,8 @@ from torch import nn
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
-from unbraid.metrics.generative import kernel_distance, manifold
+from unbraid.metrics.generative import kernel_distance
+from unbraid.metrics.generative import precision_recall as manifold
 from unbraid.metrics.generative.features import classifier as classifiers
 from unbraid.metrics.generative.frechet import frechet
 

@@ -11,7 +11,8 @@ from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from unbraid.metrics.predictive import linear, logistic
+from unbraid.metrics.predictive import linear_svm as linear
+from unbraid.metrics.predictive import logistic
 from unbraid.metrics.predictive.linear_svm import lines
 from unbraid.metrics.predictive.logistic import one_vs_rest, softmax, standardised
 

@@ -12,7 +12,8 @@ from unbraid.errors import RunError, UsageError
 from unbraid.experiments import experiment, reproduce, running, writing
 from unbraid.experiments.running import chosen, fits, settled
 from unbraid.store import RunFolder
-from unbraid.sweeps import Sweep, working
+from unbraid.sweeps import Sweep
+from unbraid.sweeps import worker as working
 from unbraid.training import Interrupted
 
 FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}

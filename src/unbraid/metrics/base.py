@@ -41,10 +41,10 @@ class MetricFacts(Facts):
     """
 
     needs: tuple[str, ...] = ()
-    bounds: tuple[float, float] | None = None
+    bounds: tuple[float | int, float | int] | None = None
     invariant: tuple[str, ...] = ()
     perfect: Any = None
-    noise: float | None = None
+    noise: Any = None
     certain: bool = False
     costly: bool = False
     processor: bool = False
