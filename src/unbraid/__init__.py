@@ -10,9 +10,9 @@ from unbraid._version import __version__
 
 _WHERE = {
     "train": "unbraid.api",
-    "load": "unbraid.api",
-    "refine": "unbraid.refining",
-    "Run": "unbraid.api",
+    "load": "unbraid.run",
+    "refine": "unbraid.api",
+    "Run": "unbraid.run",
     "sweep": "unbraid.sweeps",
     "Sweep": "unbraid.sweeps",
     "Score": "unbraid.metrics",

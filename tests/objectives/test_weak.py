@@ -14,7 +14,7 @@ from unbraid.objectives import bind
 from unbraid.objectives.few_labels import cross_entropy
 from unbraid.objectives.weak import partners
 from unbraid.training.configure import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.types import Batch
 
 NAMES = ("ada-gvae", "ada-ml-vae", "gvae", "ml-vae")

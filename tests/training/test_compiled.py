@@ -13,7 +13,7 @@ from unbraid.models import build
 from unbraid.objectives import Context, bind, objective
 from unbraid.training import configure
 from unbraid.training.execution import Compiled
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.types import Batch
 
 pytestmark = pytest.mark.compiles

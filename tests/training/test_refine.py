@@ -18,7 +18,6 @@ from unbraid.models import Staged, build
 from unbraid.networks.refiners import AdaIN
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import bind, objective
-from unbraid.refining import refine_together
 from unbraid.store import RunFolder, load_tensors, save_tensors, under
 from unbraid.training.grouping import structure
 
@@ -228,7 +227,8 @@ def test_a_parent_that_changes_under_an_unfinished_run_is_noticed(first, tmp_pat
 def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, second, tmp_path):
     other = ub.train("beta-vae", data="sprites-small", z=3, beta=1, seed=1, root=root, **TINY)
     given = {**{key: value for key, value in TINY.items() if key != "device"}, "z": 2, "precision": "f64"}
-    made = refine_together([first, other], seeds=[0, 5], root=tmp_path, members=4, **given)
+    swept = ub.sweep("ms-vae", refines=[first, other], seed=[0, 5], root=tmp_path, metrics=(), device="cpu", **given)
+    made = swept.runs
     configs = [run.config for run in made]
     assert len({structure(config) for config in configs}) == 1
     assert structure(second.config) != structure(configs[0])
@@ -236,7 +236,8 @@ def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, 
         (parent.config.run_id, seed) for parent in (first, other) for seed in (0, 5)
     ]
     assert all(run.unchanged["max_change"] == 0 for run in made)
-    assert {path.name for path in tmp_path.iterdir()} == {config.run_id for config in configs}
+    assert {path.name for path in swept.path.glob("runs/*")} == {config.run_id for config in configs}
+    assert not list(swept.path.glob("runs/*/parent.safetensors"))
     for run, parent in zip(made[1:3], (first, other), strict=True):
         alone = ub.refine(parent, seed=run.config.training.seed, root=tmp_path, name="alone-" + run.path.name, **given)
         expected, member = (load_tensors(each.folder.model_path)[0] for each in (alone, run))
