@@ -13,6 +13,7 @@ _WHERE = {
     "load": "unbraid.run",
     "refine": "unbraid.api",
     "Run": "unbraid.run",
+    "reproduce": "unbraid.papers",
     "sweep": "unbraid.sweeps",
     "Sweep": "unbraid.sweeps",
     "Score": "unbraid.metrics",

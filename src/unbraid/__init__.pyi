@@ -18,6 +18,7 @@ from unbraid.networks import decoder as decoder
 from unbraid.networks import encoder as encoder
 from unbraid.objectives import objective as objective
 from unbraid.objectives import preset as preset
+from unbraid.papers import reproduce as reproduce
 from unbraid.run import Run as Run
 from unbraid.run import load as load
 from unbraid.sweeps import Sweep as Sweep

@@ -23,7 +23,6 @@ from unbraid.training.prepare import prepare
 from unbraid.training.progress_bar import TrainingBar
 from unbraid.training.readonly_folder import ReadOnlyRunFolder
 from unbraid.training.state import Divergence, State
-from unbraid.training.sync_batchnorm import synchronise
 
 MAX_TIME_FOR_CHECKPOINTS = 1 / 50
 """Share of the training time that writing checkpoints may take: a large group writes gigabytes."""
@@ -119,7 +118,6 @@ def train_group(
             if state is None:
                 firsts = load_first_stages(folders, configs)
                 state = prepare(configs, dataset, encoder, decoder, world=world, firsts=firsts)
-            synchronise(state.group.skeleton, world.size)
         world.equalise([*state.group.parameters.values(), *state.group.buffers.values()])
         training = GroupTraining(checkpoints, list(folders), state)
         with world.together():

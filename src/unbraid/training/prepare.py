@@ -20,6 +20,7 @@ from unbraid.training.first_stage import set_first_stage
 from unbraid.training.group import Group, System
 from unbraid.training.memory import keep_freed_memory
 from unbraid.training.state import State
+from unbraid.training.sync_batchnorm import synchronise
 
 
 def prepare(
@@ -50,6 +51,7 @@ def prepare(
         if training.batch == 1 and any(isinstance(m, _BatchNorm) and m.training for m in system.modules()):
             raise UsageError("These networks have BatchNorm, which needs a batch of at least 2.")
         system.model.begin(dataset, rows, config.training.seed)
+        synchronise(system, 1 if world is None else world.size)
         systems.append(system)
     group = Group(systems, dataset.device, training.precision)
     return State(group, objective, configs, dataset, rows, execution, world)

@@ -21,6 +21,7 @@ from unbraid.training.execution import Captured, Compiled, Execution, default_ex
 from unbraid.training.group import Group
 from unbraid.training.memory import count_saved_bytes
 from unbraid.training.optimizer import PlayerOptimizer
+from unbraid.training.sync_batchnorm import unsynchronised
 from unbraid.types import Batch, Noise, Output, Terms
 
 DIVERGED_ABOVE = 1e12
@@ -107,7 +108,8 @@ class State:
         few.epochs, few.needs, few.world = Epochs(len(self.rows), batch, self.seeds), self._needs(batch), World()
         few.epochs.turn_to(0)
         buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
-        with self.group.matrix_products(), count_saved_bytes(self.group.parameters.values()) as saved:
+        alone = unsynchronised(self.group.skeleton)
+        with self.group.matrix_products(), alone, count_saved_bytes(self.group.parameters.values()) as saved:
             *_, shared = few._forward(0)
             for optimizer in self.players[1:]:
                 few._terms(optimizer, 0, shared, "")
