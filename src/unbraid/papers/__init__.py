@@ -1,7 +1,7 @@
 """Tables and figures of five papers as experiments; importing this package registers them.
 
-One package per paper, one decorated function per table or figure. `reproduce("chen2018/fig2", scale="small")` trains its
-runs, tests its claims and writes its table, figure and verdicts.
+One package per paper, one decorated function per table or figure. `reproduce("chen2018/fig2", scale="small")` trains
+its runs, tests its claims and writes its table, figure and verdicts.
 """
 
 from unbraid.experiments import reproduce

@@ -107,6 +107,7 @@ class State:
         few, batch = copy.copy(self), min(self.epochs.batch, rows)
         few.epochs, few.needs, few.world = Epochs(len(self.rows), batch, self.seeds), self._needs(batch), World()
         few.epochs.turn_to(0)
+        few.group = self.group.without_history()
         buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
         alone = unsynchronised(self.group.skeleton)
         with self.group.matrix_products(), alone, count_saved_bytes(self.group.parameters.values()) as saved:
