@@ -23,7 +23,7 @@ from unbraid.density import Aggregate
 from unbraid.methods import presets
 from unbraid.training import configure
 from unbraid.training.environment import environment
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
 

@@ -34,7 +34,7 @@ from unbraid.config import Choice
 from unbraid.data import FactorDataset, Pixels, pack_bits
 from unbraid.training.configure import configure
 from unbraid.training.environment import environment
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 
 NETWORK = "conv-daunhawer"
 BETAS = (6.0, 1.0, 2.0, 4.0, 8.0, 10.0)

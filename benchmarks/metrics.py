@@ -31,15 +31,15 @@ from sklearn.metrics import mutual_info_score
 from sklearn.svm import LinearSVC
 
 from unbraid import metrics
-from unbraid.api import load
 from unbraid.config import Choice
 from unbraid.data import FactorDataset
 from unbraid.data import load as load_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, expand
 from unbraid.metrics.background import measuring
+from unbraid.run import load
 from unbraid.training.configure import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 
 SIZES = (3, 6, 40, 32, 32, 10)
 ROWS, TEST, LATENTS, VOTES, BATCH = 10_000, 5_000, 10, (10_000, 5_000), 64

@@ -19,6 +19,7 @@ import torch
 from torch.func import functional_call, stack_module_state, vmap
 
 from unbraid import api
+from unbraid.api import refine
 from unbraid.config import Choice, Config
 from unbraid.data import FactorDataset, dataset, load
 from unbraid.errors import UsageError
@@ -28,11 +29,10 @@ from unbraid.methods.presets import Preset
 from unbraid.metrics import Evaluation, Score, evaluate, metric
 from unbraid.models import VAE
 from unbraid.networks import decoder, encoder, refiner
-from unbraid.refining import refine
 from unbraid.registry import settings_of
 from unbraid.store import load_tensors
 from unbraid.training import Cadence, Interrupted
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
 SHAPES = [(1, 64, 64), (3, 64, 64), (1, 28, 28), (1, 32, 32), (3, 32, 32), (7,)]

@@ -42,12 +42,12 @@ def test_a_missing_package_is_named_with_its_extra(on, module, extra, tmp_path, 
 
 def test_a_worker_with_a_disk_of_its_own_hands_files_back(made, tmp_path, monkeypatch):
     folder = SweepFolder(tmp_path / "driver")
-    monkeypatch.setattr(leading, "_lead", lambda *given: None)
+    monkeypatch.setattr(leading, "_run_jobs", lambda *given: [])
     sweep(tmp_path, name="driver")
     (group,) = folder.groups()
-    job = launch.Job(str(folder.path), group, "cpu", tuple(folder.needs(group)))
+    job = launch.Job(str(folder.path), group, "cpu", tuple(folder.files_for_worker(group)))
     monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path / "worker"))
-    notes, files = launch._on_ray_worker(working.work, job, launch._contents(job), "no such file")
+    notes, files = launch._on_ray_worker(working.run_group, job, launch._contents(job), "no such file")
     assert notes == []
     assert not folder.run(folder.runs_of(group)[0]).finished, "nothing was written where the worker cannot see"
     for name, content in files.items():

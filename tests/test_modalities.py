@@ -9,14 +9,14 @@ import torch
 
 from tests.data.test_modalities import mixed
 from unbraid import api
+from unbraid.api import refine
 from unbraid.config import Choice
 from unbraid.data import ClassLabels, Modality, Pixels, load, multimodal
 from unbraid.errors import DataError, UsageError
 from unbraid.models import generation
-from unbraid.refining import refine
 from unbraid.report.multimodal_page import of_modalities
 from unbraid.training import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 
 SMALL = {"batch": 8, "steps": 6, "device": "cpu", "c": 3}
 PAIRS = {"data_size": 16, "data_orientations": 3, "data_positions": 3, "network": "mlp"}

@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 
 import unbraid as ub
 from tests.cli.test_cli import unbraid
+from unbraid import scoring
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics import Evaluation
 from unbraid.store import load_tensors
 from unbraid.sweeps import run as leading
-from unbraid.sweeps import scoring
 from unbraid.sweeps import worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.training import Cadence, Interrupted
 from unbraid.training import grouping as members
+from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
 SMALL = {
@@ -81,14 +82,14 @@ def config(**overrides):
 def test_groups_differ_in_structure_and_members_in_numbers():
     together = [config(), config(seed=1, lr=0.1, clip=1.0, beta=2.0, alpha=0.5)]
     apart = [config(batch=16), config(estimator="mss"), config(steps=9), config(z=4), config(decay="linear")]
-    groups = members.plan([together[0], *apart, together[1]])
+    groups = members.group_by_structure([together[0], *apart, together[1]])
     assert groups == [together, *([one] for one in apart)]
 
 
 @given(st.lists(st.integers(1, 40), max_size=5), st.integers(1, 12))
 def test_large_groups_are_split_evenly_and_lose_nobody(sizes, most):
     groups = [[f"{number}-{index}" for index in range(size)] for number, size in enumerate(sizes)]
-    parts = members.at_most(groups, most)
+    parts = members.split_evenly(groups, most)
     assert list(itertools.chain(*parts)) == list(itertools.chain(*groups))
     assert all(len(part) <= most for part in parts)
     for number in range(len(groups)):
@@ -99,11 +100,26 @@ def test_large_groups_are_split_evenly_and_lose_nobody(sizes, most):
 def test_as_many_fit_as_memory_has_room_for(monkeypatch):
     from unbraid.data import load
 
-    data, configs = load("sprites-small"), [config(seed=seed) for seed in range(20)]
-    assert members.fitting(configs, data) == members.MOST_ON_CPU
-    assert members.fitting(configs[:3], data) == 3
+    state = prepare(config(), load("sprites-small"))
+    assert members.max_members(state) == members.MAX_MEMBERS_ON_CPU
+    each = members.estimate_member_bytes(state)
+    monkeypatch.setattr(members, "available_memory", lambda: 3 * each / members.USABLE_SHARE + 1)
+    assert members.max_members(state) == 3
     monkeypatch.setattr(members, "available_memory", lambda: 1000)
-    assert members.fitting(configs, data) == 1
+    assert members.max_members(state) == 1
+
+
+def test_the_memory_of_a_member_grows_with_its_batch_and_pairs():
+    from unbraid.data import load
+
+    data = load("sprites-small")
+    small, large = (members.estimate_member_bytes(prepare(config(batch=batch), data)) for batch in (64, 256))
+    parameters = members.TENSORS_PER_PARAMETER * sum(
+        p.numel() * 4 for p in prepare(config(), data).group.parameters.values()
+    )
+    assert 3.5 * (small - parameters) < large - parameters  # every row saves at least its activations
+    exact = prepare(config(batch=64), data).rehearse(64)
+    assert small - parameters == pytest.approx(members.BYTES_PER_SAVED_BYTE * exact, rel=0.1)
 
 
 # folders
@@ -227,10 +243,10 @@ def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(working, "train_group", at_most_one)
     swept = sweep(tmp_path, beta=4, seed=range(3))
     assert len(swept.runs) == 3
-    assert "3 members did not fit in memory; they are trained as 2 and 1" in capsys.readouterr().err
+    assert "3 members did not fit in memory; they train as 2 and 1" in capsys.readouterr().err
     assert len(swept.notes) == 2
     assert not list(swept.path.glob("groups/*"))
-    assert working.work(str(swept.path), "0001-done", "cpu") == [], "a job that died at its very end is done"
+    assert working.run_group(str(swept.path), "0001-done", "cpu") == [], "a job that died at its very end is done"
 
 
 def test_codes_that_do_not_fit_are_made_in_smaller_parts(monkeypatch):

@@ -8,13 +8,14 @@ import torch
 
 import unbraid as ub
 from tests.test_sweep import fail_at_batch_16, sweep
-from unbraid.errors import DataError, RunError, UsageError
+from unbraid import scoring
+from unbraid.errors import DataError, MissingExtraError, RunError, UsageError
+from unbraid.metrics import background
 from unbraid.store import save_tensors
 from unbraid.sweeps import run as leading
-from unbraid.sweeps import scoring
 from unbraid.sweeps import worker as working
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.messages import left_out_in_words, plan_in_words
+from unbraid.sweeps.messages import describe_left_out, describe_plan
 from unbraid.training import Interrupted, launch
 from unbraid.training.memory import is_out_of_memory
 
@@ -65,7 +66,7 @@ def test_a_group_that_fills_main_memory_is_halved(tmp_path, monkeypatch):
 
 def test_a_group_of_another_process_is_left_to_it(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
-        patch.setattr(leading, "_lead", lambda *given: None)
+        patch.setattr(leading, "_run_jobs", lambda *given: [])
         sweep(tmp_path, beta=4, seed=0)
     folder = SweepFolder(tmp_path / "one")
     (group,) = folder.groups()
@@ -75,7 +76,7 @@ def test_a_group_of_another_process_is_left_to_it(tmp_path, monkeypatch, capsys)
         assert group in folder.groups()
         assert [row["status"] for row in ub.Sweep(folder.path).table] == ["waiting", "finished"]
         with pytest.raises(RunError, match="is being trained by another process"):
-            working.work(str(folder.path), group, "cpu")
+            working.run_group(str(folder.path), group, "cpu")
     assert f"Group {group} of" in capsys.readouterr().err
     assert len(sweep(tmp_path, beta=4, seed=[0, 1]).runs) == 2
 
@@ -95,15 +96,15 @@ def test_a_sweep_under_torchrun_is_refused(tmp_path, monkeypatch):
 
 
 def test_sigterm_between_scores_leaves_tables_and_the_next_call_goes_on(tmp_path, monkeypatch):
-    evaluate = scoring.evaluate
+    evaluate = background.evaluate
 
-    def terminated(*given):
+    def terminated(*given, **settings):
         os.kill(os.getpid(), signal.SIGTERM)
-        return evaluate(*given)
+        return evaluate(*given, **settings)
 
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch, pytest.raises(Interrupted, match="the same command continues"):
-        patch.setattr(scoring, "evaluate", terminated)
+        patch.setattr(background, "evaluate", terminated)
         sweep(tmp_path, beta=4)
     assert signal.getsignal(signal.SIGTERM) == before
     table = ub.Sweep(tmp_path / "one").table
@@ -114,9 +115,9 @@ def test_sigterm_between_scores_leaves_tables_and_the_next_call_goes_on(tmp_path
 
 def test_members_are_encoded_a_few_at_a_time_and_forgotten(tmp_path, monkeypatch):
     made = []
-    evaluations = scoring.evaluations
-    monkeypatch.setattr(scoring, "TOGETHER", 2)
-    monkeypatch.setattr(scoring, "evaluations", lambda runs: made.append(evaluations(runs)) or made[-1])
+    encode = scoring._encode
+    monkeypatch.setattr(scoring, "MAX_ENCODED_TOGETHER", 2)
+    monkeypatch.setattr(scoring, "_encode", lambda several: made.append(several) or encode(several))
     swept = sweep(tmp_path, beta=4, seed=range(3))
     assert [len(part) for part in made] == [1, 2]
     assert all(member.scores for member in swept.members)
@@ -124,30 +125,30 @@ def test_members_are_encoded_a_few_at_a_time_and_forgotten(tmp_path, monkeypatch
 
 
 def test_a_score_that_fills_memory_is_tried_once_more_alone(tmp_path, monkeypatch):
-    evaluate, tries = scoring.evaluate, []
+    evaluate, tries = background.evaluate, []
 
-    def full_at_first(evaluation, names):
+    def full_at_first(evaluation, names, **settings):
         tries.append("posterior" in vars(evaluation))
         if len(tries) == 1:
             raise FULL[0]
         return evaluate(evaluation, names)
 
-    monkeypatch.setattr(scoring, "evaluate", full_at_first)
+    monkeypatch.setattr(background, "evaluate", full_at_first)
     assert all(member.scores for member in sweep(tmp_path, beta=4).members)
     assert tries == [True, False, False], "the codes of all were given up before the second try"
 
 
 def test_a_score_that_never_fits_costs_the_others_nothing(tmp_path, monkeypatch):
-    evaluate, seen = scoring.evaluate, []
+    evaluate, seen = background.evaluate, []
 
-    def full_for_the_first(evaluation, names):
+    def full_for_the_first(evaluation, names, **settings):
         seen.append(evaluation)
         if evaluation is seen[0]:
             raise FULL[0]
         return evaluate(evaluation, names)
 
-    monkeypatch.setattr(scoring, "evaluate", full_for_the_first)
-    with pytest.raises(RunError, match="elbo/closed-form does not fit in memory, even for one model alone"):
+    monkeypatch.setattr(background, "evaluate", full_for_the_first)
+    with pytest.raises(RunError, match="elbo/closed-form does not fit in memory"):
         sweep(tmp_path, beta=4)
     assert [bool(member.scores) for member in ub.Sweep(tmp_path / "one").members] == [False, True]
 
@@ -163,21 +164,21 @@ def test_a_member_that_changed_after_training_costs_the_others_nothing(tmp_path)
 def test_what_is_left_out_is_told_once_per_metric(tmp_path, monkeypatch):
     numbers = iter(range(100))
 
-    def refuse(evaluation, names):
+    def refuse(evaluation, names, **settings):
         raise DataError(f"posterior {next(numbers)} is too narrow.")
 
-    monkeypatch.setattr(scoring, "evaluate", refuse)
+    monkeypatch.setattr(background, "evaluate", refuse)
     swept = sweep(tmp_path, batch=[16, 32])
     assert swept.notes == ["elbo/closed-form is left out for 8 of 8 members: posterior 0 is too narrow."]
     assert sweep(tmp_path, batch=[16, 32]).notes == []
 
 
 def test_a_missing_extra_is_not_held_against_the_run(tmp_path, monkeypatch):
-    def refuse(evaluation, names):
-        raise UsageError("This needs scipy: pip install 'unbraid[metrics]'.")
+    def refuse(evaluation, names, **settings):
+        raise MissingExtraError("This", "scipy", "metrics")
 
     with monkeypatch.context() as patch:
-        patch.setattr(scoring, "evaluate", refuse)
+        patch.setattr(background, "evaluate", refuse)
         swept = sweep(tmp_path, beta=4)
     assert swept.notes == ["elbo/closed-form is left out: This needs scipy: pip install 'unbraid[metrics]'."]
     assert all(member.scores for member in sweep(tmp_path, beta=4).members)
@@ -186,11 +187,11 @@ def test_a_missing_extra_is_not_held_against_the_run(tmp_path, monkeypatch):
 def test_one_is_singular(tmp_path):
     swept = sweep(tmp_path, beta=4, seed=0)
     configs = {run.path.name: run.config for run in swept.runs}
-    assert plan_in_words(swept.folder, [], configs, "cpu", "local") == "1 member is there already."
+    assert describe_plan(swept.folder, [], configs, "cpu", "local") == "1 member is finished already."
     group = swept.folder.add_group(list(configs))
-    told = plan_in_words(swept.folder, [group], configs, "cpu", "local")
+    told = describe_plan(swept.folder, [group], configs, "cpu", "local")
     assert told == "1 member in 1 group of 1, 12 steps each, on cpu"
-    assert left_out_in_words({}, {"a": {"mig": "why"}}) == ["mig is left out for 1 of 1 member: why"]
+    assert describe_left_out({}, {"a": {"mig": "why"}}) == ["mig is left out for 1 of 1 member: why"]
 
 
 def test_only_a_request_to_stop_gets_out_of_a_job(tmp_path):
@@ -201,7 +202,7 @@ def test_only_a_request_to_stop_gets_out_of_a_job(tmp_path):
         launch.attempt(stopped, launch.Job(str(tmp_path), "one"))
 
 
-@pytest.mark.parametrize("late", ["train_group", "score"])
+@pytest.mark.parametrize("late", ["train_group", "_score"])
 def test_a_signal_after_the_last_step_or_score_of_a_group_stops_the_sweep(tmp_path, monkeypatch, late):
     done = getattr(working, late)
 

@@ -10,9 +10,10 @@ from unbraid._version import __version__
 
 _WHERE = {
     "train": "unbraid.api",
-    "load": "unbraid.api",
-    "refine": "unbraid.refining",
-    "Run": "unbraid.api",
+    "load": "unbraid.run",
+    "refine": "unbraid.api",
+    "Run": "unbraid.run",
+    "reproduce": "unbraid.papers",
     "sweep": "unbraid.sweeps",
     "Sweep": "unbraid.sweeps",
     "Score": "unbraid.metrics",

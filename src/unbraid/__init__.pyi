@@ -7,8 +7,7 @@ from unbraid import networks as networks
 from unbraid import objectives as objectives
 from unbraid import report as report
 from unbraid._version import __version__ as __version__
-from unbraid.api import Run as Run
-from unbraid.api import load as load
+from unbraid.api import refine as refine
 from unbraid.api import train as train
 from unbraid.data import Factor as Factor
 from unbraid.data import FactorDataset as FactorDataset
@@ -20,6 +19,9 @@ from unbraid.metrics import Score as Score
 from unbraid.metrics import metric as metric
 from unbraid.networks import decoder as decoder
 from unbraid.networks import encoder as encoder
+from unbraid.papers import reproduce as reproduce
+from unbraid.run import Run as Run
+from unbraid.run import load as load
 from unbraid.sweeps import Sweep as Sweep
 from unbraid.sweeps import sweep as sweep
 from unbraid.types import Terms as Terms

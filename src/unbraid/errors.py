@@ -20,6 +20,13 @@ class SettingError(UsageError):
     """A setting that was given has a value that nothing can be made of; what else was asked for does not excuse it."""
 
 
+class MissingExtraError(UsageError):
+    """A package of an optional extra is not installed; the message says how to install it."""
+
+    def __init__(self, what: str, module: str, extra: str, otherwise: str = "") -> None:
+        super().__init__(f"{what} needs {module}: pip install 'unbraid[{extra}]'{otherwise}.")
+
+
 class DataError(UnbraidError):
     """A file or an array is not what its format promises; the message names the file."""
 

@@ -122,8 +122,24 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether training reached its last step."""
+        """Whether training reached its last step and the weights are there."""
         return self.read_json("status").get("state") == "finished" and self.model_path.exists()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """How far the run has come: its `state`, and where it ended.
+
+        A finished run without weights still counts if it has scores; without them it is damaged.
+        """
+        status = {"state": "waiting", **self.read_json("status")}
+        if status["state"] == "finished" and not self.model_path.exists() and not self.lines("scores"):
+            status["state"] = "damaged"
+        return status
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run will not be trained any further."""
+        return self.status["state"] in ("finished", "diverged")
 
     # line files
 

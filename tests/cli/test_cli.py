@@ -313,7 +313,7 @@ def test_ctrl_c_outside_training_is_told(folder, monkeypatch):
     def interrupted(*given, **others):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unbraid.api.load", interrupted)
+    monkeypatch.setattr("unbraid.run.load", interrupted)
     assert unbraid("evaluate", folder, code=130) == "stopped\n"
 
 

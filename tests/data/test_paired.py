@@ -10,9 +10,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import unbraid as ub
-from unbraid.api import find_data
 from unbraid.cli import app
 from unbraid.data import from_arrays, from_csv, load
+from unbraid.data.find import find_data
 from unbraid.errors import DataError, UnbraidError, UsageError
 
 RANDOM = np.random.default_rng(0)

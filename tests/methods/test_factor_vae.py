@@ -16,7 +16,7 @@ from unbraid.latents import Bernoulli, Concrete, Normal, Space
 from unbraid.methods.factor_vae import ORDER, permute_variables
 from unbraid.objectives import bind
 from unbraid.training.configure import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.types import Batch, Output
 
 SMALL = {"width": 16, "depth": 2}

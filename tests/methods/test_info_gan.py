@@ -17,7 +17,7 @@ from unbraid.models.adversarial import GENERATED_NOISE, REAL_NOISE
 from unbraid.networks import decoder, encoder, make_likelihood
 from unbraid.objectives import Context, bind
 from unbraid.training.configure import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.types import Batch, Output
 
 SMALL = {"network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,), "z": 2, "noise": 1, "batch": 8}

@@ -13,7 +13,7 @@ from unbraid.methods.ms_flow import CLASS, CONDITION
 from unbraid.metrics import evaluate
 from unbraid.models.dequantise import BASE, DEQUANTISE, continuous
 from unbraid.training.configure import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.types import Inputs
 
 SMALL = {"encoder_hidden": (8,), "decoder_hidden": (16,), "decoder_couplings": 4, "features": 4, "batch": 64}

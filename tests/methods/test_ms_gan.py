@@ -19,7 +19,6 @@ from unbraid.models.staged import FIRST_CODE
 from unbraid.networks import decoder, encoder, make_likelihood
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import Context, bind
-from unbraid.refining import refine_together
 from unbraid.store import load_tensors
 from unbraid.types import Batch, Inputs, Output
 
@@ -207,7 +206,8 @@ def test_statistics_of_a_first_stage_stay_as_they_were(normalised, kind, tmp_pat
 def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, tmp_path):
     other = ub.train("beta-vae", data="sprites-small", z=3, beta=1, seed=1, root=root, device="cpu", **TINY)
     given = {**TINY, "z": 2, "precision": "f64", "instance_noise_steps": 4}
-    _, made = refine_together([first, other], "gan", seeds=[5], root=tmp_path, members=2, **given)
+    swept = ub.sweep("ms-gan", refines=[first, other], seed=5, root=tmp_path, metrics=(), device="cpu", **given)
+    made = swept.runs[1]
     alone = ub.refine(other, "gan", seed=5, root=tmp_path, name="alone", **given)
     expected, member = (load_tensors(each.folder.model_path)[0] for each in (alone, made))
     assert all(torch.allclose(expected[name], member[name], rtol=1e-8, atol=1e-8) for name in expected)

@@ -14,7 +14,6 @@ from unbraid.models import StagedVAE, build
 from unbraid.models.staged import FIRST_CODE, OWN_CODE
 from unbraid.noise import draw, seed_tensor
 from unbraid.papers.msvae2020.pendulum import Path
-from unbraid.refining import refine_together
 from unbraid.types import Inputs
 
 TINY = {"encoder_hidden": (16,), "decoder_hidden": (16,), "batch": 16, "steps": 4, "device": "cpu"}
@@ -106,7 +105,7 @@ def test_unseen_is_the_correlation_at_the_rows_own_labels(three):
 def test_members_of_a_chain_may_see_other_data_too(one, two, tmp_path):
     given = {"factors": ("damping",), "given": ("length",), "data.observed": "unit-mass"}
     tiny = {key: value for key, value in TINY.items() if key != "device"}
-    (made,) = refine_together([one], "labels", seeds=None, root=tmp_path, **given, **tiny)
+    (made,) = ub.sweep("ms-labels", refines=one, root=tmp_path, metrics=(), device="cpu", **given, **tiny).runs
     assert made.config.run_id == two.config.run_id
 
 

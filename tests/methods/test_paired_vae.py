@@ -13,7 +13,7 @@ from unbraid.methods.paired_vae import average_pairs, below_middle, draw_partner
 from unbraid.methods.s2_beta_vae import cross_entropy
 from unbraid.objectives import bind
 from unbraid.training.configure import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.types import Batch
 
 NAMES = ("ada-gvae", "ada-ml-vae", "gvae", "ml-vae")

@@ -13,7 +13,7 @@ from unbraid.metrics import Evaluation, evaluate
 from unbraid.objectives import bind
 from unbraid.report.traversals import coordinate_kl, traverse
 from unbraid.training.configure import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.training.stacked_adam import StackedAdam
 from unbraid.types import Batch, Output
 

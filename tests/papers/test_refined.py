@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tests.papers.results import made_up
-from unbraid.api import Run
 from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
@@ -30,6 +29,7 @@ from unbraid.papers.msvae2020.cars import (
     RE_ENCODED,
     STUDENT,
 )
+from unbraid.run import Run
 from unbraid.store import RunFolder
 from unbraid.training import configure
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.cli.test_cli import unbraid
 from unbraid.errors import RunError, UsageError
-from unbraid.experiments import experiment, reproduce, running, writing
+from unbraid.experiments import experiment, running, writing
 from unbraid.experiments.running import chosen, fits, settled
+from unbraid.papers import reproduce
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
 from unbraid.sweeps import worker as working
@@ -112,7 +113,7 @@ def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path
 
 
 def _sweep_of(place, recipe):
-    named = described("chen2018/figS5" if recipe == "vae" else "chen2018/fig2").sweeps("smoke")
+    named = experiment["chen2018/figS5" if recipe == "vae" else "chen2018/fig2"].facts.sweeps("smoke")
     wanted = named[recipe]
     for path in (place / "runs/chen2018").glob("*/sweep.yaml"):
         members = Sweep(path.parent).folder

@@ -22,7 +22,7 @@ from unbraid.store import RunFolder, save_tensors
 from unbraid.training import Cadence, configure, train
 from unbraid.training.collectives import stack_over_ranks
 from unbraid.training.distributed import BACKENDS, World, joined
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 from unbraid.training.sync_batchnorm import WorldBatchNorm
 from unbraid.types import Output

@@ -9,7 +9,7 @@ from tests.training.players import registered
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.training import configure
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 
 pytestmark = pytest.mark.gpu
 

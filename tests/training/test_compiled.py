@@ -14,7 +14,7 @@ from unbraid.models import build
 from unbraid.objectives import Context, bind
 from unbraid.training import configure
 from unbraid.training.execution import Compiled
-from unbraid.training.loop import prepare
+from unbraid.training.prepare import prepare
 from unbraid.types import Batch, Inputs
 
 pytestmark = pytest.mark.compiles

@@ -19,7 +19,6 @@ from unbraid.models import StagedVAE, build
 from unbraid.networks.refiners import AdaIN
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import bind
-from unbraid.refining import refine_together
 from unbraid.store import RunFolder, load_tensors, save_tensors, under
 from unbraid.training.grouping import structure
 from unbraid.types import Inputs
@@ -184,7 +183,7 @@ def test_what_cannot_be_refined_is_one_sentence(root, first, tmp_path):
     assert "lacks model.safetensors, its weights" in said(RunError, lacking.path)
     unverified = copied(first, tmp_path / "unverified")
     unverified.write_json("status", {k: v for k, v in first.folder.read_json("status").items() if k != "content"})
-    assert "does not say which weights it finished with" in said(RunError, unverified.path)
+    assert "status.json" in said(RunError, unverified.path)
     weights = copied(first, tmp_path / "weights")
     tensors = load_tensors(weights.model_path)[0]
     save_tensors(weights.model_path, {name: tensor + 1e-3 for name, tensor in tensors.items()})
@@ -211,7 +210,7 @@ def test_what_cannot_be_refined_is_one_sentence(root, first, tmp_path):
         steps=1,
         device="cpu",
     )
-    assert "has an encoder of your own" in said(UsageError, own)
+    assert "your own encoder" in said(UsageError, own)
     assert "are called c here" in said(UsageError, first, latents="concrete:3")
     with pytest.raises(UsageError, match="unbraid refine RUN --with vae"):
         ub.train("ms-vae", data="sprites-small", root=tmp_path, device="cpu")
@@ -230,7 +229,8 @@ def test_a_parent_that_changes_under_an_unfinished_run_is_noticed(first, tmp_pat
 def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, second, tmp_path):
     other = ub.train("beta-vae", data="sprites-small", z=3, beta=1, seed=1, root=root, **TINY)
     given = {**{key: value for key, value in TINY.items() if key != "device"}, "z": 2, "precision": "f64"}
-    made = refine_together([first, other], seeds=[0, 5], root=tmp_path, members=4, **given)
+    swept = ub.sweep("ms-vae", refines=[first, other], seed=[0, 5], root=tmp_path, metrics=(), device="cpu", **given)
+    made = swept.runs
     configs = [run.config for run in made]
     assert len({structure(config) for config in configs}) == 1
     assert structure(second.config) != structure(configs[0])
@@ -238,7 +238,8 @@ def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, 
         (parent.config.run_id, seed) for parent in (first, other) for seed in (0, 5)
     ]
     assert all(run.unchanged["max_change"] == 0 for run in made)
-    assert {path.name for path in tmp_path.iterdir()} == {config.run_id for config in configs}
+    assert {path.name for path in swept.path.glob("runs/*")} == {config.run_id for config in configs}
+    assert not list(swept.path.glob("runs/*/parent.safetensors"))
     for run, parent in zip(made[1:3], (first, other), strict=True):
         alone = ub.refine(parent, seed=run.config.training.seed, root=tmp_path, name="alone-" + run.path.name, **given)
         expected, member = (load_tensors(each.folder.model_path)[0] for each in (alone, run))

@@ -18,8 +18,9 @@ from unbraid.methods import objective
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, Interrupted, configure, train
 from unbraid.training.interrupt import stoppable
-from unbraid.training.loop import Fit, prepare
+from unbraid.training.loop import GroupTraining
 from unbraid.training.optimizer import clip_by_norm, remaining
+from unbraid.training.prepare import prepare
 from unbraid.types import Player
 
 OWN = {"decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
@@ -134,13 +135,13 @@ def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprit
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_after_the_last_step_stops_whatever_would_come_next(tmp_path, sprites, monkeypatch, number):
     config = config_of(sprites, steps=3)
-    folder, finish = RunFolder.create(tmp_path / "late", config), Fit.finish
+    folder, finish = RunFolder.create(tmp_path / "late", config), GroupTraining.finish
 
     def late(fit):
         os.kill(os.getpid(), number)
         return finish(fit)
 
-    monkeypatch.setattr(Fit, "finish", late)
+    monkeypatch.setattr(GroupTraining, "finish", late)
     with pytest.raises(KeyboardInterrupt):
         train(folder, config, sprites)
     assert folder.finished

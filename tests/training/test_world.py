@@ -157,7 +157,7 @@ def test_refusals_reach_every_rank(made):
     (first, message, code), (second, _, _) = errors(made, "locked")
     assert (first, code) == ("RunError", 1)
     assert "in use by another process" in message
-    assert second == "Elsewhere"
+    assert second == "StoppedElsewhereError"
 
 
 def test_own_modules_are_the_first_ranks_and_a_refused_run_leaves_no_folder(made):

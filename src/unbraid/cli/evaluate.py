@@ -37,8 +37,8 @@ def evaluate(
     ones (disentanglement_lib, chen2018), which are measured when they are named. Several runs must be of the same data;
     metrics that compare models (udr) then see all of them. unbraid list metrics shows what there is.
     """
-    from unbraid.api import load, score_together
     from unbraid.config import parse_overrides
+    from unbraid.run import load, score_runs
 
     folders = [Path(word) for word in words if "=" not in word or Path(word).exists()]
     settings = [word for word in words if "=" in word and not Path(word).exists()]
@@ -46,7 +46,7 @@ def evaluate(
         raise UsageError("evaluate needs the folder of a run.")
     runs = [load(folder, device=device) for named in folders for folder in _runs_in(named)]
     made: dict[str, Any] = {}
-    for run, scores in score_together(runs, *(metric or ()), rows=rows, **parse_overrides(settings)):
+    for run, scores in score_runs(runs, *(metric or ()), rows=rows, **parse_overrides(settings)):
         made[str(run.path)] = [score.as_record() for score in scores]
         if not as_json:
             typer.echo(f"{run.config.run_id}, on {_population(run, rows)}")
@@ -77,7 +77,7 @@ def _population(run: Any, rows: int | None) -> str:
 @app.command(epilog="Example:  unbraid report runs/demo")
 def report(run: RunPath, device: Device = "auto", as_json: AsJson = False) -> None:
     """Write report.html of a run (scores, curves, traversal, reconstructions, settings) or of a sweep, in one file."""
-    from unbraid.api import load
+    from unbraid.run import load
     from unbraid.sweeps import Sweep
 
     opened = Sweep(run) if (run / "sweep.yaml").exists() else load(run, device=device)

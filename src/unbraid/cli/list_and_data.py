@@ -91,8 +91,8 @@ def data_show(
     """What a data set holds: modalities and factors, how many rows have each, and a picture of some rows."""
     import torch
 
-    from unbraid.api import find_data
     from unbraid.config import parse_overrides
+    from unbraid.data.find import find_data
     from unbraid.report.data_preview import contents, glance
 
     given = {f"data.{key.removeprefix('data.')}": value for key, value in parse_overrides(settings or []).items()}

@@ -72,8 +72,8 @@ def refine(
     Settings besides: beta and samples of vae, encoder, decoder (a refiner of vae and gan: adain, mlp; of flow
     decoder.couplings, decoder.hidden) and likelihood. Where c is labels, given=[…] learns at the rows' own.
     """
+    from unbraid.api import refine as refine_run
     from unbraid.config import parse_overrides
-    from unbraid.refining import refine as refine_run
     from unbraid.training import Cadence
 
     given = parse_overrides(settings or [])

@@ -37,8 +37,7 @@ def reproduce(
     that fits 20 minutes on one H200; paper is the paper's own protocol. Finished runs are reused, and the same command
     continues after an interruption. unbraid list experiments shows what there is.
     """
-    import unbraid.papers  # noqa: F401 (registers the experiments)
-    from unbraid.experiments import reproduce as carry_out
+    from unbraid.papers import reproduce as carry_out
 
     outcomes = carry_out(experiment, scale=scale, root=root, out=out, device=device, runs=runs)
     rows: list[dict[str, Any]] = []

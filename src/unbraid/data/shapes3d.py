@@ -16,6 +16,7 @@ from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.data.file_formats import channels_first, classes_of, factor_of, gridded, reading
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.errors import DataError
+from unbraid.extras import import_extra
 
 NAMES = ("floor_hue", "wall_hue", "object_hue", "scale", "shape", "orientation")
 _ROWS = 4096
@@ -37,7 +38,8 @@ def shapes3d() -> FactorDataset:
 def convert(source: Path) -> FactorDataset:
     """The h5 file as a grid."""
     path = find(source, "3dshapes.h5", "*.h5")
-    with reading(path, "an h5 file with 'images' and 'labels'"), _h5py().File(path, "r") as file:
+    h5py = import_extra("h5py", "data", "3dshapes.h5")
+    with reading(path, "an h5 file with 'images' and 'labels'"), h5py.File(path, "r") as file:
         images, labels = file["images"], np.asarray(file["labels"])
         if images.ndim != 4 or images.dtype != np.uint8 or labels.shape != (len(images), len(NAMES)):
             raise DataError(f"{path}: images {images.shape} and labels {labels.shape} are not those of 3D Shapes.")
@@ -51,11 +53,3 @@ def convert(source: Path) -> FactorDataset:
 def _pieces(images: Any) -> Iterator[np.ndarray]:
     for first in range(0, len(images), _ROWS):
         yield images[first : first + _ROWS]
-
-
-def _h5py() -> Any:
-    try:
-        import h5py
-    except ImportError as error:
-        raise DataError("3dshapes.h5 needs h5py; install it with `pip install 'unbraid[data]'`.") from error
-    return h5py

@@ -24,7 +24,7 @@ class Split(NamedTuple):
 
 
 def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Split:
-    """Divide a data set.
+    """Divide a data set into rows to train on and rows held out; computed once per data set, rule and seed.
 
     `default`: its own test rows if it has some, else none (complete factor grids). `none`: train and score on
     everything. A fraction such as .1: that share of the rows, at random. `posX:0,1,2`: rows with those factor values.
@@ -33,6 +33,13 @@ def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Spl
     (`unbraid.data.biased_sampling`). The division depends on the data alone, not on a run's seed, so that runs can be
     compared.
     """
+    known = dataset.__dict__.setdefault("_splits", {})
+    if (rule, seed) not in known:
+        known[rule, seed] = _split(dataset, rule, seed)
+    return known[rule, seed]
+
+
+def _split(dataset: FactorDataset, rule: str | float | int, seed: int) -> Split:
     everything = torch.arange(len(dataset), device=dataset.device)
     if isinstance(rule, str) and rule.startswith("bias:"):
         whole = split(dataset, "default", seed)

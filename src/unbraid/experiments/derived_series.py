@@ -8,24 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from unbraid.api import Run
-from unbraid.config import combinations
 from unbraid.errors import UsageError
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.latents import Space, latents_of
 from unbraid.methods import objective
-from unbraid.metrics.base import expand
 from unbraid.models import build
 from unbraid.networks.wide import parameters_of, wide_settings
-from unbraid.refining import refine_together
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.results import member_of
-from unbraid.sweeps.scoring import missing_scores, score
-from unbraid.training.grouping import plan
+from unbraid.sweeps.run import sweep
 
 Parents = Sequence[tuple[Member, RunFolder]]
 
@@ -43,40 +36,26 @@ class Refined:
         return [member_of(self.folder, run, settings) for run, settings in self.settings.items()]
 
 
-def refined(
-    parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: torch.device
+def refine_series(
+    parents: Parents, settings: Mapping[str, Any], metrics: Sequence[str], root: Path, device: str, notes: list[str]
 ) -> Refined:
-    """Train and score what is not there yet: all stages of one structure as one program, whatever they refine.
+    """Train and score a second stage upon each finished parent, as a sweep over what it refines.
 
-    `asked` has the stage's recipe and settings; a list is an axis. A stage has the seed of the run that it refines.
+    `settings` holds the stage's recipe and settings; a list is an axis. A stage has the seed of the run it refines.
     """
-    folder, settings = SweepFolder(root / "refined"), {key: v for key, v in asked.items() if key != REFINES}
-    kind = objective[settings.pop("recipe")].facts.stage or ""
-    axes = {key: list(value) for key, value in settings.items() if isinstance(value, (list, range))}
-    runs = _opened([run for member, run in parents if member.state == "finished"], device)
+    asked = {key: value for key, value in settings.items() if key != REFINES}
+    finished = {str(folder.path): member for member, folder in parents if member.state == "finished"}
+    if not finished:
+        return Refined(SweepFolder(root), {})
+    recipe = asked.pop("recipe")
+    made = sweep(recipe, refines=list(finished), metrics=metrics, root=root, device=device, report=False, **asked)
+    notes += [note for note in made.notes if note not in notes]
+    axes = [key for key, value in asked.items() if isinstance(value, (list, range))]
     told: dict[str, dict[str, Any]] = {}
-    stages: list[Run] = []
-    for chosen in combinations(axes) if runs else ():
-        stages = refine_together(runs, kind, seeds=None, root=folder.path / "runs", **{**settings, **chosen})
-        by_parent = {run.path.name: stage for run, stage in zip(runs, stages, strict=True)}
-        for member, run in parents:
-            if run.path.name in by_parent:
-                told[by_parent[run.path.name].path.name] = {**member.settings, **chosen}
-    _score([folder.run(name) for name in told], metrics, stages)
-    return Refined(folder, told)
-
-
-def _opened(folders: Sequence[RunFolder], device: torch.device) -> list[Run]:
-    """Runs that share their data in memory."""
-    first = [Run(folder, device=device) for folder in folders[:1]]
-    return first + [Run(folder, dataset=first[0].dataset) for folder in folders[1:]]
-
-
-def _score(folders: Sequence[RunFolder], metrics: Sequence[str], runs: Sequence[Run]) -> None:
-    unscored = [each for each in folders if each.finished and missing_scores(each, expand(metrics))]
-    by_id = {folder.config.run_id: folder for folder in unscored}
-    for group in plan([folder.config for folder in unscored]):
-        score([by_id[config.run_id] for config in group], runs[0].dataset, expand(metrics))
+    for run, own in made.folder.members.items():
+        if own["refines"] in finished:
+            told[run] = {**finished[own["refines"]].settings, **{key: own[key] for key in axes}}
+    return Refined(made.folder, told)
 
 
 def sized(asked: Mapping[str, Any], like: Sequence[RunFolder], first: Sequence[RunFolder]) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import torch
 
-from unbraid.api import Run
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
+from unbraid.run import Run
 from unbraid.store import RunFolder
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from unbraid import atomic
-from unbraid.api import Run
 from unbraid.config import Choice, Config
 from unbraid.data import describe
 from unbraid.errors import UnbraidError, UsageError, unknown
@@ -31,7 +30,7 @@ from unbraid.experiments.base import (
     experiment,
     judge,
 )
-from unbraid.experiments.derived_series import Parents, Refined, refined, sized
+from unbraid.experiments.derived_series import Parents, Refined, refine_series, sized
 from unbraid.experiments.model_cache import Opened
 from unbraid.experiments.writing import Provenance, refuse_larger, write
 from unbraid.latents import latents_of
@@ -40,6 +39,7 @@ from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
 from unbraid.models.multimodal import SECTION, SHARED
 from unbraid.report.tables import Member
+from unbraid.run import Run, score_runs
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
 from unbraid.training import choose_device
@@ -171,7 +171,7 @@ def _one(
         others, members = done[settings[AS_LARGE_AS]]
         settings = sized(settings, [others.folder(member) for member in members], [run for _, run in parents])
     if REFINES in settings:
-        stages = refined(parents, settings, facts.metrics, root, choose_device(device))
+        stages = refine_series(parents, settings, facts.metrics, root, device, notes)
         return _Series(facts, scale, name, stages), stages.members
     single = [each for each in expand(facts.metrics) if "staged" not in metric[each].facts.needs]
     found = _Series(facts, scale, name, _swept(settings, single, root, device, notes))
@@ -338,23 +338,21 @@ def settled(run: RunFolder, paper_steps: int | None) -> bool:
 
 
 def _measure_all(
-    runs: Iterable[RunFolder], measures: Mapping[str, tuple[str, Mapping[str, Any]]], device: Any
+    runs: Sequence[RunFolder], measures: Mapping[str, tuple[str, Mapping[str, Any]]], device: Any
 ) -> dict[str, dict[str, Score]]:
-    """Scores with settings of their own: those that a run's scores.jsonl has, and the others measured now."""
+    """Return scores with settings of their own by run: stored ones, and the others measured now."""
+    asked = [(_metric(what), how) for what, how in measures.values()]
+    once = [each for place, each in enumerate(asked) if each not in asked[:place]]  # one metric may have many parts
+    opened = {folder.path.name: Run(folder, device=device) for folder in (runs if measures else ())}
+    for what, how in once:
+        missing = [run for run in opened.values() if _find(run.scores, what, how) is None]
+        for _ in score_runs(missing, what, **how) if missing else ():
+            pass
     made: dict[str, dict[str, Score]] = {}
-    dataset = None
-    for folder in runs if measures else ():
-        stored = Run(folder, device=device).scores
-        asked = [(_metric(what), how) for what, how in measures.values()]
-        once = [each for place, each in enumerate(asked) if each not in asked[:place]]  # one metric may have many parts
-        missing = [each for each in once if _find(stored, *each) is None]
-        if missing:
-            run = Run(folder, dataset=dataset, device=device)
-            for what, how in missing:
-                run.score(what, **how)
-            stored, dataset = run.scores, run.dataset
-        found = {name: _find(stored, *measures[name]) for name in measures}
-        made[folder.path.name] = {name: score for name, score in found.items() if score is not None}
+    for name, run in opened.items():
+        stored = run.scores
+        found = {key: _find(stored, *measures[key]) for key in measures}
+        made[name] = {key: score for key, score in found.items() if score is not None}
     return made
 
 

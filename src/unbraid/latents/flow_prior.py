@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError
+from unbraid.errors import MissingExtraError, UsageError
 from unbraid.latents.blocks import Block, Normal
 from unbraid.latents.learned_priors import Prior, Tensors, prior
 
@@ -123,5 +123,5 @@ def _zuko() -> Any:
     try:
         import zuko.transforms
     except ImportError as error:
-        raise UsageError('prior.layers=spline needs zuko: pip install "unbraid[flows]", or use planar.') from error
+        raise MissingExtraError("prior.layers=spline", "zuko", "flows", ", or use planar") from error
     return zuko.transforms

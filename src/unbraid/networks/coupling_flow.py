@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unbraid.errors import UsageError
+from unbraid.errors import MissingExtraError, UsageError
 from unbraid.networks.base import NetworkFacts, dense, pixels
 from unbraid.registry import Registry
 from unbraid.types import Shape
@@ -172,7 +172,7 @@ def _zuko() -> Any:
     try:
         import zuko.transforms
     except ImportError as error:
-        raise UsageError('layers=spline needs zuko: pip install "unbraid[flows]", or use affine.') from error
+        raise MissingExtraError("layers=spline", "zuko", "flows", ", or use affine") from error
     return zuko.transforms
 
 

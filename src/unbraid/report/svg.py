@@ -4,11 +4,10 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from unbraid.errors import UsageError
+from unbraid.extras import import_extra
 
 INK, ACCENT = "#010203", "#040506"
 """Colours that stand for the page's own: `svg` writes the page's in their place."""
@@ -41,11 +40,8 @@ _STYLE = {
 
 
 def optional(module: str) -> ModuleType:
-    """A module of the `report` extra."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UsageError(f"A report needs {module.partition('.')[0]}: pip install 'unbraid[report]'.") from error
+    """Import a module of the `report` extra."""
+    return import_extra(module, "report", "A report")
 
 
 @contextmanager

@@ -1,11 +1,10 @@
-"""Sweeps: every combination of some settings' values becomes a run, and runs that can train as one program do.
+"""Sweeps: every combination of some settings' values is a run, and runs of one structure train as one program.
 
-`sweep` plans and leads; `work` does one group, here or on any worker, from nothing but a folder and a group's id.
+`sweep` plans and leads; `run_group` trains and scores one group, here or on any worker, from a folder and a group's id.
 """
 
 from unbraid.sweeps.results import Sweep
 from unbraid.sweeps.run import sweep
-from unbraid.sweeps.scoring import evaluations
-from unbraid.sweeps.worker import work
+from unbraid.sweeps.worker import run_group
 
-__all__ = ["Sweep", "evaluations", "sweep", "work"]
+__all__ = ["Sweep", "run_group", "sweep"]

@@ -1,38 +1,52 @@
-"""From what was asked for to the config of every member."""
+"""From the settings of a sweep to the config of every member."""
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
 
 from unbraid.config import Config, combinations
 from unbraid.errors import UsageError
+from unbraid.run import Run
 from unbraid.store import under
-from unbraid.sweeps.folder import Statement
-from unbraid.sweeps.sources import Sources, canonical
-from unbraid.training import configure, refuse_unknown
+from unbraid.sweeps.plan import Plan, canonical
+from unbraid.sweeps.sources import Sources
+from unbraid.sweeps.stages import data_of_stage, settings_of_stage
+from unbraid.training import check_settings, configure
 from unbraid.training.configure import dotted
 
-MANY = 10_000
-"""Members beyond which a sweep wants to hear that they are meant."""
+MAX_MEMBERS_UNASKED = 10_000
+"""A larger sweep needs --many."""
+
+RESERVED = ("recipe", "data", "refines")
+"""Axes that are no settings of a recipe."""
 
 
-def values_of_settings(
-    recipe: str | Sequence[str], data: Any, settings: Mapping[str, Any], sources: Sources
+class MemberPlan(NamedTuple):
+    """A member's config, and the settings that its tables show."""
+
+    config: Config
+    settings: dict[str, Any]
+
+
+def read_axes(
+    recipe: str | Sequence[str], data: Any, refines: Any, settings: Mapping[str, Any], sources: Sources
 ) -> dict[str, list[Any]]:
-    """The values of every setting, as plain words and numbers."""
+    """Return the list of values of every setting; a scalar is an axis of length 1."""
     recipes = [recipe] if isinstance(recipe, str) else list(recipe)
-    named = data if isinstance(data, list) else [data]
-    known = [str(one) if isinstance(one, (str, Path)) else sources.keep(one) for one in named]
-    values: dict[str, list[Any]] = {"recipe": recipes, "data": known}
+    values: dict[str, list[Any]] = {"recipe": recipes}
+    if data is not None:
+        listed = data if isinstance(data, list) else [data]
+        values["data"] = [str(one) if isinstance(one, (str, Path)) else sources.keep(one) for one in listed]
+    if refines is not None:
+        listed = refines if isinstance(refines, (list, tuple)) else [refines]
+        values["refines"] = [str(one.path if isinstance(one, Run) else one) for one in listed]
     for key, value in (dotted(recipes[0], settings) if recipes else {}).items():
         if isinstance(value, nn.Module):
-            raise UsageError(
-                f"A sweep takes registered networks by name, so that workers can build them; '{key}' is not."
-            )
+            raise UsageError(f"A sweep takes registered networks by name, so that workers can build them: '{key}'.")
         values[key] = list(value) if isinstance(value, (list, range, np.ndarray)) else [value]
     for key, several in values.items():
         if not several:
@@ -43,45 +57,48 @@ def values_of_settings(
     return values
 
 
-def configured(
-    statement: Statement, sources: Sources, many: bool
-) -> tuple[dict[str, Config], dict[str, dict[str, Any]]]:
-    """Config and settings of each member, by run id."""
-    count = sum(math.prod(len(values) for values in one.values()) for one in _by_recipe(statement).values())
-    if count > MANY and not many:
-        raise UsageError(f"This sweep has {count:,} members, more than {MANY:,}; add --many if that is meant.")
-    for recipe, values in _by_recipe(statement).items():  # before minutes are spent on data
-        refuse_unknown(recipe, dict.fromkeys(_settings(recipe, values)))
-    configs: dict[str, Config] = {}
-    asked: dict[str, dict[str, Any]] = {}
-    for recipe, values in _by_recipe(statement).items():
+def build_configs(plan: Plan, sources: Sources, many: bool = False) -> dict[str, MemberPlan]:
+    """Return the config of every member and the settings that its tables show, by run id."""
+    by_recipe = {recipe: _values_of_recipe(recipe, plan.values) for recipe in plan.values["recipe"]}
+    count = sum(math.prod(len(values) for values in own.values()) for own in by_recipe.values())
+    if count > MAX_MEMBERS_UNASKED and not many:
+        raise UsageError(f"This sweep has {count:,} members, more than {MAX_MEMBERS_UNASKED:,}; add --many to run it.")
+    for recipe, values in by_recipe.items():  # before minutes are spent on data
+        check_settings(recipe, dict.fromkeys(_recipe_settings(recipe, values)))
+    members: dict[str, MemberPlan] = {}
+    for recipe, values in by_recipe.items():
         for chosen in combinations(values):
-            own = _settings(recipe, chosen)
-            of_data = {key[5:]: own.pop(key) for key in list(own) if key.startswith("data.")}
-            config = configure(recipe, *sources.find(chosen["data"], of_data), own)
-            if config.run_id in configs:
+            config = _build_config(recipe, chosen, sources)
+            if config.run_id in members:
                 raise UsageError(f"Two members are the same run, {config.run_id}; one of their values is given twice.")
-            told = {k: v for k, v in chosen.items() if not k.startswith(f"{recipe}.") or len(values[k]) > 1}
-            configs[config.run_id], asked[config.run_id] = config, told
-    return configs, asked
+            shown = {k: v for k, v in chosen.items() if not k.startswith(f"{recipe}.") or len(values[k]) > 1}
+            members[config.run_id] = MemberPlan(config, shown)
+    return members
 
 
-def _by_recipe(statement: Statement) -> dict[str, dict[str, Sequence[Any]]]:
-    """The values that concern each recipe: a setting `beta-tcvae.estimator` is beta-tcvae's alone."""
-    return {recipe: _own_values(recipe, statement.values) for recipe in statement.values["recipe"]}
+def _build_config(recipe: str, chosen: Mapping[str, Any], sources: Sources) -> Config:
+    settings = _recipe_settings(recipe, chosen)
+    if "refines" in chosen:
+        first = sources.first_stage(chosen["refines"])
+        start = first.folder.config
+        settings = settings_of_stage(recipe, start, {"seed": start.training.seed, **settings})
+        choice, dataset = data_of_stage(start.data, first.dataset, settings)
+        return configure(recipe, choice, dataset, settings, parent=first.description)
+    of_data = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    return configure(recipe, *sources.find(chosen["data"], of_data), settings)
 
 
-def _own_values(recipe: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """The values for one recipe: what is said for it alone takes the place of what is said for all."""
+def _values_of_recipe(recipe: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    """Return the values that concern one recipe: `beta-tcvae.estimator` overrides `estimator` for beta-tcvae only."""
     others = tuple(f"{other}." for other in values["recipe"] if other != recipe)
     own = {key: several for key, several in values.items() if not key.startswith(others)}
-    for key in own.keys() - {"recipe", "data"}:
+    for key in own.keys() - set(RESERVED):
         if f"{recipe}.{key}" in own:
             own[key] = own.pop(f"{recipe}.{key}")
     return {**own, "recipe": [recipe]}
 
 
-def _settings(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as `configure` takes them: without the recipe's name before what is said for it alone."""
-    own = {key: value for key, value in values.items() if key not in ("recipe", "data")}
+def _recipe_settings(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as `configure` takes them, without the recipe's name in front."""
+    own = {key: value for key, value in values.items() if key not in RESERVED}
     return {**{k: v for k, v in own.items() if not k.startswith(f"{recipe}.")}, **under(f"{recipe}.", own)}

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unbraid.api import Run
 from unbraid.metrics.base import Score
 from unbraid.report.sweep_page import write_sweep_report
 from unbraid.report.tables import Member, member_rows, summary_rows, write_csv, write_parquet
+from unbraid.run import Run
+from unbraid.scoring import left_out
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.scoring import left_out
 
 FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.csv", "report": "report.html"}
 
@@ -81,7 +81,7 @@ class Sweep:
     def report(self) -> Path:
         """Write report.html, and the tables anew."""
         self.write_tables()
-        return write_sweep_report(self.path, self.folder.statement.to_yaml(), self.members)
+        return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members)
 
 
 def member_of(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
@@ -89,7 +89,7 @@ def member_of(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Mem
 
     Only scores with usual settings on all rows: others cannot be compared from run to run.
     """
-    status = folder.status(run)
+    status = folder.run(run).status
     trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
     newest = {score.name: score for score in map(Score.from_record, folder.run(run).lines("scores")) if score.usual}
     return Member(run, settings, status["state"], trouble, newest)

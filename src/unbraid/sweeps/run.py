@@ -1,47 +1,53 @@
-"""Plan a sweep, have its groups trained wherever that is to be, and keep its tables up to date."""
+"""Run a sweep: plan it, train its groups here or elsewhere, and keep its tables up to date."""
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unbraid.api import GIVEN, Data
 from unbraid.config import Config
-from unbraid.errors import RunError, UsageError
+from unbraid.data.find import GIVEN, Data
+from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
 from unbraid.progress import Progress, progress
+from unbraid.run import Run
+from unbraid.scoring import default_metrics, missing_metrics
 from unbraid.store import folder_name
-from unbraid.sweeps.expand import configured, values_of_settings
-from unbraid.sweeps.folder import Statement, SweepFolder
-from unbraid.sweeps.messages import left_out_in_words, plan_in_words, say
+from unbraid.sweeps.expand import MemberPlan, build_configs, read_axes
+from unbraid.sweeps.folder import SweepFolder
+from unbraid.sweeps.messages import describe_left_out, describe_plan, log
+from unbraid.sweeps.plan import Plan
 from unbraid.sweeps.results import Sweep
-from unbraid.sweeps.scoring import missing_scores
 from unbraid.sweeps.sources import Sources
-from unbraid.sweeps.worker import work
+from unbraid.sweeps.stages import record_code_change
+from unbraid.sweeps.worker import run_group
 from unbraid.training import Cadence, choose_device
 from unbraid.training.distributed import launched
-from unbraid.training.grouping import MOST, at_most, fitting, plan
+from unbraid.training.first_stage import copy_weights
+from unbraid.training.grouping import MAX_MEMBERS, group_by_structure, max_members, split_evenly, structure
 from unbraid.training.interrupt import continued_by_the_same_command, stoppable, terminable
 from unbraid.training.launch import Job, Outcome, check_place, connected, launch, parallelism
-from unbraid.training.loop import rehearse
+from unbraid.training.prepare import prepare
+from unbraid.training.state import State
 
-DEFAULT_METRICS = ("mig", "elbo", "reconstruction/nats", "kl", "mi/exact", "tc/exact")
-"""Metrics where none are named; of `elbo` and `kl` the protocol that the latents of all members have."""
+MAX_MEMBERS_ELSEWHERE = 64
+"""Members of a group on a worker whose memory cannot be measured from here; it halves them if they do not fit."""
 
-MEMBERS_ELSEWHERE = 64
-"""Members of a group on a worker whose memory nobody here can measure; it halves them if they do not fit."""
+MAX_PREPARED = 8
+"""Training states that are kept from planning until their groups train, so that they are built once."""
 
 
 def sweep(
     recipe: str | Sequence[str],
     *,
-    data: Data | list[str] = "sprites",
+    data: Data | list[str] | None = None,
+    refines: Run | str | Path | Sequence[Run | str | Path] | None = None,
     device: str = "auto",
     root: str | Path = "runs",
     name: str | None = None,
@@ -57,52 +63,49 @@ def sweep(
     """Train every combination of settings, score the runs, and write tables and a report.
 
     A list, a range or an array is an axis; anything else, a tuple too, is one value: `beta=[1, 4]`, `seed=range(50)`,
-    `encoder_hidden=(16, 16)`. Runs that share their shapes train as one program, as many as fit (`members` at most).
-    `on` is `local`, `ray`, `ray://HOST:PORT` or `slurm` (whose options `slurm` holds). The sweep lives in
-    `root / name`; calling it again continues it, and longer axes extend it. Runs are scored by `metrics`, by the usual
-    ones if it is None and by none if it is empty. Without `report` it writes no page.
+    `encoder_hidden=(16, 16)`. `refines` is an axis of finished runs for a recipe that is a second stage (`ms-vae`):
+    each member refines one of them, on its data and, unless `seed` is given, with its seed. Runs that share their
+    shapes train as one program, as many as fit (`members` at most). `on` is `local`, `ray`, `ray://HOST:PORT` or
+    `slurm` (`slurm` holds its options). The sweep lives in `root / name`; calling it again continues it, and longer
+    axes extend it. `metrics` are measured on every run: the default ones if it is None, none if it is empty. Without
+    `report` it writes no page.
     """
-    _refuse_wrong_call(on, members, slurm)
+    _check_call(on, members, slurm)
+    data = "sprites" if data is None and refines is None else data
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
-    statement = Statement(values_of_settings(recipe, data, settings, sources), expand(metrics or ()))
-    configs, asked = configured(statement, sources, many)
+    plan = Plan(read_axes(recipe, data, refines, settings, sources), expand(metrics or ()))
+    planned = build_configs(plan, sources, many)
     if metrics is None:
-        statement = replace(statement, metrics=_usual_metrics(configs.values()))
-    if on != "local" and any(config.data.name == GIVEN for config in configs.values()):
+        plan = replace(plan, metrics=default_metrics(_space(member.config) for member in planned.values()))
+    if on != "local" and any(member.config.data.name == GIVEN for member in planned.values()):
         raise UsageError("Data that are passed in stay in this process; name a data set, or sweep with on='local'.")
-    folder = SweepFolder(Path(root) / folder_name(name or statement.name))
-    folder.refuse(statement)
-    for group in plan(list(configs.values())):
-        rehearse(group[0], sources.of(group[0].data), execution="plain")  # what cannot be trained leaves no folder
+    folder = SweepFolder(Path(root) / folder_name(name or plan.name))
+    folder.check_extends(plan)
+    fits, prepared = _rehearse(folder, planned, sources)
     with folder.locked(), connected(on):
-        folder.add(statement, asked)
-        for config in configs.values():
-            folder.create_run(config)
+        _create(folder, plan, planned, sources)
         made = Sweep(folder.path)
-        if members is not None and members > MOST:
-            made.notes.append(f"A group has at most {MOST} members, not {members}.")
-        busy = [group for group in folder.groups() if folder.busy(group)]
+        if members is not None and members > MAX_MEMBERS:
+            made.notes.append(f"A group has at most {MAX_MEMBERS} members, not {members}.")
+        busy = [group for group in folder.groups() if folder.is_busy(group)]
         elsewhere = {run for group in busy for run in folder.runs_of(group)}
-        own = {run: config for run, config in configs.items() if run not in elsewhere}
-        groups = _groups(folder, own, sources, on, members and min(members, MOST), cadence, busy)
-        if own:
-            say(plan_in_words(folder, groups, own, device if on != "local" else str(sources.device), on))
+        configs = {run: member.config for run, member in planned.items() if run not in elsewhere}
+        limits = Limits(on, members and min(members, MAX_MEMBERS), fits)
+        groups = _plan_groups(folder, configs, limits, cadence, busy)
+        if configs:
+            log(describe_plan(folder, groups, configs, device if on != "local" else str(sources.device), on))
         where = str(folder.path.resolve())  # workers have working directories of their own
-        jobs = [Job(where, group, device, tuple(folder.needs(group))) for group in groups]
-        _lead(made, jobs, on, slurm, sources, report)
+        jobs = [Job(where, group, device, tuple(folder.files_for_worker(group))) for group in groups]
+        errors = _run_jobs(made, jobs, on, slurm, sources, prepared)
+        _finish(made, planned, sources, report)
+        if errors:
+            raise RunError(f"{len(errors)} of {len(jobs)} groups failed; the same command tries again. {errors[0]}")
         if busy:
-            raise RunError(folder.busy_in_words(busy[0]))
+            raise RunError(folder.describe_busy(busy[0]))
     return made
 
 
-def _usual_metrics(configs: Iterable[Config]) -> list[str]:
-    """Every member has the bound by one protocol, as others cannot be compared: drawn, if one of them has no other."""
-    spaces = [Space.from_config(config.latents, config.groups, config.prior) for config in configs]
-    bound = "closed-form" if all(space.closed_form for space in spaces) else "sampled"
-    return expand(f"{name}/{bound}" if name in ("elbo", "kl") else name for name in DEFAULT_METRICS)
-
-
-def _refuse_wrong_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -> None:
+def _check_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -> None:
     if launched().size > 1:
         raise UsageError("A sweep spreads its runs itself (--on ray, --on slurm); start it without torchrun.")
     check_place(on)
@@ -112,77 +115,139 @@ def _refuse_wrong_call(on: str, members: int | None, slurm: Mapping[str, Any] | 
         raise UsageError(f"A group has at least 1 member, not {members}.")
 
 
-def _groups(
+def _space(config: Config) -> Space:
+    return Space.from_config(config.latents, config.groups, config.prior)
+
+
+def _rehearse(
+    folder: SweepFolder, planned: Mapping[str, MemberPlan], sources: Sources
+) -> tuple[dict[str, int], dict[str, State]]:
+    """Try a step of each structure that has runs to train, so that what cannot be trained leaves no folder behind.
+
+    Returns how many members of each structure fit in memory, and training states by run id.
+    """
+    fits: dict[str, int] = {}
+    prepared: dict[str, State] = {}
+    waiting = [member.config for run, member in planned.items() if not folder.run(run).ended]
+    for group in group_by_structure(waiting):
+        config = group[0]
+        settings = planned[config.run_id].settings
+        firsts = [sources.first_stage(settings["refines"]).weights] if "refines" in settings else ()
+        state = prepare(config, sources.dataset(config.data), firsts=firsts)
+        fits[structure(config)] = max_members(state)
+        if len(prepared) < MAX_PREPARED:
+            prepared[config.run_id] = state
+    return fits, prepared
+
+
+def _create(folder: SweepFolder, plan: Plan, planned: Mapping[str, MemberPlan], sources: Sources) -> None:
+    """Write the sweep's files and the folders of its runs, each with the weights of its first stage."""
+    folder.add(plan, {run: member.settings for run, member in planned.items()})
+    for member in planned.values():
+        run = folder.create_run(member.config)
+        if "refines" in member.settings:
+            copy_weights(sources.first_stage(member.settings["refines"]).folder, run)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many members a group may have: `members` if given, else as many as fit, by structure."""
+
+    on: str
+    members: int | None
+    fits: Mapping[str, int]
+
+    def of(self, group: Sequence[Config], waiting: int) -> int:
+        """Return the limit for a group, when so many runs wait in all."""
+        if self.members is not None:
+            return self.members
+        if self.on == "local":
+            return self.fits.get(structure(group[0]), MAX_MEMBERS_ELSEWHERE)
+        return max(1, min(MAX_MEMBERS_ELSEWHERE, -(-waiting // parallelism(self.on))))  # every worker gets something
+
+
+def _plan_groups(
     folder: SweepFolder,
     configs: Mapping[str, Config],
-    sources: Sources,
-    on: str,
-    members: int | None,
+    limits: Limits,
     cadence: Cadence | None,
     busy: Sequence[str],
 ) -> list[str]:
-    """What is to be done: groups that were begun, as they were begun, then the rest; `busy` ones are another's."""
-    for group in busy:  # left by a leader that died: its jobs on a cluster go on without it
-        say(folder.busy_in_words(group))
+    """Return the groups to run: unfinished ones first, unchanged, then new ones.
+
+    Groups that another process is running are skipped: a cluster goes on without the process that started its jobs.
+    """
+    for group in busy:
+        log(folder.describe_busy(group))
     free = [group for group in folder.groups() if group not in busy]
     begun = [group for group in free if folder.group(group).checkpoints()]
     for group in set(free) - set(begun):
         folder.remove_group(group)
     taken = {run for group in begun for run in folder.runs_of(group)}
-    metrics = folder.statement.metrics
-    waiting = [c for run, c in configs.items() if run not in taken and not folder.ended(run)]
-    trained = [c for run, c in configs.items() if run not in taken and folder.run(run).finished]
-    unscored = [config for config in trained if missing_scores(folder.run(config.run_id), metrics)]
+    metrics = folder.plan.metrics
+    rest = {run: config for run, config in configs.items() if run not in taken}
+    waiting = [config for run, config in rest.items() if not folder.run(run).ended]
+    unscored = [c for run, c in rest.items() if folder.run(run).finished and missing_metrics(folder.run(run), metrics)]
     parts: list[list[Config]] = []
-    for group in plan(waiting):
-        if on == "local":
-            most = members or fitting(group, sources.of(group[0].data))
-        else:  # every worker gets something to do
-            most = members or max(1, min(MEMBERS_ELSEWHERE, -(-len(waiting) // parallelism(on))))
-        parts += at_most([group], most)
-    parts += at_most(plan(unscored), members or MEMBERS_ELSEWHERE)
+    for group in group_by_structure(waiting):
+        parts += split_evenly([group], limits.of(group, len(waiting)))
+    parts += split_evenly(group_by_structure(unscored), limits.members or MAX_MEMBERS_ELSEWHERE)
     return begun + [folder.add_group([config.run_id for config in part], cadence) for part in parts]
 
 
-def _lead(
-    made: Sweep, jobs: list[Job], on: str, slurm: Mapping[str, Any] | None, sources: Sources, report: bool
-) -> None:
-    """Have the jobs done and write the tables after each of them."""
+def _run_jobs(
+    made: Sweep,
+    jobs: list[Job],
+    on: str,
+    slurm: Mapping[str, Any] | None,
+    sources: Sources,
+    prepared: dict[str, State],
+) -> list[str]:
+    """Run the jobs, rewrite the tables after each one, and return the errors of those that failed."""
     errors: list[str] = []
     known = made.left_out()
     with continued_by_the_same_command(made.path), stoppable() if on == "local" else terminable() as stop:
-        doing = functools.partial(work, sources=sources, stop=stop) if on == "local" else work
+        local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
         try:
-            with closing(launch(doing, jobs, on, slurm)) as outcomes, _groups_bar(len(jobs), on) as bar:
+            outcomes = launch(local if on == "local" else run_group, jobs, on, slurm)
+            with closing(outcomes), _groups_bar(len(jobs), on) as bar:
                 for number, outcome in enumerate(outcomes, start=1):
-                    _ended(made, outcome, errors)
+                    _record_outcome(made, outcome, errors)
                     bar.advance()
-                    say(f"{number} of {len(jobs)} groups done")
+                    log(f"{number} of {len(jobs)} groups {'done' if outcome.error is None else 'ended'}")
         finally:
             made.write_tables()
-    made.notes += left_out_in_words(known, made.left_out())
+    made.notes += describe_left_out(known, made.left_out())
+    return errors
+
+
+def _groups_bar(groups: int, on: str) -> AbstractContextManager[Progress]:
+    """Return a bar over groups that train elsewhere; groups that train here draw their own bar over steps."""
+    return progress("groups", groups, delay=2.0 if on != "local" else math.inf)
+
+
+def _record_outcome(made: Sweep, outcome: Outcome, errors: list[str]) -> None:
+    made.notes += [note for note in outcome.notes if note not in made.notes]
+    if outcome.error is None:
+        made.folder.remove_group(outcome.job.group)
+    else:
+        errors.append(outcome.error)
+        log(f"group {outcome.job.group} failed: {outcome.error}")
+    made.write_tables()
+
+
+def _finish(made: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, report: bool) -> None:
+    """Compare the codes of refined runs with those of their first stages, note divergences, write the page."""
+    for run, member in planned.items():
+        folder = made.folder.run(run)
+        if "refines" in member.settings and folder.finished:
+            first = sources.first_stage(member.settings["refines"])
+            record_code_change(first, folder, sources.dataset(member.config.data))
     diverged = sum(member.state == "diverged" for member in made.members)
     if diverged:
         made.notes.append(f"{diverged} of {len(made)} members diverged; they are not trained again (see table.csv).")
     try:
         if report:
             made.report()
-    except UsageError as error:  # an extra that is not installed must not fail a sweep
+    except MissingExtraError as error:  # a missing optional dependency must not fail the sweep
         made.notes.append(f"report.html is left out: {error}")
-    if errors:
-        raise RunError(f"{len(errors)} of {len(jobs)} groups failed; the same command tries again. {errors[0]}")
-
-
-def _groups_bar(groups: int, on: str) -> AbstractContextManager[Progress]:
-    """A bar over groups where they train elsewhere; here, each of them draws its own over steps."""
-    return progress("groups", groups, delay=2.0 if on != "local" else math.inf)
-
-
-def _ended(made: Sweep, outcome: Outcome, errors: list[str]) -> None:
-    made.notes += [note for note in outcome.notes if note not in made.notes]
-    if outcome.error is None:
-        made.folder.remove_group(outcome.job.group)
-    else:
-        errors.append(outcome.error)
-        say(f"group {outcome.job.group} failed: {outcome.error}")
-    made.write_tables()

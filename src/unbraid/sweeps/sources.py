@@ -1,54 +1,63 @@
-"""The data of a sweep, each set loaded once."""
+"""The data sets and first stages of a sweep, each loaded once."""
 
-import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from unbraid.api import GIVEN, Data, find_data
 from unbraid.config import Choice
 from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
+from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.errors import RunError
-from unbraid.sweeps.folder import plain
+from unbraid.store import RunFolder
+from unbraid.sweeps.plan import canonical
+from unbraid.sweeps.stages import FirstStage
+from unbraid.training.first_stage import check_data_of_first_stage, describe_first_stage
 
 
 class Sources:
-    """Data sets by name and settings, or as they were passed in, each loaded once."""
+    """Loads data sets by name and settings, keeps data that were passed in, and opens first stages."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._loaded: dict[str, FactorDataset] = {}
-        self._chosen: dict[str, Choice] = {}
+        self._datasets: dict[str, FactorDataset] = {}
+        self._choices: dict[str, Choice] = {}
+        self._first_stages: dict[str, FirstStage] = {}
 
     def keep(self, data: Data) -> str:
-        """Take data that were passed in, and return the name by which the sweep speaks of them."""
+        """Take data that were passed in, and return the name that the plan uses for them."""
         choice, dataset = find_data(data, {}, self.device)
-        called = f"{GIVEN}-{choice.settings['content'][:12]}"
-        self._chosen[canonical([called, {}])] = choice
-        self._loaded[canonical(choice.as_dict())] = dataset
-        return called
+        name = f"{GIVEN}-{choice.settings['content'][:12]}"
+        self._choices[canonical([name, {}])] = choice
+        self._datasets[canonical(choice.as_dict())] = dataset
+        return name
 
     def find(self, name: str, settings: Mapping[str, Any]) -> tuple[Choice, FactorDataset]:
-        """How a config records the data, and the data."""
-        asked = canonical([name, settings])
-        if asked not in self._chosen:
+        """Return the config entry of a data set, and the data set."""
+        key = canonical([name, settings])
+        if key not in self._choices:
             choice, dataset = find_data(name, {f"data.{key}": value for key, value in settings.items()}, self.device)
-            self._chosen[asked] = choice
-            self._loaded[canonical(choice.as_dict())] = dataset
-        return self._chosen[asked], self.of(self._chosen[asked])
+            self._choices[key] = choice
+            self._datasets[canonical(choice.as_dict())] = dataset
+        return self._choices[key], self.dataset(self._choices[key])
 
-    def of(self, choice: Choice) -> FactorDataset:
-        """The data that a config names."""
+    def dataset(self, choice: Choice) -> FactorDataset:
+        """Return the data set of a config entry."""
         key = canonical(choice.as_dict())
-        if key not in self._loaded:
+        if key not in self._datasets:
             if choice.name == GIVEN:
                 raise RunError("This sweep was begun on data that were passed in; pass them again: unbraid.sweep(…).")
-            self._loaded[key] = load_data(choice.name, choice.settings, self.device)
-        return self._loaded[key]
+            self._datasets[key] = load_data(choice.name, choice.settings, self.device)
+        return self._datasets[key]
 
-
-def canonical(value: Any) -> str:
-    """Text that equal values share."""
-    return json.dumps(plain(value), sort_keys=True, default=str)
+    def first_stage(self, path: str) -> FirstStage:
+        """Open the finished run that a member refines."""
+        if path not in self._first_stages:
+            folder = RunFolder.open(Path(path))
+            description = describe_first_stage(folder)
+            dataset = self.dataset(folder.config.data)
+            check_data_of_first_stage(folder, dataset)
+            self._first_stages[path] = FirstStage(folder, description, dataset)
+        return self._first_stages[path]

@@ -1,85 +1,161 @@
-"""One group of a sweep: trained, scored, and taken off the list."""
+"""Train and score one group: the path of every run, whether it is trained alone or in a sweep."""
 
 import functools
 import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from unbraid.config import Config
+from torch import nn
+
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import RunError
+from unbraid.errors import MissingExtraError, RunError, UnbraidError
+from unbraid.run import Run
+from unbraid.scoring import check_not_stopped, missing_metrics, score_subjects
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.messages import say
-from unbraid.sweeps.scoring import refuse_if_stopped, score
+from unbraid.sweeps.messages import log
 from unbraid.sweeps.sources import Sources
 from unbraid.training import Cadence, choose_device, train_group
+from unbraid.training.distributed import World
+from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Stop
 from unbraid.training.memory import free_memory, is_out_of_memory
+from unbraid.training.prepare import prepare
+from unbraid.training.state import State
+
+
+class GroupTooLargeError(RunError):
+    """The runs of a group do not fit in the memory of the device together."""
+
+
+@dataclass(frozen=True)
+class GroupFolders:
+    """Where a group lives: the folder of its checkpoints, the folders of its runs, and how often it writes."""
+
+    checkpoints: RunFolder
+    runs: Sequence[RunFolder]
+    cadence: Cadence
+
+
+def train_and_score(
+    group: GroupFolders,
+    dataset: FactorDataset,
+    metrics: Sequence[str] = (),
+    *,
+    stop: Stop | None = None,
+    world: World | None = None,
+    state: State | None = None,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+) -> list[str]:
+    """Train the runs of a group as far as they are not trained, measure missing metrics, and return notes.
+
+    `state` is the training state of the group, or of its first run, if that has been prepared already. `stop` ends it
+    between two scores; training listens to signals itself.
+    """
+    if not all(run.ended for run in group.runs):
+        _train(group, dataset, world, state, encoder, decoder)
+    unscored = [run for run in group.runs if run.finished and missing_metrics(run, metrics)]
+    if not unscored:
+        return []
+    with group.checkpoints.locked():  # the lock of training has ended
+        return _score(unscored, dataset, metrics, stop)
+
+
+def _train(
+    group: GroupFolders,
+    dataset: FactorDataset,
+    world: World | None,
+    state: State | None,
+    encoder: nn.Module | None,
+    decoder: nn.Module | None,
+) -> None:
+    configs = [run.config for run in group.runs]
+    try:
+        if state is not None and len(configs) > 1:
+            firsts = load_first_stages(group.runs, configs)
+            state = prepare(configs, dataset, firsts=firsts, built=state.group.skeleton)
+        train_group(group.checkpoints, group.runs, configs, dataset, group.cadence, world, state, encoder, decoder)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        names = configs[0].run_id if len(configs) == 1 else f"{len(configs)} runs together"
+        raise GroupTooLargeError(f"{names} does not fit in the memory of the device; try a smaller batch.") from error
+    finally:
+        state = None
+        gc.collect()  # a state has reference cycles, and the next group needs its memory
+
+
+def _score(runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None) -> list[str]:
+    notes: dict[str, None] = {}
+    failures: list[str] = []
+    subjects = []
+    for run in runs:
+        try:
+            subjects.append(Run(run, dataset=dataset).subject())
+        except RunError as error:  # one damaged run must not cost the others their scores
+            failures.append(str(error))
+    for result in score_subjects(subjects, metrics, missing_only=True, stop=stop):
+        failures += result.failures
+        notes |= dict.fromkeys(f"{name} is left out: {error}" for name, error in _temporary(result.skipped).items())
+    if failures:
+        raise RunError(failures[0])
+    return list(notes)
+
+
+def _temporary(skipped: Mapping[str, UnbraidError]) -> dict[str, UnbraidError]:
+    """Return the refusals that left-out.json does not record: those for a missing package."""
+    return {name: error for name, error in skipped.items() if isinstance(error, MissingExtraError)}
 
 
 @functools.lru_cache(maxsize=1)
 def _sources_of_worker(device: str) -> Sources:
-    """A worker's data sets: it may do several groups of one sweep."""
+    """Return this worker's data sets, which several groups of one sweep share."""
     return Sources(choose_device(device))
 
 
-def work(
-    folder: str, group: str, device: str = "auto", sources: Sources | None = None, stop: Stop | None = None
+def run_group(
+    folder: str,
+    group: str,
+    device: str = "auto",
+    sources: Sources | None = None,
+    prepared: dict[str, State] | None = None,
+    stop: Stop | None = None,
 ) -> list[str]:
-    """Train and score one group of a sweep, resuming where it stands; returns notes for the user.
+    """Train and score one group of a sweep, continuing where it stands, and return notes for the user.
 
-    `stop` ends it between two scores; while it trains, the training itself hears of signals.
+    `prepared` holds training states by the id of the run that they were built for; a group takes its own out of it.
     """
-    stop = stop or Stop()
-    refuse_if_stopped(stop)
-    led = SweepFolder(folder)
-    if group not in led.groups():
-        return []  # an earlier try did it and died before it could say so
-    if led.busy(group):
-        raise RunError(led.busy_in_words(group))
-    if led.parts_of(group):
-        return _work_on_parts(led, group, device, sources, stop)
-    runs, cadence = led.runs_of(group), led.cadence_of(group)
-    folders = [led.run(run) for run in runs]
-    configs = [each.config for each in folders]
-    dataset = (sources or _sources_of_worker(device)).of(configs[0].data)
-    trained = all(map(led.ended, runs)) or _train(led.group(group), folders, configs, dataset, cadence)
-    if not trained:
-        return [_halve(led, group), *_work_on_parts(led, group, device, sources, stop)]
-    with led.group(group).locked():  # training has its own lock, which has ended
-        notes = score([each for each in folders if each.finished], dataset, led.statement.metrics, stop)
-    led.remove_group(group)
+    check_not_stopped(stop)
+    sweep = SweepFolder(folder)
+    if group not in sweep.groups():
+        return []  # an earlier attempt finished it and died before it could report
+    if sweep.is_busy(group):
+        raise RunError(sweep.describe_busy(group))
+    notes: list[str] = []
+    if not sweep.parts_of(group):
+        runs = [sweep.run(run) for run in sweep.runs_of(group)]
+        dataset = (sources or _sources_of_worker(device)).dataset(runs[0].config.data)
+        state = (prepared or {}).pop(runs[0].path.name, None)
+        folders = GroupFolders(sweep.group(group), runs, sweep.cadence_of(group))
+        try:
+            notes = train_and_score(folders, dataset, sweep.plan.metrics, stop=stop, state=state)
+        except GroupTooLargeError:
+            if len(runs) == 1:
+                raise
+            notes = [_halve(sweep, group)]
+    for part in sweep.parts_of(group):
+        notes += run_group(folder, part, device, sources, prepared, stop)
+    sweep.remove_group(group)
     return notes
 
 
-def _train(
-    group: RunFolder, folders: list[RunFolder], configs: list[Config], dataset: FactorDataset, cadence: Cadence
-) -> bool:
-    """Train a group; false where it does not fit in memory."""
-    try:
-        train_group(group, folders, configs, dataset, cadence)
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return False
-    finally:
-        gc.collect()  # the state hangs in reference cycles, and the next group needs its memory
-    return True
-
-
-def _halve(led: SweepFolder, group: str) -> str:
-    """Divide a group that is too large for the memory; returns a note about it."""
+def _halve(sweep: SweepFolder, group: str) -> str:
+    """Divide a group that is too large for the memory, and return a note about it."""
     free_memory()
-    runs = led.runs_of(group)
-    if len(runs) == 1:
-        raise RunError(f"{runs[0]} alone does not fit in the memory of the device; try a smaller batch.")
+    runs = sweep.runs_of(group)
     half = (len(runs) + 1) // 2
-    led.divide(group, [runs[:half], runs[half:]])
-    told = f"{len(runs)} members did not fit in memory; they are trained as {half} and {len(runs) - half}, from step 0."
-    say(told)
-    return told
-
-
-def _work_on_parts(led: SweepFolder, group: str, device: str, sources: Sources | None, stop: Stop) -> list[str]:
-    notes = [note for part in led.parts_of(group) for note in work(str(led.path), part, device, sources, stop)]
-    led.remove_group(group)
-    return notes
+    sweep.divide(group, [runs[:half], runs[half:]])
+    note = f"{len(runs)} members did not fit in memory; they train as {half} and {len(runs) - half}, from step 0."
+    log(note)
+    return note

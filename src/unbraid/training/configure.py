@@ -51,7 +51,7 @@ def configure(
     if parent is None and entry.facts.stage:
         raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts.stage}.")
     given = {**entry.facts.defaults, **overrides}
-    refuse_unknown(recipe, given)
+    check_settings(recipe, given)
     refuse_both(overrides)
     _refuse_of_own(overrides, encoder=encoder, decoder=decoder)
     if given.get("latents", "") is None and entry.facts.defaults.get("latents", "") is not None:
@@ -191,7 +191,7 @@ def dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     return dotted
 
 
-def refuse_unknown(recipe: str, given: Mapping[str, Any]) -> None:
+def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
     """A `UsageError` for the first key that no part of the recipe takes."""
     known = keys(recipe)
     for key in given:

@@ -44,7 +44,7 @@ MEET_EVERY = {"cpu": 1, "cuda": 16}
 _meetings = 0
 
 
-class Elsewhere(UnbraidError):  # noqa: N818 (the error is another rank's)
+class StoppedElsewhereError(UnbraidError):
     """This rank stops because another one did, which says why."""
 
     exit_code = 130
@@ -158,7 +158,7 @@ class World:
             failed = False
         finally:
             if self.most(float(failed))[0] and not failed:
-                raise Elsewhere("Another process of this run could not go on.")
+                raise StoppedElsewhereError("Another process of this run could not go on.")
 
     def refuse_difference(self, value: str, message: str) -> None:
         """A `RunError` if the ranks hold different values."""

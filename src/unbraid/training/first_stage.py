@@ -1,8 +1,8 @@
-"""The run that another one refines: what is recorded of it, how it is verified, and how its weights get there.
+"""The run that a second stage refines: how a config names it, how it is verified, and how its weights get there.
 
-A config names its parent by content, a hash of weights and settings. When a run is begun, the parent's weights are
-copied into its folder; from then on neither the parent nor the place where it lies is needed. They go once the run has
-weights of its own, which hold the parent's.
+A config names its first stage by content, a hash of weights and settings. When a run begins, the weights of its first
+stage are copied into its folder as parent.safetensors; from then on the first run is not needed any more. The copy is
+removed once the run has weights of its own, which contain those of the first stage.
 """
 
 import shutil
@@ -22,57 +22,54 @@ from unbraid.store import RunFolder, content_hash, load_tensors, under
 from unbraid.types import Shape
 
 
-def parent_of(folder: RunFolder) -> dict[str, Any]:
-    """What the config of a run says about the run that it refines; a `RunError` for one that cannot be refined."""
+def describe_first_stage(folder: RunFolder) -> dict[str, Any]:
+    """Return what a config stores about the run that it refines, or raise if this run cannot be refined."""
     status = folder.read_json("status")
     state = status.get("state", "not begun")
     if state != "finished":
         raise RunError(f"{folder.path} is {state}, and only a finished run can be refined; train it to its end first.")
     if not folder.finished:
-        raise RunError(f"{folder.path} lacks {folder.model_path.name}, its weights; bring it back, or train it again.")
+        raise RunError(f"{folder.path} lacks {folder.model_path.name}, its weights; restore it, or train it again.")
     if "content" not in status:
         raise RunError(
-            f"status.json of {folder.path} does not say which weights it finished with (content), so that they cannot "
-            "be verified; bring the file back, or train the run again."
+            f"{folder.path}: status.json does not contain the hash of the final weights (content), so they cannot be "
+            "verified; restore the file, or train the run again."
         )
     folder.refuse_changed()
     if "shape" not in folder.read_json("data"):
-        raise RunError(
-            f"{folder.path} has no data.json that says which observations it takes; bring it back, or train the run "
-            "again."
-        )
+        raise RunError(f"{folder.path} has no data.json with the shape of its observations; restore it, or retrain.")
     config = folder.config
     if config.likelihood.name == SECTION:
         raise UsageError(
-            f"{folder.path} has several modalities, and a second stage refines observations of one; train a run on one "
-            "of them alone, and refine that."
+            f"{folder.path} has several modalities, and a second stage refines a single one; train a run on one "
+            "modality and refine that."
         )
     for side in ("encoder", "decoder"):
         if getattr(config, side).name == CUSTOM:
             raise UsageError(
-                f"{folder.path} has an {side} of your own, which its files do not hold; a run can be refined only if "
-                "its networks are registered ones."
+                f"{folder.path} has your own {side}, which its files do not contain; only runs with registered "
+                "networks can be refined."
             )
     return {"run": config.run_id, "content": status["content"], "config": folder.written_config}
 
 
-def refuse_other_data(folder: RunFolder, dataset: FactorDataset) -> None:
-    """An error if a run was trained on other observations than these."""
+def check_data_of_first_stage(folder: RunFolder, dataset: FactorDataset) -> None:
+    """Raise if a run was trained on other observations than these."""
     facts = folder.read_json("data")
     if "shape" in facts and tuple(facts["shape"]) != tuple(dataset.shape):
         raise UsageError(
-            f"{folder.path} takes {_in_words(tuple(facts['shape']))}, and {dataset.name} has "
-            f"{_in_words(dataset.shape)}; refine a run with the data that it was trained on."
+            f"{folder.path} takes {_describe_shape(tuple(facts['shape']))}, and {dataset.name} has "
+            f"{_describe_shape(dataset.shape)}; refine a run with the data that it was trained on."
         )
     if facts.get("content") != dataset.content_hash():
         raise UsageError(
-            f"{folder.path} was trained on other data than {dataset.name}: their content hashes differ; refine a run "
+            f"{folder.path} was trained on other data than {dataset.name}: the content hashes differ; refine a run "
             "with the data that it was trained on."
         )
 
 
-def refuse_changed(path: Path, config: Config) -> None:
-    """An error where a run was begun on a parent whose files have changed since."""
+def check_same_first_stage(path: Path, config: Config) -> None:
+    """Raise if the run in `path` was begun on a first stage whose files have changed since."""
     if config.parent is None or not (path / "config.yaml").exists():
         return
     before = RunFolder(path).config.parent
@@ -82,37 +79,42 @@ def refuse_changed(path: Path, config: Config) -> None:
         )
 
 
-def _in_words(shape: Shape) -> str:
+def _describe_shape(shape: Shape) -> str:
     if len(shape) != 3:
         return f"observations of shape {tuple(shape)}"
     return f"{shape[1]}x{shape[2]} images with {shape[0]} channel{'s' * (shape[0] != 1)}"
 
 
-def bring(parent: RunFolder, folder: RunFolder) -> None:
-    """Copy a parent's weights into the folder of a run that refines it, unless they are there or not needed."""
+def copy_weights(first: RunFolder, folder: RunFolder) -> None:
+    """Copy the weights of a first stage into the folder of a run, unless they are there or no longer needed."""
     if not folder.finished and not folder.parent_path.exists():
         with atomic.replacing(folder.parent_path) as part:
-            shutil.copyfile(parent.model_path, part)
+            shutil.copyfile(first.model_path, part)
 
 
-def first_stages(folders: Sequence[RunFolder], configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """Weights of each run's first stage, as they were brought; none where a run has no parent."""
+def load_first_stages(folders: Sequence[RunFolder], configs: Sequence[Config]) -> list[dict[str, Any]]:
+    """Return the copied weights of each run's first stage, an empty mapping for a run without one."""
     pairs = zip(folders, configs, strict=True)
-    return [{} if config.parent is None else _brought(folder, config.parent) for folder, config in pairs]
+    return [{} if config.parent is None else _load_copy(folder, config.parent) for folder, config in pairs]
 
 
-def _brought(folder: RunFolder, parent: Mapping[str, Any]) -> dict[str, Any]:
+def _load_copy(folder: RunFolder, parent: Mapping[str, Any]) -> dict[str, Any]:
     if not folder.parent_path.exists():
         raise RunError(f"{folder.path} lacks the weights of {parent['run']}, which it refines: use unbraid refine.")
     if content_hash(folder.parent_path, parent["config"]) != parent["content"]:
         raise RunError(f"{folder.parent_path} was changed: these are not the weights of {parent['run']}.")
-    return under("model.", load_tensors(folder.parent_path)[0])
+    return first_stage_weights(folder.parent_path)
 
 
-def put_first(model: nn.Module, tensors: Mapping[str, Any], run: str) -> None:
-    """Give a model's first stage its weights."""
+def first_stage_weights(path: Path) -> dict[str, Any]:
+    """Return the weights of a run's model by the names that they have inside the model."""
+    return under("model.", load_tensors(path)[0])
+
+
+def set_first_stage(model: nn.Module, weights: Mapping[str, Any], run: str) -> None:
+    """Load weights into a model's first stage."""
     try:
-        model.get_submodule("first").load_state_dict(dict(tensors))
+        model.get_submodule("first").load_state_dict(dict(weights))
     except RuntimeError as error:
-        told = str(error).splitlines()[-1].strip()
-        raise RunError(f"The weights of {run} do not fit the model of its config: {told}") from error
+        reason = str(error).splitlines()[-1].strip()
+        raise RunError(f"The weights of {run} do not fit the model of its config: {reason}") from error

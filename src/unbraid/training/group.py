@@ -3,6 +3,7 @@
 One run is a group of one; it takes the same path, without the cost of a batched one.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -61,6 +62,16 @@ class Group:
                 return stacked(state, *inputs)
             out = functional_call(module, tree_map(_first, state), tree_map(_first, inputs))
             return tree_map(lambda tensor: tensor.unsqueeze(0), out)
+
+    def without_history(self) -> "Group":
+        """Return this group with new leaves on the same memory.
+
+        A forward binds autograd's nodes of its leaves to the current stream, and a step could not be captured on
+        another one while they live.
+        """
+        other = copy.copy(self)
+        other.parameters = {n: p.detach().requires_grad_(p.requires_grad) for n, p in self.parameters.items()}
+        return other
 
     def member(self, index: int) -> dict[str, Tensor]:
         """Parameters and buffers of one member, as its own state dict."""

@@ -1,46 +1,44 @@
 """Which runs of a sweep train together, and how many at once.
 
-Members of a group are one program (see `group.py`), so they share every shape and every branch and differ in numbers
-alone: the seed, the learning rate, the clipping, and the objective's weights.
+Members of a group are one program (see `group.py`): they share every shape and every branch and differ only in numbers,
+which are the seed, the learning rate, the clipping, and the objective's weights.
 """
 
-import gc
 import itertools
 import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from unbraid.config import Config
-from unbraid.data.factors import FactorDataset
 from unbraid.methods import objective
-from unbraid.training.loop import prepare
+from unbraid.training.memory import available_memory
+from unbraid.training.state import REHEARSAL_ROWS, State
 
 Member = TypeVar("Member")
 
-OWN = ("seed", "lr", "clip")
-"""Settings of the training in which the members of a group may differ."""
+NUMBERS = ("seed", "lr", "clip")
+"""Training settings in which the members of a group may differ."""
 
-MOST = 512
-"""Members of a group, however small they are: each holds one file open, its lock, and systems allow about 1,000."""
+MAX_MEMBERS = 512
+"""Members of a group: each holds its lock file open, and systems allow about 1,000 open files."""
 
-MOST_ON_CPU = 8
+MAX_MEMBERS_ON_CPU = 8
 """Members of a group on a CPU, where more of them only wait for each other."""
 
-SHARE = 0.8
-"""Of the free memory: the rest is for kernels' scratch space, fragmentation and other programs."""
+USABLE_SHARE = 0.8
+"""Share of the free memory that a group may take; the rest is for scratch space, fragmentation and other programs."""
 
-PROBE_STEPS = 2
-GRADIENT_AND_MOMENTS = 3
-ACTIVATIONS = 20
-"""Rough size of what a step keeps for its backward pass, in batches of observations."""
+TENSORS_PER_PARAMETER = 4
+"""A parameter, its gradient, and the two moments of Adam."""
+
+BYTES_PER_SAVED_BYTE = 2.0
+"""Peak memory of a step over what autograd saves for the backward pass: gradients of activations, noise, scratch."""
 
 
-def plan(configs: Sequence[Config]) -> list[list[Config]]:
-    """Configs that can be one program, together; groups and members keep the order in which they were given."""
+def group_by_structure(configs: Sequence[Config]) -> list[list[Config]]:
+    """Return the configs in groups that can be one program; groups and members keep their order."""
     groups: dict[str, list[Config]] = {}
     for config in configs:
         groups.setdefault(structure(config), []).append(config)
@@ -48,19 +46,19 @@ def plan(configs: Sequence[Config]) -> list[list[Config]]:
 
 
 def structure(config: Config) -> str:
-    """All that must be equal in a group, as text."""
+    """Return everything that must be equal in a group, as text."""
     stored: dict[str, Any] = config.as_dict()
-    if config.parent is not None:  # weights of first stages are numbers, too
+    if config.parent is not None:  # the weights of a first stage are numbers, too
         stored["parent"] = structure(Config.from_dict(config.parent["config"]))
-    for key in OWN:
+    for key in NUMBERS:
         del stored["training"][key]
     for key in objective[config.objective.name].sweepable:
         del stored["objective"][key]
     return json.dumps(stored, sort_keys=True)
 
 
-def at_most(groups: Sequence[Sequence[Member]], members: int) -> list[list[Member]]:
-    """The same groups in parts of at most `members`, as equal in size as can be: they all take equally long then."""
+def split_evenly(groups: Sequence[Sequence[Member]], members: int) -> list[list[Member]]:
+    """Return the groups in parts of at most `members`, as equal in size as possible, so that all take equally long."""
     parts: list[list[Member]] = []
     for group in groups:
         count = -(-len(group) // members)
@@ -69,60 +67,36 @@ def at_most(groups: Sequence[Sequence[Member]], members: int) -> list[list[Membe
     return parts
 
 
-def fitting(configs: Sequence[Config], dataset: FactorDataset) -> int:
-    """How many of a group's members fit in the memory of the data set's device."""
-    if len(configs) == 1:
-        return 1
-    fit = _fitting_on_cuda if dataset.device.type == "cuda" else _fitting_on_cpu
-    return max(1, min(len(configs), fit(configs, dataset)))
+def max_members(state: State) -> int:
+    """Return how many members of a run's structure fit in the memory of its device, from the state of that run."""
+    each = estimate_member_bytes(state)
+    device = state.group.device
+    if device.type != "cuda":
+        return max(1, min(MAX_MEMBERS_ON_CPU, int(USABLE_SHARE * available_memory() // each)))
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free = torch.cuda.mem_get_info(device)[0] + cached
+    return max(1, min(MAX_MEMBERS, int(USABLE_SHARE * free // each)))
 
 
-def _fitting_on_cuda(configs: Sequence[Config], dataset: FactorDataset) -> int:
-    """From the peaks of a few plain steps with one member and with two."""
-    free = torch.cuda.mem_get_info(dataset.device)[0]
-    cached = torch.cuda.memory_reserved(dataset.device) - torch.cuda.memory_allocated(dataset.device)
-    try:
-        one, two = (_peak(configs[:members], dataset) for members in (1, 2))
-    except torch.cuda.OutOfMemoryError:
-        return 1
-    each = max(two - one, 1)
-    return min(MOST, int((SHARE * (free + cached) - (one - each)) // each))
+def estimate_member_bytes(state: State) -> int:
+    """Estimate the memory that one member of a run's structure takes in training.
+
+    Autograd's saved bytes are measured on three small numbers of rows and extrapolated to the batch by the quadratic
+    through them: most objectives are linear in the rows, and those that compare all pairs are quadratic.
+    """
+    parameters = sum(p[0].numel() * p.element_size() for p in state.group.parameters.values())
+    batch = state.epochs.batch
+    if batch < 4 * REHEARSAL_ROWS:
+        saved = float(state.rehearse(batch))
+    else:
+        rows = [REHEARSAL_ROWS, 2 * REHEARSAL_ROWS, 4 * REHEARSAL_ROWS]
+        saved = _extrapolate(rows, [state.rehearse(count) for count in rows], batch)
+    return int(TENSORS_PER_PARAMETER * parameters + BYTES_PER_SAVED_BYTE * saved) + 1
 
 
-def _peak(configs: Sequence[Config], dataset: FactorDataset) -> int:
-    """Bytes that a few steps allocate at most, beyond what is there already."""
-    gc.collect()  # a state hangs in reference cycles: the last probe's must not count here
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated(dataset.device)
-    torch.cuda.reset_peak_memory_stats(dataset.device)
-    try:
-        state = prepare(configs, dataset, execution="plain")
-        for _ in range(PROBE_STEPS):
-            state.advance()
-        torch.cuda.synchronize(dataset.device)
-        return torch.cuda.max_memory_allocated(dataset.device) - before
-    finally:
-        state = None
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
-def _fitting_on_cpu(configs: Sequence[Config], dataset: FactorDataset) -> int:
-    state = prepare(configs[0], dataset, execution="plain")
-    parameters = sum(p.numel() * p.element_size() for p in state.group.parameters.values())
-    batch = configs[0].training.batch * dataset.numbers * 4
-    each = (1 + GRADIENT_AND_MOMENTS) * parameters + ACTIVATIONS * batch
-    return min(MOST_ON_CPU, int(SHARE * available_memory() // each))
-
-
-def available_memory() -> int:
-    """Bytes of main memory that a new program may take; half of all of it where the system does not say."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        facts = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
-        if "MemAvailable" in facts:
-            return 1024 * int(facts["MemAvailable"].split()[0])
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):
-        return 4 * 2**30
+def _extrapolate(at: Sequence[int], values: Sequence[int], to: int) -> float:
+    """Return the value at `to` of the quadratic through three points, and no less than that of the line."""
+    (a, b, c), (u, v, w) = at, values
+    slope, later = (v - u) / (b - a), (w - v) / (c - b)
+    curvature = max(0.0, (later - slope) / (c - a))
+    return u + slope * (to - a) + curvature * (to - a) * (to - b)

@@ -14,13 +14,13 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from unbraid import atomic
 from unbraid.errors import RunError, UnbraidError, UsageError, unknown
+from unbraid.extras import import_extra
 from unbraid.training.interrupt import Interrupted
 from unbraid.training.memory import free_memory
 
@@ -66,9 +66,9 @@ class Outcome(NamedTuple):
 def check_place(on: str) -> None:
     """A `UsageError` for a place that does not exist, or that needs a package which is not here."""
     if on.startswith("ray://") or on == "ray":
-        _extra("ray", "ray")
+        import_extra("ray", "ray")
     elif on == "slurm":
-        _extra("submitit", "slurm")
+        import_extra("submitit", "slurm")
     elif on != "local":
         raise unknown("place", on, PLACES)
 
@@ -78,7 +78,7 @@ def parallelism(on: str) -> int:
     if not on.startswith("ray"):
         return 1
     with connected(on):
-        resources = _extra("ray", "ray").cluster_resources()
+        resources = import_extra("ray", "ray").cluster_resources()
         return max(1, int(resources.get("GPU", 0) or resources.get("CPU", 1)))
 
 
@@ -123,7 +123,7 @@ def attempt(work: Work, job: Job) -> Outcome:
 
 
 def _ray(work: Work, jobs: Sequence[Job], on: str) -> Iterator[Outcome]:
-    ray = _extra("ray", "ray")
+    ray = import_extra("ray", "ray")
     with connected(on), _token(Path(jobs[0].folder)) as token:
         gpus = ray.cluster_resources().get("GPU", 0) >= 1 and jobs[0].device != "cpu"
         resources = {"num_gpus": 1} if gpus else {"num_cpus": 1}
@@ -185,7 +185,7 @@ def connected(on: str) -> Iterator[None]:
     if not on.startswith("ray"):
         yield
         return
-    ray = _extra("ray", "ray")
+    ray = import_extra("ray", "ray")
     ours = not ray.is_initialized()
     if ours:
         try:
@@ -239,7 +239,7 @@ def _slurm(work: Work, jobs: Sequence[Job], options: dict[str, Any]) -> Iterator
 
 
 def _executor(logs: Path, device: str, options: dict[str, Any]) -> Any:
-    submitit = _extra("submitit", "slurm")
+    submitit = import_extra("submitit", "slurm")
     given = {"name": "unbraid", "timeout_min": 24 * 60, "gpus_per_node": 0 if device == "cpu" else 1, **options}
     cluster = given.pop("cluster", "slurm")
     named = {key if key in SHARED_BY_SCHEDULERS else f"slurm_{key}": value for key, value in given.items()}
@@ -266,7 +266,7 @@ class Requeued:
 
     def checkpoint(self, job: Job) -> Any:
         """What submitit is to submit again: the same job."""
-        return _extra("submitit", "slurm").helpers.DelayedSubmission(self, job)
+        return import_extra("submitit", "slurm").helpers.DelayedSubmission(self, job)
 
 
 def _slurm_failure(failure: BaseException, handle: Any) -> str:
@@ -274,14 +274,6 @@ def _slurm_failure(failure: BaseException, handle: Any) -> str:
     told = re.split(r"^-{5,}$", str(failure), flags=re.MULTILINE)
     lines = told[1 if len(told) > 1 else 0].strip().splitlines() or [f"no reason was given (state {handle.state})"]
     return f"Slurm job {handle.job_id}: {lines[-1].strip()} (log: {handle.paths.stderr})"
-
-
-def _extra(module: str, extra: str) -> ModuleType:
-    """A module of an optional extra."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise UsageError(f"This needs {module}: pip install 'unbraid[{extra}]'.") from error
 
 
 def _in_words(error: BaseException) -> str:

@@ -1,39 +1,35 @@
 """The one training loop: it alternates players, logs, checkpoints and resumes, whichever method it trains."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UsageError
-from unbraid.methods import objective as objectives
-from unbraid.models import build, seeded
-from unbraid.objectives import Objective, bind
 from unbraid.store import RunFolder
-from unbraid.training.distributed import Elsewhere, World
+from unbraid.training.distributed import StoppedElsewhereError, World
 from unbraid.training.environment import environment
-from unbraid.training.execution import Execution
-from unbraid.training.first_stage import first_stages, put_first
-from unbraid.training.group import Group, System
+from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, stoppable
-from unbraid.training.memory import keep_freed_memory
 from unbraid.training.modality_config import plain_layout
+from unbraid.training.prepare import prepare
 from unbraid.training.progress_bar import TrainingBar
-from unbraid.training.readonly_folder import Onlooker
+from unbraid.training.readonly_folder import ReadOnlyRunFolder
 from unbraid.training.state import Divergence, State
-from unbraid.training.sync_batchnorm import synchronise
+
+MAX_TIME_FOR_CHECKPOINTS = 1 / 50
+"""Share of the training time that writing checkpoints may take: a large group writes gigabytes."""
 
 
 class Mark(NamedTuple):
-    """When a step was reached."""
+    """A step and when it was reached."""
 
     step: int
     time: float
@@ -41,7 +37,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often things are written; none of it changes the result."""
+    """How often a run writes; none of it changes the result."""
 
     log_steps: int | None = None
     checkpoint_steps: int | None = None
@@ -53,12 +49,12 @@ class Cadence:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
 
     def logs(self, step: int, steps: int) -> bool:
-        """Whether a history line is due after `step` steps."""
+        """Return whether a history line is due after `step` of `steps` steps."""
         every = self.log_steps or max(1, min(100, steps // 50))
         return step % every == 0 or step == steps
 
     def checkpoints(self, step: int, seconds: float) -> bool:
-        """Whether a checkpoint is due after `step` steps, `seconds` after the last one."""
+        """Return whether a checkpoint is due after `step` steps, `seconds` after the last one."""
         if self.checkpoint_steps is not None:
             return step % self.checkpoint_steps == 0
         return seconds >= self.checkpoint_seconds
@@ -73,120 +69,128 @@ def train(
     decoder: nn.Module | None = None,
     world: World | None = None,
 ) -> None:
-    """Fit a config on a data set, where the data set is, into a folder; continues from the newest checkpoint."""
-    (ended,) = train_group(folder, [folder], [config], dataset, cadence, encoder, decoder, world)
-    if ended == "diverged":
-        if world is not None and not world.leads:
-            raise Elsewhere("Training diverged.")
-        status = folder.read_json("status")
-        good = folder.latest_checkpoint()
-        kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
-        raise DivergedError(
-            f"Training of {folder.path} diverged at step {status['step']}: {status['term']} is no longer a finite, "
-            f"sensible number. {kept}. Try a smaller lr, or clip=1."
-        )
+    """Train one run into its folder, continuing from its newest checkpoint; raise if it diverges."""
+    train_group(folder, [folder], [config], dataset, cadence, world, None, encoder, decoder)
+    check_not_diverged(folder, world)
+
+
+def check_not_diverged(folder: RunFolder, world: World | None = None) -> None:
+    """Raise `DivergedError` if training left the finite numbers."""
+    status = folder.read_json("status")
+    if status.get("state") != "diverged":
+        return
+    if world is not None and not world.leads:
+        raise StoppedElsewhereError("Training diverged.")
+    good = folder.latest_checkpoint()
+    kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
+    raise DivergedError(
+        f"Training of {folder.path} diverged at step {status['step']}: {status['term']} is no longer a finite, "
+        f"sensible number. {kept}. Try a smaller lr, or clip=1."
+    )
 
 
 def train_group(
-    group: RunFolder,
+    checkpoints: RunFolder,
     folders: Sequence[RunFolder],
     configs: Sequence[Config],
     dataset: FactorDataset,
     cadence: Cadence | None = None,
+    world: World | None = None,
+    state: State | None = None,
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
-    world: World | None = None,
 ) -> list[str]:
-    """Fit configs that share all but their numbers as one program, each into a folder of its own.
+    """Train configs that share all but their numbers as one program, each into a folder of its own.
 
-    `group` holds their common checkpoints. Returns how each run ended: "finished" or "diverged". A diverged run stops
-    moving and does not touch the others. In a `world` of several processes, the first one alone writes.
+    `checkpoints` is the folder of their common checkpoints; `state` is their training state if it has been prepared
+    already. Returns how each run ended: "finished" or "diverged". A diverged run stops moving and does not touch the
+    others. In a `world` of several processes only rank 0 writes.
     """
     cadence, world = cadence or Cadence(), world or World()
     if not world.leads:
-        group, folders = Onlooker(group.path), [Onlooker(folder.path) for folder in folders]
+        checkpoints = ReadOnlyRunFolder(checkpoints.path)
+        folders = [ReadOnlyRunFolder(folder.path) for folder in folders]
     with ExitStack() as held:
         with world.together():
-            for folder in {each.path: each for each in (group, *folders)}.values():
+            for folder in {each.path: each for each in (checkpoints, *folders)}.values():
                 held.enter_context(folder.locked())
             stop = held.enter_context(stoppable(insistent=world.size == 1))
-            firsts = first_stages(folders, configs)
-            fit = Fit(group, list(folders), prepare(configs, dataset, encoder, decoder, world=world, firsts=firsts))
-        world.equalise([*fit.state.group.parameters.values(), *fit.state.group.buffers.values()])
+            if state is None:
+                firsts = load_first_stages(folders, configs)
+                state = prepare(configs, dataset, encoder, decoder, world=world, firsts=firsts)
+        world.equalise([*state.group.parameters.values(), *state.group.buffers.values()])
+        training = GroupTraining(checkpoints, list(folders), state)
         with world.together():
-            fit.begin(_describe(configs[0], dataset), dataset.device)
-        seen = f"The processes see different checkpoints; {group.path} must be a folder that all of them share."
-        world.refuse_difference(str(fit.state.step), seen)
-        steps, state = configs[0].training.steps, fit.state
+            training.begin(_describe_data(configs[0], dataset), dataset.device)
+        different = f"The processes see different checkpoints; {checkpoints.path} must be a folder that all share."
+        world.refuse_difference(str(state.step), different)
+        steps = configs[0].training.steps
         saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
         bar = held.enter_context(TrainingBar(configs, state.step, shown=world.leads))
-        while state.step < steps and fit.running:
+        while state.step < steps and training.running:
             state.advance()
             bar.advance()
             if cadence.logs(state.step, steps):
-                last = fit.log(last, bar)
+                last = training.log(last, bar)
             asked, waited = world.agreed(state.step, float(stop.asked), time.monotonic() - saved_at)
             if asked:
-                fit.stop()
+                training.stop()
             if state.step < steps and cadence.checkpoints(state.step, waited):
                 begun = time.monotonic()
-                fit.checkpoint()
+                training.checkpoint()
                 saved_at = time.monotonic()
-                # A large group writes gigabytes: saving must not take more than a fiftieth of the time.
-                saved_at += max(0.0, 50 * (saved_at - begun) - cadence.checkpoint_seconds)
-        return fit.finish()
+                saved_at += max(0.0, (saved_at - begun) / MAX_TIME_FOR_CHECKPOINTS - cadence.checkpoint_seconds)
+        return training.finish()
 
 
-class Fit:
-    """A group's state and the folders that tell of it."""
+class GroupTraining:
+    """A group's state and the folders that record its training."""
 
-    def __init__(self, group: RunFolder, folders: list[RunFolder], state: State) -> None:
-        self.group, self.folders, self.state = group, folders, state
+    def __init__(self, checkpoints: RunFolder, folders: list[RunFolder], state: State) -> None:
+        self.checkpoints, self.folders, self.state = checkpoints, folders, state
         self.diverged: dict[int, Divergence] = {}
 
     @property
     def running(self) -> dict[int, RunFolder]:
-        """Folders of the members that still move."""
+        """Folders of the members that have not diverged."""
         return {m: folder for m, folder in enumerate(self.folders) if m not in self.diverged}
 
     def begin(self, data: dict[str, Any], device: torch.device) -> None:
         """Continue from the newest checkpoint, if there is one, and describe the runs."""
-        found = self.group.latest_checkpoint()
+        found = self.checkpoints.latest_checkpoint()
         if found is not None:
             for folder in self.folders:
                 if folder.read_json("data").get("content") != data["content"]:
-                    raise RunError(
-                        f"{folder.path} was begun on other data than these; train under another name, or --fresh."
-                    )
+                    raise RunError(f"{folder.path} was begun on other data; train under another name, or --fresh.")
             self.state.restore(*found)
         facts = {**environment(device), "processes": self.state.world.size}
         for member, folder in enumerate(self.folders):
             status = folder.read_json("status") if found is not None else {}
             if status.get("state") == "diverged":
                 self.diverged[member] = Divergence(member, status["step"], status["term"])
-            else:  # what a resumed run is about to write again
+            else:  # a resumed run writes these lines again
                 folder.cut_history(self.state.step)
             folder.write_json("environment", facts)
             folder.write_json("data", data)
-        self.tell("running")
+        self.write_status("running")
 
-    def check(self) -> None:
-        """Take out members whose numbers are not usable, before those reach a history or a checkpoint."""
+    def drop_diverged(self) -> None:
+        """Take out members whose numbers are unusable, before they reach a history or a checkpoint."""
         for found in self.state.divergences():
             if found.member not in self.diverged:
                 self.diverged[found.member] = found
                 facts = {"state": "diverged", "step": found.step, "term": found.term}
                 self.folders[found.member].write_json("status", facts)
 
-    def tell(self, state: str) -> None:
-        """Write the status of the members that still move."""
+    def write_status(self, state: str) -> None:
+        """Write the status of the members that have not diverged."""
         for folder in self.running.values():
             content = {"content": folder.content()} if state == "finished" and self.state.world.leads else {}
             folder.write_json("status", {"state": state, "step": self.state.step, **content})
 
     def log(self, last: Mark, bar: TrainingBar) -> Mark:
-        """Append a line to each history; returns the mark from which the next ones count."""
-        self.check()
+        """Append a line to each history and return the mark from which the next lines count."""
+        self.drop_diverged()
         lines = self.state.line()
         mark = Mark(self.state.step, time.monotonic())
         epochs = self.state.epochs
@@ -199,106 +203,38 @@ class Fit:
         return mark
 
     def checkpoint(self) -> None:
-        """Save the whole group, unless nothing in it is worth it."""
-        self.check()
+        """Save the whole group, unless every member has diverged."""
+        self.drop_diverged()
         if self.running:
-            self.group.save_checkpoint(self.state.step, self.state.tensors())
-            self.tell("running")
+            self.checkpoints.save_checkpoint(self.state.step, self.state.tensors())
+            self.write_status("running")
 
     def stop(self) -> None:
-        """Leave everything behind that a later call needs to go on."""
+        """Save everything that a later call needs to continue, and raise `Interrupted`."""
         self.checkpoint()
-        self.tell("interrupted")
+        self.write_status("interrupted")
         self.state.world.meet()  # once a rank is gone, a launcher ends the others, and they may still be writing
-        where = f"nothing is lost: {self.group.path}"
+        where = f"nothing is lost: {self.checkpoints.path}"
         raise Interrupted(f"Stopped at step {self.state.step}; continue with --resume ({where}).")
 
     def finish(self) -> list[str]:
-        """Final weights of the members that got there; without them checkpoints stay for whoever wants to look."""
+        """Write the final weights of finished members and return how each member ended.
+
+        Checkpoints are removed unless every member has diverged: then they stay for whoever wants to look.
+        """
         for member, folder in self.running.items():
             folder.save_model(self.state.closed(member))
-        self.tell("finished")
+        self.write_status("finished")
         self.state.world.meet()
         for folder in self.running.values():
-            folder.parent_path.unlink(missing_ok=True)  # the weights that were just saved hold these
-        for checkpoint in self.group.checkpoints() if self.running else ():
+            folder.parent_path.unlink(missing_ok=True)  # the final weights contain those of the first stage
+        for checkpoint in self.checkpoints.checkpoints() if self.running else ():
             checkpoint.unlink(missing_ok=True)
         return ["diverged" if m in self.diverged else "finished" for m in range(len(self.folders))]
 
 
-def prepare(
-    configs: Config | Sequence[Config],
-    dataset: FactorDataset,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
-    execution: Execution | None = None,
-    world: World | None = None,
-    firsts: Sequence[Mapping[str, Tensor]] = (),
-) -> State:
-    """A fresh training state on the data set's device, of one run or of a group that shares all but its numbers.
-
-    `firsts` are the weights of the first stages of runs that refine others; without them those are drawn at random.
-    """
-    configs = [configs] if isinstance(configs, Config) else list(configs)
-    objective = bind(configs[0].objective.name, stacked_settings(configs, dataset.device))
-    systems = [_system(config, objective, dataset, encoder, decoder) for config in configs]
-    for system, config, first in zip(systems, configs, firsts, strict=False):
-        if config.parent is not None:
-            put_first(system.model, first, config.parent["run"])
-    training = configs[0].training
-    if training.batch == 1 and any(isinstance(m, _BatchNorm) and m.training for m in systems[0].modules()):
-        raise UsageError("These networks have BatchNorm, which needs a batch of at least 2.")
-    rows = split(dataset, training.split).train
-    for system, config in zip(systems, configs, strict=True):
-        system.model.begin(dataset, rows, config.training.seed)
-        synchronise(system, 1 if world is None else world.size)
-    group = Group(systems, dataset.device, training.precision)
-    return State(group, objective, configs, dataset, rows, execution, world)
-
-
-def rehearse(
-    config: Config,
-    dataset: FactorDataset,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
-    execution: Execution | None = None,
-    world: World | None = None,
-) -> None:
-    """An error for what cannot be trained, also where only a step would tell, before it leaves a folder behind."""
-    state = prepare(config, dataset, encoder, decoder, execution, world)
-    alone = state if state.world.size == 1 else prepare(config, dataset, encoder, decoder)  # none waits for another
-    alone.rehearse()
-
-
-def stacked_settings(configs: Sequence[Config], device: torch.device) -> dict[str, Any]:
-    """The objective's settings; a `Weight` in which members differ becomes a tensor [member]."""
-    settings = dict(configs[0].objective.settings)
-    dtype = torch.float64 if configs[0].training.precision == "f64" else torch.float32
-    for name in objectives[configs[0].objective.name].sweepable:
-        values = [config.objective.settings[name] for config in configs]
-        if len(set(values)) > 1:
-            settings[name] = torch.tensor(values, device=device, dtype=dtype)
-    return settings
-
-
-def _system(
-    config: Config,
-    objective: Objective,
-    dataset: FactorDataset,
-    encoder: nn.Module | None,
-    decoder: nn.Module | None,
-) -> System:
-    model = build(config, dataset.layout, encoder, decoder)
-    with seeded(config.training.seed + 1):
-        system = System(model, objective.networks(model.space)).train()
-    if dataset.device.type == "cpu":
-        keep_freed_memory()
-        system.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
-    return system
-
-
-def _describe(config: Config, dataset: FactorDataset) -> dict[str, Any]:
-    """Facts about the data for a reader of the folder."""
+def _describe_data(config: Config, dataset: FactorDataset) -> dict[str, Any]:
+    """Return the facts of data.json."""
     parts = split(dataset, config.training.split)
     return {
         "name": dataset.name,

@@ -3,10 +3,15 @@
 import ctypes
 import functools
 import gc
+import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 FULL = re.compile(r"out of memory|not enough memory|can't allocate memory|_ALLOC(ATION)?_FAILED")
 """What CUDA, MPS, torch's allocator of main memory, cuBLAS and cuDNN say when there is no memory left."""
@@ -30,6 +35,30 @@ def keep_freed_memory() -> None:
         mallopt(_TOP_PAD, 1 << 26)
 
 
+class SavedBytes:
+    """Counts the bytes of tensors, each storage once, without those of parameters."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self._seen = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        self.total = 0
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor and return it."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.total += storage.nbytes()
+        return tensor
+
+
+@contextmanager
+def count_saved_bytes(parameters: Iterable[Tensor]) -> Iterator[SavedBytes]:
+    """Count what autograd saves for a backward pass inside the block."""
+    saved = SavedBytes(parameters)
+    with torch.autograd.graph.saved_tensors_hooks(saved.add, lambda tensor: tensor):
+        yield saved
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory is full: only CUDA's own allocator has a type for it."""
     if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
@@ -41,3 +70,16 @@ def free_memory() -> None:
     """Give back what a failed step or score held: its tensors hang in reference cycles."""
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def available_memory() -> int:
+    """Return the bytes of main memory that a new program may take; half of all of it if the system does not say."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        facts = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
+        if "MemAvailable" in facts:
+            return 1024 * int(facts["MemAvailable"].split()[0])
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return 4 * 2**30

@@ -1,4 +1,4 @@
-"""A run folder as the ranks see it that do not write."""
+"""A run folder that ignores writes, for every rank except 0."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,26 +8,24 @@ from typing import Any
 from unbraid.store import RunFolder
 
 
-class Onlooker(RunFolder):
-    """Reads what the first rank writes, and writes nothing."""
+class ReadOnlyRunFolder(RunFolder):
+    """Reads what rank 0 wrote; every write is a no-op, and rank 0 holds the lock."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """The first rank holds the lock for all."""
         yield
 
     def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Nothing."""
+        pass
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Nothing."""
+        pass
 
     def cut_history(self, step: int) -> None:
-        """Nothing."""
+        pass
 
     def save_model(self, tensors: Mapping[str, Any]) -> None:
-        """Nothing."""
+        pass
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> Path:
-        """Nothing; where the first rank writes it."""
         return self.checkpoint_folder

@@ -19,7 +19,9 @@ from unbraid.store import under
 from unbraid.training.distributed import World
 from unbraid.training.execution import Captured, Compiled, Execution, default_execution
 from unbraid.training.group import Group
+from unbraid.training.memory import count_saved_bytes
 from unbraid.training.optimizer import PlayerOptimizer
+from unbraid.training.sync_batchnorm import unsynchronised
 from unbraid.types import Batch, Inputs, Noise, Output, Terms
 
 DIVERGED_ABOVE = 1e12
@@ -96,15 +98,25 @@ class State:
             raise UsageError(f"Model and objective both name a noise {sorted(own.keys() & extra.keys())[0]!r}.")
         return {**own, **extra}
 
-    def rehearse(self) -> None:
-        """Compute every player's loss on a few rows and throw it away: what only a step finds out is found out."""
-        few, batch = copy.copy(self), min(self.epochs.batch, REHEARSAL_ROWS)
-        few.epochs, few.needs = Epochs(len(self.rows), batch, self.seeds), self._needs(batch)
+    def rehearse(self, rows: int = REHEARSAL_ROWS) -> int:
+        """Compute every player's loss on a few rows, and return the bytes that autograd saves for a backward pass.
+
+        It changes nothing and raises whatever a step would raise. It runs in this process only, also where several
+        processes train one run.
+        """
+        few, batch = copy.copy(self), min(self.epochs.batch, rows)
+        few.epochs, few.needs, few.world = Epochs(len(self.rows), batch, self.seeds), self._needs(batch), World()
         few.epochs.turn_to(0)
-        with self.group.matrix_products():
+        few.group = self.group.without_history()
+        buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
+        alone = unsynchronised(self.group.skeleton)
+        with self.group.matrix_products(), alone, count_saved_bytes(self.group.parameters.values()) as saved:
             *_, shared = few._forward(0)
             for optimizer in self.players[1:]:
                 few._terms(optimizer, 0, shared, "")
+        for name, buffer in self.group.buffers.items():  # a forward moves the statistics of BatchNorm
+            buffer.copy_(buffers[name])
+        return saved.total
 
     def closed(self, member: int) -> dict[str, Tensor]:
         """A member's state dict at the end of its training, with what the objective has left for then."""

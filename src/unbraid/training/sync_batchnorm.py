@@ -1,5 +1,8 @@
 """BatchNorm over the rows of all ranks; torch's own SyncBatchNorm does that on GPUs alone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -39,6 +42,8 @@ class WorldBatchNorm(_BatchNorm):
     def _statistics(self, wide: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and biased variance of each channel, by the law of total variance: sums of squares would cancel."""
         own = torch.var_mean(wide, [d for d in range(wide.ndim) if d != 1], correction=0)
+        if self.ranks == 1:
+            return own[1], own[0]
         variances, means = stack_over_ranks(torch.stack(own), self.ranks).unbind(1)  # [rank, channel], equal counts
         return means.mean(0), variances.mean(0) + means.var(0, correction=0)
 
@@ -60,3 +65,16 @@ def synchronise(system: nn.Module, ranks: int) -> None:
                 if type(layer) not in KNOWN:
                     raise UsageError(f"A {type(layer).__name__} layer cannot be shared by several processes.")
                 parent._modules[name] = made.setdefault(layer, WorldBatchNorm(layer, ranks))
+
+
+@contextmanager
+def unsynchronised(system: nn.Module) -> Iterator[None]:
+    """Let every synchronised BatchNorm look at this rank's rows only, so that no rank waits for another."""
+    layers = {layer: layer.ranks for layer in system.modules() if isinstance(layer, WorldBatchNorm)}
+    try:
+        for layer in layers:
+            layer.ranks = 1
+        yield
+    finally:
+        for layer, ranks in layers.items():
+            layer.ranks = ranks

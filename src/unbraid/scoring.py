@@ -1,0 +1,218 @@
+"""The one way to score runs: encode models together, measure what is missing, append each score as soon as it exists.
+
+`Run.score`, `unbraid evaluate`, sweeps and experiments all go through `score_subjects`. A metric that the data or the
+model do not allow is skipped with its reason, unless the user named it in full. A metric that runs out of memory is
+tried once more after the codes of all other models are dropped.
+"""
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from unbraid.errors import DataError, MissingExtraError, RunError, SettingError, UnbraidError, UsageError, unknown
+from unbraid.latents import Space
+from unbraid.metrics.background import measuring
+from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
+from unbraid.store import RunFolder
+from unbraid.training.grouping import split_evenly, structure
+from unbraid.training.interrupt import Interrupted, Stop
+from unbraid.training.memory import free_memory, is_out_of_memory
+
+DEFAULT_METRICS = ("mig", "elbo", "reconstruction/nats", "kl", "mi/exact", "tc/exact", "dimension-kl")
+"""Metrics where none are named; `default_metrics` chooses the protocol of `elbo` and `kl`."""
+
+MAX_ENCODED_TOGETHER = 16
+"""Models that are encoded in one pass: on a large data set each holds about 150 MB of codes until it is scored."""
+
+LEFT_OUT = "left-out"
+"""Name of the JSON file in a run folder with the metrics that the run does not allow, and why."""
+
+
+@dataclass
+class Subject:
+    """A finished run to score: the folder that receives the scores, and its model on the rows to look at."""
+
+    folder: RunFolder
+    evaluation: Evaluation
+
+
+@dataclass
+class Result:
+    """New scores of one run by metric, and why metrics were skipped or failed."""
+
+    scores: dict[str, list[Score]] = field(default_factory=dict)
+    skipped: dict[str, UnbraidError] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+
+def default_metrics(spaces: Iterable[Space]) -> list[str]:
+    """Return the full names of the default metrics.
+
+    All runs get one ELBO protocol so that they can be compared: closed form if every latent space has one, sampled
+    otherwise.
+    """
+    bound = "closed-form" if all(space.closed_form for space in spaces) else "sampled"
+    return expand(f"{name}/{bound}" if name in ("elbo", "kl") else name for name in DEFAULT_METRICS)
+
+
+def score_subjects(
+    subjects: Sequence[Subject],
+    names: Sequence[str],
+    settings: Mapping[str, Any] | None = None,
+    *,
+    required: Collection[str] = (),
+    missing_only: bool = False,
+    stop: Stop | None = None,
+) -> Iterator[Result]:
+    """Measure metrics on runs and yield a result per run, in order; scores are appended to scores.jsonl.
+
+    A setting goes to every metric that has it. A metric in `required` raises what it raises; any other is skipped with
+    its reason. With `missing_only`, metrics that a run already has or has refused are left alone, and new refusals are
+    written to left-out.json. Codes are dropped after each run unless a metric compares models with each other.
+    """
+    asked = settings_by_metric(names, settings or {})
+    compares = any("peers" in metric[name].facts.needs for name in asked)
+    for part in _split_for_encoding(subjects):
+        check_not_stopped(stop)
+        _encode([subject.evaluation for subject in part if not missing_only or missing_metrics(subject.folder, names)])
+        for subject in part:
+            own = {name: asked[name] for name in missing_metrics(subject.folder, asked)} if missing_only else asked
+            result = _score(subject, own, required, stop, [each.evaluation for each in part])
+            if missing_only:
+                _record_skipped(subject.folder, result.skipped)
+            if not compares and len(subjects) > 1:
+                subject.evaluation.forget()
+            yield result
+
+
+def settings_by_metric(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each metric by its full name; a setting that no metric has is refused."""
+    expanded = expand(names)
+    known = {key for name in expanded for key in metric[name].settings}
+    for key in settings:
+        if key not in known:
+            raise unknown("setting", key, known, of="these metrics")
+    return {name: {key: settings[key] for key in settings if key in metric[name].settings} for name in expanded}
+
+
+def _score(
+    subject: Subject,
+    asked: Mapping[str, Mapping[str, Any]],
+    required: Collection[str],
+    stop: Stop | None,
+    encoded: Sequence[Evaluation],
+) -> Result:
+    result, made = Result(), dict[str, list[Score]]()
+    with measuring(subject.evaluation, asked) as (order, measure):
+        for name in order:
+            check_not_stopped(stop)
+            try:
+                made[name] = _measure_within_memory(name, measure, encoded)
+            except (DataError, UsageError) as error:
+                if name in required or (asked[name] and isinstance(error, SettingError)):
+                    raise
+                result.skipped[name] = error
+            except RunError as error:
+                result.failures.append(f"{subject.folder.path.name}: {error}")
+            else:
+                for score in made[name]:
+                    subject.folder.append("scores", score.as_record())
+    result.scores = {name: made[name] for name in asked if name in made}
+    return result
+
+
+def _measure_within_memory(name: str, measure: Any, encoded: Sequence[Evaluation]) -> list[Score]:
+    """Measure a metric; when memory is full, drop the codes of all models and try once more."""
+    try:
+        return measure(name)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    for evaluation in encoded:
+        evaluation.forget()
+    free_memory()
+    try:
+        return measure(name)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        message = f"{name} does not fit in memory, even for one model; leave it out with --metric."
+        raise RunError(message) from error
+
+
+def _split_for_encoding(subjects: Sequence[Subject]) -> list[list[Subject]]:
+    """Return subjects in parts that can be encoded as one stacked model: of one structure, on the same rows."""
+    if len(subjects) < 2:
+        return [list(subjects)] if subjects else []
+    groups: list[list[Subject]] = []
+    for _, same in itertools.groupby(subjects, key=lambda subject: structure(subject.folder.config)):
+        group: list[Subject] = []
+        for subject in same:
+            if group and not _same_rows(group[0].evaluation, subject.evaluation):
+                groups, group = [*groups, group], []
+            group.append(subject)
+        groups.append(group)
+    return split_evenly(groups, MAX_ENCODED_TOGETHER)
+
+
+def _same_rows(first: Evaluation, second: Evaluation) -> bool:
+    return first.dataset is second.dataset and torch.equal(first.rows, second.rows)
+
+
+def _encode(evaluations: Sequence[Evaluation]) -> None:
+    """Encode models in one stacked pass, or in as few as memory allows; a single one encodes itself when needed."""
+    if len(evaluations) < 2:
+        return
+    try:
+        encode_together(evaluations)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    else:
+        return
+    free_memory()
+    half = len(evaluations) // 2
+    _encode(evaluations[:half])
+    _encode(evaluations[half:])
+
+
+def missing_metrics(folder: RunFolder, names: Iterable[str]) -> list[str]:
+    """Return the metrics that a run has no default score of, without those that it does not allow."""
+    scores = [Score.from_record(line) for line in folder.lines("scores")]
+    present = {f"{score.metric}/{score.protocol}" for score in scores if score.usual}
+    present |= left_out(folder).keys()
+    return [name for name in names if name not in present]
+
+
+def left_out(folder: RunFolder) -> dict[str, str]:
+    """Return the metrics that a run does not allow, with the reason of each."""
+    return dict(folder.read_json(LEFT_OUT).get("metrics", {}))
+
+
+def _record_skipped(folder: RunFolder, skipped: Mapping[str, UnbraidError]) -> None:
+    """Write refusals to left-out.json; a missing package is not the run's fault and is not recorded."""
+    lasting = {name: str(error) for name, error in skipped.items() if not isinstance(error, MissingExtraError)}
+    if lasting:
+        folder.write_json(LEFT_OUT, {"metrics": {**left_out(folder), **lasting}})
+
+
+def describe_skipped(skipped: Mapping[str, UnbraidError]) -> list[str]:
+    """Return one note for all protocols of a metric that were skipped for the same reason."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for name, error in skipped.items():
+        family = name.partition("/")[0]
+        shared.setdefault((family, str(error).replace(name, family)), []).append(name)
+    notes = []
+    for (_, reason), names in shared.items():
+        reason = str(skipped[names[0]]) if len(names) == 1 else reason
+        notes.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} left out: {reason}")
+    return notes
+
+
+def check_not_stopped(stop: Stop | None) -> None:
+    """Raise `Interrupted` if the user has asked to stop."""
+    if stop is not None and stop.asked:
+        raise Interrupted("Stopped between two scores; nothing is lost.")

@@ -1,0 +1,87 @@
+"""Second stages: which recipe refines, on which data, and whether the codes of the first stage stayed the same."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from unbraid.config import Choice, Config
+from unbraid.data import dataset as datasets
+from unbraid.data.factors import FactorDataset
+from unbraid.data.find import find_data
+from unbraid.errors import UsageError, unknown
+from unbraid.methods import objective
+from unbraid.metrics.base import Evaluation
+from unbraid.run import Run
+from unbraid.store import RunFolder
+from unbraid.training import check_settings
+from unbraid.training.configure import dotted
+from unbraid.training.first_stage import first_stage_weights
+
+MAX_COMPARED_ROWS = 1_000
+"""Rows on which the codes of a first stage are compared before and after refining."""
+
+
+@dataclass(frozen=True)
+class FirstStage:
+    """A finished run that another one refines: its folder, what configs store about it, and its data."""
+
+    folder: RunFolder
+    description: Mapping[str, Any]
+    dataset: FactorDataset
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """Weights of its model."""
+        return first_stage_weights(self.folder.model_path)
+
+
+def stage_recipe(kind: str) -> str:
+    """Return the recipe of a kind of second stage, such as `ms-vae` for `vae`."""
+    stages = {name: objective[name].facts.stage for name in objective}
+    kinds = {stage: name for name, stage in stages.items() if stage is not None}
+    if kind not in kinds:
+        raise unknown("second stage", kind, kinds)
+    return kinds[kind]
+
+
+def settings_of_stage(recipe: str, first: Config, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a stage: the given ones, and the split of the run that it refines."""
+    settings = dotted(recipe, {"split": first.training.split, **overrides})
+    check_settings(recipe, settings)
+    allowed = datasets[first.data.name].facts.stages if first.data.name in datasets else ()
+    if any(key.startswith("data.") and key.removeprefix("data.") not in allowed for key in settings):
+        but = f" all but {' and '.join(f'data.{key}' for key in allowed)}" if allowed else ""
+        raise UsageError(f"A stage learns from the data of the run that it refines; leave data.… out{but}.")
+    return settings
+
+
+def data_of_stage(first: Choice, dataset: FactorDataset, settings: dict[str, Any]) -> tuple[Choice, FactorDataset]:
+    """Return the data of a stage: those of its first stage, with the `data.…` settings (removed) that may differ."""
+    changed = {key: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    if not changed:
+        return first, dataset
+    same = {f"data.{key}": value for key, value in first.settings.items()}
+    choice, found = find_data(first.name, {**same, **changed}, dataset.device)
+    if (found.shape, found.factors, len(found)) != (dataset.shape, dataset.factors, len(dataset)):
+        raise UsageError(f"With {' '.join(changed)} the rows differ from those of the run that is refined.")
+    return choice, found
+
+
+def record_code_change(
+    first: FirstStage,
+    folder: RunFolder,
+    dataset: FactorDataset,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+) -> None:
+    """Write to parent.json, once, how far the first stage's codes have moved: 0 unless a student learned them anew."""
+    if "max_change" in folder.read_json("parent"):
+        return
+    before = Run(first.folder, dataset=first.dataset).evaluation
+    before = before.some(MAX_COMPARED_ROWS) if len(before) > MAX_COMPARED_ROWS else before
+    refined = Run(folder, dataset=dataset, encoder=encoder, decoder=decoder).model
+    after = Evaluation(refined, before.dataset, before.rows).means[:, : before.means.shape[1]]
+    change = float((before.means - after).abs().max())
+    folder.write_json("parent", {"path": str(first.folder.path), "rows": len(before), "max_change": change})

@@ -1,0 +1,84 @@
+"""From configs to a training state: build each member's system once, stack them, bind the objective."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from unbraid.config import Config
+from unbraid.data.factors import FactorDataset
+from unbraid.data.splits import split
+from unbraid.errors import UsageError
+from unbraid.methods import objective as objectives
+from unbraid.models import build, seeded
+from unbraid.objectives import Objective, bind
+from unbraid.training.distributed import World
+from unbraid.training.execution import Execution
+from unbraid.training.first_stage import set_first_stage
+from unbraid.training.group import Group, System
+from unbraid.training.memory import keep_freed_memory
+from unbraid.training.state import State
+from unbraid.training.sync_batchnorm import synchronise
+
+
+def prepare(
+    configs: Config | Sequence[Config],
+    dataset: FactorDataset,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    execution: Execution | None = None,
+    world: World | None = None,
+    firsts: Sequence[Mapping[str, Tensor]] = (),
+    built: System | None = None,
+) -> State:
+    """Return a fresh training state on the data set's device, of one run or of a group that shares all but its numbers.
+
+    `firsts` are the weights of the first stages of runs that refine others; without them those stay random. `built` is
+    the system of the first config if it has been built already.
+    """
+    configs = [configs] if isinstance(configs, Config) else list(configs)
+    objective = bind(configs[0].objective.name, stack_settings(configs, dataset.device))
+    training = configs[0].training
+    rows = split(dataset, training.split).train
+    systems = [built] if built is not None else []
+    for number in range(len(systems), len(configs)):
+        config = configs[number]
+        system = _build_system(config, objective, dataset, encoder, decoder)
+        if config.parent is not None and number < len(firsts):
+            set_first_stage(system.model, firsts[number], config.parent["run"])
+        if training.batch == 1 and any(isinstance(m, _BatchNorm) and m.training for m in system.modules()):
+            raise UsageError("These networks have BatchNorm, which needs a batch of at least 2.")
+        system.model.begin(dataset, rows, config.training.seed)
+        synchronise(system, 1 if world is None else world.size)
+        systems.append(system)
+    group = Group(systems, dataset.device, training.precision)
+    return State(group, objective, configs, dataset, rows, execution, world)
+
+
+def stack_settings(configs: Sequence[Config], device: torch.device) -> dict[str, Any]:
+    """Return the objective's settings; a `Weight` in which members differ becomes a tensor [member]."""
+    settings = dict(configs[0].objective.settings)
+    dtype = torch.float64 if configs[0].training.precision == "f64" else torch.float32
+    for name in objectives[configs[0].objective.name].sweepable:
+        values = [config.objective.settings[name] for config in configs]
+        if len(set(values)) > 1:
+            settings[name] = torch.tensor(values, device=device, dtype=dtype)
+    return settings
+
+
+def _build_system(
+    config: Config,
+    objective: Objective,
+    dataset: FactorDataset,
+    encoder: nn.Module | None,
+    decoder: nn.Module | None,
+) -> System:
+    model = build(config, dataset.layout, encoder, decoder)
+    with seeded(config.training.seed + 1):
+        system = System(model, objective.networks(model.space)).train()
+    if dataset.device.type == "cpu":
+        keep_freed_memory()
+        system.to(memory_format=torch.channels_last)  # pyrefly: ignore[no-matching-overload]
+    return system
