@@ -20,7 +20,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.data.factors import FactorDataset
 from unbraid.density import Aggregate
-from unbraid.objectives import presets
+from unbraid.methods import presets
 from unbraid.training import configure
 from unbraid.training.environment import environment
 from unbraid.training.prepare import prepare

@@ -16,7 +16,7 @@ import torch
 import unbraid as ub
 from unbraid import atomic
 from unbraid.metrics import Evaluation, evaluate
-from unbraid.models import Staged
+from unbraid.models import StagedVAE
 from unbraid.report import traversal
 
 FIRST = {"data": "cars3d", "beta": 4, "z": 10, "batch": 64, "steps": 1000, "lr": 1e-3, "decay": "cosine"}
@@ -45,7 +45,7 @@ def main() -> None:
     for seed in range(given.seeds):
         first = ub.train("beta-tcvae", **FIRST, seed=seed, root=given.root, device="cpu")
         second = ub.refine(first, "vae", **SECOND, **NETWORKS, seed=seed, root=given.root)
-        assert isinstance(second.model, Staged)
+        assert isinstance(second.model, StagedVAE)
         frame = second.model.frame
         facts = {"seed": seed, "origin": frame.origin.tolist(), "unit": frame.unit.tolist()}
         given.out.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,15 @@
-"""What every registered objective, network, data set and metric promises.
+"""What every registered objective, network, latent block, data set and metric promises.
 
 Tests run these over the registries, so a new entry is covered by its decorator alone; test_documents.py runs them over
 the examples of CONTRIBUTING.md.
 """
 
+import ast
 import functools
 import inspect
 import math
 import tempfile
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,13 @@ from unbraid.api import refine
 from unbraid.config import Choice, Config
 from unbraid.data import FactorDataset, dataset, load
 from unbraid.errors import UsageError
+from unbraid.latents import Block, Space, block
+from unbraid.methods import objective
+from unbraid.methods.presets import Preset
 from unbraid.metrics import Evaluation, Score, evaluate, metric
 from unbraid.models import VAE
 from unbraid.networks import decoder, encoder, refiner
-from unbraid.objectives import objective
+from unbraid.registry import settings_of
 from unbraid.store import load_tensors
 from unbraid.training import Cadence, Interrupted
 from unbraid.training.prepare import prepare
@@ -95,7 +100,8 @@ def _check_gradients(name: str, run: api.Run) -> None:
 
 def _check_reloads(run: api.Run) -> None:
     again = api.load(run.path, device="cpu")
-    images = run.dataset.inputs(torch.arange(5))
+    seen = run.dataset.observed(torch.arange(5))
+    images = seen if run.dataset.multimodal else seen["x"]
     assert torch.equal(again.encode(images), run.encode(images))
     assert again.config.run_id == run.config.run_id
 
@@ -147,6 +153,24 @@ def _heavier(config: Config) -> Choice:
     names = objective[config.objective.name].sweepable
     settings = {k: 1.5 * v if k in names else v for k, v in config.objective.settings.items()}
     return Choice(config.objective.name, settings)
+
+
+def check_settings_are_read(make: Any) -> None:
+    """Every keyword-only argument of a function, or of the constructors of a class, is used in the body."""
+    settings = set(settings_of(make))
+    if isinstance(make, type):
+        functions = [vars(base)["__init__"] for base in make.__mro__ if "__init__" in vars(base)]
+    else:
+        functions = [make.weights_of, make.shared_terms] if isinstance(make, Preset) else [make]
+    for function in map(inspect.unwrap, functions):
+        declared = set(settings_of(function))
+        if settings & declared:
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+            assert isinstance(node, ast.FunctionDef)
+            used = {part.id for line in node.body for part in ast.walk(line) if isinstance(part, ast.Name)}
+            assert declared <= used, f"{function.__qualname__} declares {declared - used} and never reads it"
+            settings -= declared
+    assert not settings, f"nothing reads {settings}"
 
 
 def build(side: str, name: str, shape: tuple[int, ...]) -> torch.nn.Module:
@@ -210,6 +234,83 @@ def check_refiner(name: str) -> None:
     _check_stacks(pair, torch.rand(2, 4, *shape).double(), torch.randn(2, 4, 5).double())
 
 
+def check_block(name: str) -> None:
+    """Explains itself; parameters and codes survive a round trip; densities, draws and KLs agree; members stack."""
+    entry = block[name]
+    assert entry.summary.endswith(".")
+    made = entry.make(**entry.resolve({key: 2 for key in ("size", "classes") if key in entry.settings}))
+    outputs = torch.randn(2, 5, made.parameter_count, dtype=torch.float64).requires_grad_()  # [member, rows, outputs]
+    posterior = Space({"block": made}).split(outputs)["block"]
+    if not made.density:  # a point: the encoder's output, and the values that a model rounds it to
+        posterior = torch.cat([posterior, posterior.detach().round()], -1)
+    value = made.sample(posterior, _block_noise(made, 2, 5))
+    assert value.shape == made.center(posterior).shape == (2, 5, made.width)
+    assert made.places(7, 2.0).shape[1] == made.width // made.leaves
+    torch.testing.assert_close(made.from_code(made.to_code(value)), value, rtol=1e-6, atol=1e-6)
+    (gradient,) = torch.autograd.grad(made.to_code(value).square().sum(), outputs, retain_graph=True)
+    assert bool(gradient.isfinite().all()) and bool((gradient != 0).any((0, 1)).all())
+    if made.density:
+        _check_block_densities(made, outputs, posterior, value)
+        return
+    for refused in (lambda: made.log_density(posterior, value), lambda: made.kl(posterior, posterior, value)):
+        with pytest.raises(UsageError, match="density"):
+            refused()
+
+
+def _block_noise(made: Block, *leading: int) -> torch.Tensor:
+    need = made.need(leading[-1])
+    draw = torch.randn if need.kind == "normal" else torch.rand
+    return draw(*leading[:-1], *need.shape, dtype=torch.float64)
+
+
+def _check_block_densities(made: Block, outputs: Any, posterior: torch.Tensor, value: torch.Tensor) -> None:
+    """Members stack, every output has a gradient, and one posterior's density and KL are those of its draws."""
+    prior = made.prior_of(posterior)
+    for found in (made.log_density(posterior, value.detach()), made.kl(posterior, prior, value)):
+        assert found.shape == (2, 5, made.leaves)
+        (gradient,) = torch.autograd.grad(found.sum(), outputs, retain_graph=True)
+        assert bool(gradient.isfinite().all()) and bool((gradient != 0).any((0, 1)).all())
+    for member in range(2):
+        own = posterior[member], value[member]
+        torch.testing.assert_close(made.log_density(posterior, value)[member], made.log_density(*own))
+        torch.testing.assert_close(made.pairwise(posterior, value)[member], made.pairwise(*own))
+        every = torch.stack([made.log_density(own[0], one) for one in own[1]])  # [i, j, leaves]
+        torch.testing.assert_close(made.pairwise(*own), every.transpose(-1, -2))
+    torch.testing.assert_close(made.kl(posterior, posterior, value), torch.zeros(2, 5, made.leaves).double())
+    one, count = posterior[0, :1].detach(), 100_000
+    draws = made.sample(one, _block_noise(made, count))
+    standard, leaves = made.prior_of(one), range(made.leaves)
+    ratio = made.log_density(one, draws) - made.log_density(standard, draws)
+    joint = ratio.sum(-1) + made.coupling(one, draws, leaves)  # the leaves of a prior are independent
+    closed = made.kl(one, standard, draws)
+    assert bool((closed.mean(0) > 0).all())
+    for sampled, expected in ((ratio, closed), (joint, closed.sum(-1) + made.extra_kl)):
+        error = sampled.std(0) / count**0.5
+        assert bool(((sampled.mean(0) - expected.mean(0)).abs() < 5 * error).all())
+    _check_block_is_normalised(made, one, draws)
+
+
+def _check_block_is_normalised(made: Block, one: torch.Tensor, draws: torch.Tensor) -> None:
+    """The density of each leaf integrates to 1, and to the share of draws that lie below a number.
+
+    A variable of two classes is measured along the difference of its two logarithms.
+    """
+    line = torch.linspace(-60, 60, 120_001, dtype=torch.float64).unsqueeze(-1)
+    parts = draws.unflatten(-1, (made.leaves, -1))
+    if parts.shape[-1] == 2:
+        places, along = torch.cat([line, -line], -1), parts[..., 0] - parts[..., 1]
+        places = torch.nn.functional.logsigmoid(places)
+    else:
+        places, along = line, parts[..., 0]
+    density = made.log_density(one, places.repeat(1, made.leaves)).exp()  # [places, leaves]
+    below = torch.cumulative_trapezoid(density, line, dim=0)
+    torch.testing.assert_close(below[-1], torch.ones(made.leaves).double(), rtol=1e-4, atol=1e-4)
+    for number in (-1.0, 0.0, 1.0):
+        share = below[int((line[:, 0] < number).sum()) - 1]
+        error = (share * (1 - share) / len(along)).sqrt()
+        assert bool(((along < number).double().mean(0) - share).abs().le(5 * error + 1e-3).all())
+
+
 def check_dataset(name: str) -> None:
     """Explains itself, gives floats of its shape, images in [0, 1], and maps rows to factor values and back."""
     entry = dataset[name]
@@ -217,7 +318,8 @@ def check_dataset(name: str) -> None:
     assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(entry.make).parameters.values())
     data = load(name, SMALL_DATA.get(name, {}))
     index = torch.arange(len(data))
-    layout = data.layout if isinstance(data.layout, dict) else {"x": data.layout}
+    assert data.multimodal == isinstance(data.layout, dict)
+    layout = {part: modality.shape for part, modality in data.modalities.items()}
     for part, images in data.observed(index[:7]).items():
         assert images.dtype == torch.float32
         assert images.shape == (len(index[:7]), *layout[part])

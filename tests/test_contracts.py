@@ -7,10 +7,16 @@ import pytest
 from tests import contracts
 from unbraid.data import dataset
 from unbraid.errors import UsageError
+from unbraid.latents import block, prior
+from unbraid.methods import objective
 from unbraid.metrics import metric
-from unbraid.networks import decoder, encoder, refiner
-from unbraid.objectives import bind, objective
+from unbraid.models import model
+from unbraid.networks import decoder, encoder, flow, likelihood, refiner
+from unbraid.objectives import bind
+from unbraid.registry import settings_of
 
+REGISTRIES = [objective, model, encoder, decoder, refiner, flow, block, prior, likelihood, metric, dataset]
+ENTRIES = [registry[name] for registry in REGISTRIES for name in registry]
 MADE = [name for name in dataset if not (dataset[name].facts.recipe or dataset[name].facts.yours)]  # others need files
 
 
@@ -34,6 +40,11 @@ def test_refiner(name):
     contracts.check_refiner(name)
 
 
+@pytest.mark.parametrize("name", list(block))
+def test_block(name):
+    contracts.check_block(name)
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_dataset(name):
     contracts.check_dataset(name)
@@ -42,6 +53,20 @@ def test_dataset(name):
 @pytest.mark.parametrize("name", list(metric))
 def test_metric(name):
     contracts.check_metric(name)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_every_setting_is_read_by_what_declares_it(entry):
+    contracts.check_settings_are_read(entry.make)
+
+
+@pytest.mark.parametrize("name", list(objective))
+def test_objective_and_model_agree_on_the_default_of_a_setting_that_both_read(name):
+    entry = objective[name]
+    own, of_model = settings_of(entry.make), model[entry.facts.model].settings
+    for key in (own.keys() & of_model.keys()) - entry.facts.defaults.keys():
+        assert own[key].default == of_model[key].default, key
+    assert set(entry.facts.fixed) <= of_model.keys() - own.keys()
 
 
 def test_no_objective_setting_hides_a_training_setting():

@@ -7,9 +7,9 @@ import pytest
 
 from tests import contracts
 from unbraid.data import dataset
+from unbraid.methods import objective
 from unbraid.metrics import metric
 from unbraid.networks import decoder, encoder
-from unbraid.objectives import objective
 
 ROOT = Path(__file__).parents[1]
 

@@ -11,7 +11,7 @@ from tests.data.test_modalities import mixed
 from unbraid import api
 from unbraid.api import refine
 from unbraid.config import Choice
-from unbraid.data import Labels, Modality, Pixels, load, multimodal
+from unbraid.data import ClassLabels, Modality, Pixels, load, multimodal
 from unbraid.errors import DataError, UsageError
 from unbraid.models import generation
 from unbraid.report.multimodal_page import of_modalities
@@ -30,7 +30,7 @@ def torn(rows=40):
         each[:8] = False
     images = Pixels(torch.randint(0, 256, (rows, 1, 8, 8), generator=made).to(torch.uint8), (1, 8, 8))
     vectors = Pixels(torch.randn(rows, 4, generator=made), (4,))
-    labels = Labels(torch.arange(rows) % 3, ("a", "b", "c"))
+    labels = ClassLabels(torch.arange(rows) % 3, ("a", "b", "c"))
     parts = [Modality("picture", "image", images, there[0]), Modality("sound", "vector", vectors, there[1])]
     return multimodal("torn", [*parts, Modality("word", "label", labels)])
 
@@ -280,7 +280,7 @@ def test_a_page_without_rows_of_a_modality_says_so(tmp_path):
     rare[:4] = images[:4]
     run = api.train("mopoe", data={"photo": images, "depth": rare}, c=2, s=1, steps=2, batch=16, split=0.05,
                    network="mlp", encoder_hidden=(8,), decoder_hidden=(8,), root=tmp_path, device="cpu")  # fmt: skip
-    there = run.dataset.present(run.evaluation.rows)["depth"]
+    there = run.dataset.has("depth", run.evaluation.rows)
     assert not bool(there.any()), "the case needs held-out rows without it"
     assert "No scored row has depth" in run.report().read_text()
     with pytest.raises(UsageError, match="rows has depth; there is nothing to draw from"):
@@ -291,7 +291,7 @@ def test_weights_of_latents_that_are_not_there_are_refused(tmp_path):
     pairs = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 2, "data_positions": 2, "steps": 1}
     for given, said in (
         ({"betas": ["m2:50"]}, "m2 has no latents of its own here"),
-        ({"beta_m": 50.0}, "beta_m=50 weighs latents of single modalities, and there are none"),
+        ({"beta_m": 50.0}, "beta_m=50 weighs latents of single modalities"),
     ):
         with pytest.raises(UsageError, match=said):
             api.train("mvae", **pairs, **given, batch=8, root=tmp_path, device="cpu")

@@ -19,8 +19,8 @@ _WHERE = {
     "Score": "unbraid.metrics",
     "FactorDataset": "unbraid.data",
     "Factor": "unbraid.data",
-    "objective": "unbraid.objectives",
-    "preset": "unbraid.objectives",
+    "objective": "unbraid.methods",
+    "preset": "unbraid.methods",
     "encoder": "unbraid.networks",
     "decoder": "unbraid.networks",
     "refiner": "unbraid.networks",
@@ -30,7 +30,7 @@ _WHERE = {
     "Weight": "unbraid.types",
     "UnbraidError": "unbraid.errors",
 }
-_MODULES = ("data", "metrics", "objectives", "networks", "latents", "density", "report")
+_MODULES = ("data", "metrics", "methods", "objectives", "networks", "latents", "density", "report")
 
 __all__ = ["__version__", *_WHERE, *_MODULES]
 

@@ -1,6 +1,7 @@
 from unbraid import data as data
 from unbraid import density as density
 from unbraid import latents as latents
+from unbraid import methods as methods
 from unbraid import metrics as metrics
 from unbraid import networks as networks
 from unbraid import objectives as objectives
@@ -12,12 +13,12 @@ from unbraid.data import Factor as Factor
 from unbraid.data import FactorDataset as FactorDataset
 from unbraid.data import dataset as dataset
 from unbraid.errors import UnbraidError as UnbraidError
+from unbraid.methods import objective as objective
+from unbraid.methods import preset as preset
 from unbraid.metrics import Score as Score
 from unbraid.metrics import metric as metric
 from unbraid.networks import decoder as decoder
 from unbraid.networks import encoder as encoder
-from unbraid.objectives import objective as objective
-from unbraid.objectives import preset as preset
 from unbraid.papers import reproduce as reproduce
 from unbraid.run import Run as Run
 from unbraid.run import load as load

@@ -48,8 +48,8 @@ class Entry(Generic[Made, FactsT]):
 
     @property
     def settings(self) -> dict[str, inspect.Parameter]:
-        """Keyword-only arguments: the settings a config may hold."""
-        return {p.name: p for p in self._parameters() if p.kind is p.KEYWORD_ONLY}
+        """Settings that a config may hold, by name."""
+        return settings_of(self.make)
 
     @property
     def sweepable(self) -> frozenset[str]:
@@ -72,22 +72,44 @@ class Entry(Generic[Made, FactsT]):
         later = self.facts.later
         return {key: value for key, value in resolved.items() if key not in later or value != settings[key].default}
 
-    def _parameters(self) -> list[inspect.Parameter]:
-        return list(inspect.signature(self.make).parameters.values())
+
+def settings_of(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only arguments of a function or class, by name.
+
+    A class whose `__init__` has `**settings` takes those of its base class as well, which come first.
+    """
+    if not isinstance(make, type):
+        return _keyword_only(make)
+    found: list[dict[str, inspect.Parameter]] = []
+    for base in make.__mro__:
+        if "__init__" in vars(base):
+            found.append(_keyword_only(base.__init__))
+            if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(base.__init__).parameters.values()):
+                break
+    return {name: parameter for each in reversed(found) for name, parameter in each.items()}
+
+
+def _keyword_only(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
 class Registry(Generic[Made, FactsT]):
     """Map names to entries. Calling the registry with a name gives the decorator that registers a function.
 
-    `facts` is the dataclass that holds what the decorator's other keywords state.
+    `facts` is the dataclass that holds what the decorator's other keywords state, `entry` the class of the entries.
 
     >>> network = Registry("network")
     >>> @network("linear", year=2026, reference="this page")
     ... def linear(shape, *, bias: bool = True): ...
     """
 
-    def __init__(self, kind: str, facts: type[FactsT] = Facts) -> None:  # type: ignore[assignment]
-        self.kind, self.facts = kind, facts
+    def __init__(
+        self,
+        kind: str,
+        facts: type[FactsT] = Facts,  # type: ignore[assignment]
+        entry: type[Entry[Made, FactsT]] = Entry,
+    ) -> None:
+        self.kind, self.facts, self.entry = kind, facts, entry
         self._entries: dict[str, Entry[Made, FactsT]] = {}
 
     def __call__(
@@ -102,7 +124,7 @@ class Registry(Generic[Made, FactsT]):
         def register(make: Made) -> Made:
             if name in self._entries and not _same_source(self._entries[name].make, make):
                 raise UsageError(f"There is already a {self.kind} named '{name}'.")
-            self._entries[name] = Entry(name, make, self.facts(**facts), year, reference)
+            self._entries[name] = self.entry(name, make, self.facts(**facts), year, reference)
             return make
 
         return register

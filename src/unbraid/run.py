@@ -18,7 +18,7 @@ from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.data.splits import split
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics.base import Evaluation, Score
-from unbraid.models import CUSTOM, Model, Multimodal, build, generation
+from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
 from unbraid.report import Picture, translation, traversal, triples, write_report
 from unbraid.scoring import Subject, default_metrics, describe_skipped, score_subjects
 from unbraid.store import RunFolder, under
@@ -153,8 +153,8 @@ class Run:
 
         Of several modalities, any of them as arrays by name: `{"m1": images}`.
         """
-        if isinstance(self.model, Multimodal):
-            return generation.codes(self.model, images, lambda: self.dataset)
+        if self.model.multimodal:
+            return generation.encode_arrays(as_multimodal(self.model), images, lambda: self.dataset)
         dataset = images if isinstance(images, FactorDataset) else from_array(images, name="images")
         if dataset.shape != self.model.shape:
             raise UsageError(f"This run takes observations of shape {self.model.shape}, not {dataset.shape}.")
@@ -186,7 +186,7 @@ class Run:
 
     def generate(self, given: Any = None, **options: Any) -> dict[str, Tensor]:
         """Every modality, expected from any of them given as arrays by name (see `unbraid.models.generation`)."""
-        return generation.generate(generation.several(self.model), given, data=lambda: self.dataset, **options)
+        return generation.generate(as_multimodal(self.model), given, data=lambda: self.dataset, **options)
 
     def translate(self, source: str, target: str, **options: Any) -> Picture:
         """A picture of the modality `target` with c of images of `source` and its own s (see `report.translation`)."""

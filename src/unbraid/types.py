@@ -1,4 +1,4 @@
-"""What travels between the layers: batches, outputs, terms, players.
+"""Types that travel between the layers: batches, inputs, outputs, terms, players.
 
 Everything that a compiled or stacked step touches is a plain tree of tensors. In a group of runs each tensor carries a
 leading member axis, written [member, batch, …]; one run is a group of one.
@@ -26,28 +26,42 @@ Noise = Mapping[str, Tensor]
 class Batch(NamedTuple):
     """Observations by modality, with their positions in the data set.
 
-    A data set with one modality calls it `x`. `present` masks the modalities that a row really has; None means all.
-    `factors` are the rows' factor values [..., batch, factors] for objectives that learn from them, -1 where a row has
-    no label; None elsewhere.
+    A data set with one modality calls it `x`. `present` [..., batch, modalities] marks the modalities that a row has;
+    None means that nothing is missing in all the data. `factors` are the rows' factor values [..., batch, factors] for
+    objectives that learn from them, -1 where a row has no label; None elsewhere.
     """
 
     x: dict[str, Tensor]
     index: Tensor
-    present: dict[str, Tensor] | None = None
+    present: Tensor | None = None
     factors: Tensor | None = None
 
 
+class Inputs(NamedTuple):
+    """What a model encodes: observations by modality [rows, …], and what else is known of the rows.
+
+    `present` [rows, modalities] marks the modalities that a row has; None means all that are in `x`. `given` holds
+    tensors that the objective supplies, by names that the model documents: codes known from labels, or other rows.
+    """
+
+    x: Mapping[str, Tensor]
+    present: Tensor | None = None
+    given: Mapping[str, Tensor] = {}
+
+
 class Output(NamedTuple):
-    """What a model's forward returns: tensors only; their meaning lies with the latent space and the likelihoods.
+    """Tensors that a model's forward returns; the latent space and the likelihoods say what they mean.
 
     `posterior` and `prior` hold each latent block's flat parameters, `sample` its reparameterised draw, `decoded`
-    each modality's likelihood parameters by name.
+    each modality's likelihood parameters by name. `extra` is a named tuple of the model's own for everything else;
+    most models leave it empty.
     """
 
     posterior: dict[str, Tensor]
     prior: dict[str, Tensor]
     sample: dict[str, Tensor]
     decoded: dict[str, dict[str, Tensor]]
+    extra: Any = ()
 
 
 class Term(NamedTuple):
@@ -91,13 +105,13 @@ class Terms(Mapping[str, Term]):
 
     @property
     def logged(self) -> dict[str, Tensor]:
-        """Unweighted values, detached: what the history logs."""
+        """Unweighted values, detached, for the history."""
         return {name: term.value.detach() for name, term in self._terms.items()}
 
 
 @dataclass(frozen=True)
 class Player:
-    """One side of a training game: which parameters it moves, by which loss, how often.
+    """One side of a training game: the parameters it moves, its loss, and how often it moves.
 
     `owns` are prefixes of parameter names. `loss` receives the shared forward's output, the batch and the objective's
     context, and returns the player's terms; gradients are taken for its own parameters only.

@@ -320,7 +320,7 @@ def test_ctrl_c_outside_training_is_told(folder, monkeypatch):
 def test_completion_knows_the_recipes():
     from unbraid.cli import registered_names
     from unbraid.data import dataset
-    from unbraid.objectives import objective
+    from unbraid.methods import objective
 
     assert registered_names("objectives", "objective|preset") == list(objective)
     assert registered_names("data", "dataset") == list(dataset)

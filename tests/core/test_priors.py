@@ -15,9 +15,9 @@ from unbraid.errors import UsageError
 from unbraid.latents import (
     LEARNED,
     Concrete,
-    Conditional,
+    ConditionalPrior,
     CorrelatedNormal,
-    Flow,
+    FlowPrior,
     Normal,
     Space,
     latents_of,
@@ -114,7 +114,7 @@ def test_marginals_of_a_chain_are_integrals_of_its_joint_density():
     """Three variables of two classes each, the middle one or the first two integrated out."""
     space = made_space("conditional", CHAIN)
     own, learned = with_learned(space, scale=1.5), space.learned
-    assert isinstance(learned, Conditional)
+    assert isinstance(learned, ConditionalPrior)
     last, first = two_classes(torch.tensor([0.8, -2.0]).double()), two_classes(torch.tensor([-0.4, 1.1]).double())
 
     def at(u_first, u_middle, value_last):
@@ -174,9 +174,9 @@ def test_a_flow_is_a_density_and_has_an_inverse(layers):
 
 def test_a_flow_without_zuko_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "zuko.transforms", None)
-    Flow({"z": Normal(size=2)})
+    FlowPrior({"z": Normal(size=2)})
     with pytest.raises(UsageError, match=r"unbraid\[flows\]"):
-        Flow({"z": Normal(size=2)}, layers="spline")
+        FlowPrior({"z": Normal(size=2)}, layers="spline")
 
 
 # all of them

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from unbraid.errors import UsageError
-from unbraid.registry import Registry, coerce
+from unbraid.registry import Registry, coerce, settings_of
 from unbraid.types import Weight
 
 
@@ -30,6 +30,37 @@ def test_entry_knows_its_settings(registry):
     assert (entry.summary, entry.year, entry.reference) == ("Summary line.", 2018, "someone2018")
     assert list(entry.settings) == ["rate", "size", "mode", "hidden"]
     assert entry.sweepable == {"rate"}
+
+
+class Base:
+    def __init__(self, *, first: int = 1, second: int = 2): ...
+
+
+class Extended(Base):
+    """Takes its base class's settings, too."""
+
+    def __init__(self, *, second: int = 5, third: int = 3, **others):
+        super().__init__(second=second, **others)
+
+
+class Closed(Extended):
+    """Takes its own settings only."""
+
+    def __init__(self, *, fourth: int = 4):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (Base, {"first": 1, "second": 2}),
+        (Extended, {"first": 1, "second": 5, "third": 3}),
+        (Closed, {"fourth": 4}),
+        (type("Bare", (Extended,), {}), {"first": 1, "second": 5, "third": 3}),
+    ],
+)
+def test_settings_of_a_class_are_its_bases_where_it_passes_them_on(make, settings):
+    assert {name: parameter.default for name, parameter in settings_of(make).items()} == settings
 
 
 def test_resolve_fills_defaults_and_widens(registry):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from unbraid.data import Labels, Modality, Pixels, dataset, load, multimodal
+from unbraid.data import ClassLabels, Modality, Pixels, dataset, load, multimodal
 from unbraid.data.splits import split
 from unbraid.data.sprite_pairs import LEVELS
 from unbraid.errors import DataError, UsageError
@@ -18,7 +18,7 @@ def mixed(rows=6, present=None):
     """An image, a vector and a label."""
     images = Pixels(torch.arange(rows * 12).view(rows, 3, 2, 2).to(torch.uint8), (3, 2, 2))
     vectors = Pixels(torch.randn(rows, 4), (4,))
-    labels = Labels(torch.arange(rows) % 3, ("a", "b", "c"))
+    labels = ClassLabels(torch.arange(rows) % 3, ("a", "b", "c"))
     return [
         Modality("picture", "image", images, present),
         Modality("sound", "vector", vectors),
@@ -37,8 +37,9 @@ def test_modalities_of_different_kinds_and_shapes_are_read_by_row():
         "word": (2, 2, 3),
     }
     assert torch.equal(seen["word"][0, 1], torch.tensor([1.0, 0, 0]))
-    assert there["picture"].tolist() == [[False, True], [True, False]]
-    assert bool(there["sound"].all())
+    assert there.shape == (2, 2, 3)
+    assert there[..., 0].tolist() == data.has("picture", index).tolist() == [[False, True], [True, False]]
+    assert bool(there[..., 1:].all()) and bool(data.has("sound", index).all())
     assert bool((seen["picture"][0, 0] == 0).all())
     assert torch.equal(seen["picture"][1, 0], parts[0].values.stored[5] / 255)
     assert data.layout == {"picture": (3, 2, 2), "sound": (4,), "word": (3,)}
@@ -59,7 +60,7 @@ def test_content_tells_data_apart_wherever_they_differ():
     first = multimodal("mixed", parts)
     assert multimodal("mixed", parts).content_hash() == first.content_hash() == first.content_hash()
     changed = [
-        [*parts[:2], replace(parts[2], values=Labels(torch.zeros(6, dtype=torch.int64), ("a", "b", "c")))],
+        [*parts[:2], replace(parts[2], values=ClassLabels(torch.zeros(6, dtype=torch.int64), ("a", "b", "c")))],
         [*parts[:2], replace(parts[2], present=torch.ones(6, dtype=torch.bool))],
         [*parts[:2], replace(parts[2], name="other")],
         parts[:2],
@@ -80,7 +81,7 @@ def test_content_tells_data_apart_wherever_they_differ():
         (lambda: [replace(mixed()[1], name="my sound")], "cannot name a modality"),
         (lambda: [replace(mixed()[1], name="values")], "cannot name a modality"),
         (lambda: [replace(mixed()[1], kind="image")], "an image has 3 dimensions"),
-        (lambda: [Modality("word", "label", Labels(torch.tensor([3]), ("a", "b", "c")))], "from 0 to 2"),
+        (lambda: [Modality("word", "label", ClassLabels(torch.tensor([3]), ("a", "b", "c")))], "from 0 to 2"),
     ],
 )
 def test_what_does_not_go_together_is_refused(parts, words):

@@ -59,7 +59,7 @@ def test_all_kinds_and_missing_cells(write, pictures):
     assert seen["weight"].tolist() == [[-1.5], [2000], [0]]
     assert seen["pet"].tolist() == [[1, 0], [0, 1], [0, 0]]
     assert data.modalities["pet"].values.classes == ("cat", "dog")
-    assert {name: mask.tolist() for name, mask in there.items()} == {
+    assert {name: mask.tolist() for name, mask in zip(data.modalities, there.T, strict=True)} == {
         "photo": [True, False, True],
         "pet": [True, True, False],
         "pose": [True, False, True],
@@ -173,7 +173,7 @@ def test_arrays_by_name():
     assert seen["pet"].argmax(-1).tolist() == [1, 0, 0, 0]
     assert seen["number"].sum(-1).tolist() == [1, 0, 1, 0]
     assert seen["weight"].tolist() == [[0.5], [0], [1.5], [0]]
-    assert [there[name].tolist() for name in data.modalities] == [
+    assert there.T.tolist() == [
         [True, True, True, False],
         [True, False, True, True],
         [True, True, False, True],

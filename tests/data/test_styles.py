@@ -130,12 +130,12 @@ def test_images_with_labels(home):
 def test_missing_labels_are_training_rows_by_seed(home):
     data, other = load("fashion-labels", {"missing": 0.5}), load("fashion-labels", {"missing": 0.5, "seed": 1})
     rows = torch.arange(len(data))
-    there = data.present(rows)
-    assert bool(there["image"].all())
-    assert int(there["label"].sum()) == TRAIN // 2 + TEST
-    assert bool(there["label"][TRAIN:].all())
-    assert not torch.equal(there["label"], other.present(rows)["label"])
-    assert torch.equal(data.observed(rows)["label"].sum(-1), there["label"].float())
+    image, label = data.present(rows).T
+    assert bool(image.all())
+    assert int(label.sum()) == TRAIN // 2 + TEST
+    assert bool(label[TRAIN:].all())
+    assert not torch.equal(label, other.has("label", rows))
+    assert torch.equal(data.observed(rows)["label"].sum(-1), label.float())
     assert bool((data.table >= 0).all())
     assert len({data.content_hash(), other.content_hash(), load("fashion-labels").content_hash()}) == 3
     with pytest.raises(UsageError, match="missing must be from 0 up to 1"):

@@ -10,8 +10,10 @@ from torch import nn
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Space
+from unbraid.methods.info_gan import InfoGANModel
+from unbraid.methods.ms_gan import ConditionalGAN
 from unbraid.metrics import Evaluation, clusters, evaluate
-from unbraid.models import VAE, Adversarial, ConditionalGAN
+from unbraid.models import VAE
 from unbraid.networks import make_likelihood
 
 LATENTS = {"z": {"kind": "normal", "size": 2}, "c": {"kind": "concrete", "classes": 3}}
@@ -116,7 +118,7 @@ def generating(noise, model="stage"):
     first = VAE(space, (4,), Reader(), nn.Identity(), bernoulli)
     made_by = ConditionalGAN(own, (4,), nn.Identity(), Generator(noise), bernoulli, first)
     if model == "info-gan":
-        made_by = Adversarial(space, (4,), nn.Identity(), Generator(noise), bernoulli, noise=1, draws="normal")
+        made_by = InfoGANModel(space, (4,), nn.Identity(), Generator(noise), bernoulli, noise=1, draws="normal")
         made_by.critic.forward = lambda x: (x[:, 0], {"z": Reader()(x)})
     return Evaluation(made_by, made(False).dataset)
 

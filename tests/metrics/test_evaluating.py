@@ -57,6 +57,14 @@ def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
     assert names == {"dci/gbt", "dci/lightgbm-depth3", *FORESTS}
 
 
+def test_a_metric_states_needs_that_exist():
+    with pytest.raises(UsageError, match="factors"):
+
+        @metric("some/thing", needs=("factor",))
+        def thing(evaluation):
+            """Nothing."""
+
+
 @pytest.mark.parametrize("name", [name for name in metric if "factors" in metric[name].facts.needs])
 def test_data_without_factors_are_refused_by_every_score_of_factors(name):
     whole = evaluation()

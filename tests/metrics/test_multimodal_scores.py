@@ -9,8 +9,8 @@ import torch
 from scipy.integrate import quad
 from torch import nn
 
-from tests.objectives.linear_modalities import linear, log_evidence
-from unbraid.data import Labels, Modality, Pixels, load, multimodal
+from tests.methods.linear_modalities import linear, log_evidence
+from unbraid.data import ClassLabels, Modality, Pixels, load, multimodal
 from unbraid.data.factors import Factor
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
@@ -40,7 +40,7 @@ def things(present=None):
     parts = [
         Modality("m1", "vector", Pixels(m1, (7,))),
         Modality("m2", "vector", Pixels(m2, (8,)), present),
-        Modality("m3", "label", Labels(shape, ("a", "b", "c"))),
+        Modality("m3", "label", ClassLabels(shape, ("a", "b", "c"))),
     ]
     return multimodal("things", parts, tuple(Factor(*item) for item in SIZES.items()), ROWS)
 
@@ -270,7 +270,7 @@ def test_a_mixture_of_which_only_moments_are_known_has_no_bound(name):
 def test_kl_of_a_mixture_is_taken_at_draws():
     shifts = (0.0, 2.0, -1.0)
     evaluation = normals("multimodal-experts", rows=400, log_variance=-1.0, shifts=shifts)
-    with pytest.raises(UsageError, match="use kl-blocks/sampled"):
+    with pytest.raises(UsageError, match="kl-blocks/sampled"):
         evaluate(evaluation, ["kl-blocks/closed-form"])
     score = scored(evaluation, "kl-blocks/sampled")["c"]
     v = math.exp(-1.0)

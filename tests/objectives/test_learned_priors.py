@@ -10,12 +10,13 @@ from torch import distributions
 
 from tests import contracts
 from tests.core.test_priors import made_space, random, with_learned
-from tests.objectives.helpers import made_context, made_output
+from tests.methods.helpers import made_context, made_output
 from unbraid import api
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
-from unbraid.latents import LEARNED, Concrete, CorrelatedNormal, Flow, Normal, Space
-from unbraid.objectives import bind, closed_form_kl, divergences, objective
+from unbraid.latents import LEARNED, Concrete, CorrelatedNormal, FlowPrior, Normal, Space
+from unbraid.methods import objective
+from unbraid.objectives import bind, closed_form_kl, divergences
 from unbraid.types import Output
 
 ROWS = 6
@@ -100,7 +101,7 @@ def test_info_vae_draws_from_the_learned_prior_and_dip_refuses_what_it_cannot_se
 
 def test_draws_of_a_planar_flow_move_with_its_parameters_as_differences_say():
     """Bisection alone has no derivative: that of z with f(z; w) = e is -(df/dw) / (df/dz)."""
-    space = Space({"z": Normal(size=2)}, learned=Flow({"z": Normal(size=2)}, depth=3))
+    space = Space({"z": Normal(size=2)}, learned=FlowPrior({"z": Normal(size=2)}, depth=3))
     learned = space.learned
     start = 0.7 * random(18).double()
     base = random(5, 2).double()

@@ -16,8 +16,7 @@ import torch
 
 from unbraid.density import batch_aggregate, exact_aggregate
 from unbraid.latents import CorrelatedNormal, Normal, Space
-from unbraid.objectives import divergences
-from unbraid.objectives.weighted import leaf_information
+from unbraid.objectives import divergences, leaf_information
 from unbraid.types import Output
 
 SIZE = 5

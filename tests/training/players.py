@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from unbraid.objectives import Objective, objective
+from unbraid.methods import objective
+from unbraid.objectives import Objective
 from unbraid.objectives.decomposition import closed_form_kl, reconstruction
 from unbraid.types import Player, Terms
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.training.players import registered
 from unbraid.api import train as train_run
 from unbraid.config import Choice, Config
-from unbraid.data import load
+from unbraid.data import from_arrays, load
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UnbraidError
 from unbraid.store import RunFolder, save_tensors
@@ -43,8 +43,26 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     "convolutions-f64": ("beta-tcvae", {"precision": "f64"}),
     "pairs": ("jacobian-student", {"precision": "f64"}),
     "densities": ("ms-coupling", {"precision": "f64", "features": 8, "decoder.couplings": 2, **OWN_NETWORKS}),
+    "subsets-f64": ("mvae", {"precision": "f64", "z": None, "c": 3, "s": 2, "subsets": 2}),
+    "experts-f64": ("mmvae", {"precision": "f64", "z": None, "c": 3, "samples": 2, "gradient": "dreg"}),
+    "penalty-f64": (
+        "partitioned-mvae",
+        {"precision": "f64", "z": None, "c": 3, "s": 2, "penalty": "ratio", "width": 16, "depth": 2},
+    ),
 }
+MULTIMODAL = ("subsets-f64", "experts-f64", "penalty-f64")
 STAGES = ("jacobian-student", "ms-coupling")
+
+
+def data_of(case: str, data: FactorDataset) -> FactorDataset:
+    """The data of a case: three modalities of which rows lack some, or the given ones."""
+    if case not in MULTIMODAL:
+        return data
+    draw = torch.Generator().manual_seed(0)
+    modalities = {f"m{m}": torch.randn(200, 2 + m, generator=draw) for m in range(3)}
+    present = torch.rand(200, 3, generator=draw) < 0.7
+    present[~present.any(-1)] = True
+    return from_arrays(modalities, present={f"m{m}": present[:, m] for m in range(3)})
 
 
 def own_modules(case: str) -> dict[str, nn.Module]:
@@ -80,6 +98,7 @@ def config_of(case: str, data: FactorDataset, **overrides: object) -> Config:
 
 def advanced(case: str, data: FactorDataset, world: World | None = None) -> State:
     """A case after some steps."""
+    data = data_of(case, data)
     state = prepare(config_of(case, data), data, **own_modules(case), world=world)
     for _ in range(STEPS):
         state.advance()

@@ -9,12 +9,13 @@ import torch
 from unbraid import noise
 from unbraid.config import Choice
 from unbraid.data import load
+from unbraid.methods import objective
 from unbraid.models import build
-from unbraid.objectives import Context, bind, objective
+from unbraid.objectives import Context, bind
 from unbraid.training import configure
 from unbraid.training.execution import Compiled
 from unbraid.training.prepare import prepare
-from unbraid.types import Batch
+from unbraid.types import Batch, Inputs
 
 pytestmark = pytest.mark.compiles
 
@@ -38,7 +39,7 @@ def test_forward_and_terms_compile_whole(recipe):
 
     def loss(x, step):
         drawn = {name: tensor[0] for name, tensor in noise.draw(model.needs(8), seeds, step).items()}
-        out = model({"x": x}, drawn)
+        out = model(Inputs({"x": x}), drawn)
         context = Context(model.space, model.likelihoods, len(data), step, drawn, lambda *inputs: None)
         return terms(out, Batch({"x": x}, index), context).loss
 

@@ -13,13 +13,15 @@ from typer.testing import CliRunner
 import unbraid as ub
 from unbraid.cli import app
 from unbraid.errors import RunError, UnbraidError, UsageError
-from unbraid.latents import Space, Stages
-from unbraid.models import Staged, build
+from unbraid.latents import Space, StackedSpace
+from unbraid.methods import objective
+from unbraid.models import StagedVAE, build
 from unbraid.networks.refiners import AdaIN
 from unbraid.noise import draw, seed_tensor
-from unbraid.objectives import bind, objective
+from unbraid.objectives import bind
 from unbraid.store import RunFolder, load_tensors, save_tensors, under
 from unbraid.training.grouping import structure
+from unbraid.types import Inputs
 
 TINY = {"network": "mlp", "encoder_hidden": (8,), "decoder_hidden": (8,), "batch": 8, "steps": 6, "device": "cpu"}
 
@@ -62,13 +64,13 @@ def test_no_gradient_reaches_the_first_stage_even_if_its_parameters_ask_for_one(
     settings = {**second.config.objective.settings, "samples": samples}
     config = replace(second.config, objective=replace(second.config.objective, settings=settings))
     model = build(config, (1, 32, 32)).train()
-    assert isinstance(model, Staged)
+    assert isinstance(model, StagedVAE)
     assert not any(part.training for part in model.first.modules())
     assert not any(p.requires_grad for p in model.first.parameters())
     model.requires_grad_(True)
-    index = bind("ms-vae", settings).rows(torch.arange(4)[None], second.dataset, lambda *_: torch.empty(0))[0]
+    index = bind("ms-vae", settings).choose_rows(torch.arange(4)[None], second.dataset, lambda *_: torch.empty(0))[0]
     noise = {name: drawn[0] for name, drawn in draw(model.needs(4), seed_tensor(0), 0).items()}
-    out = model({"x": second.dataset.images(index)}, noise)
+    out = model(Inputs({"x": second.dataset.images(index)}), noise)
     loss = out.decoded["x"][""].square().sum() + sum(part.square().sum() for part in out.posterior.values())
     grads = dict(
         zip(
@@ -110,14 +112,14 @@ def test_a_space_in_stages_keeps_a_learned_prior_and_groups_of_c():
     earlier = Space.from_config(
         {"z": {"kind": "normal", "size": 2}, "b": {"kind": "concrete", "classes": 3}}, "blocks", None
     )
-    both = Stages(earlier, Space.from_config({"z": {"kind": "normal", "size": 2}}))
+    both = StackedSpace(earlier, Space.from_config({"z": {"kind": "normal", "size": 2}}))
     assert list(both.blocks) == ["c_z", "c_b", "z"]
     assert both.levels[1] == ((0, 1), (2,), (3, 4))
     from unbraid.config import Choice
     from unbraid.latents import LEARNED
 
     earlier = Space.from_config({"z": {"kind": "normal", "size": 2}}, None, Choice("covariance", {}))
-    both = Stages(earlier, Space.from_config({"z": {"kind": "normal", "size": 1}}))
+    both = StackedSpace(earlier, Space.from_config({"z": {"kind": "normal", "size": 1}}))
     learned = {LEARNED: torch.randn(4)}
     c, z = torch.randn(5, 4), torch.randn(5, 2)
     prior = {"c": torch.zeros(1, 4), "z": torch.zeros(1, 2), **learned}
@@ -132,7 +134,7 @@ def test_a_chain_of_three_stages_trains_loads_and_draws(root, second):
     assert third.unchanged["max_change"] == 0.0
     images = second.dataset.images(torch.arange(7))
     assert torch.equal(third.encode(images)[:, :5], second.encode(images))
-    made = third.model.stages(third.encode(images))
+    made = third.model.decode_stages(third.encode(images))
     assert len(made) == 3
     assert torch.equal(made[1], second.decode(second.encode(images)))
     again = ub.load(third.path, device="cpu")

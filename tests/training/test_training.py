@@ -14,7 +14,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.errors import DivergedError, RunError, UsageError
-from unbraid.objectives import objective
+from unbraid.methods import objective
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, Interrupted, configure, train
 from unbraid.training.interrupt import stoppable
@@ -30,6 +30,17 @@ SMALL = {"encoder.hidden": (16,), **OWN}
 @pytest.fixture(scope="module")
 def sprites():
     return load("sprites-small")
+
+
+class Scaled(nn.Module):
+    """A layer whose output is multiplied by one number, a parameter without dimensions."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.scale = layer, nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x):
+        return self.scale * self.layer(x)
 
 
 def config_of(sprites, recipe="beta-tcvae", **overrides):
@@ -172,6 +183,16 @@ def test_divergence_names_step_term_and_checkpoint(tmp_path, sprites, monkeypatc
         train(folder, config, sprites, Cadence(log_steps=10, checkpoint_steps=5))
     assert folder.read_json("status") == {"format": 1, "state": "diverged", "step": 17, "term": "loss"}
     assert all(t.isfinite().all() for t in folder.latest_checkpoint()[1].values() if t.is_floating_point())
+
+
+def test_a_parameter_without_dimensions_trains_and_is_stored(tmp_path, sprites):
+    encoder = Scaled(nn.Sequential(nn.Flatten(), nn.Linear(1024, 6)))
+    config = configure("vae", Choice("sprites-small", {}), sprites, {**OWN, "clip": 1.0}, encoder=encoder)
+    folder = RunFolder.create(tmp_path / "run", config)
+    train(folder, config, sprites, Cadence(checkpoint_steps=10), encoder=encoder)
+    stored = weights_of(folder)["model.encoder.scale"]
+    assert stored.shape == ()
+    assert float(stored) != 1.0
 
 
 def test_an_absurd_rate_diverges_with_a_sentence(tmp_path, sprites):
@@ -321,6 +342,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(sprites):
         ("vae", "batchnorm", 40),
         ("beta-tcvae", "batchnorm", 40),
         ("two-players", "batchnorm", 40),
+        ("vae", "scaled", 40),
         pytest.param("beta-tcvae", "batchnorm", 200, marks=pytest.mark.slow),
         pytest.param("two-players", "batchnorm", 200, marks=pytest.mark.slow),
     ],
@@ -329,6 +351,7 @@ def test_members_equal_single_runs(sprites, two_players, recipe, network, steps)
     encoders = {
         "mlp": {},
         "batchnorm": {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1024), nn.Linear(1024, 6))},
+        "scaled": {"encoder": Scaled(nn.Sequential(nn.Flatten(), nn.Linear(1024, 6)))},
     }
     own = encoders[network]
     weights = {"beta-tcvae": ({"beta": 2.0}, {"beta": 8.0})}.get(recipe, ({}, {}))

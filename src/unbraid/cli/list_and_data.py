@@ -20,7 +20,7 @@ def list_names(
 ) -> None:
     """List what is registered, with year, reference and settings."""
     kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "objectives": lambda: _entries("unbraid.objectives", "objective"),
+        "objectives": lambda: _entries("unbraid.methods", "objective"),
         "networks": _networks,
         "datasets": lambda: _entries("unbraid.data", "dataset"),
         "metrics": lambda: _entries("unbraid.metrics", "metric"),

@@ -37,7 +37,7 @@ def complete(package: str, decorators: str) -> Callable[[str], list[str]]:
 
 
 Recipe = Annotated[
-    str, typer.Argument(help="Objective to train.", autocompletion=complete("objectives", "objective|preset"))
+    str, typer.Argument(help="Objective to train.", autocompletion=complete("methods", "objective|preset"))
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")

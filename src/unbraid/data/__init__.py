@@ -25,14 +25,15 @@ from unbraid.data.factor_values import factor_numbers
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.files import Description, Recipe, Status, check, describe, fetch
 from unbraid.data.images import from_array, from_dataset, from_folder
-from unbraid.data.modalities import Labels, Modality, MultimodalDataset, multimodal
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import ClassLabels, Modality
 from unbraid.data.stroke_measures import digit_width, stroke_thickness
 
 __all__ = [
+    "ClassLabels",
     "Description",
     "Factor",
     "FactorDataset",
-    "Labels",
     "Modality",
     "MultimodalDataset",
     "Pixels",

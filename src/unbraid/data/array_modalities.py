@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from unbraid.data.images import from_array
-from unbraid.data.modalities import Labels, Modality, MultimodalDataset, multimodal
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import ClassLabels, Modality
 from unbraid.errors import DataError, unknown
 
 
@@ -34,9 +35,9 @@ def from_arrays(
         told = f"{len(made)} modality ({made[0].name})" if made else "no modality"
         raise DataError(f"{name} has {told}, and two modalities or more are needed; pass one alone as an array.")
     data = multimodal(name, made, source="arrays")
-    seen = data.present(torch.arange(len(data)))
-    blank = None if seen is None else ~torch.stack([*seen.values()]).any(0)
-    if blank is not None and bool(blank.any()):
+    present_rows = data.present(torch.arange(len(data)))
+    blank = torch.zeros(len(data), dtype=torch.bool) if present_rows is None else ~present_rows.any(-1)
+    if bool(blank.any()):
         raise DataError(f"{name}: row {int(blank.nonzero()[0])} is missing in every modality; leave it out.")
     if factors is None:
         return data
@@ -99,19 +100,19 @@ def _blank(item: Any) -> np.ndarray:
     return np.full(array.shape, -1 if array.ndim == 0 and array.dtype.kind in "iu" else 0, array.dtype)
 
 
-def _words(array: np.ndarray, there: np.ndarray) -> Labels:
+def _words(array: np.ndarray, there: np.ndarray) -> ClassLabels:
     known = there & (array != "")
     classes, places = np.unique(array[known], return_inverse=True)
     rows = np.full(len(array), -1)
     rows[known] = places
-    return Labels(torch.from_numpy(rows), tuple(map(str, classes)))
+    return ClassLabels(torch.from_numpy(rows), tuple(map(str, classes)))
 
 
-def _classes(where: str, array: np.ndarray, there: np.ndarray) -> Labels:
+def _classes(where: str, array: np.ndarray, there: np.ndarray) -> ClassLabels:
     rows = np.where(there, array.astype(np.int64), -1)
     if rows.min() < -1:
         raise DataError(f"{where}: row {int(rows.argmin())} is {rows.min()}; labels are whole numbers from 0, or -1.")
-    return Labels(torch.from_numpy(rows), tuple(map(str, range(int(rows.max()) + 1))))
+    return ClassLabels(torch.from_numpy(rows), tuple(map(str, range(int(rows.max()) + 1))))
 
 
 def without_nan(where: str, array: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,8 @@ from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, Pixels
 from unbraid.data.file_formats import reading
 from unbraid.data.label_csv import MISSING, factor_column
-from unbraid.data.modalities import Kind, Labels, Modality, MultimodalDataset, multimodal
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import ClassLabels, Kind, Modality
 from unbraid.data.picture_files import SUFFIXES, read_alike
 from unbraid.errors import DataError, UsageError, unknown
 
@@ -77,7 +78,7 @@ def from_csv(
 
 
 @dataclass(frozen=True)
-class Column:
+class CsvColumn:
     """Cells of a column, or of the columns NAME.0, NAME.1, … of a vector, as [part][row], and the lines of the rows."""
 
     path: Path
@@ -144,7 +145,7 @@ def _refuse_data(path: Path, header: list[str]) -> None:
             raise DataError(f"{path}: {told}; put a line of names above it.")
 
 
-def _grouped(path: Path, header: list[str], rows: list[list[str]], lines: list[int]) -> dict[str, Column]:
+def _grouped(path: Path, header: list[str], rows: list[list[str]], lines: list[int]) -> dict[str, CsvColumn]:
     """Columns by name, those of one vector together."""
     cells = dict(zip(header, ([*column] for column in zip(*rows, strict=True)), strict=True))
     members: dict[str, list[str]] = {}
@@ -157,11 +158,11 @@ def _grouped(path: Path, header: list[str], rows: list[list[str]], lines: list[i
         if own != [name] and set(own) != set(parts):
             wrong = next(each for each in own if each not in parts)
             raise DataError(f"{path}: the columns of the vector {name} must be {', '.join(parts)}, and one is {wrong}.")
-        columns[name] = Column(path, name, [cells[each] for each in (own if own == [name] else parts)], lines)
+        columns[name] = CsvColumn(path, name, [cells[each] for each in (own if own == [name] else parts)], lines)
     return columns
 
 
-def _modality(column: Column, said: str | Sequence[str] | None, size: int | None) -> Modality:
+def _modality(column: CsvColumn, said: str | Sequence[str] | None, size: int | None) -> Modality:
     rows = column.present
     if not rows:
         raise DataError(f"{column.path}: every cell of the column {column.name} is empty; leave it out.")
@@ -182,7 +183,7 @@ def _modality(column: Column, said: str | Sequence[str] | None, size: int | None
     return Modality(column.name, cast(Kind, kind), values, None if bool(there.all()) else there)
 
 
-def _kind(column: Column, rows: list[int]) -> Kind:
+def _kind(column: CsvColumn, rows: list[int]) -> Kind:
     """What the cells look like."""
     if len(column.parts) > 1:
         return "vector"
@@ -208,12 +209,12 @@ def _kind(column: Column, rows: list[int]) -> Kind:
     return "label"
 
 
-def _as_label(column: Column) -> str:
+def _as_label(column: CsvColumn) -> str:
     """What to say, on the command line and in Python, where neither knows the other's form."""
     return f"say data.kinds=[{column.name}:label], or from_csv(…, kinds={{'{column.name}': 'label'}}) in Python,"
 
 
-def _images(column: Column, rows: list[int], size: int | None) -> Pixels:
+def _images(column: CsvColumn, rows: list[int], size: int | None) -> Pixels:
     paths, names = [], []
     for row in rows:
         found = _file(column, column.cells[row])
@@ -225,7 +226,7 @@ def _images(column: Column, rows: list[int], size: int | None) -> Pixels:
     return Pixels(_spread(read, rows, len(column.lines)), tuple(read.shape[1:]))
 
 
-def _vectors(column: Column, rows: list[int]) -> Pixels:
+def _vectors(column: CsvColumn, rows: list[int]) -> Pixels:
     found = []
     for row in rows:
         numbers = []
@@ -241,13 +242,13 @@ def _vectors(column: Column, rows: list[int]) -> Pixels:
     return Pixels(_spread(read, rows, len(column.lines)), (len(column.parts),))
 
 
-def _labels(column: Column, rows: list[int], classes: tuple[str, ...] | None) -> Labels:
+def _labels(column: CsvColumn, rows: list[int], classes: tuple[str, ...] | None) -> ClassLabels:
     if classes is None:
         names = {row: class_name(column.cells[row]) for row in rows}
         classes = tuple(sorted(set(names.values()), key=_rank(names.values())))
         places = torch.full((len(column.lines),), -1, dtype=torch.int64, device="cpu")
         places[rows] = torch.tensor([classes.index(names[row]) for row in rows], device="cpu")
-        return Labels(places, classes)
+        return ClassLabels(places, classes)
     if len(set(classes)) < len(classes):
         raise UsageError(f"{column.path}: the classes of {column.name} must all be different.")
     for row in rows:
@@ -255,7 +256,7 @@ def _labels(column: Column, rows: list[int], classes: tuple[str, ...] | None) ->
             raise DataError(f"{column.at(row)}: '{column.cells[row]}' is none of the classes {', '.join(classes)}.")
     places = torch.full((len(column.lines),), -1, dtype=torch.int64, device="cpu")
     places[rows] = torch.tensor([classes.index(column.cells[row]) for row in rows], device="cpu")
-    return Labels(places, classes)
+    return ClassLabels(places, classes)
 
 
 def class_name(cell: str) -> str:
@@ -276,7 +277,7 @@ def _rank(names: Iterable[str]) -> Callable[[str], Any]:
     return lambda name: (numbers[name], name)
 
 
-def _factor(column: Column) -> tuple[Factor, Tensor]:
+def _factor(column: CsvColumn) -> tuple[Factor, Tensor]:
     if len(column.parts) > 1:
         raise UsageError(f"{column.path}: a factor is one column, and {column.name} has {len(column.parts)}.")
     return factor_column(column.path, column.name, column.cells)
@@ -313,7 +314,7 @@ def _spelled(kinds: Sequence[str]) -> dict[str, str | Sequence[str]]:
     return said
 
 
-def _file(column: Column, cell: str) -> Path:
+def _file(column: CsvColumn, cell: str) -> Path:
     return column.path.parent / Path(cell).expanduser()
 
 

@@ -5,15 +5,16 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from unbraid.data.modality import Modality
 from unbraid.errors import DataError, unknown
-from unbraid.types import Layout, Shape
+from unbraid.types import Inputs, Layout, Shape
 
 
 class Factor(NamedTuple):
@@ -86,6 +87,9 @@ class FactorDataset:
     held_out: Tensor | None = None
     source: str = ""
 
+    multimodal: ClassVar[bool] = False
+    """Whether observations have modalities of their own names (`unbraid.data.modalities`)."""
+
     def __post_init__(self) -> None:
         if self.table is None and self.factors and math.prod(self.sizes) != len(self):
             count = math.prod(self.sizes)
@@ -104,8 +108,13 @@ class FactorDataset:
 
     @property
     def layout(self) -> Layout:
-        """Shape of one observation, by modality where there are several (`unbraid.data.modalities`)."""
+        """Shape of one observation; of multimodal data, that of each modality by name."""
         return self.shape
+
+    @property
+    def modalities(self) -> dict[str, Modality]:
+        """Modalities by name; the only one is called x."""
+        return {"x": Modality("x", "image" if len(self.shape) == 3 else "vector", self.pixels)}
 
     @property
     def numbers(self) -> int:
@@ -123,6 +132,11 @@ class FactorDataset:
         return tuple(f.name for f in self.factors)
 
     @property
+    def varying_factors(self) -> list[int]:
+        """Columns of the factors that have more than one value."""
+        return [column for column, size in enumerate(self.sizes) if size > 1]
+
+    @property
     def is_grid(self) -> bool:
         """Whether every combination of factor values occurs exactly once, in mixed-radix order."""
         return bool(self.factors) and self.table is None
@@ -133,26 +147,34 @@ class FactorDataset:
         return self.pixels.stored.device
 
     def to(self, device: torch.device | str) -> "FactorDataset":
-        """The same data on a device."""
+        """Return the same data on a device."""
+        return replace(self, **self._fields_on(device))
+
+    def _fields_on(self, device: torch.device | str) -> dict[str, Any]:
         table = None if self.table is None else self.table.to(device)
         held_out = None if self.held_out is None else self.held_out.to(device)
-        return replace(self, pixels=self.pixels.to(device), table=table, held_out=held_out)
+        return {"pixels": self.pixels.to(device), "table": table, "held_out": held_out}
 
     def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
         """Observations as float32 in [0, 1] (or as stored, for floats), shape [*index, *shape]."""
         return self.pixels[index]
 
     def observed(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor]:
-        """Observations by modality; the only one is called x."""
+        """Return observations by modality; the only one is called x."""
         return {"x": self.images(index)}
 
-    def present(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor] | None:
-        """Whether rows have each modality, or None where nothing is missing."""
+    def present(self, index: Int[Tensor, "*n"]) -> Bool[Tensor, "*n m"] | None:
+        """Return which modalities rows have [*index, modalities]; None if nothing is missing in all the data."""
         return None
 
-    def inputs(self, index: Int[Tensor, "*n"]) -> Tensor | dict[str, Tensor]:
-        """What a model encodes: the observations; of several modalities, those by name and which of them are there."""
-        return self.images(index)
+    def has(self, modality: str, index: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+        """Return which rows have a modality [*index]."""
+        present = self.modalities[modality].present
+        return torch.ones_like(index, dtype=torch.bool) if present is None else present[index]
+
+    def inputs(self, index: Int[Tensor, "*n"]) -> Inputs:
+        """Return rows as a model encodes them."""
+        return Inputs(self.observed(index), self.present(index))
 
     def labelled(self, index: Int[Tensor, "*n"], columns: Sequence[int] | None = None) -> Bool[Tensor, "*n"]:
         """Whether rows have a label of all these factors (columns; None means every factor)."""

@@ -8,7 +8,8 @@ from unbraid import noise
 from unbraid.data.base import dataset
 from unbraid.data.files import Recipe, load_stored
 from unbraid.data.mnist import GARMENT, fashion_recipe
-from unbraid.data.modalities import Labels, Modality, MultimodalDataset, multimodal
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import ClassLabels, Modality
 from unbraid.errors import UsageError
 
 NAME = "fashion-labels"
@@ -40,7 +41,7 @@ def fashion_labels(*, missing: float = 0.0, seed: int = 0) -> MultimodalDataset:
     rows = trained.nonzero().squeeze(-1)
     order = noise.bits(noise.seed_tensor(seed, device=data.device), 0, f"{NAME}/missing", (len(rows),))[0].argsort()
     there[rows[order[: round(missing * len(rows))]]] = False
-    label = Labels(data.table[:, 0].where(there, -1), classes)
+    label = ClassLabels(data.table[:, 0].where(there, -1), classes)
     modalities = [
         Modality("image", "image", data.pixels),
         Modality("label", "label", label, there if missing else None),

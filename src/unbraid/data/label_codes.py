@@ -1,8 +1,8 @@
-r"""Labels as codes (msvae2020, section 4 and appendices C and E): what a supervised stage is given, or reads.
+r"""Labels as codes of supervised stages (msvae2020, section 4 and appendices C and E).
 
-A factor is one coordinate, its place among its n values standardised as if they all came equally often; a circular one
-is two, sqrt 2 (cos, sin) of its angle. So a code depends on the label and on n alone, and every stage of a chain means
-the same by it, whichever rows it learned from.
+A factor is one coordinate: the place of its value among n, standardised as if all values were equally frequent. A
+circular factor is two, sqrt 2 (cos, sin) of its angle. A code depends on the label and on n alone, so every stage of a
+chain means the same by it, whichever rows it learned from.
 """
 
 import math
@@ -14,11 +14,11 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 
 
-class Labels:
+class LabelCodes:
     """Coordinates of the factors that are named, in that order; without names, of all that vary."""
 
     def __init__(self, dataset: FactorDataset, names: tuple[str, ...], circular: tuple[str, ...] = ()) -> None:
-        moving = [column for column, size in enumerate(dataset.sizes) if size > 1]
+        moving = dataset.varying_factors
         self.columns = [dataset.factor_position(name) for name in names] or moving
         around = {dataset.factor_position(name) for name in circular}
         once = len(set(self.columns)) == len(self.columns)
@@ -33,11 +33,11 @@ class Labels:
 
     @property
     def names(self) -> list[str]:
-        """Of the factors."""
+        """Names of the factors."""
         return [self.dataset.factor_names[column] for column in self.columns]
 
-    def refuse_missing(self, rows: Tensor) -> None:
-        """A `UsageError` if one of these rows lacks a label."""
+    def check_complete(self, rows: Tensor) -> None:
+        """Raise a `UsageError` if one of these rows lacks a label."""
         values = self.dataset.values_of(rows)
         for column in self.columns:
             if bool((values[:, column] < 0).any()):
@@ -46,7 +46,7 @@ class Labels:
                 )
 
     def codes(self, factors: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Coordinates [..., width] of factor values [..., factors]."""
+        """Return coordinates [..., width] of factor values [..., factors]."""
         parts: list[Tensor] = []
         for column in self.columns:
             value, count = factors[..., column].to(dtype), self.dataset.sizes[column]

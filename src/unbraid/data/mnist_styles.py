@@ -18,7 +18,8 @@ from unbraid.data.base import dataset
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.data.files import Recipe, load_stored
 from unbraid.data.mnist import mnist_recipe
-from unbraid.data.modalities import Modality, MultimodalDataset, multimodal
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import Modality
 from unbraid.errors import DataError, UsageError
 from unbraid.progress import progress
 from unbraid.threads import one_thread

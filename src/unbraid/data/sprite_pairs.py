@@ -16,7 +16,8 @@ from torch import Tensor
 from unbraid import noise
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, Pixels
-from unbraid.data.modalities import Modality, MultimodalDataset, multimodal
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import Modality
 from unbraid.data.sprites import FACTORS, Sprite, sprites
 from unbraid.errors import UsageError
 from unbraid.types import Shape

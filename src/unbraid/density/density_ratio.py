@@ -23,8 +23,8 @@ FEWEST_ROWS = 8
 WIDE = 512
 
 
-def refuse_no_layers(width: int, depth: int) -> None:
-    """An error for a discriminator that sees nothing."""
+def check_layers(width: int, depth: int) -> None:
+    """Raise a `UsageError` for a discriminator without layers."""
     if width < 1 or depth < 1:
         raise UsageError(f"The discriminator needs at least 1 layer of width 1, not {depth} of {width}.")
 

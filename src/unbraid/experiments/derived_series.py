@@ -11,9 +11,9 @@ from typing import Any
 from unbraid.errors import UsageError
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.latents import Space, latents_of
+from unbraid.methods import objective
 from unbraid.models import build
 from unbraid.networks.wide import parameters_of, wide_settings
-from unbraid.objectives import objective
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder

@@ -34,10 +34,10 @@ from unbraid.experiments.derived_series import Parents, Refined, refine_series, 
 from unbraid.experiments.model_cache import Opened
 from unbraid.experiments.writing import Provenance, refuse_larger, write
 from unbraid.latents import latents_of
+from unbraid.methods import objective
 from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
 from unbraid.models.multimodal import SECTION, SHARED
-from unbraid.objectives import objective
 from unbraid.report.tables import Member
 from unbraid.run import Run, score_runs
 from unbraid.store import RunFolder

@@ -2,30 +2,30 @@
 
 from unbraid.latents.blocks import Block, Normal, block
 from unbraid.latents.concrete import Bernoulli, Concrete
-from unbraid.latents.conditional_prior import Conditional
+from unbraid.latents.conditional_prior import ConditionalPrior
 from unbraid.latents.correlated_normal import CorrelatedNormal
-from unbraid.latents.covariance_prior import Covariance
-from unbraid.latents.flow_prior import Flow
+from unbraid.latents.covariance_prior import CovariancePrior
+from unbraid.latents.flow_prior import FlowPrior
 from unbraid.latents.learned_priors import LEARNED, Prior, prior
 from unbraid.latents.parse import latents_of, refuse_both
 from unbraid.latents.quantised import Quantised
 from unbraid.latents.space import Space
-from unbraid.latents.stacked_space import Stages
+from unbraid.latents.stacked_space import StackedSpace
 
 __all__ = [
     "LEARNED",
     "Bernoulli",
     "Block",
     "Concrete",
-    "Conditional",
+    "ConditionalPrior",
     "CorrelatedNormal",
-    "Covariance",
-    "Flow",
+    "CovariancePrior",
+    "FlowPrior",
     "Normal",
     "Prior",
     "Quantised",
     "Space",
-    "Stages",
+    "StackedSpace",
     "block",
     "latents_of",
     "prior",

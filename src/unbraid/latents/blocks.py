@@ -35,6 +35,8 @@ class Block(ABC):
     """Whether the KL needs no draw."""
     density = True
     """Whether a posterior has a density; one that is a point has none."""
+    discrete = False
+    """Whether variables stand for classes."""
     coupled = False
     """Whether the leaves of one posterior depend on each other."""
     extra_kl = 0.0
@@ -46,31 +48,31 @@ class Block(ABC):
         return sum(self.parameters.values())
 
     def needs(self, name: str, batch: int) -> dict[str, Need]:
-        """Everything that a step must draw for this block, by name; `sample` gets what has the block's own name."""
+        """Return the noise that a step draws for this block, by name; `sample` gets that of the block's own name."""
         return {name: self.need(batch)}
 
     def complete(self, parameters: Tensor, step: Tensor | None) -> Tensor:
-        """An encoder's output as the flat parameters of a posterior; `step` is None outside of training."""
+        """Return an encoder's output as the flat parameters of a posterior; `step` is None outside of training."""
         return parameters
 
     @abstractmethod
     def need(self, batch: int) -> Need:
-        """Noise that `sample` consumes."""
+        """Return noise that `sample` consumes."""
 
     @abstractmethod
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """Reparameterised draw [..., width]."""
+        """Return the reparameterised draw [..., width]."""
 
     @abstractmethod
     def center(self, parameters: Tensor) -> Tensor:
-        """The deterministic code [..., width] that stands for a posterior."""
+        """Return the deterministic code [..., width] that stands for a posterior."""
 
     @abstractmethod
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """Log density of each leaf [..., leaves]; parameters and value broadcast against each other."""
+        """Return the log density of each leaf [..., leaves]; parameters and value broadcast against each other."""
 
     def coupling(self, parameters: Tensor, value: Tensor, leaves: Sequence[int]) -> Tensor:
-        """What some leaves together add to the sum of their log densities [...]: 0 where they are independent."""
+        """Return what some leaves together add to the sum of their log densities [...]: 0 if they are independent."""
         return torch.zeros_like(value[..., 0])
 
     def sample_prior(self, prior: Tensor, noise: Tensor) -> Tensor:
@@ -79,30 +81,30 @@ class Block(ABC):
 
     @abstractmethod
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
-        """KL(posterior || prior) of each leaf [..., leaves]: in closed form, or else at a draw from the posterior."""
+        """Return KL(posterior || prior) of each leaf [..., leaves]: in closed form, or else at a draw."""
 
     def to_code(self, value: Tensor) -> Tensor:
-        """What a decoder sees of a value, [..., width]."""
+        """Return what a decoder sees of a value, [..., width]."""
         return value
 
     def from_code(self, code: Tensor) -> Tensor:
-        """The value of a code: the inverse of `to_code`."""
+        """Return the value of a code: the inverse of `to_code`."""
         return code
 
     def places(self, columns: int, span: float) -> Tensor:
-        """Codes [places, coordinates] through which one leaf is led to show what it does."""
+        """Return codes [places, coordinates] through which a traversal moves one leaf."""
         return torch.linspace(-span, span, columns).unsqueeze(-1)
 
     @abstractmethod
     def standard(self, like: Tensor) -> Tensor:
-        """Parameters [1, parameters] of the standard prior."""
+        """Return parameters [1, parameters] of the standard prior."""
 
     def prior_of(self, posterior: Tensor) -> Tensor:
-        """The prior that a posterior is compared with; most blocks have one for all."""
+        """Return the prior that a posterior is compared with; most blocks have one for all."""
         return self.standard(posterior)
 
     def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """Log density of every value [..., i, width] under every posterior [..., j, :], as [..., i, leaves, j].
+        """Return the log density of every value [..., i, width] under every posterior [..., j, :], [..., i, leaves, j].
 
         Components come last because estimators reduce over them, and a reduction over adjacent numbers is the fast one.
         """
@@ -120,30 +122,29 @@ class Normal(Block):
         self.parameters = {"mean": size, "log_variance": size}
 
     def need(self, batch: int) -> Need:
-        """Standard normal numbers."""
         return Need("normal", (batch, self.width))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """mean + sigma * noise."""
+        """Return mean + sigma * noise."""
         mean, log_variance = parameters.chunk(2, dim=-1)
         return mean + (0.5 * log_variance).exp() * noise
 
     def center(self, parameters: Tensor) -> Tensor:
-        """The mean."""
+        """Return the mean."""
         return parameters[..., : self.width]
 
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """-1/2 [log 2 pi + log sigma^2 + (value - mean)^2 / sigma^2]."""
+        """Return -1/2 [log 2 pi + log sigma^2 + (value - mean)^2 / sigma^2]."""
         mean, log_variance = parameters.chunk(2, dim=-1)
         return _log_normal(value - mean, log_variance)
 
     def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """The same density, laid out for the estimators from the start."""
+        """Return the same density, laid out for the estimators from the start."""
         mean, log_variance = parameters.transpose(-1, -2).unsqueeze(-3).chunk(2, dim=-2)  # [..., 1, leaves, j]
         return _log_normal(value.unsqueeze(-1) - mean, log_variance)
 
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
-        """1/2 [s^2/t^2 + (m - n)^2/t^2 - 1 - log s^2/t^2] for N(m, s^2) against N(n, t^2)."""
+        """Return 1/2 [s^2/t^2 + (m - n)^2/t^2 - 1 - log s^2/t^2] for N(m, s^2) against N(n, t^2)."""
         mean, log_variance = posterior.chunk(2, dim=-1)
         prior_mean, prior_log_variance = prior.chunk(2, dim=-1)
         log_ratio = log_variance - prior_log_variance
@@ -151,18 +152,17 @@ class Normal(Block):
         return 0.5 * (log_ratio.exp() + distance - 1 - log_ratio)
 
     def standard(self, like: Tensor) -> Tensor:
-        """Mean 0, log variance 0."""
         return torch.zeros(1, self.parameter_count, dtype=like.dtype, device=like.device)
 
 
 def _log_normal(distance: Tensor, log_variance: Tensor) -> Tensor:
-    """Log density at a distance from the mean, standardised before it is squared."""
+    """Return the log density at a distance from the mean, standardised before it is squared."""
     standard = standardised(distance, log_variance)
     return torch.add(-0.5 * (log_variance + math.log(2 * math.pi)), standard.square(), alpha=-0.5)
 
 
 def standardised(distance: Tensor, log_variance: Tensor) -> Tensor:
-    """A distance in standard deviations.
+    """Return a distance in standard deviations.
 
     Its square, taken as distance^2 / sigma^2, is 0 times infinity in float32 once log sigma^2 falls below -88, and the
     square of this one below -177; the bound keeps even that finite.

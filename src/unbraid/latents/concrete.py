@@ -34,6 +34,7 @@ class Tempered(Block):
     """A relaxed discrete block, whose flat parameters are logits and the logarithm of a temperature."""
 
     closed_form = False
+    discrete = True
 
     def __init__(self, temperature: float, final: float | None, anneal: int, straight_through: bool) -> None:
         final = temperature if final is None else final
@@ -45,12 +46,11 @@ class Tempered(Block):
         self.straight_through = straight_through
 
     def needs(self, name: str, batch: int) -> dict[str, Need]:
-        """Noise, and the step where the temperature moves."""
+        """Return noise, and the step where the temperature moves."""
         moving = {f"{name}.step": Need("step", ())} if self.anneal else {}
         return {name: self.need(batch), **moving}
 
     def complete(self, parameters: Tensor, step: Tensor | None) -> Tensor:
-        """Logits and log temperature."""
         start, end = math.log(self.temperature), math.log(self.final)
         if step is None or not self.anneal:
             column = torch.full_like(parameters[..., :1], end)
@@ -60,16 +60,16 @@ class Tempered(Block):
         return torch.cat([parameters, column], dim=-1)
 
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
-        """log q(x) - log p(x) at a draw."""
+        """Return log q(x) - log p(x) at a draw."""
         return self.log_density(posterior, value) - self.log_density(prior, value)
 
     def standard(self, like: Tensor) -> Tensor:
-        """Equal probabilities at the final temperature (see `prior_of`)."""
+        """Return equal probabilities at the final temperature (see `prior_of`)."""
         zeros = torch.zeros(1, self.parameter_count, dtype=like.dtype, device=like.device)
         return self.complete(zeros, None)
 
     def prior_of(self, posterior: Tensor) -> Tensor:
-        """Equal probabilities at the posterior's temperature."""
+        """Return equal probabilities at the posterior's temperature."""
         return torch.cat([torch.zeros_like(posterior[..., :-1]), posterior[..., -1:]], dim=-1)
 
 
@@ -94,32 +94,32 @@ class Concrete(Tempered):
         self.parameters = {"logits": self.width}
 
     def need(self, batch: int) -> Need:
-        """Uniform numbers, which become Gumbel noise."""
+        """Return uniform numbers, which become Gumbel noise."""
         return Need("uniform", (batch, self.width))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """log softmax((logits + Gumbel) / temperature)."""
+        """Return log softmax((logits + Gumbel) / temperature)."""
         gumbel = -(-noise.log()).log()
         tempered = (parameters[..., :-1] + gumbel) / parameters[..., -1:].exp()
         return self._apart(tempered).log_softmax(-1).flatten(-2)
 
     def center(self, parameters: Tensor) -> Tensor:
-        """The probabilities of the classes."""
+        """Return the probabilities of the classes."""
         return self._apart(parameters[..., :-1]).softmax(-1).flatten(-2)
 
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """Density of x = log y."""
+        """Return the density of x = log y."""
         log_t = parameters[..., -1:]
         shifted = self._apart(parameters[..., :-1]) - log_t.exp().unsqueeze(-1) * self._apart(value)
         normal = math.lgamma(self.classes) + (self.classes - 1) * log_t
         return normal + shifted.sum(-1) - self.classes * shifted.logsumexp(-1)
 
     def places(self, columns: int, span: float) -> Tensor:
-        """Each class once, however many columns are asked for: between them is nothing."""
+        """Return each class once, whatever the number of columns is: there is nothing between them."""
         return torch.eye(self.classes)
 
     def to_code(self, value: Tensor) -> Tensor:
-        """y = exp x, or the nearest vertex with y's gradient."""
+        """Return y = exp x, or the nearest vertex with y's gradient."""
         soft = value.exp()
         if not self.straight_through:
             return soft
@@ -127,7 +127,7 @@ class Concrete(Tempered):
         return hard + soft - soft.detach()
 
     def from_code(self, code: Tensor) -> Tensor:
-        """log y."""
+        """Return log y."""
         return code.clamp_min(LEAST).log()
 
     def _apart(self, flat: Tensor) -> Tensor:
@@ -154,32 +154,32 @@ class Bernoulli(Tempered):
         self.parameters = {"logits": size}
 
     def need(self, batch: int) -> Need:
-        """Uniform numbers, which become logistic noise."""
+        """Return uniform numbers, which become logistic noise."""
         return Need("uniform", (batch, self.width))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """(logit + logistic noise) / temperature."""
+        """Return (logit + logistic noise) / temperature."""
         return (parameters[..., :-1] + noise.logit()) / parameters[..., -1:].exp()
 
     def center(self, parameters: Tensor) -> Tensor:
-        """The probability of a 1."""
+        """Return the probability of a 1."""
         return parameters[..., :-1].sigmoid()
 
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """Density of x = logit y."""
+        """Return the density of x = logit y."""
         log_t = parameters[..., -1:]
         shifted = parameters[..., :-1] - log_t.exp() * value
         return log_t + shifted - 2 * F.softplus(shifted)
 
     def places(self, columns: int, span: float) -> Tensor:
-        """From 0 to 1."""
+        """Return numbers from 0 to 1."""
         return torch.linspace(0, 1, columns).unsqueeze(-1)
 
     def to_code(self, value: Tensor) -> Tensor:
-        """y = sigmoid x, or the nearer of 0 and 1 with y's gradient."""
+        """Return y = sigmoid x, or the nearer of 0 and 1 with y's gradient."""
         soft = value.sigmoid()
         return (value > 0).to(soft.dtype) + soft - soft.detach() if self.straight_through else soft
 
     def from_code(self, code: Tensor) -> Tensor:
-        """logit y."""
+        """Return logit y."""
         return code.clamp(LEAST, 1 - 2.0**-24).logit()

@@ -21,7 +21,7 @@ from unbraid.latents.learned_priors import Prior, Tensors, prior
 
 
 @prior("conditional", year=2018, reference="esmaeili2018")
-class Conditional(Prior):
+class ConditionalPrior(Prior):
     """Learned class probabilities of a chain of Concrete variables; starts with equal ones."""
 
     covers = Concrete
@@ -35,16 +35,16 @@ class Conditional(Prior):
         self.shapes |= {f"given_{i}": (sizes[i - 1], sizes[i]) for i in range(1, len(sizes))}
 
     def tables(self, prior: Tensors) -> list[Tensor]:
-        """Log probabilities: of the first class [..., 1, K_0], then of each class given the one before [..., K, K']."""
+        """Return log probabilities of the first class [..., 1, K_0], then of each given the one before [..., K, K']."""
         found = [part.log_softmax(-1) for part in self.parameters(prior).values()]
         return [found[0].unsqueeze(-2), *found[1:]]
 
     def alone(self, prior: Tensors, values: Tensors) -> Tensor:
-        """Each variable as a mixture over the classes of the one before."""
+        """Return the density of each variable, a mixture over the classes of the one before."""
         return torch.stack([self.together(prior, values, [i]) for i in range(len(self.chain))], -1)
 
     def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
-        """Forwards along the chain, summing over the classes of variables that are not asked for."""
+        """Go forwards along the chain, summing over the classes of variables that are not in `own`."""
         tables, temperatures, seen = self.tables(prior), self._temperatures(prior), self._split(values)
         ahead, unseen = tables[0], None  # log probabilities of this class, and of the last one where it is unknown
         total = torch.zeros_like(seen[0][..., 0])
@@ -57,7 +57,7 @@ class Conditional(Prior):
         return total
 
     def draw(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
-        """One variable after the other."""
+        """Draw one variable after the other."""
         tables, temperatures = self.tables(prior), self._temperatures(prior)
         drawn: list[Tensor] = []
         for i, (b, own) in enumerate(zip(self.chain, self._split(noise), strict=True)):
@@ -66,7 +66,7 @@ class Conditional(Prior):
         return self.apart(torch.cat(drawn, -1))
 
     def center(self, prior: Tensors) -> dict[str, Tensor]:
-        """The probabilities of each variable's classes."""
+        """Return the probabilities of each variable's classes."""
         tables = self.tables(prior)
         ahead = [tables[0]]
         for table in tables[1:]:
@@ -76,7 +76,7 @@ class Conditional(Prior):
     def _density(
         self, i: int, seen: Tensor, temperature: Tensor, ahead: Tensor, unseen: Tensor | None, table: Tensor
     ) -> Tensor:
-        """Log density of variable i [..., batch], given all that was seen before it."""
+        """Return the log density of variable i [..., batch], given all that was seen before it."""
         if unseen is None:
             return self.chain[i].log_density(_parameters(ahead, temperature), seen).squeeze(-1)
         parameters = _parameters(table.unsqueeze(-3), temperature.unsqueeze(-2))  # one row for each class before
@@ -84,27 +84,27 @@ class Conditional(Prior):
         return (unseen + each).logsumexp(-1)
 
     def _split(self, values: Tensors) -> list[Tensor]:
-        """Coordinates [..., batch, K] of each variable."""
+        """Return coordinates [..., batch, K] of each variable."""
         return list(self.cover(values).split([b.classes for b in self.chain], -1))
 
     def _temperatures(self, prior: Tensors) -> list[Tensor]:
-        """Log temperature [..., 1] of each variable."""
+        """Return the log temperature [..., 1] of each variable."""
         return [prior[name][..., -1:] for name, b in self.covered.items() for _ in range(b.leaves)]
 
 
 def chosen(value: Tensor, table: Tensor) -> Tensor:
-    """The row of a table [..., K, K'] for the class of each value [..., batch, K]."""
+    """Return the row of a table [..., K, K'] for the class of each value [..., batch, K]."""
     classes = torch.arange(value.shape[-1], device=value.device)
     row = (value.argmax(-1, keepdim=True) == classes).to(table.dtype)
     return (row.unsqueeze(-1) * table.unsqueeze(-3)).sum(-2)
 
 
 def _mixed(ahead: Tensor, table: Tensor) -> Tensor:
-    """Log probabilities of the next class, where this one has the log probabilities `ahead`."""
+    """Return the log probabilities of the next class, where this one has the log probabilities `ahead`."""
     return (ahead.unsqueeze(-1) + table.unsqueeze(-3)).logsumexp(-2)
 
 
 def _parameters(logits: Tensor, temperature: Tensor) -> Tensor:
-    """Flat parameters of a Concrete variable."""
+    """Return the flat parameters of a Concrete variable."""
     lead = torch.broadcast_shapes(logits.shape[:-1], temperature.shape[:-1])
     return torch.cat([logits.expand(*lead, -1), temperature.expand(*lead, -1)], -1)

@@ -34,17 +34,17 @@ class CorrelatedNormal(Normal):
         self.extra_kl = -0.5 * self._log_determinant(size)
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """mean + sigma S^(1/2) noise, with S^(1/2) = a I + b 1 1^T in closed form."""
+        """Return mean + sigma S^(1/2) noise, with S^(1/2) = a I + b 1 1^T in closed form."""
         own = math.sqrt(1 - self.correlation)
         shared = (math.sqrt(1 + (self.width - 1) * self.correlation) - own) / self.width
         return super().sample(parameters, own * noise + shared * noise.sum(-1, keepdim=True))
 
     def sample_prior(self, prior: Tensor, noise: Tensor) -> Tensor:
-        """The prior's variables are independent."""
+        """Draw independent variables, as the prior's are."""
         return super().sample(prior, noise)
 
     def coupling(self, parameters: Tensor, value: Tensor, leaves: Sequence[int]) -> Tensor:
-        """Log density of the copula of some variables."""
+        """Return the log density of the copula of some variables."""
         mean, log_variance = parameters.chunk(2, dim=-1)
         chosen = list(leaves)
         apart = standardised(value[..., chosen] - mean[..., chosen], log_variance[..., chosen])
@@ -53,6 +53,6 @@ class CorrelatedNormal(Normal):
         return -0.5 * (self._log_determinant(count) + s / (1 - s) * square)
 
     def _log_determinant(self, count: int) -> float:
-        """Of the correlation matrix of so many variables."""
+        """Return the log determinant of the correlation matrix of `count` variables."""
         s = self.correlation
         return (count - 1) * math.log1p(-s) + math.log1p((count - 1) * s)

@@ -21,7 +21,7 @@ LEAST = 1e-12
 
 
 @prior("covariance", year=2018, reference="esmaeili2018")
-class Covariance(Prior):
+class CovariancePrior(Prior):
     """Gaussian with a learned covariance over all Normal variables; starts as the standard normal prior."""
 
     covers = Normal
@@ -32,28 +32,27 @@ class Covariance(Prior):
         self.shapes = {"factor": (len(self.leaves), len(self.leaves))}
 
     def factor(self, prior: Tensors) -> Tensor:
-        """L [..., J, J]; the diagonal of its parameter is that of log L, and what lies above is not used."""
+        """Return L [..., J, J]; the diagonal of its parameter is that of log L, and the upper triangle is not used."""
         raw = self.parameters(prior)["factor"]
         return raw.tril(-1) + torch.diag_embed(raw.diagonal(dim1=-2, dim2=-1).exp())
 
     def covariance(self, prior: Tensors) -> Tensor:
-        """C [..., J, J]."""
+        """Return C [..., J, J]."""
         factor = self.factor(prior)
         return product(factor, factor.mT)
 
     def alone(self, prior: Tensors, values: Tensors) -> Tensor:
-        """N(0, C_dd)."""
+        """Return the log density N(0, C_dd)."""
         variance = self.factor(prior).square().sum(-1).unsqueeze(-2)
         return _log_normal(self.cover(values), variance)
 
     def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
-        """N(0, C_gg)."""
+        """Return the log density N(0, C_gg)."""
         chosen = list(own)
         part = self.covariance(prior)[..., chosen, :][..., chosen]
         return log_gaussian(self.cover(values)[..., chosen], part)
 
     def covered_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
-        """In closed form."""
         factor = self.factor(prior)
         inverse = inverse_triangular(factor)
         mean, log_variance = (
@@ -68,22 +67,21 @@ class Covariance(Prior):
         return 0.5 * (trace + distance + log_determinant - own) + sum(b.extra_kl for b in self.covered.values())
 
     def leaf_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
-        """Of each Normal variable to N(0, C_dd)."""
+        """Return the KL of each Normal variable to N(0, C_dd)."""
         log_variance = self.apart(self.factor(prior).square().sum(-1).unsqueeze(-2).log())
         marginal = {n: torch.cat([torch.zeros_like(part), part], -1) for n, part in log_variance.items()}
         own = {**prior, **marginal}
         return torch.cat([b.kl(posterior[n], own[n], values[n]) for n, b in self.blocks.items()], -1)
 
     def draw(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
-        """L noise."""
+        """Return L noise."""
         return self.apart(product(self.cover(noise), self.factor(prior).mT))
 
     def center(self, prior: Tensors) -> dict[str, Tensor]:
-        """The mean, 0."""
         return {name: b.center(prior[name]) for name, b in self.covered.items()}
 
     def _correlations(self, like: Tensor) -> Tensor:
-        """Of the noise of posteriors [J, J]."""
+        """Return the correlations of the noise of posteriors [J, J]."""
         parts = []
         for b in self.covered.values():
             shared = b.correlation if isinstance(b, CorrelatedNormal) else 0.0
@@ -93,12 +91,12 @@ class Covariance(Prior):
 
 
 def product(first: Tensor, second: Tensor) -> Tensor:
-    """first @ second in full precision, whichever one the networks' products have."""
+    """Return first @ second in full precision, whichever one the networks' products have."""
     return (first.unsqueeze(-1) * second.unsqueeze(-3)).sum(-2)
 
 
 def log_gaussian(values: Tensor, covariance: Tensor) -> Tensor:
-    """log N(values [..., batch, J]; 0, covariance [..., J, J]) as prod_i p(z_i | z_1 .. z_{i-1}), one at a time."""
+    """Return log N(values [..., batch, J]; 0, covariance [..., J, J]) as prod_i p(z_i | z_1 .. z_{i-1})."""
     total = torch.zeros_like(values[..., 0])
     for _ in range(values.shape[-1]):
         variance = covariance[..., :1, 0].clamp_min(LEAST)  # [..., 1]
@@ -110,7 +108,7 @@ def log_gaussian(values: Tensor, covariance: Tensor) -> Tensor:
 
 
 def inverse_triangular(factor: Tensor) -> Tensor:
-    """Inverse of a lower triangular matrix [..., J, J], row by row."""
+    """Return the inverse of a lower triangular matrix [..., J, J], row by row."""
     eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device).expand_as(factor)
     rows: list[Tensor] = []
     for i in range(factor.shape[-1]):

@@ -33,7 +33,7 @@ Layers = Literal["planar", "spline"]
 
 
 @prior("flow", year=2018, reference="chen2018")
-class Flow(Prior):
+class FlowPrior(Prior):
     """Factorial normalising flow: each Normal variable has a flexible one-dimensional prior of its own."""
 
     covers = Normal
@@ -55,11 +55,10 @@ class Flow(Prior):
             self.shapes = {name: (depth, count, size) for name, size in knots.items()}
 
     def start(self) -> dict[str, Tensor]:
-        """Small random numbers."""
         return {name: SPREAD * torch.randn(shape) for name, shape in self.shapes.items()}
 
     def forwards(self, prior: Tensors, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Values [..., batch, own] at the base, and the log derivative of the way there."""
+        """Return the base of values [..., batch, own], and the log derivative of the way there."""
         log_slope = torch.zeros_like(values)
         for layer in self._unstacked(prior):
             values, added = self._planar(values, *layer) if self.layers == "planar" else self._spline(values, *layer)
@@ -67,7 +66,7 @@ class Flow(Prior):
         return values, log_slope
 
     def backwards(self, prior: Tensors, base: Tensor) -> Tensor:
-        """Inverse of `forwards`.
+        """Return the values of a base: the inverse of `forwards`.
 
         What bisection finds is a number; its derivative is that of a Newton step from there, of length 0.
         """
@@ -87,21 +86,20 @@ class Flow(Prior):
         return found - (reached - base) * (-log_slope.detach()).exp()
 
     def alone(self, prior: Tensors, values: Tensors) -> Tensor:
-        """Change of variables."""
         base, log_slope = self.forwards(prior, self.cover(values))
         return log_slope - 0.5 * (base.square() + math.log(2 * math.pi))
 
     def draw(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
-        """What the noise is the base of."""
+        """Return the values whose base is the noise."""
         return self.apart(self.backwards(prior, self.cover(noise)))
 
     def center(self, prior: Tensors) -> dict[str, Tensor]:
-        """The medians: what 0 is the base of."""
+        """Return the medians: the values whose base is 0."""
         middle = self.cover({name: b.center(prior[name]) for name, b in self.covered.items()})
         return self.apart(self.backwards(prior, middle))
 
     def _unstacked(self, prior: Tensors) -> list[tuple[Tensor, ...]]:
-        """Parameters of each layer, with an axis for the batch."""
+        """Return parameters of each layer, with an axis for the batch."""
         first = -2 if self.layers == "planar" else -3
         parts = [p.unsqueeze(first).unbind(first - 1) for p in self.parameters(prior).values()]
         return list(zip(*parts, strict=True))
@@ -116,12 +114,12 @@ class Flow(Prior):
 
 
 def _bounded(scale: Tensor, weight: Tensor) -> Tensor:
-    """A scale whose product with the weight lies between -1 and 1."""
+    """Return a scale whose product with the weight lies between -1 and 1."""
     return scale / (1 + (scale * weight).abs())
 
 
 def _zuko() -> Any:
-    """zuko's transforms, if they are here."""
+    """Return zuko's transforms, or raise a `UsageError` if it is not installed."""
     try:
         import zuko.transforms
     except ImportError as error:

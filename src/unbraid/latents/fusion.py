@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 
-class Gaussian(NamedTuple):
+class DiagonalNormal(NamedTuple):
     """Means and log variances [..., D] of independent coordinates."""
 
     mean: Tensor
     log_variance: Tensor
 
 
-class Mixture(NamedTuple):
+class ExpertMixture(NamedTuple):
     """A mixture of Normals: means and log variances [..., K, D], log weights [..., K], -inf for what is not there."""
 
     mean: Tensor
@@ -35,79 +35,80 @@ class Mixture(NamedTuple):
     log_weight: Tensor
 
     def log_density(self, value: Tensor) -> Tensor:
-        """Log density [...] of values [..., D]."""
+        """Return the log density [...] of values [..., D]."""
         return (self.log_components(value) + self.log_weight).logsumexp(-1)
 
     def log_components(self, value: Tensor) -> Tensor:
-        """Log density [..., K] of values [..., D] under each component."""
+        """Return the log density [..., K] of values [..., D] under each component."""
         standard = (value.unsqueeze(-2) - self.mean) * (-0.5 * self.log_variance).exp()
         return -0.5 * (standard.square() + self.log_variance + math.log(2 * math.pi)).sum(-1)
 
-    def choose(self, uniform: Tensor) -> Gaussian:
-        """The component [..., D] in whose part of the unit interval a number [...] lies."""
+    def choose(self, uniform: Tensor) -> DiagonalNormal:
+        """Return the component [..., D] in whose part of the unit interval a number [...] lies."""
         ends = self.log_weight.exp().cumsum(-1)
         last = torch.isfinite(self.log_weight).cumsum(-1).argmax(-1)  # of those that are there, for sums just below 1
         place = torch.minimum((ends <= uniform.unsqueeze(-1)).sum(-1), last)
         place = place[..., None, None].expand(*place.shape, 1, self.mean.shape[-1])
-        return Gaussian(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))
+        return DiagonalNormal(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))
 
-    def drawn(self, uniform: Tensor, noise: Tensor) -> Tensor:
-        """Draws [..., D] by numbers [...] that choose components, and standard normal noise [..., D]."""
+    def draw(self, uniform: Tensor, noise: Tensor) -> Tensor:
+        """Draw values [..., D] by numbers [...] that choose components, and standard normal noise [..., D]."""
         chosen = self.choose(uniform)
         return chosen.mean + (0.5 * chosen.log_variance).exp() * noise
 
-    def repeated(self, count: int) -> "Mixture":
-        """The mixture [..., count, K, D] for so many values of each."""
+    def repeated(self, count: int) -> "ExpertMixture":
+        """Return the mixture [..., count, K, D] for `count` values of each."""
         mean, log_variance = (
             part.unsqueeze(-3).expand(*part.shape[:-2], count, -1, -1) for part in (self.mean, self.log_variance)
         )
-        return Mixture(mean, log_variance, self.log_weight.unsqueeze(-2).expand(*self.log_weight.shape[:-1], count, -1))
+        log_weight = self.log_weight.unsqueeze(-2).expand(*self.log_weight.shape[:-1], count, -1)
+        return ExpertMixture(mean, log_variance, log_weight)
 
-    def moments(self) -> Gaussian:
-        """The Normal with the mixture's mean and variance [..., D]."""
+    def moments(self) -> DiagonalNormal:
+        """Return the Normal with the mixture's mean and variance [..., D]."""
         weight = self.log_weight.exp().unsqueeze(-1)
         mean = (weight * self.mean).sum(-2)
         spread = (self.mean - mean.unsqueeze(-2)).square() + self.log_variance.exp()
-        return Gaussian(mean, (weight * spread).sum(-2).log())
+        return DiagonalNormal(mean, (weight * spread).sum(-2).log())
 
 
-def product(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> Gaussian:
-    """The product of the experts [..., M, D] that are there, with the prior's own or without it, as [..., D]."""
+def product(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> DiagonalNormal:
+    """Return the product of the experts [..., M, D] that are present, with or without the prior's own, as [..., D]."""
     mean, log_variance = _blank(mean, log_variance, mask)
     there = mask.unsqueeze(-1).expand_as(log_variance)
     own = log_variance.new_zeros(())  # log precision of the prior, which alone is left where nothing is there
     prior = own if prior_expert else torch.where(mask.any(-1), -torch.inf, own)[..., None, None]
     experts = torch.where(there, -log_variance, -torch.inf)
     logs = torch.cat([prior.expand_as(experts[..., :1, :]), experts], -2)
-    return Gaussian((logs.softmax(-2)[..., 1:, :] * mean).sum(-2), -logs.logsumexp(-2))
+    return DiagonalNormal((logs.softmax(-2)[..., 1:, :] * mean).sum(-2), -logs.logsumexp(-2))
 
 
-def mixture(mean: Tensor, log_variance: Tensor, mask: Tensor) -> Mixture:
-    """The experts [..., M, D] that are there, each as likely as the others."""
-    return Mixture(*_blank(mean, log_variance, mask), equal_weights(mask, mean.dtype))
+def mixture(mean: Tensor, log_variance: Tensor, mask: Tensor) -> ExpertMixture:
+    """Return the mixture of the experts [..., M, D] that are present, all equally likely."""
+    return ExpertMixture(*_blank(mean, log_variance, mask), equal_weights(mask, mean.dtype))
 
 
-def mixture_of_products(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> Mixture:
-    """The products of all subsets of the experts [..., M, D] that are there, in the order of `subsets`."""
+def mixture_of_products(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> ExpertMixture:
+    """Return the mixture of the products of all subsets of the experts [..., M, D] that are present."""
     table = subsets(mask.shape[-1], mask.device)  # [S, M]
     chosen = table & mask.unsqueeze(-2)
     parts = product(mean.unsqueeze(-3), log_variance.unsqueeze(-3), chosen, prior_expert)
-    return Mixture(*parts, equal_weights((chosen == table).all(-1), mean.dtype))
+    return ExpertMixture(*parts, equal_weights((chosen == table).all(-1), mean.dtype))
 
 
 def subsets(count: int, device: torch.device | str | None = None) -> Tensor:
-    """All subsets of `count` things but the empty one [2^count - 1, count]: row n - 1 spells n in binary, low first."""
+    """Return all subsets of `count` things but the empty one [2^count - 1, count]: row n - 1 spells n in binary."""
     numbers = torch.arange(1, 2**count, device=device).unsqueeze(-1)
     return (numbers >> torch.arange(count, device=device)) & 1 == 1
 
 
 def equal_weights(there: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Log weights [..., K] of a uniform choice among what is there; among all where nothing is."""
+    """Return the log weights [..., K] of a uniform choice among what is present; among all if nothing is."""
     there = there | ~there.any(-1, keepdim=True)
     return torch.where(there, -there.sum(-1, keepdim=True).to(dtype).log(), -torch.inf)
 
 
-def _blank(mean: Tensor, log_variance: Tensor, mask: Tensor) -> Gaussian:
-    """Standard Normals in the places of what is masked: before any arithmetic, so that no gradient finds its way."""
+def _blank(mean: Tensor, log_variance: Tensor, mask: Tensor) -> DiagonalNormal:
+    """Put standard Normals in place of what is masked: before any arithmetic, so that no gradient passes."""
     there = mask.unsqueeze(-1)
-    return Gaussian(torch.where(there, mean, 0.0), torch.where(there, log_variance, 0.0))
+    return DiagonalNormal(torch.where(there, mean, 0.0), torch.where(there, log_variance, 0.0))

@@ -61,31 +61,31 @@ class Prior(ABC):
 
     @abstractmethod
     def alone(self, prior: Tensors, values: Tensors) -> Tensor:
-        """Log density of each covered leaf alone [..., batch, own]."""
+        """Return the log density of each covered leaf alone [..., batch, own]."""
 
     @abstractmethod
     def draw(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
-        """Values of the covered blocks, from the noise that a posterior's draw takes."""
+        """Return values of the covered blocks, from the noise that a posterior's draw takes."""
 
     @abstractmethod
     def center(self, prior: Tensors) -> dict[str, Tensor]:
-        """Codes [..., 1, width] in the middle of the covered blocks' priors."""
+        """Return codes [..., 1, width] in the middle of the covered blocks' priors."""
 
     def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
-        """Log density of several covered leaves [..., batch]."""
+        """Return the log density of several covered leaves [..., batch]."""
         return self.alone(prior, values)[..., list(own)].sum(-1)
 
     def start(self) -> dict[str, Tensor]:
-        """First values of the parameters: zeros are the standard prior."""
+        """Return the first values of the parameters: zeros are the standard prior."""
         return {name: torch.zeros(shape) for name, shape in self.shapes.items()}
 
     def parameters(self, prior: Tensors) -> dict[str, Tensor]:
-        """The flat parameters by name [..., *shape]."""
+        """Return the flat parameters by name [..., *shape]."""
         parts = prior[LEARNED].split([prod(shape) for shape in self.shapes.values()], -1)
         return {n: part.unflatten(-1, shape) for (n, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def leaf_densities(self, prior: Tensors, values: Tensors) -> Tensor:
-        """Log density of every leaf alone, covered or not [..., batch, leaves]."""
+        """Return the log density of every leaf alone, covered or not [..., batch, leaves]."""
         parts = iter(self.alone(prior, values).split([b.leaves for b in self.covered.values()], -1))
         each = [
             next(parts) if n in self.covered else b.log_density(prior[n], values[n]) for n, b in self.blocks.items()
@@ -93,14 +93,14 @@ class Prior(ABC):
         return torch.cat(each, -1)
 
     def levels(self, prior: Tensors, values: Tensors, levels: Sequence[Sequence[Sequence[int]]]) -> list[Tensor]:
-        """Log density of all groups of each level, summed [..., batch]."""
+        """Return the log density of all groups of each level, summed [..., batch]."""
         each = self.leaf_densities(prior, values)
         if self.factorised:
             return [each.sum(-1)] * len(levels)
         return [self._level(each, prior, values, groups) for groups in levels]
 
     def _level(self, each: Tensor, prior: Tensors, values: Tensors, groups: Sequence[Sequence[int]]) -> Tensor:
-        """Covered leaves of a group together, every other leaf alone."""
+        """Return the density of covered leaves of a group together, and of every other leaf by itself."""
         joined = [[self.leaves.index(leaf) for leaf in group if leaf in self.leaves] for group in groups]
         joined = [own for own in joined if len(own) > 1]
         inside = {self.leaves[place] for own in joined for place in own}
@@ -110,7 +110,7 @@ class Prior(ABC):
         return total
 
     def kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
-        """KL(posterior || prior) of the whole code [..., batch], at a draw where it has no closed form."""
+        """Return KL(posterior || prior) of the whole code [..., batch], at a draw where it has no closed form."""
         total = self.covered_kl(posterior, prior, values)
         for name, b in self.blocks.items():
             if name not in self.covered:
@@ -118,7 +118,7 @@ class Prior(ABC):
         return total
 
     def covered_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
-        """KL(posterior || prior) of the covered blocks [..., batch]: log q - log p at the draw."""
+        """Return KL(posterior || prior) of the covered blocks [..., batch]: log q - log p at the draw."""
         total = -self.together(prior, values, range(len(self.leaves)))
         for name, b in self.covered.items():
             total = total + b.log_density(posterior[name], values[name]).sum(-1)
@@ -127,7 +127,7 @@ class Prior(ABC):
         return total
 
     def leaf_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
-        """KL of each leaf to its own marginal prior [..., batch, leaves]."""
+        """Return the KL of each leaf to its own marginal prior [..., batch, leaves]."""
         marginal = iter(self.alone(prior, values).split([b.leaves for b in self.covered.values()], -1))
         parts = [
             b.log_density(posterior[name], values[name]) - next(marginal)
@@ -138,22 +138,22 @@ class Prior(ABC):
         return torch.cat(parts, -1)
 
     def sample(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
-        """Values of all blocks, drawn from the prior."""
+        """Return values of all blocks, drawn from the prior."""
         drawn = self.draw(prior, noise)
         return {n: drawn[n] if n in drawn else b.sample_prior(prior[n], noise[n]) for n, b in self.blocks.items()}
 
     def moved(self, names: Mapping[str, str], behind: Mapping[str, Block] | None = None) -> "Prior":
-        """The same prior of blocks under other names, with further blocks behind them that it does not cover."""
+        """Return the same prior of blocks under other names, followed by blocks that it does not cover."""
         made = copy.copy(self)
         made.blocks = {**{names[name]: b for name, b in self.blocks.items()}, **(behind or {})}
         made.covered = {names[name]: b for name, b in self.covered.items()}
         return made
 
     def cover(self, values: Tensors) -> Tensor:
-        """Values of the covered blocks side by side."""
+        """Return values of the covered blocks side by side."""
         return torch.cat([values[name] for name in self.covered], -1)
 
     def apart(self, flat: Tensor) -> dict[str, Tensor]:
-        """Inverse of `cover`."""
+        """Split values side by side into those of the covered blocks: the inverse of `cover`."""
         parts = flat.split([b.width for b in self.covered.values()], -1)
         return dict(zip(self.covered, parts, strict=True))

@@ -12,7 +12,7 @@ NAMES = {"normal": "z", "correlated-normal": "z", "concrete": "c", "bernoulli": 
 
 
 def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Blocks of `latents=normal:10+concrete:10`, of `z=10`, and of settings such as `latents.c.temperature=0.5`.
+    """Return the blocks of `latents=normal:10+concrete:10`, `z=10` and settings as `latents.c.temperature=0.5`.
 
     A Normal block is named z, a Concrete one c, a Bernoulli one b; several of a kind are numbered: c_0, c_1. What
     follows a colon is the number of coordinates, or of classes of a Concrete variable. `latents=none` has no block: a
@@ -36,7 +36,7 @@ def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def refuse_both(given: Mapping[str, Any]) -> None:
-    """An error where both `z` and a number in `latents` say how many there are."""
+    """Raise a `UsageError` if both `z` and a number in `latents` say how many latents there are."""
     text = given.get("latents")
     for part in text.split("+") if "z" in given and isinstance(text, str) else ():
         kind, _, count = part.strip().partition(":")
@@ -57,7 +57,7 @@ def _block(kind: str, name: str, count: str, given: Mapping[str, Any]) -> dict[s
 
 
 def _refuse_others(given: Mapping[str, Any], blocks: Mapping[str, Any]) -> None:
-    """Settings of blocks that are not there."""
+    """Raise a `UsageError` for settings of blocks that do not exist."""
     for key in given:
         section, *rest = key.split(".")
         if section == "latents" and rest and (rest[0] not in blocks or len(rest) != 2):

@@ -1,7 +1,7 @@
 """Quantised variables (hsu2023): each coordinate is one of a few numbers that the model learns.
 
 A posterior is a point. Its flat parameters are the encoder's continuous output and, beside it, the values that are
-nearest to it (`unbraid.models.quantised` holds those); the draw is the nearest value with the gradient of the
+nearest to it (`unbraid.methods.qlae` holds those); the draw is the nearest value with the gradient of the
 continuous one (straight through). There is no density, so nothing that needs one can be computed.
 """
 
@@ -27,31 +27,27 @@ class Quantised(Block):
         self.parameters = {"continuous": size}
 
     def need(self, batch: int) -> Need:
-        """Nothing is drawn."""
         return Need("uniform", (batch, 0))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """The nearest values, exactly, with the continuous ones' gradient."""
+        """Return the nearest values, exactly, with the continuous ones' gradient."""
         continuous, nearest = parameters.chunk(2, dim=-1)
         return nearest.detach() + (continuous - continuous.detach())
 
     def center(self, parameters: Tensor) -> Tensor:
-        """The nearest values."""
+        """Return the nearest values."""
         return parameters[..., self.width :]
 
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """There is none."""
         raise no_density()
 
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
-        """There is none."""
         raise no_density()
 
     def standard(self, like: Tensor) -> Tensor:
-        """There is none."""
         raise no_density()
 
 
 def no_density() -> UsageError:
-    """What is said of whatever needs a density."""
+    """Return the error for computations that need a density."""
     return UsageError("Quantised latents are points without a density, so this cannot be computed for them.")

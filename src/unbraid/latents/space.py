@@ -33,7 +33,7 @@ class Space:
     def from_config(
         cls, latents: Mapping[str, Mapping[str, Any]], groups: Any = None, learned: Choice | None = None
     ) -> "Space":
-        """`{"z": {"kind": "normal", "size": 10}}` -> a space; `groups` nests leaves, or is `blocks`."""
+        """Return the space of `{"z": {"kind": "normal", "size": 10}}`; `groups` nests leaves, or is `blocks`."""
         blocks = {}
         for name, spec in latents.items():
             entry = block[spec["kind"]]
@@ -42,7 +42,7 @@ class Space:
         return cls(blocks, None if groups is None else cls(blocks).grouped(groups), made)
 
     def grouped(self, groups: Any) -> Tree:
-        """A tree of leaves: one group per block for `blocks`, or nested names or numbers of leaves."""
+        """Return a tree of leaves: one group per block for `blocks`, or nested names or numbers of leaves."""
         if groups == "blocks":
             numbers = iter(range(self.leaves))
             return tuple(tuple(next(numbers) for _ in range(b.leaves)) for b in self.blocks.values())
@@ -59,6 +59,11 @@ class Space:
         if isinstance(node, str) and node not in names:
             raise unknown("latent variable", node, names)
         return names.index(node) if isinstance(node, str) else node
+
+    @property
+    def own(self) -> "Space":
+        """The space of the last stage's own latents: the whole space, unless it is one of stages."""
+        return self
 
     @property
     def leaves(self) -> int:
@@ -86,11 +91,11 @@ class Space:
         return {f"{name}.{key}": width for name, b in self.blocks.items() for key, width in b.parameters.items()}
 
     def needs(self, batch: int) -> dict[str, Need]:
-        """Noise of one batch, by block."""
+        """Return noise of one batch, by block."""
         return {key: need for name, b in self.blocks.items() for key, need in b.needs(name, batch).items()}
 
     def split(self, flat: Tensor, noise: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """An encoder's flat output as parameters by block; `noise` holds the step for blocks that move with it."""
+        """Return an encoder's flat output as parameters by block; `noise` holds the step for blocks that need it."""
         parts = flat.split([b.parameter_count for b in self.blocks.values()], dim=-1)
         steps = noise or {}
         return {
@@ -99,48 +104,48 @@ class Space:
         }
 
     def unjoin(self, code: Tensor) -> dict[str, Tensor]:
-        """A concatenated code as values by block: the inverse of `join`."""
+        """Return a concatenated code as values by block: the inverse of `join`."""
         parts = code.split([b.width for b in self.blocks.values()], dim=-1)
         return {name: b.from_code(part) for (name, b), part in zip(self.blocks.items(), parts, strict=True)}
 
     def join(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Values by block as one code [..., width]."""
+        """Return values by block as one code [..., width]."""
         return torch.cat([b.to_code(values[name]) for name, b in self.blocks.items()], dim=-1)
 
     def sample(self, posterior: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One reparameterised draw per block."""
+        """Draw from each block's posterior, reparameterised."""
         return {name: b.sample(posterior[name], noise[name]) for name, b in self.blocks.items()}
 
     def center(self, posterior: Mapping[str, Tensor]) -> Tensor:
-        """The deterministic code [..., width]."""
+        """Return the deterministic code [..., width]."""
         return torch.cat([b.center(posterior[name]) for name, b in self.blocks.items()], dim=-1)
 
     def sample_prior(self, prior: Mapping[str, Tensor], noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One draw from the prior per block, learned or not; `noise` is that of a posterior's draw."""
+        """Draw from each block's prior, learned or not; `noise` is that of a posterior's draw."""
         if self.learned is not None:
             return self.learned.sample(prior, noise)
         return {name: b.sample_prior(prior[name], noise[name]) for name, b in self.blocks.items()}
 
     def center_prior(self, prior: Mapping[str, Tensor]) -> Tensor:
-        """The code [..., width] in the middle of the prior."""
+        """Return the code [..., width] in the middle of the prior."""
         middle = {} if self.learned is None else self.learned.center(prior)
         parts = [middle[n] if n in middle else b.center(prior[n]) for n, b in self.blocks.items()]
         return torch.cat(parts, dim=-1)
 
     def prior(self, like: Tensor) -> dict[str, Tensor]:
-        """Parameters of the standard prior, by block."""
+        """Return parameters of the standard prior, by block."""
         return {name: b.standard(like) for name, b in self.blocks.items()}
 
     def prior_of(self, posterior: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The prior that these posteriors are compared with: the standard one, at their own temperature."""
+        """Return the prior that these posteriors are compared with: the standard one, at their own temperature."""
         return {name: b.prior_of(posterior[name]) for name, b in self.blocks.items()}
 
     def log_density(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
-        """Log density of each leaf [..., leaves]."""
+        """Return the log density of each leaf [..., leaves]."""
         return torch.cat([b.log_density(parameters[n], values[n]) for n, b in self.blocks.items()], dim=-1)
 
     def joint_density(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
-        """Log density of all leaves together [...]."""
+        """Return the log density of all leaves together [...]."""
         alone = self.log_density(parameters, values).sum(-1)
         extra = self.coupling(parameters, values, range(self.leaves))
         return alone if extra is None else alone + extra
@@ -148,7 +153,7 @@ class Space:
     def coupling(
         self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor], group: Sequence[int]
     ) -> Tensor | None:
-        """What leaves of a group add to the sum of their log densities [...]; None where they are independent."""
+        """Return what leaves of a group add to the sum of their log densities [...]; None if they are independent."""
         total, first = None, 0
         for name, b in self.blocks.items():
             own = [leaf - first for leaf in group if first <= leaf < first + b.leaves]
@@ -159,18 +164,18 @@ class Space:
         return total
 
     def prior_levels(self, prior: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> list[Tensor]:
-        """Log density [...] of the prior's groups, summed, at each level from everything to single leaves."""
+        """Return the summed log density [...] of the prior's groups at each level, from everything to single leaves."""
         if self.learned is not None:
             return self.learned.levels(prior, values, self.levels)
         return [self.log_density(prior, values).sum(-1)] * len(self.levels)
 
     def pairwise(self, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
-        """Log density of every value i under every posterior j [..., i, leaves, j]."""
+        """Return the log density of every value i under every posterior j [..., i, leaves, j]."""
         parts = [b.pairwise(parameters[n], values[n]) for n, b in self.blocks.items()]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2)
 
     def kl(self, posterior: Mapping[str, Tensor], prior: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Tensor:
-        """KL of each leaf [..., leaves], in closed form where a block has one, else at the given draw."""
+        """Return the KL of each leaf [..., leaves], in closed form where a block has one, else at the given draw."""
         if self.learned is not None:
             return self.learned.leaf_kl(posterior, prior, values)
         return torch.cat([b.kl(posterior[n], prior[n], values[n]) for n, b in self.blocks.items()], dim=-1)
@@ -178,25 +183,25 @@ class Space:
     def joint_kl(
         self, posterior: Mapping[str, Tensor], prior: Mapping[str, Tensor], values: Mapping[str, Tensor]
     ) -> Tensor:
-        """KL(posterior || prior) of the whole code [...], in closed form where there is one, else at the draw."""
+        """Return KL(posterior || prior) of the whole code [...], in closed form if it has one, else at the draw."""
         if self.learned is not None:
             return self.learned.kl(posterior, prior, values)
         alone, extra = self.kl(posterior, prior, values).sum(-1), sum(b.extra_kl for b in self.blocks.values())
         return alone + extra if extra else alone
 
     def leaf_columns(self) -> list[list[int]]:
-        """Coordinates of the code that belong to each leaf: one of a Normal variable, K of one with K classes."""
+        """Return the coordinates of the code that belong to each leaf: one for a Normal variable, K for K classes."""
         columns = iter(range(self.width))
         blocks = (b for b in self.blocks.values() for _ in range(b.leaves))
         return [[next(columns) for _ in range(b.width // b.leaves)] for b in blocks]
 
     def leaf_names(self) -> list[str]:
-        """`z0`, `z1`, … by block; a block with one leaf is named after the block alone."""
+        """Return `z0`, `z1`, … by block; a block with one leaf is named after the block."""
         return [name if b.leaves == 1 else f"{name}{i}" for name, b in self.blocks.items() for i in range(b.leaves)]
 
 
 def _levels(tree: Tree, leaves: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Partitions of the leaves from everything down to single leaves, each a refinement of the one before."""
+    """Return partitions of the leaves from everything down to single leaves, each a refinement of the one before."""
     if sorted(_flatten(tree)) != list(range(leaves)):
         raise UsageError(f"Groups must name each of the {leaves} latent variables exactly once, not {tree!r}.")
     levels, nodes = [], [tree]

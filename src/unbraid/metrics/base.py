@@ -20,6 +20,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import chosen_factors
+from unbraid.metrics.needs import NEEDS, check_needs
 from unbraid.models import Model
 from unbraid.networks.stackable_batchnorm import stackable
 from unbraid.progress import progress
@@ -33,11 +34,10 @@ Made = TypeVar("Made")
 class MetricFacts(Facts):
     """What a metric needs and promises.
 
-    `needs` names what must be there: `factors`, `modalities`, `discrete` latents, a `density`, a `staged` model,
-    `peers`, `weights`, `strokes`. `bounds`, `invariant` (changes of the codes that leave the score as it is), `perfect`
-    (its values of a perfect code), `noise` (its value of pure noise) and `certain` (nothing about it is random) are
-    promises that tests check; `trial` holds settings that make it quick there. A `costly` metric runs only when asked
-    for by its full name; a `processor` metric never uses a GPU.
+    `needs` names conditions of `unbraid.metrics.needs`, as `factors`. `bounds`, `invariant` (changes of the codes that
+    leave the score as it is), `perfect` (its values of a perfect code), `noise` (its value of pure noise) and `certain`
+    (nothing about it is random) are promises that tests check; `trial` holds settings that make it quick there. A
+    `costly` metric runs only when asked for by its full name; a `processor` metric never uses a GPU.
     """
 
     needs: tuple[str, ...] = ()
@@ -50,16 +50,19 @@ class MetricFacts(Facts):
     processor: bool = False
     trial: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for need in self.needs:
+            if need not in NEEDS:
+                raise unknown("need", need, NEEDS, of="a metric")
+
 
 metric: Registry[Callable[..., Any], MetricFacts] = Registry("metric", MetricFacts)
 """Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`.
 
 Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
-under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
-(`factors`, `normal` or `discrete` latents, a `likelihood`, a `density`, `images`, images of `strokes`, `peers`,
-`weights` of a network, a `staged` model, several `modalities`); a `costly` one takes minutes, and `trial` holds
-settings with which it takes seconds. One that reads a sheet and then computes on the `processor` alone says so, and
-need not wait for a GPU's turn.
+under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. A `costly` metric takes minutes,
+and `trial` holds settings with which it takes seconds. A `processor` metric reads a sheet and then computes on the
+processor alone, so it need not wait for a GPU's turn.
 """
 
 RANDOM = "random rows"
@@ -247,8 +250,6 @@ class Evaluation:
 
     def labelled(self, wanted: Sequence[str] | None = None) -> "Evaluation":
         """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
-        if not self.dataset.factors:
-            raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
         columns = chosen_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
@@ -371,6 +372,7 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
         start = time.perf_counter()
         how = entry.resolve(given)
         seen = _seen(evaluation, entry, how)
+        check_needs(evaluation, entry.name, entry.facts.needs, how)
         made = entry.make(seen, **how)
         seconds = time.perf_counter() - start
         made = [made] if isinstance(made, Score) else list(made)
@@ -385,6 +387,7 @@ def _seen(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapp
     """The rows that a metric looks at: those with labels, if it looks at factors, whose names must be known."""
     if "factors" not in entry.facts.needs:
         return evaluation
+    check_needs(evaluation, entry.name, ("factors",), settings)
     names = evaluation.dataset.factor_names
     if "factor" in entry.settings and names:  # one of them, the first where none is named
         return evaluation.labelled([settings.get("factor") or names[0]])

@@ -1,4 +1,4 @@
-"""The registry of models, and how a config becomes one."""
+"""The contract of a model, the registry of models, and how a config becomes one."""
 
 import copy
 from abc import abstractmethod
@@ -19,7 +19,7 @@ from unbraid.networks import encoder as encoders
 from unbraid.networks.base import NetworkFacts
 from unbraid.noise import Need
 from unbraid.registry import Facts, Registry
-from unbraid.types import Layout, Noise, Output, Shape
+from unbraid.types import Inputs, Layout, Noise, Output, Shape
 
 model: Registry[type["Model"], Facts] = Registry("model")
 """Decorator for a `Model`; its keyword arguments take their values from the settings of the recipe."""
@@ -31,117 +31,159 @@ CUSTOM = "custom"
 class Model(nn.Module):
     """What training, metrics and reports ask of a model.
 
-    Its forward is a tensor function of observations and noise whose only state are buffers: no random draw, no
-    `.item()`, no branch on a tensor, so that it can be compiled, captured and stacked.
+    Its forward is a tensor function of inputs and noise whose only state are buffers: no random draw, no `.item()`, no
+    branch on a tensor, so that it can be compiled, captured and stacked. The class attributes say what a model can do;
+    nothing asks for its class.
     """
 
     space: Space
     shape: Shape
     likelihood: Likelihood
     decoders: ClassVar[Registry[Callable[..., nn.Module], NetworkFacts]] = decoders
-    """Where the network that a config calls its decoder is registered."""
+    """Registry of the network that a config calls its decoder."""
 
+    multimodal: ClassVar[bool] = False
+    """Whether observations have several modalities (`unbraid.models.multimodal`)."""
     whole_posterior: ClassVar[bool] = True
-    """Whether `encode` gives q(z|x) itself, and not just its moments."""
+    """Whether `encode` returns q(z|x) itself, rather than its moments."""
+    has_density: ClassVar[bool] = False
+    """Whether the forward returns log densities of observations [rows] by name, as `extra`."""
+    given_factors: tuple[str, ...] = ()
+    """Factors whose labels stand for the code of the first stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: Model | None = None
+        """The frozen model that this one refines (`unbraid.models.staged`)."""
+
+    # construction
 
     @classmethod
-    def ports(cls, space: Space, **settings: Any) -> tuple[dict[str, int], int]:
-        """What an encoder must give, by name and width, and the width of what a decoder takes."""
+    def check(cls, space: Space, settings: Mapping[str, Any]) -> None:
+        """Raise a `UsageError` for settings that this model cannot have, before it is built."""
+
+    @classmethod
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+        """Return what the encoder must output, by name and width, and the width of the decoder's input."""
         return space.outputs, space.width
 
     @classmethod
-    def encoder_of(cls, chosen: Choice, outputs: Outputs, shape: Shape, *first: "Model") -> nn.Module:
-        """The registered network that a config calls its encoder; `first` is the model that is refined, if one is."""
+    def make_encoder(cls, chosen: Choice, outputs: Outputs, shape: Shape, *first: "Model") -> nn.Module:
+        """Build the network that a config calls its encoder; `first` is the model to refine, if there is one."""
         return encoders[chosen.name].make(shape, outputs, **chosen.settings)
 
     @classmethod
-    def decoder_of(cls, chosen: Choice, width: int, shape: Shape, *first: "Model") -> nn.Module:
-        """The registered network that a config calls its decoder."""
+    def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: "Model") -> nn.Module:
+        """Build the network that a config calls its decoder."""
         return cls.decoders[chosen.name].make(width, shape, **chosen.settings)
 
     @classmethod
-    def parts(
+    def make_networks(
         cls,
         config: Config,
         space: Space,
         shape: Any,
         encoder: nn.Module | None,
         decoder: nn.Module | None,
+        settings: Mapping[str, Any],
         *first: "Model",
-        **own: Any,
     ) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """The encoder and the decoder, a config's or the user's own, and the likelihood."""
-        outputs, width = cls.ports(space, **own)
-        encoder = cls.encoder_of(config.encoder, outputs, shape, *first) if encoder is None else encoder
-        decoder = cls.decoder_of(config.decoder, width, shape, *first) if decoder is None else decoder
+        """Return the encoder and the decoder, the user's own or those of the config, and the likelihood."""
+        outputs, width = cls.ports(space, settings)
+        encoder = cls.make_encoder(config.encoder, outputs, shape, *first) if encoder is None else encoder
+        decoder = cls.make_decoder(config.decoder, width, shape, *first) if decoder is None else decoder
         return encoder, decoder, make_likelihood(config.likelihood.name, config.likelihood.settings)
+
+    # training
 
     @property
     @abstractmethod
     def likelihoods(self) -> dict[str, Likelihood]:
-        """Likelihood of each modality; none where a model has no density of observations."""
-
-    def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
-        """Once, before a run trains on some rows of the data: fill buffers that come from them, by the run's seed."""
+        """Likelihood of each modality; empty if the model has no density p(x|z)."""
 
     @abstractmethod
     def needs(self, batch: int) -> dict[str, Need]:
-        """Noise that one forward of `batch` rows consumes."""
+        """Return the noise that one forward of `batch` rows consumes."""
 
     @abstractmethod
-    def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
+    def forward(self, inputs: Inputs, noise: Noise) -> Output:
         """Encode, sample, decode."""
 
+    def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
+        """Fill buffers that come from the training rows, once, before training."""
+
+    def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
+        """Move latents to the coordinates that fit their prior best, once, after training; most models do not."""
+
+    def training_inputs(self, dataset: FactorDataset, rows: Tensor) -> Inputs:
+        """Return rows of the data as training sees them, with codes that labels give, if some do."""
+        return dataset.inputs(rows)
+
+    # use
+
+    def encode(self, inputs: Inputs | Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
+        """Return posterior parameters by block; a tensor stands for the observations of the only modality.
+
+        `noise` is that of a training step, None elsewhere.
+        """
+        return self.infer(Inputs({"x": inputs}) if isinstance(inputs, Tensor) else inputs, noise)
+
     @abstractmethod
-    def encode(self, x: Any, noise: Noise | None = None) -> dict[str, Tensor]:
-        """Posterior parameters by block; `noise` is that of a training step, None elsewhere."""
+    def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
+        """Return posterior parameters by block; implements `encode`."""
 
     @abstractmethod
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Likelihood parameters of a code."""
+        """Return likelihood parameters of codes [rows, width]."""
+
+    def decode_stages(self, code: Tensor) -> list[Tensor]:
+        """Return the expected observations of codes after each stage, the first stage's first."""
+        return [self.likelihood.mean(self.decode(code))]
 
     def log_likelihood(self, dataset: FactorDataset, rows: Tensor, code: Tensor) -> Tensor:
-        """log p(x|z) [rows] of rows of the data at codes [rows, width]."""
+        """Return log p(x|z) [rows] of rows of the data at codes [rows, width]."""
         x = dataset.images(rows)
         return self.likelihood.log_prob(self.decode(code), x, x.ndim - 1)
 
+    # prior
+
     def prior_needs(self, count: int) -> dict[str, Need]:
-        """Noise that `prior_codes` consumes."""
+        """Return the noise that `prior_codes` consumes."""
         return self.space.needs(count)
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        """What the decoder takes for draws from the model, [count, width]."""
+        """Draw inputs of the decoder from the model, [count, width]; noise of the decoder comes last."""
         prior = {**self.space.prior(like=next(iter(noise.values()))), **self.learned_prior()}
         return self.space.join(self.space.sample_prior(prior, noise))
 
-    def completed(self, code: Tensor, drawn: Tensor) -> Tensor:
-        """A code [count, width] with what the decoder takes besides, as noise, from draws that `prior_codes` made."""
+    def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
+        """Append the decoder's noise to codes [count, width], from draws of `prior_codes`."""
         return torch.cat([code, drawn[..., self.space.width :]], -1)
 
     def learned_prior(self) -> dict[str, Tensor]:
-        """The parameters of a learned prior, flat; nothing where the prior is the standard one."""
+        """Return the flat parameters of a learned prior; nothing if the prior is the standard one."""
         return {}
 
     def prior_of(self, posterior: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The prior that these posteriors are compared with, whatever is learned included."""
+        """Return the prior that these posteriors are compared with, a learned one included."""
         return {**self.space.prior_of(posterior), **self.learned_prior()}
 
 
 def full_precision(tensor: Tensor) -> Tensor:
-    """Whatever the networks compute in, densities and likelihoods are float32 at least."""
+    """Return a network's output in float32 at least: densities and likelihoods need it."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def encoded(network: nn.Module, x: Tensor, width: int) -> Tensor:
-    """What an encoder returns, [batch, width], in full precision."""
+def encoded(network: nn.Module, x: Tensor, width: int, name: str = "encoder") -> Tensor:
+    """Run an encoder; return its output [batch, width] in full precision, or raise if it has another shape."""
     flat = full_precision(network(x))
     if flat.ndim != 2 or flat.shape[1] != width:
-        raise UsageError(f"The encoder must return [batch, {width}], not {tuple(flat.shape)}.")
+        raise UsageError(f"The {name} must return [batch, {width}], not {tuple(flat.shape)}.")
     return flat
 
 
 def observations(network: nn.Module, shape: Shape, *given: Tensor, name: str = "decoder") -> Tensor:
-    """What a decoder returns, [batch, *shape], in full precision."""
+    """Run a decoder; return its output [batch, *shape] in full precision, or raise if it has another shape."""
     raw = full_precision(network(*given))
     if tuple(raw.shape[1:]) != tuple(shape):  # a likelihood would broadcast, and train on nonsense
         raise UsageError(f"The {name} must return observations of shape {shape}, not {tuple(raw.shape[1:])}.")
@@ -150,22 +192,27 @@ def observations(network: nn.Module, shape: Shape, *given: Tensor, name: str = "
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Initial weights are drawn on the CPU, from this seed alone; the caller's generators stay as they are."""
+    """Draw initial weights on the CPU from this seed alone; the caller's generators stay as they are."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         yield
 
 
+def model_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a recipe's settings that its model reads."""
+    return model[name].resolve({key: settings[key] for key in model[name].settings if key in settings})
+
+
 def build(config: Config, shape: Layout, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
-    """The model of a config, its weights drawn from the config's seed; copies of own modules replace named ones.
+    """Build the model of a config, its weights drawn from the config's seed; copies of own modules replace named ones.
 
     The first stage of a run that refines another one is built from the other's config, and has no weights yet either.
     """
     space = Space.from_config(config.latents, config.groups, config.prior)
-    kind = model[config.model]
-    own = {key: value for key, value in config.objective.settings.items() if key in kind.settings}
+    kind, own = model[config.model].make, model_settings(config.model, config.objective.settings)
+    kind.check(space, own)
     encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
     first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
     with seeded(config.training.seed):
-        parts = kind.make.parts(config, space, shape, encoder, decoder, *first, **own)
-        return kind.make(space, shape, *parts, *first, **own)
+        networks = kind.make_networks(config, space, shape, encoder, decoder, own, *first)
+        return kind(space, shape, *networks, *first, **own)  # pyrefly: ignore[bad-argument-count]

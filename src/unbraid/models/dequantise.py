@@ -9,61 +9,75 @@ from torch import Tensor, nn
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import Model
+from unbraid.models.base import Model, encoded
 from unbraid.networks import Likelihood
 from unbraid.networks.coupling_flow import CouplingFlow, flow
-from unbraid.networks.likelihoods import Gaussian
-from unbraid.types import Output
+from unbraid.networks.likelihoods import GaussianLikelihood
 
-DEQUANTISE, BASE, FLOW = "dequantise", "base", "flow"
-"""Noise that makes pixels continuous, noise at the flow's base, and the name of the flow's density."""
+DEQUANTISE, BASE = "dequantise", "base"
+"""Noise that makes pixels continuous, and noise at the flow's base."""
 
-SHARE = 0.1
-"""Of the mean variance of all values, in what each of them is divided by."""
+SHARE_OF_MEAN_VARIANCE = 0.1
+"""What `padded_variance` adds to each variance."""
 
 
-class FlowDensity(Model):
+class FlowModel(Model):
     """An encoder makes features of a condition, and a flow with these features has the density of values."""
 
     decoders = flow
+    has_density = True
     step: Tensor
 
-    def keep(self, encoder: nn.Module, decoder: CouplingFlow, likelihood: Likelihood) -> None:
-        """Keep the networks; refuses a likelihood, which there is no place for."""
-        if not isinstance(likelihood, Gaussian):
+    def keep_networks(self, encoder: nn.Module, decoder: CouplingFlow, likelihood: Likelihood, features: int) -> None:
+        """Keep the networks; raise a `UsageError` for a likelihood, which has no place here."""
+        if not isinstance(likelihood, GaussianLikelihood):
             raise UsageError("A flow's density is its own, and what it makes are values: leave likelihood=gaussian.")
-        self.encoder, self.flow, self.likelihood = encoder, decoder, likelihood
+        self.encoder, self.flow, self.likelihood, self.features = encoder, decoder, likelihood, features
         self.register_buffer("step", torch.zeros(1))  # between two levels of a pixel; 0 where there are no levels
 
     @classmethod
-    def ports(cls, space: Space, *, features: int = 64, **settings: Any) -> tuple[dict[str, int], int]:
-        """The encoder gives what the flow takes for its condition."""
-        if features < 1:
-            raise UsageError(f"features must be at least 1, not {features}.")
-        return {"features": features}, features
+    def check(cls, space: Space, settings: Mapping[str, Any]) -> None:
+        if settings["features"] < 1:
+            raise UsageError(f"features must be at least 1, not {settings['features']}.")
+
+    @classmethod
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+        """The encoder outputs the features that the flow takes."""
+        return {"features": settings["features"]}, settings["features"]
 
     @property
     def likelihoods(self) -> dict[str, Likelihood]:
-        """None: the density of observations is the flow's."""
+        """Empty: the density of observations is the flow's."""
         return {}
 
-    def told(self, densities: Mapping[str, Tensor], size: int) -> Output:
-        """Log densities of `size` continuous values by name, per level where pixels have levels; nothing else."""
-        per_level = size * torch.where(self.step > 0, self.step, 1.0).log()
-        return Output({}, {}, {}, {"x": {name: density + per_level for name, density in densities.items()}})
+    def features_of(self, condition: Tensor) -> Tensor:
+        """Return the features [rows, features] of conditions [rows, *shape]."""
+        return encoded(self.encoder, condition, self.features)
 
-    def pixels(self, values: Tensor) -> dict[str, Tensor]:
-        """What continuous values [batch, size] mean as observations: the inverse of `continuous` at u = 1/2."""
+    def per_level(self, log_density: Tensor, size: int) -> Tensor:
+        """Turn log densities of `size` continuous values into those of levels, where pixels have levels."""
+        return log_density + size * torch.where(self.step > 0, self.step, 1.0).log()
+
+    def to_pixels(self, values: Tensor) -> dict[str, Tensor]:
+        """Return likelihood parameters of continuous values [batch, size]: the inverse of `continuous` at u = 1/2."""
         return self.likelihood(((values - 0.5 * self.step) / (1 - self.step)).unflatten(1, self.shape))
 
 
-def levels_apart(dataset: FactorDataset) -> float:
-    """The step between two levels of a pixel once it is continuous; 0 for floats."""
+def padded_variance(variance: Tensor) -> Tensor:
+    """Return the square of what values are divided by before a flow sees them, from their variances [..., size].
+
+    A pixel that hardly ever varies would otherwise be 100 deviations away when it does.
+    """
+    return variance + SHARE_OF_MEAN_VARIANCE * variance.mean(-1, keepdim=True)
+
+
+def level_step(dataset: FactorDataset) -> float:
+    """Return the step between two levels of a pixel once it is continuous; 0 for floats."""
     if dataset.pixels.bits:
         return 1 / 2
     return 1 / 256 if dataset.pixels.stored.dtype == torch.uint8 else 0.0
 
 
 def continuous(x: Tensor, uniform: Tensor, step: Tensor | float) -> Tensor:
-    """(level + u) / levels of pixels that are level / (levels - 1)."""
+    """Return (level + u) / levels of pixels that are level / (levels - 1)."""
     return x * (1 - step) + step * uniform

@@ -1,4 +1,4 @@
-r"""Where a stage's own Normal latents have their origin and their unit (ours): an exact last step of its training.
+r"""Origin and unit of a stage's own Normal latents (ours): an exact last step of its training.
 
 A decoder with a bias wherever z enters draws the same from z as another one does from (z - m) / s, coordinate by
 coordinate, and an encoder gives either. Of all these coordinates, in which every reconstruction is the same,
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from unbraid.latents import Normal, Space
 
+MAX_ROWS_TO_FIT, ROWS_AT_ONCE = 4_096, 256
+
 
 class Frame(nn.Module):
     """Origin and unit of each coordinate of a code; those of blocks other than Normal ones never change."""
@@ -34,10 +36,10 @@ class Frame(nn.Module):
             place += block.width
         self.register_buffer("origin", torch.zeros(space.width))
         self.register_buffer("unit", torch.ones(space.width))
-        self.register_load_state_dict_pre_hook(_as_networks_have_it)
+        self.register_load_state_dict_pre_hook(_add_missing_buffers)
 
     def posterior(self, by_block: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What an encoder gives, by block, in these coordinates."""
+        """Return an encoder's posteriors, by block, in these coordinates."""
         moved = dict(by_block)
         for name, place in self.normal.items():
             mean, log_variance = by_block[name].chunk(2, -1)
@@ -46,7 +48,7 @@ class Frame(nn.Module):
         return moved
 
     def code(self, z: Tensor) -> Tensor:
-        """What a decoder takes, of codes in these coordinates."""
+        """Return a decoder's input for codes in these coordinates."""
         return z * self.unit + self.origin
 
     @torch.no_grad()
@@ -60,7 +62,12 @@ class Frame(nn.Module):
             self.unit[place] *= spread.to(self.unit)
 
 
-def _as_networks_have_it(frame: nn.Module, state_dict: dict[str, Tensor], prefix: str, *others: object) -> None:
-    """Runs that were trained before there was a frame have the networks' own coordinates."""
+def rows_to_fit(rows: Tensor) -> tuple[Tensor, ...]:
+    """Return evenly spaced rows to choose coordinates by, in parts that are encoded at once."""
+    return rows[:: -(-len(rows) // MAX_ROWS_TO_FIT)].split(ROWS_AT_ONCE)
+
+
+def _add_missing_buffers(frame: nn.Module, state_dict: dict[str, Tensor], prefix: str, *others: object) -> None:
+    """Let runs load that were trained before there was a frame: they have the networks' own coordinates."""
     for name, buffer in frame.named_buffers():
         state_dict.setdefault(prefix + name, buffer)

@@ -1,4 +1,4 @@
-r"""A model in stages (msvae2020): a frozen first stage C -> Y, and a second one (Y, Z) -> X that adds what Y lacks.
+r"""Models in stages (msvae2020): a frozen first stage C -> Y, and a second one (Y, Z) -> X that adds what Y lacks.
 
     c ~ q(c|x) of the first stage       y = E p(y|c), its decoder's mean
     z ~ q(z|x - y)                      x ~ p(x|y, z), by a refiner that z only modulates
@@ -7,173 +7,217 @@ The first stage is a whole model, under `first`: its parameters have no gradient
 runs without a record for autograd, so that no loss can reach it. A first stage may have stages itself.
 """
 
-from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unbraid.config import Choice
+from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import LabelCodes
 from unbraid.errors import UsageError
-from unbraid.latents import Space, Stages
+from unbraid.latents import Space, StackedSpace
 from unbraid.models.base import Model, encoded, model, observations
-from unbraid.models.recentre import Frame
+from unbraid.models.recentre import Frame, rows_to_fit
 from unbraid.networks import Likelihood, refiner
 from unbraid.noise import Need
 from unbraid.store import under
-from unbraid.types import Noise, Output, Shape
+from unbraid.types import Inputs, Noise, Output, Shape
 
 FIRST = "first."
+"""Prefix of the first stage's noise."""
 
-CODES, OWN = "c", "z"
-"""Beside the observations, codes that are known already, as labels are: of the first stage, and of the stage's own."""
+FIRST_CODE, OWN_CODE = "first", "own"
+"""Names among what is `given`: codes c of the first stage and codes z of this one that are known, as labels are."""
 
 
-class Stage(Model):
-    """A stage behind a frozen one, the first: codes are [c, z], c the other's and z its own."""
+class LaterStage(Model):
+    """A stage on a frozen one, the first: codes are [c, z], c the first stage's and z its own."""
 
-    space: Stages  # type: ignore[override]
+    space: StackedSpace  # type: ignore[override]
+    first: Model  # type: ignore[override]
+    circular_factors: tuple[str, ...] = ()
 
     def __init__(self, space: Space, shape: Shape, first: Model) -> None:
         super().__init__()
         if not space.density:
             raise UsageError("Quantised latents are points, and a stage's own latents need densities.")
-        self.space = Stages(first.space, space)
+        self.space = StackedSpace(first.space, space)
         self.shape = shape
         self.first = first.requires_grad_(False).eval()
 
-    def train(self, mode: bool = True) -> "Stage":
-        """The first stage stays as scores saw it, its BatchNorms included."""
+    def train(self, mode: bool = True) -> "LaterStage":
+        """Set the mode of this stage; the first stage stays in evaluation mode, its BatchNorms included."""
         super().train(mode)
         self.first.eval()
         return self
 
-    def earlier(self, x: Tensor) -> dict[str, Tensor]:
-        """The first stage's posterior, by its own names of its blocks, in full precision and without a gradient."""
+    def keep_labels(self, given: tuple[str, ...], circular: tuple[str, ...]) -> None:
+        """Keep the names of the factors whose labels stand for c."""
+        self.given_factors = given
+        self.circular_factors = tuple(name for name in circular if name in given)
+
+    def label_codes(self, dataset: FactorDataset) -> LabelCodes | None:
+        """Return the codes of the labels that stand for c; None if c is encoded."""
+        return LabelCodes(dataset, self.given_factors, self.circular_factors) if self.given_factors else None
+
+    def training_inputs(self, dataset: FactorDataset, rows: Tensor, dtype: torch.dtype = torch.float32) -> Inputs:
+        labels = self.label_codes(dataset)
+        given = {} if labels is None else {FIRST_CODE: labels.codes(dataset.values_of(rows), dtype)}
+        return Inputs({"x": dataset.images(rows).to(dtype)}, given=given)
+
+    def fit_frame(self, frame: Frame, dataset: FactorDataset, rows: Tensor) -> None:
+        """Move a frame to the coordinates in which the posteriors of some rows fit the prior best."""
+        inputs = (self.training_inputs(dataset, part, frame.unit.dtype) for part in rows_to_fit(rows))
+        frame.fit(map(self.encode, inputs))
+
+    def encode_given(self, x: Tensor, code: Tensor) -> dict[str, Tensor]:
+        """Return what `encode` does where codes c [rows, width] of the first stage are known, as labels are."""
+        return self.encode(Inputs({"x": x}, given={FIRST_CODE: code}))
+
+    def encode_first(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the first stage's posterior by its own block names, in full precision and without a gradient."""
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             return self.first.encode(x)
 
-    def coarse(self, code: Tensor) -> Tensor:
-        """y: what the first stage expects at codes c, without a gradient."""
+    def decode_first(self, code: Tensor) -> Tensor:
+        """Return y, what the first stage expects at codes c, without a gradient."""
         with torch.no_grad(), torch.autocast(code.device.type, enabled=False):
             return self.first.likelihood.mean(self.first.decode(code))
 
-    def refined(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
-        """Likelihood parameters of p(x|y, z) at any y; an error where a stage draws from something else."""
+    def code_of_first(self, inputs: Inputs) -> Tensor:
+        """Return the deterministic code c of rows, or the one that is given."""
+        if FIRST_CODE in inputs.given:
+            return inputs.given[FIRST_CODE]
+        return self.first.space.center(self.encode_first(inputs.x["x"]))
+
+    def refine(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
+        """Return likelihood parameters of p(x|y, z) at any y; raise if this stage has no refiner."""
         raise UsageError("The second stage of this model draws from codes, or is a flow around y: give it no other y.")
 
-    def stages(self, code: Tensor) -> list[Tensor]:
-        """Expected observations of codes after each stage, the first one's first."""
-        c = self.apart(code)[0]
-        before = self.first.stages(c) if isinstance(self.first, Stage) else [self.coarse(c)]
-        return [*before, self.likelihood.mean(self.decode(code))]
+    def decode_stages(self, code: Tensor) -> list[Tensor]:
+        return [*self.first.decode_stages(self.split_code(code)[0]), *super().decode_stages(code)]
 
-    def apart(self, code: Tensor) -> tuple[Tensor, Tensor]:
-        """c, with behind it what the first stage's decoder may take besides, and z."""
+    def split_code(self, code: Tensor) -> tuple[Tensor, Tensor]:
+        """Return c, followed by the noise of the first stage's decoder if it has any, and z."""
         width = self.space.own.width
         return code[..., :-width], code[..., -width:]
 
     def learned_prior(self) -> dict[str, Tensor]:
-        """That of the first stage."""
         return self.first.learned_prior()
 
     def prior_needs(self, count: int) -> dict[str, Need]:
-        """What either stage's draws consume."""
         return {**{FIRST + n: need for n, need in self.first.prior_needs(count).items()}, **self.space.own.needs(count)}
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        """Draws of c as the first stage makes them, and of z."""
         own, c = self.space.own, self.first.prior_codes(under(FIRST, noise))
         return torch.cat([c, own.join(own.sample_prior(own.prior(like=c), noise))], -1)
 
-    def completed(self, code: Tensor, drawn: Tensor) -> Tensor:
-        """What the first stage's decoder takes besides stands behind c."""
-        (c, z), earlier = self.apart(code), self.apart(drawn)[0]
-        return torch.cat([self.first.completed(c, earlier), z], -1)
+    def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
+        """Insert the noise of the first stage's decoder between c and z."""
+        (c, z), earlier = self.split_code(code), self.split_code(drawn)[0]
+        return torch.cat([self.first.complete_code(c, earlier), z], -1)
+
+
+def as_stage(model: Model) -> LaterStage:
+    """Return the model; raise a `UsageError` unless it is one of stages."""
+    if not isinstance(model, LaterStage):
+        raise UsageError("This needs a model in stages, and this one has a single stage; refine it first.")
+    return model
+
+
+class AutoencodingStage(LaterStage):
+    """A stage with an encoder, a decoder and a likelihood of its own."""
+
+    def __init__(
+        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
+    ) -> None:
+        super().__init__(space, shape, first)
+        self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
+
+    @property
+    def likelihoods(self) -> dict[str, Likelihood]:
+        return {"x": self.likelihood}
+
+
+class StageOnCodes(AutoencodingStage):
+    """A stage whose decoder takes c, and then z."""
+
+    @classmethod
+    def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
+        return super().make_decoder(chosen, first[0].space.width + width, shape)
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        return self.likelihood(observations(self.decoder, self.shape, code))
 
 
 @model("staged", year=2020, reference="msvae2020")
-class Staged(Stage):
+class StagedVAE(AutoencodingStage):
     """q(c|x) and E p(y|c) by a frozen model, q(z|x - y) by the encoder, p(x|y, z) by a refiner and the likelihood.
 
     In training y comes from the mean of c, or for `samples` above 0 from draws of c, of which each observation has that
-    many: rows come that often. For any other purpose the deterministic code of c is meant. Labels of the factors that
-    `given` names stand in the place of c where they are passed in (`unbraid.data.label_codes`).
+    many: rows come that often. Elsewhere y comes from the deterministic code of c. Labels of the factors that `given`
+    names stand for c where they are passed in (`unbraid.data.label_codes`).
     """
 
     decoders = refiner
 
     def __init__(
-        self,
-        space: Space,
-        shape: Shape,
-        encoder: nn.Module,
-        decoder: nn.Module,
-        likelihood: Likelihood,
-        first: Model,
-        *,
-        samples: int = 0,
-        given: tuple[str, ...] = (),
-        circular: tuple[str, ...] = (),
+        self, *parts: Any, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(space, shape, first)
-        self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
-        self.samples, self.frame = samples, Frame(space)
-        self.given, self.circular = given, tuple(name for name in circular if name in given)
+        super().__init__(*parts)
+        self.samples, self.frame = samples, Frame(self.space.own)
+        self.keep_labels(given, circular)
 
     @classmethod
-    def decoder_of(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
-        """The refiner of a config."""
+    def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
         return cls.decoders[chosen.name].make(shape, width, **chosen.settings)
 
-    @property
-    def likelihoods(self) -> dict[str, Likelihood]:
-        """That of the last stage."""
-        return {"x": self.likelihood}
-
     def needs(self, batch: int) -> dict[str, Need]:
-        """Noise for each row of a batch, as often as it comes."""
+        """Return noise for each row of a batch, as often as it comes."""
         return self.space.needs(max(1, self.samples) * batch)
 
-    def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
-        """Encode and decode by the first stage; encode what is missing, sample, refine. Only z's prior is given.
+    def forward(self, inputs: Inputs, noise: Noise) -> Output:
+        """Encode and decode by the first stage; encode the residual, sample, refine. The prior is that of z alone.
 
-        Codes among the inputs take the place of those that would be encoded or drawn.
+        Codes that are given take the place of those that would be encoded or drawn.
         """
-        own = self.space.own
+        x, own = inputs.x["x"], self.space.own
         earlier: dict[str, Tensor] = {}
         drawn: dict[str, Tensor] = {}
-        if CODES in x:
-            code = x[CODES]
+        if FIRST_CODE in inputs.given:
+            code = inputs.given[FIRST_CODE]
         else:
-            earlier = self.earlier(x["x"])
+            earlier = self.encode_first(x)
             drawn = self.first.space.sample(earlier, {old: noise[new] for old, new in self.space.names.items()})
             code = self.first.space.join(drawn) if self.samples else self.first.space.center(earlier)
-        y = self.coarse(code)
-        posterior = {**self.space.named(earlier), **self.missing(x["x"], y, noise)}
-        made = dict.fromkeys(own.blocks, x[OWN]) if OWN in x else own.sample(posterior, noise)
-        refined = self.refined(y, own.join(made))
-        return Output(posterior, own.prior_of(posterior), {**self.space.named(drawn), **made}, {"x": refined})
+        y = self.decode_first(code)
+        posterior = {**self.space.renamed(earlier), **self.encode_residual(x, y, noise)}
+        known = inputs.given.get(OWN_CODE)
+        sample = own.sample(posterior, noise) if known is None else dict.fromkeys(own.blocks, known)
+        decoded = self.refine(y, own.join(sample))
+        return Output(posterior, own.prior_of(posterior), {**self.space.renamed(drawn), **sample}, {"x": decoded})
 
-    def missing(self, x: Tensor, y: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
-        """q(z|x - y) by block."""
+    def encode_residual(self, x: Tensor, y: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
+        """Return the parameters of q(z|x - y) by block."""
         own = self.space.own
         return self.frame.posterior(own.split(encoded(self.encoder, x - y, sum(own.outputs.values())), noise))
 
-    def refined(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
-        """Likelihood parameters of p(x|y, z)."""
+    def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
+        self.fit_frame(self.frame, dataset, rows)
+
+    def refine(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
         return self.likelihood(observations(self.decoder, self.shape, y, self.frame.code(z), name="refiner"))
 
-    def encode_given(self, x: Tensor, code: Tensor) -> dict[str, Tensor]:
-        """q(z|x, y) by block, at the y of codes c [batch, width] that are known, as labels are."""
-        return self.missing(x, self.coarse(code))
-
-    def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
-        """The first stage's posterior of c and, at its y, that of z."""
-        earlier = self.earlier(x)
-        y = self.coarse(self.first.space.center(earlier))
-        return {**self.space.named(earlier), **self.missing(x, y, noise)}
+    def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
+        """Return the first stage's posterior of c and, at its y, that of z; only the latter where c is given."""
+        x = inputs.x["x"]
+        if FIRST_CODE in inputs.given:
+            return self.encode_residual(x, self.decode_first(inputs.given[FIRST_CODE]), noise)
+        earlier = self.encode_first(x)
+        y = self.decode_first(self.first.space.center(earlier))
+        return {**self.space.renamed(earlier), **self.encode_residual(x, y, noise)}
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Likelihood parameters of codes [c, z]; c may have behind it what the first stage's decoder takes besides."""
-        c, z = self.apart(code)
-        return self.refined(self.coarse(c), z)
+        c, z = self.split_code(code)
+        return self.refine(self.decode_first(c), z)

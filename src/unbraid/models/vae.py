@@ -1,6 +1,6 @@
 """The variational autoencoder (kingma2014): one encoder, one latent space, one decoder."""
 
-from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,56 +10,51 @@ from unbraid.latents import LEARNED, Space
 from unbraid.models.base import Model, encoded, model, observations
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
-from unbraid.types import Noise, Output, Shape
+from unbraid.types import Inputs, Noise, Output, Shape
 
 
 @model("vae", year=2014, reference="kingma2014")
 class VAE(Model):
     """q(z|x) by the encoder, p(x|z) by the decoder and the likelihood."""
 
-    points = False
-    """Whether it takes latents that have no density."""
+    takes_points: ClassVar[bool] = False
+    """Whether latents may have no density."""
 
     def __init__(
         self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood
     ) -> None:
         super().__init__()
-        if not (space.density or self.points):
+        if not (space.density or self.takes_points):
             raise UsageError("Quantised latents are points, and this objective needs densities; train them with qlae.")
-        self.space = space
-        self.shape = shape
-        self.encoder = encoder
-        self.decoder = decoder
-        self.likelihood = likelihood
+        self.space, self.shape = space, shape
+        self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
         if space.learned is not None:
             self.prior = nn.ParameterDict(space.learned.start())
 
     @property
     def likelihoods(self) -> dict[str, Likelihood]:
-        """Likelihood of each modality."""
+        """Likelihood of the only modality."""
         return {"x": self.likelihood}
 
     def needs(self, batch: int) -> dict[str, Need]:
-        """Noise that one forward of `batch` rows consumes."""
         return self.space.needs(batch)
 
-    def forward(self, x: Mapping[str, Tensor], noise: Noise) -> Output:
-        """Encode, sample, decode."""
-        posterior = self.encode(x["x"], noise)
+    def forward(self, inputs: Inputs, noise: Noise) -> Output:
+        return self.sample_and_decode(self.encode(inputs, noise), noise)
+
+    def sample_and_decode(self, posterior: dict[str, Tensor], noise: Noise) -> Output:
+        """Draw from posteriors and decode the draws."""
         prior = self.prior_of(posterior)
         sample = self.space.sample(posterior, noise)
         return Output(posterior, prior, sample, {"x": self.decode(self.space.join(sample))})
 
     def learned_prior(self) -> dict[str, Tensor]:
-        """The parameters of a learned prior, flat; nothing where the prior is the standard one."""
         if self.space.learned is None:
             return {}
         return {LEARNED: torch.cat([self.prior[name].flatten() for name in self.space.learned.shapes])}
 
-    def encode(self, x: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
-        """Posterior parameters by block; densities stay in float32 whatever the networks compute in."""
-        return self.space.split(encoded(self.encoder, x, sum(self.space.outputs.values())), noise)
+    def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
+        return self.space.split(encoded(self.encoder, inputs.x["x"], sum(self.space.outputs.values())), noise)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Likelihood parameters of a code."""
         return self.likelihood(observations(self.decoder, self.shape, code))

@@ -174,3 +174,8 @@ def _zuko() -> Any:
     except ImportError as error:
         raise MissingExtraError("layers=spline", "zuko", "flows", ", or use affine") from error
     return zuko.transforms
+
+
+def flow_networks(shape: Shape) -> dict[str, str]:
+    """Return the default networks of a model with a flow: any encoder, and a flow in the place of the decoder."""
+    return {"encoder": "mlp", "decoder": "coupling"}

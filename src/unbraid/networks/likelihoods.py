@@ -35,7 +35,7 @@ class Likelihood(nn.Module):
 
 
 @likelihood("bernoulli")
-class Bernoulli(Likelihood):
+class BernoulliLikelihood(Likelihood):
     """Bernoulli pixels on logits; grey values count as probabilities (cross-entropy)."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
@@ -48,7 +48,7 @@ class Bernoulli(Likelihood):
         return parameters[""].sigmoid()
 
 
-class _Scaled(Likelihood):
+class ScaledLikelihood(Likelihood):
     """A location family with one scale for all pixels, fixed or learned."""
 
     def __init__(self, *, scale: float = 1.0, learned: bool = False) -> None:
@@ -73,7 +73,7 @@ class _Scaled(Likelihood):
 
 
 @likelihood("gaussian")
-class Gaussian(_Scaled):
+class GaussianLikelihood(ScaledLikelihood):
     """Normal pixels around the decoder's output, with a fixed or one learned scale."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
@@ -83,7 +83,7 @@ class Gaussian(_Scaled):
 
 
 @likelihood("laplace")
-class Laplace(_Scaled):
+class LaplaceLikelihood(ScaledLikelihood):
     """Laplace pixels around the decoder's output, with a fixed or one learned scale."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
@@ -93,7 +93,7 @@ class Laplace(_Scaled):
 
 
 @likelihood("categorical")
-class Categorical(Likelihood):
+class CategoricalLikelihood(Likelihood):
     """One of K classes, on logits; observations are one-hot vectors, or probabilities (cross-entropy)."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:

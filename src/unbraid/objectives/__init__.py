@@ -1,58 +1,22 @@
-"""Objectives; importing this package registers them."""
+"""What several objectives share; the methods themselves are in `unbraid.methods`."""
 
-from unbraid.objectives import (
-    adversarial,
-    capacity,
-    coded,
-    conditional_gan,
-    correlation,
-    few_labels,
-    label_decoder,
-    mixture_experts,
-    mixture_flow,
-    mmd,
-    moments,
-    multimodal,
-    partial,
-    presets,
-    quantised,
-    staged,
-    staged_flow,
-    student,
-    weak,
-    weighted,
-)
 from unbraid.objectives.base import Context, Objective, bind, objective
-from unbraid.objectives.decomposition import closed_form_kl, divergences, reconstruction
-from unbraid.objectives.presets import preset
+from unbraid.objectives.decomposition import (
+    closed_form_kl,
+    divergences,
+    elbo_terms,
+    leaf_information,
+    reconstruction,
+)
 
 __all__ = [
     "Context",
     "Objective",
-    "adversarial",
     "bind",
-    "capacity",
     "closed_form_kl",
-    "coded",
-    "conditional_gan",
-    "correlation",
     "divergences",
-    "few_labels",
-    "label_decoder",
-    "mixture_experts",
-    "mixture_flow",
-    "mmd",
-    "moments",
-    "multimodal",
+    "elbo_terms",
+    "leaf_information",
     "objective",
-    "partial",
-    "preset",
-    "presets",
-    "quantised",
     "reconstruction",
-    "staged",
-    "staged_flow",
-    "student",
-    "weak",
-    "weighted",
 ]

@@ -1,4 +1,4 @@
-r"""The terms of the evidence lower bound, each estimated once and weighted by whoever asks.
+r"""The terms of the evidence lower bound, each estimated once; objectives weigh them.
 
 With the aggregate posterior q(z) = 1/N sum_n q(z|x_n) and a factorised prior (chen2018, eq. 3; esmaeili2018, fig. 4),
 
@@ -13,16 +13,21 @@ that the terms still add up to the KL; a term may then be negative.
 Terms are sums over dimensions and means over the batch, in nats, one value per member.
 """
 
+from typing import Literal
+
 from torch import Tensor
 
-from unbraid.density import Aggregate
+from unbraid.density import Aggregate, batch_aggregate
 from unbraid.latents import Space
 from unbraid.objectives.base import Context
-from unbraid.types import Batch, Output
+from unbraid.types import Batch, Output, Terms, Weight
+
+Estimator = Literal["stratified", "mss", "mws"]
+"""Estimators of log q(z) from a batch (`unbraid.density.estimators`)."""
 
 
 def reconstruction(out: Output, batch: Batch, context: Context) -> Tensor:
-    """-E[log p(x|z)], summed over modalities."""
+    """Return -E[log p(x|z)], summed over modalities."""
     total = None
     for name, likelihood in context.likelihoods.items():
         x = batch.x[name]
@@ -34,12 +39,18 @@ def reconstruction(out: Output, batch: Batch, context: Context) -> Tensor:
 
 
 def closed_form_kl(out: Output, space: Space) -> Tensor:
-    """E_n KL(q(z|x_n) || p(z)) over the batch, in closed form where the latents have one."""
+    """Return E_n KL(q(z|x_n) || p(z)) over the batch, in closed form where the latents have one."""
     return space.joint_kl(out.posterior, out.prior, out.sample).mean(-1)
 
 
+def elbo_terms(out: Output, batch: Batch, context: Context, beta: Weight = 1.0) -> Terms:
+    """Return the terms of the negative bound: reconstruction, and beta times the KL of the (last stage's) latents."""
+    kl = closed_form_kl(out, context.space.own)
+    return Terms({"reconstruction": (reconstruction(out, batch, context), 1.0), "kl": (kl, beta)})
+
+
 def total_correlation_names(space: Space) -> list[str]:
-    """Names of the TC terms: `tc` without groups, `tc_between` and `tc_within` with one level of them."""
+    """Return the names of the TC terms: `tc` without groups, `tc_between` and `tc_within` with one level of them."""
     depth = len(space.levels) - 1
     if depth == 1:
         return ["tc"]
@@ -49,7 +60,7 @@ def total_correlation_names(space: Space) -> list[str]:
 
 
 def divergences(out: Output, space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
-    """MI, one TC per level, and the dimension-wise KL, by Monte Carlo over the batch's samples."""
+    """Return MI, one TC per level, and the dimension-wise KL, by Monte Carlo over the batch's samples."""
     own = space.joint_density(out.posterior, out.sample)
     prior = space.prior_levels(out.prior, out.sample)
     values = {"mi": (own - aggregate.joint).mean(-1), **total_correlations(space, aggregate)}
@@ -61,7 +72,13 @@ def divergences(out: Output, space: Space, aggregate: Aggregate) -> dict[str, Te
 
 
 def total_correlations(space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
-    """TC of the aggregate posterior on each level, whatever the prior is."""
+    """Return the TC of the aggregate posterior on each level, whatever the prior is."""
     sums = [level.sum(-1) for level in aggregate.levels]  # [..., batch] each, coarse to fine
     pairs = zip(total_correlation_names(space), sums[:-1], sums[1:], strict=True)
     return {name: (coarse - fine).mean(-1) for name, coarse, fine in pairs}
+
+
+def leaf_information(out: Output, space: Space, estimator: Estimator, size: int) -> Tensor:
+    """Return I(x; z_d) = E[log q(z_d|x) - log q(z_d)] of each variable [..., leaves], for `size` data points."""
+    aggregate = batch_aggregate(space, out.posterior, out.sample, estimator, size)
+    return (space.log_density(out.posterior, out.sample) - aggregate.leaves).mean(-2)

@@ -1,55 +1,36 @@
-r"""Bounds on log p(x_1, …, x_M) with a shared latent c and each modality's own s_m; x_A is what is there of a row.
+r"""What the bounds on log p(x_1, …, x_M) share: a latent c of all modalities, and each modality's own s_m.
 
-With L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m) and K(S) = beta_c KL(q(c|x_S) || p(c)), all maximise a sum
-over subsets S of A:
+With A the modalities that a row has and q(c|x_S) the fused experts of a subset S of A, these bounds sum
 
-    partitioned-mvae   sum_m [1/2 L(x_m; A) + 1/2 L(x_m; S_m)] - K(A), S_m random without m          (daunhawer2019)
-    mvae               sum_S [sum_{m in S} L(x_m; S) - K(S)], S = A, each m alone, and random ones   (wu2018)
-    dmvae              sum_S [sum_{m in A} L(x_m; S) - K(S)], S = A and each m alone                 (lee2021)
-    mopoe              mean_S [sum_{m in A} L(x_m; S) - K(S)], S = every subset                      (sutter2021)
+    L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m),    K(S) = beta_c KL(q(c|x_S) || p(c))
 
-and subtract beta_m KL(q(s_m|x_m) || p(s_m)) as often as a bound that is summed has x_m in it. q(c|x_S) is the product
-of the experts of S. Rows count with what they have: a modality that is missing adds nothing.
+over subsets S and subtract beta_m KL(q(s_m|x_m) || p(s_m)). A modality that is missing adds nothing.
 """
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
-from unbraid.density.density_ratio import Discriminator, refuse_no_layers
-from unbraid.errors import UsageError
+from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space
-from unbraid.models.multimodal import MASKS, SHARED, private
-from unbraid.noise import Need
-from unbraid.objectives.base import Context, objective
-from unbraid.objectives.modalities import OfModalities, Value, nats, path_kl, used_paths
-from unbraid.types import Batch, Output, Player, Terms, Weight
+from unbraid.models.multimodal import SHARED, Decoded, private
+from unbraid.objectives.base import Context, Objective
+from unbraid.objectives.schedules import ramp
+from unbraid.types import Batch, Output, Terms, Weight
 
-ORDER = "order/shared"
-JOINT, SHUFFLED = 0, 1
-SMALLEST_BATCH = 4
-PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3, "data_positions": 3, "z": None, "c": 3}
-"""Of a small run: data, and latents."""
+Value = tuple[Tensor, Weight]
 
-SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
+SMALL_PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3, "data_positions": 3, "z": None, "c": 3}
+"""Data and latents of a small run."""
 
 
-@objective(
-    "partitioned-mvae",
-    model="multimodal-partitioned",
-    year=2019,
-    reference="daunhawer2019",
-    defaults={"c": 5, "s": 5},
-    trial={**PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2},
-)
-class PartitionedMVAE(OfModalities):
-    """Partitioned MVAE: each modality is reconstructed from its own s_m, and from c of all and of others without it.
+class MultimodalObjective(Objective):
+    """Weights of the KLs and of the reconstructions by modality.
 
-    `reconstruct` says from which c; `beta_subsets` weighs the mean KL of the random subsets, too. `alone` names the one
-    modality whose KL(s_m) has the weight `beta_alone` in place of `beta_m`. `penalty=ratio` adds `tc` TC(c, s_m), each
-    by a discriminator that is trained at the same time, with `depth` layers of `width`.
+    `betas` and `weights` hold numbers for single modalities, as `m2:0.3`: of KL(s_m), where `beta_m` is that of the
+    others, and of log p(x_m|c, s_m), where 1 is. All weights of KLs rise from 0 over the first `anneal` steps.
     """
 
     def __init__(
@@ -57,245 +38,94 @@ class PartitionedMVAE(OfModalities):
         *,
         beta_c: Weight = 1.0,
         beta_m: Weight = 1.0,
-        alone: str | None = None,
-        beta_alone: Weight = 1.0,
         betas: tuple[str, ...] = (),
         weights: tuple[str, ...] = (),
         anneal: int = 0,
-        reconstruct: Literal["both", "full", "subset"] = "both",
-        beta_subsets: Weight = 0.0,
-        prior_expert: bool = True,
-        penalty: Literal["none", "ratio"] = "none",
-        tc: Weight = 1.0,
-        width: int = 1000,
-        depth: int = 5,
     ) -> None:
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
-        if alone in self.betas:
-            raise UsageError(f"alone={alone} and betas both weigh KL(s_{alone}); leave one of them out.")
-        if alone is not None:
-            self.betas[alone] = beta_alone
-        elif not isinstance(beta_alone, Tensor) and beta_alone != 1.0:
-            raise UsageError(f"beta_alone={beta_alone} is the weight of one modality; name it, as alone=m2.")
-        if penalty == "none" and (tc, width, depth) != (1.0, 1000, 5):
-            raise UsageError("tc, width and depth are those of the penalty on TC; ask for it, as penalty=ratio.")
-        refuse_no_layers(width, depth)
-        self.shares, self.beta_subsets, self.tc = SHARES[reconstruct], beta_subsets, tc
-        self.penalised, self.width, self.depth = penalty == "ratio", width, depth
+        if anneal < 0:
+            raise UsageError(f"anneal must be a number of steps, 0 or above, not {anneal}.")
+        self.beta_c, self.beta_m, self.anneal = beta_c, beta_m, anneal
+        self.betas: dict[str, Weight] = {**parse_numbers("betas", betas)}
+        self.weights = parse_numbers("weights", weights)
+        super().__init__(self.bound_terms)
 
-    def suits(self, dataset: FactorDataset, space: Space) -> None:
-        """Only what a modality has of its own can depend on c."""
-        super().suits(dataset, space)
-        if self.penalised and len(space.blocks) < 2:
-            raise UsageError("penalty=ratio is on the dependence of c and each s_m, so s must be at least 1.")
+    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the terms of the bound."""
+        raise NotImplementedError
 
-    def players(self) -> list[Player]:
-        """The model, and with a penalty then the discriminators."""
-        model = Player("model", ("model.",), self.modal_terms)
-        settings = {"lr": 1e-4, "betas": (0.5, 0.9)}
-        other = Player("discriminator", ("objective.discriminator_",), self.discriminator_terms, optimizer=settings)
-        return [model, other] if self.penalised else [model]
+    def check(self, dataset: FactorDataset, space: Space) -> None:
+        """Raise a `UsageError` for a weight that names no modality, or latents that do not exist."""
+        for name in (*self.betas, *self.weights):
+            if name not in dataset.modalities:
+                raise unknown("modality", name, dataset.modalities, of=dataset.name)
+        for name in self.betas:
+            if private(name) not in space.blocks:
+                raise UsageError(f"{name} has no latents of its own here, so a weight of their KL changes nothing.")
+        if len(space.blocks) == 1 and not isinstance(self.beta_m, Tensor) and self.beta_m != 1.0:
+            raise UsageError(f"beta_m={self.beta_m:g} weighs latents of single modalities, and s=0 makes none.")
 
-    def networks(self, space: Space) -> dict[str, nn.Module]:
-        """With a penalty, a discriminator of c and each s_m."""
-        shared = space.blocks[SHARED].width
-        return {
-            f"discriminator_{name}": Discriminator(shared + block.width, width=self.width, depth=self.depth)
-            for name, block in space.blocks.items()
-            if self.penalised and name != SHARED
-        }
+    def weight(self, name: str) -> float:
+        """Return the weight of a modality's reconstruction."""
+        return self.weights.get(name, 1.0)
 
-    def needs(self, batch: int, space: Space) -> dict[str, Need]:
-        """With a penalty, numbers whose order permutes c in the batch's second half, for each s_m."""
-        if not self.penalised:
-            return {}
-        if batch < SMALLEST_BATCH:
-            raise UsageError(f"penalty=ratio permutes half of a batch: it needs {SMALLEST_BATCH} rows, not {batch}.")
-        return {ORDER: Need("uniform", (batch - batch // 2, len(space.blocks) - 1))}
+    def annealed(self, beta: Weight, context: Context) -> Weight:
+        """Return the weight of a KL at this step."""
+        return beta * ramp(context.step, self.anneal)
 
-    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """The bound of daunhawer2019 (eq. 2, section 3.2), and the penalty."""
-        terms: dict[str, Value] = {}
-        for name, loss in nats(out, batch, context).items():
-            for label, part, share in zip(
-                ("reconstruction", "cross"), loss.mean(1).unbind(-1), self.shares, strict=True
-            ):
-                terms[f"{label}_{name}"] = (part, share * self.weight(name))
-        kl = path_kl(out, context.space).mean(1)  # [member, paths]
-        beta, subsets = (self.annealed(each, context) for each in (self.beta_c, self.beta_subsets))
-        terms |= {"kl_c": (kl[..., 0], beta), "kl_c_subsets": (kl[..., 1:].mean(-1), subsets)}
-        terms |= self.own(out, context)
-        for name, there in self._private(out, context).items() if self.penalised else ():
-            logits = _logits(context, name, torch.cat([out.sample[SHARED], out.sample[name]], -1))
-            terms[f"tc_{name}/ratio"] = (_mean(logits[..., JOINT] - logits[..., SHUFFLED], there), self.tc)
-        return Terms(terms)
+    def private_kls(self, out: Output, context: Context, again: Mapping[str, Tensor] | None = None) -> dict[str, Value]:
+        """Return terms KL(q(s_m|x_m) || p(s_m)), 0 where x_m is missing.
 
-    def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Cross-entropies of telling the first half's (c, s_m) from the second half's with c permuted.
-
-        Rows that lack x_m have nothing to say about s_m: c is permuted among those that have it.
+        `again` [member, rows] says how many more bounds of a row hold each modality, of this process's rows.
         """
-        c, terms = out.sample[SHARED].detach(), {}
-        half = c.shape[-2] // 2
-        for place, (name, there) in enumerate(self._private(out, context).items()):
-            order = _order_among(there[..., half:], context.noise[ORDER][..., place]).unsqueeze(-1)
-            other = c[..., half:, :].gather(-2, order.expand(*order.shape[:-1], c.shape[-1]))
-            codes = torch.cat([torch.cat([c[..., :half, :], other], -2), out.sample[name].detach()], -1)
-            logits = _logits(context, name, codes).log_softmax(-1)
-            joint = _mean(logits[..., :half, JOINT], there[..., :half])
-            shuffled = _mean(logits[..., half:, SHUFFLED], there[..., half:])
-            terms[f"cross_entropy_{name}"] = (-0.5 * (joint + shuffled), 1.0)
-        return Terms(terms)
-
-    @staticmethod
-    def _private(out: Output, context: Context) -> dict[str, Tensor]:
-        """Which rows have the modality of each private block [member, rows], as numbers."""
-        there = zip(context.likelihoods, out.posterior[MASKS][..., 0, :].unbind(-1), strict=True)
-        return {private(name): mask for name, mask in there if private(name) in context.space.blocks}
+        terms: dict[str, Value] = {}
+        for name in context.likelihoods:
+            block = private(name)
+            if block in context.space.blocks:
+                kl = context.space.blocks[block].kl(out.posterior[block], out.prior[block], out.sample[block]).sum(-1)
+                beta = self.annealed(self.betas.get(name, self.beta_m), context)
+                terms[f"kl_{block}"] = (kl.mean(-1), beta)
+                if again is not None:
+                    terms[f"kl_{block}_again"] = ((context.part(kl) * again[name]).mean(-1), beta)
+        return terms
 
 
-def _mean(values: Tensor, there: Tensor) -> Tensor:
-    """Mean [member] over the rows [member, rows] that are there, 0 without any."""
-    return (values * there).sum(-1) / there.sum(-1).clamp(min=1.0)
+def parse_numbers(setting: str, given: Sequence[str]) -> dict[str, float]:
+    """Return `{"m1": 2.0, "m2": 0.3}` for `("m1:2", "m2:0.3")`."""
+    made: dict[str, float] = {}
+    for item in given:
+        name, colon, number = (part.strip() for part in item.partition(":"))
+        if name in made:
+            raise UsageError(f"{setting} has two numbers for {name}; leave one out.")
+        try:
+            made[name] = float(number)
+        except ValueError:
+            colon = ""
+        if not colon or not 0 <= made[name] < float("inf"):
+            raise UsageError(f"{setting} holds numbers by modality, as {setting}=[m1:1,m2:0.3], not {item}.")
+    return made
 
 
-def _order_among(there: Tensor, uniform: Tensor) -> Tensor:
-    """A permutation [..., rows] that exchanges rows that are there with each other, and those that are not."""
-    lacking = 1 - there
-    places = lacking.argsort(dim=-1, stable=True)
-    return torch.empty_like(places).scatter(-1, places, (uniform + lacking).argsort(dim=-1, stable=True))
+def reconstruction_losses(decoded: Decoded, batch: Batch, context: Context) -> dict[str, Tensor]:
+    """Return -log p(x_m|c, s_m) [member, rows, subsets] of each modality, 0 where it is missing."""
+    made = {}
+    for m, (name, likelihood) in enumerate(context.likelihoods.items()):
+        x, parameters = batch.x[name], decoded[name]
+        present = None if batch.present is None else context.part(batch.present)[..., m]
+        if present is not None:  # missing rows could hold NaN, whose gradient would outlive a mask of the loss alone
+            x = torch.where(present.view(*present.shape, *[1] * (x.ndim - 2)), x, 0.0)
+        subsets = parameters[""].shape[1] // x.shape[1]
+        seen = x.unsqueeze(2).expand(-1, -1, subsets, *x.shape[2:]).flatten(1, 2)
+        loss = -likelihood.log_prob(parameters, seen, x.ndim - 2).unflatten(1, (-1, subsets))
+        made[name] = loss if present is None else torch.where(present.unsqueeze(-1), loss, 0.0)
+    return made
 
 
-def _logits(context: Context, name: str, codes: Tensor) -> Tensor:
-    """Whatever the networks compute in, densities are as precise as the codes."""
-    return context.apply(f"discriminator_{name}", codes).to(codes.dtype)
+def subset_kls(out: Output, space: Space) -> Tensor:
+    """Return KL(q(c|x_S) || p(c)) [member, rows, subsets]; 0 for the empty subset."""
+    prior = out.prior[SHARED].unsqueeze(-2)
+    return space.blocks[SHARED].kl(out.extra.parameters, prior, out.extra.draws).sum(-1)
 
 
-@objective(
-    "mvae",
-    model="multimodal-subsampled",
-    year=2018,
-    reference="wu2018",
-    defaults={"c": 10, "s": 0},
-    trial={**PAIRS, "s": 0},
-)
-class MVAE(OfModalities):
-    """MVAE: the joint bound, the bound of each modality alone, and those of random subsets, by products of experts.
-
-    `subsets` random ones of at least two modalities, but not all that a row has; none where it has two only.
-    Without them and with `unimodal=false` it is the joint bound.
-    """
-
-    def __init__(
-        self,
-        *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
-        unimodal: bool = True,
-        subsets: int = 1,
-        prior_expert: bool = True,
-    ) -> None:
-        if subsets < 0:
-            raise UsageError(f"subsets must be 0 or above, not {subsets}.")
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
-        self.unimodal = unimodal
-
-    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """A sum of bounds, each on what its subset holds."""
-        count, first = len(context.likelihoods), 1 + self.unimodal
-        holds, terms, again = out.posterior[MASKS], {}, {}
-        random = holds[..., 1 + count * self.unimodal :, :]  # [member, rows, random, M]
-        for m, (name, loss) in enumerate(nats(out, batch, context).items()):
-            parts = {"reconstruction": loss[..., 0].mean(-1)}
-            if self.unimodal:
-                parts["unimodal"] = loss[..., 1].mean(-1)
-            if random.shape[-2]:
-                parts["subsets"] = (loss[..., first:] * context.part(random)[..., m]).sum(-1).mean(-1)
-            terms |= {f"{label}_{name}": (part, self.weight(name)) for label, part in parts.items()}
-            again[name] = self.unimodal + random[..., m].sum(-1)
-        kl = path_kl(out, context.space).mean(1)
-        terms["kl_c"] = (kl[..., 0], self.annealed(self.beta_c, context))
-        if kl.shape[-1] > 1:
-            terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), self.annealed(self.beta_c, context))
-        return Terms({**terms, **self.own(out, context, again)})
-
-
-@objective(
-    "dmvae",
-    model="multimodal-cross",
-    year=2021,
-    reference="lee2021",
-    defaults={"c": 5, "s": 5},
-    trial={**PAIRS, "s": 2},
-)
-class DMVAE(OfModalities):
-    """DMVAE: everything from c of all modalities, and again from c of each of them alone, with s_m of its own."""
-
-    def __init__(
-        self,
-        *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
-        prior_expert: bool = True,
-    ) -> None:
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
-
-    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """A sum of bounds, each on everything that is there."""
-        used, terms = used_paths(out), {}  # [member, rows, 1 + M]
-        for name, loss in nats(out, batch, context).items():
-            cross = (loss * context.part(used))[..., 1:].sum(-1)
-            terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))
-            terms[f"cross_{name}"] = (cross.mean(-1), self.weight(name))
-        kl = path_kl(out, context.space).mean(1)
-        beta = self.annealed(self.beta_c, context)
-        terms |= {"kl_c": (kl[..., 0], beta), "kl_c_unimodal": (kl[..., 1:].sum(-1), beta)}
-        again = dict.fromkeys(context.likelihoods, used[..., 1:].sum(-1))
-        return Terms({**terms, **self.own(out, context, again)})
-
-
-@objective(
-    "mopoe",
-    model="multimodal-subsets",
-    year=2021,
-    reference="sutter2021",
-    defaults={"c": 10, "s": 0},
-    trial={**PAIRS, "s": 0},
-)
-class MoPoE(OfModalities):
-    """MoPoE-VAE: everything from the product of experts of every subset of the modalities, on average.
-
-    `draws` random subsets per row stand for all of them; none takes all 2^M - 1, without noise from the choice.
-    """
-
-    def __init__(
-        self,
-        *,
-        beta_c: Weight = 1.0,
-        beta_m: Weight = 1.0,
-        betas: tuple[str, ...] = (),
-        weights: tuple[str, ...] = (),
-        anneal: int = 0,
-        draws: int | None = None,
-        prior_expert: bool = True,
-    ) -> None:
-        if draws is not None and draws < 1:
-            raise UsageError(f"draws must be at least 1, or none for every subset, not {draws}.")
-        super().__init__(beta_c, beta_m, betas, weights, anneal)
-
-    def modal_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """The mean over subsets of their bounds on everything that is there."""
-        used = used_paths(out)
-        share = used / used.sum(-1, keepdim=True).clamp(min=1.0)  # [member, rows, paths]
-        terms: dict[str, Value] = {
-            f"reconstruction_{name}": ((loss * context.part(share)).sum(-1).mean(-1), self.weight(name))
-            for name, loss in nats(out, batch, context).items()
-        }
-        terms["kl_c"] = ((path_kl(out, context.space) * share).sum(-1).mean(-1), self.annealed(self.beta_c, context))
-        return Terms({**terms, **self.own(out, context)})
+def used_subsets(out: Output) -> Tensor:
+    """Return which subsets [member, rows, subsets] are not empty, as numbers."""
+    return out.extra.masks.any(-1).to(out.extra.parameters.dtype)

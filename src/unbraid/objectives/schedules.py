@@ -7,7 +7,7 @@ from unbraid.types import Weight
 
 
 def ramp(step: int | Tensor, over: int) -> Weight:
-    """From 0 to 1 in a straight line over the first `over` steps, then 1; always 1 if `over` is 0."""
+    """Return a number that rises from 0 to 1 in a straight line over the first `over` steps, or 1 if `over` is 0."""
     if over < 0:
         raise UsageError(f"A weight or target rises over a number of steps, 0 or above, not {over}.")
     if over == 0:

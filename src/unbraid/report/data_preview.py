@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.data import FactorDataset, Labels, MultimodalDataset
+from unbraid.data import FactorDataset
 from unbraid.report.pictures import CLEAR, TILE, WHITE, Picture, as_bytes, separator
 
 SIDE = 2 * TILE
@@ -23,14 +23,12 @@ def glance(data: FactorDataset, count: int = 8, seed: int = 0) -> Picture:
     """
     order = noise.permutation(noise.seed_tensor(seed, device=data.device), 0, len(data))[0]
     rows = order[:count].sort().values
-    seen, there = data.observed(rows), data.present(rows)
+    seen = data.observed(rows)
     pitch = SIDE + separator(1)
     canvas = Image.new("RGBA", (len(rows) * pitch - separator(1), len(seen) * pitch - separator(1)), CLEAR)
     for line, (name, observed) in enumerate(seen.items()):
-        modality = data.modalities[name].values if isinstance(data, MultimodalDataset) else None
-        classes = modality.classes if isinstance(modality, Labels) else None
-        for column, one in enumerate(observed):
-            known = there is None or bool(there[name][column])
+        classes = data.modalities[name].classes
+        for column, (one, known) in enumerate(zip(observed, data.has(name, rows).tolist(), strict=True)):
             canvas.paste(_tile(one, classes) if known else _plain(BLANK), (column * pitch, line * pitch))
     return Picture.of(canvas.convert("RGB"))
 
@@ -39,7 +37,7 @@ def _plain(colour: tuple[int, ...]) -> Image.Image:
     return Image.new("RGBA", (SIDE, SIDE), colour)
 
 
-def _tile(one: Tensor, classes: tuple[str, ...] | None) -> Image.Image:
+def _tile(one: Tensor, classes: tuple[str, ...]) -> Image.Image:
     tile = _plain(WHITE)
     if one.ndim == 3:
         picture = Image.fromarray(as_bytes(one)).convert("RGBA")
@@ -48,7 +46,7 @@ def _tile(one: Tensor, classes: tuple[str, ...] | None) -> Image.Image:
         way = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
         tile.paste(picture.resize((width, height), way), ((SIDE - width) // 2, (SIDE - height) // 2))
         return tile
-    if classes is not None:
+    if classes:
         text = textwrap.fill(classes[int(one.argmax())], 16)
     else:
         text = "\n".join(f"{number:.4g}" for number in one[:NUMBERS].tolist()) + ("\n…" if len(one) > NUMBERS else "")
@@ -59,14 +57,10 @@ def _tile(one: Tensor, classes: tuple[str, ...] | None) -> Image.Image:
 def contents(data: FactorDataset) -> list[dict[str, object]]:
     """What the modalities and factors of a data set are: a mapping for each, for a listing."""
     every = torch.arange(len(data), device=data.device)
-    there, lines = data.present(every), []
-    layout = data.layout if isinstance(data.layout, dict) else {"x": data.layout}
-    for name, shape in layout.items():
-        modality = data.modalities[name] if isinstance(data, MultimodalDataset) else None
-        kind = modality.kind if modality is not None else "image" if len(shape) == 3 else "vector"
-        named = modality.values.classes if modality is not None and isinstance(modality.values, Labels) else ()
-        rows = len(data) if there is None else int(there[name].sum())
-        lines.append(_line(name, kind, "x".join(map(str, shape)), rows, named))
+    lines = []
+    for name, modality in data.modalities.items():
+        rows = int(data.has(name, every).sum())
+        lines.append(_line(name, modality.kind, "x".join(map(str, modality.shape)), rows, modality.classes))
     for column, factor in enumerate(data.factors):
         rows = int(data.labelled(every, [column]).sum())
         lines.append(_line(factor.name, "factor", str(factor.size), rows, factor.values or ()))

@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 
-from unbraid.data import Labels, MultimodalDataset
 from unbraid.metrics import Evaluation
-from unbraid.models import Multimodal
-from unbraid.models.generation import several
+from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.multimodal import SHARED, private
 from unbraid.report.multimodal_pictures import drawable, from_others, reconstructed, sampled, seen, translation
 from unbraid.report.pictures import data_uri
+from unbraid.types import Inputs
 
 MOST = 3
 """Modalities of images that are set against each other."""
@@ -37,7 +36,7 @@ class Several:
 
 def of_modalities(evaluation: Evaluation) -> Several:
     """Everything that the page shows of several modalities."""
-    model = several(evaluation.model)
+    model = as_multimodal(evaluation.model)
     images = drawable(model)
     there = seen(evaluation, images)
     first = there[:MOST]
@@ -47,7 +46,7 @@ def of_modalities(evaluation: Evaluation) -> Several:
     translations = [_translated(evaluation, model, source, target) for source in first for target in first]
     translations += [
         _of_classes(evaluation, label, target)
-        for label in model.names
+        for label in model.modalities
         for target in first
         if _classes(evaluation, label)
     ]
@@ -57,8 +56,8 @@ def of_modalities(evaluation: Evaluation) -> Several:
     ]
     labels = [
         _told(evaluation, model, source, label)
-        for label in model.names
-        for source in model.names
+        for label in model.modalities
+        for source in model.modalities
         if source != label and _classes(evaluation, label)
     ]
     known, across = [each for each in labels if each], max(2, len(first))
@@ -70,7 +69,7 @@ def _shown(title: str, picture: Any, alt: str) -> dict[str, str]:
     return {"title": title, "uri": data_uri(picture), "alt": alt}
 
 
-def _translated(evaluation: Evaluation, model: Multimodal, source: str, target: str) -> dict[str, str]:
+def _translated(evaluation: Evaluation, model: MultimodalModel, source: str, target: str) -> dict[str, str]:
     """A grid of c and s; without latents of the modality's own, one of draws of c."""
     title = f"{target} from {source}" if source != target else f"{target} with c and s swapped"
     alt = f"Images of {target}; those of a column have c of the image of {source} at its top"
@@ -92,32 +91,28 @@ def _of_classes(evaluation: Evaluation, label: str, target: str) -> dict[str, st
 
 
 def _classes(evaluation: Evaluation, name: str) -> tuple[str, ...]:
-    """Names of a label's classes; none of other modalities."""
-    assert isinstance(evaluation.dataset, MultimodalDataset)
-    values = evaluation.dataset.modalities[name].values
-    return values.classes if isinstance(values, Labels) else ()
+    return evaluation.dataset.modalities[name].classes
 
 
-def _told(evaluation: Evaluation, model: Multimodal, source: str, label: str) -> dict[str, Any] | None:
+def _told(evaluation: Evaluation, model: MultimodalModel, source: str, label: str) -> dict[str, Any] | None:
     """How often the likeliest class given another modality alone is a row's own; None where no row has both."""
     data = evaluation.dataset
     rows = evaluation.rows[evaluation.choose(TOLD)]
-    there = data.present(rows)
-    rows = rows if there is None else rows[there[source] & there[label]]
+    rows = rows[data.has(source, rows) & data.has(label, rows)]
     if len(rows) == 0:
         return None
     seen, block = data.observed(rows), model.space.blocks.get(private(label))
     with torch.no_grad():
-        codes = model.space.unjoin(model.space.center(model.encode({source: seen[source]})))
-        made = model.expected_of(label, codes[SHARED], None if block is None else codes[private(label)])
+        codes = model.space.unjoin(model.space.center(model.encode(Inputs({source: seen[source]}))))
+        made = model.expected_modality(label, codes[SHARED], None if block is None else codes[private(label)])
     truth = seen[label].argmax(-1)
     right, most = (made.argmax(-1) == truth).double().mean(), truth.bincount().max() / len(rows)
     return {"label": label, "source": source, "right": float(right), "chance": float(most), "rows": len(rows)}
 
 
-def _left_out(model: Multimodal, images: list[str], absent: list[str]) -> str:
+def _left_out(model: MultimodalModel, images: list[str], absent: list[str]) -> str:
     """Which modalities are not drawn, and which not set against each other."""
-    others = [name for name in model.names if name not in images]
+    others = [name for name in model.modalities if name not in images]
     told = [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} not drawn, being no images."] if others else []
     if absent:
         told.append(

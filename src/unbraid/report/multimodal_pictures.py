@@ -12,11 +12,11 @@ from torch import Tensor
 from unbraid import noise
 from unbraid.errors import UsageError, unknown
 from unbraid.metrics import Evaluation
-from unbraid.models import Multimodal
-from unbraid.models.generation import crossed, generate, several
+from unbraid.models import MultimodalModel, as_multimodal
+from unbraid.models.generation import cross_codes, generate
 from unbraid.models.multimodal import SHARED, private
 from unbraid.report.pictures import WHITE, Picture, check_images, tiled
-from unbraid.types import Shape
+from unbraid.types import Inputs, Shape
 
 PRIOR = (0.2, 0.4, 0.85)
 """Blue, where latents are draws from their prior."""
@@ -49,7 +49,7 @@ def translation(
     s = None
     if block in model.space.blocks:
         s = torch.cat([_codes(model, target, block, own), _draws(model, block, prior_rows, seed, own)])
-    shape, made = model.shapes[target], _coloured(crossed(model, target, c, s))
+    shape, made = model.shapes[target], _coloured(cross_codes(model, target, c, s))
     blue = made.new_tensor(PRIOR).view(3, 1, 1).expand(made.shape[2:])
     top = torch.cat([_coloured(_fitted(shared, shape)), blue.expand(prior_columns, *blue.shape)])
     left = blue.repeat(len(made), 1, 1, 1) if s is not None else torch.ones_like(made[:, 0])
@@ -64,14 +64,14 @@ def reconstructed(evaluation: Evaluation, name: str, columns: int = 12) -> Pictu
     model = _drawing(evaluation, name)
     rows = _having(evaluation, name, columns, 0)
     with torch.no_grad():
-        values = model.space.unjoin(model.space.center(model.encode(evaluation.dataset.inputs(rows))))  # type: ignore[arg-type]
-        made = model.expected_of(name, values[SHARED], values.get(private(name)))
+        values = model.space.unjoin(model.space.center(model.encode(evaluation.dataset.inputs(rows))))
+        made = model.expected_modality(name, values[SHARED], values.get(private(name)))
     return tiled(torch.stack([evaluation.dataset.observed(rows)[name], made]))
 
 
 def sampled(evaluation: Evaluation, rows: int = 3, columns: int = 12, seed: int = 0) -> dict[str, Picture]:
     """Draws from the prior, a picture for each modality of images; what lies at one place has one c."""
-    model = several(evaluation.model)
+    model = as_multimodal(evaluation.model)
     made = generate(model, count=rows * columns, seed=seed)
     return {name: tiled(made[name].unflatten(0, (rows, columns))) for name in drawable(model)}
 
@@ -92,22 +92,21 @@ def from_others(
     return tiled(generate(model, {source: classes}, count=rows, seed=seed)[target].transpose(0, 1), WHITE)
 
 
-def drawable(model: Multimodal) -> list[str]:
+def drawable(model: MultimodalModel) -> list[str]:
     """Modalities of images."""
-    return [name for name in model.names if len(model.shapes[name]) == 3]
+    return [name for name in model.modalities if len(model.shapes[name]) == 3]
 
 
 def seen(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
     """Those of the modalities that some row has."""
-    there = evaluation.dataset.present(evaluation.rows)
-    return [name for name in names if there is None or bool(there[name].any())]
+    return [name for name in names if bool(evaluation.dataset.has(name, evaluation.rows).any())]
 
 
-def _drawing(evaluation: Evaluation, name: str) -> Multimodal:
+def _drawing(evaluation: Evaluation, name: str) -> MultimodalModel:
     """The model, if the modality can be drawn."""
-    model = several(evaluation.model)
-    if name not in model.names:
-        raise unknown("modality", name, model.names)
+    model = as_multimodal(evaluation.model)
+    if name not in model.modalities:
+        raise unknown("modality", name, model.modalities)
     check_images(model.shapes[name])
     return model
 
@@ -120,22 +119,21 @@ def _known(evaluation: Evaluation, name: str, count: int, seed: int, skip: int) 
 def _having(evaluation: Evaluation, name: str, count: int, seed: int, skip: int = 0) -> Tensor:
     """Random rows that have a modality."""
     order = evaluation.rows[evaluation.choose(len(evaluation))].roll(-seed * 97)
-    there = evaluation.dataset.present(order)
-    order = order if there is None else order[there[name]]
+    order = order[evaluation.dataset.has(name, order)]
     if count and not len(order):
         raise UsageError(f"None of these {len(evaluation):,} rows has {name}; there is nothing to draw from.")
     return order.roll(-skip)[:count]  # few rows may be seen twice
 
 
-def _codes(model: Multimodal, name: str, block: str, images: Tensor) -> Tensor:
+def _codes(model: MultimodalModel, name: str, block: str, images: Tensor) -> Tensor:
     """Posterior means [n, width] of one block, given one modality alone."""
     if len(images) == 0:
         return images.new_zeros(0, model.space.blocks[block].width)
     with torch.no_grad():
-        return model.space.blocks[block].center(model.encode({name: images})[block])
+        return model.space.blocks[block].center(model.encode(Inputs({name: images}))[block])
 
 
-def _draws(model: Multimodal, block: str, count: int, seed: int, like: Tensor) -> Tensor:
+def _draws(model: MultimodalModel, block: str, count: int, seed: int, like: Tensor) -> Tensor:
     width = model.space.blocks[block].width
     if count == 0:
         return like.new_zeros(0, width)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from unbraid import atomic, noise
 from unbraid.metrics import Evaluation, Score, metric
-from unbraid.models import Stage
 from unbraid.report.latent_factor import latent_factor
 from unbraid.report.multimodal_page import of_modalities
 from unbraid.report.pictures import Picture, data_uri, tiled
@@ -55,9 +54,9 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         curves=_curves(folder.lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
         reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
-        stages=_stages(evaluation) if drawable and isinstance(evaluation.model, Stage) else None,
+        stages=_stages(evaluation) if drawable and evaluation.model.first is not None else None,
         samples=_samples(evaluation) if drawable else None,
-        several=of_modalities(evaluation) if _of_several(evaluation) else None,
+        several=of_modalities(evaluation) if evaluation.dataset.multimodal else None,
         latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_information(scores),
         facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},
@@ -99,19 +98,13 @@ def where_scored(evaluation: Evaluation) -> str:
 
 
 def _drawable(evaluation: Evaluation) -> bool:
-    """Whether there is one modality, of images."""
-    layout = evaluation.dataset.layout
-    return isinstance(layout, tuple) and len(layout) == 3
-
-
-def _of_several(evaluation: Evaluation) -> bool:
-    """Whether there are several modalities."""
-    return isinstance(evaluation.dataset.layout, Mapping)
+    """Return whether there is one modality, of images."""
+    return not evaluation.dataset.multimodal and len(evaluation.dataset.shape) == 3
 
 
 def _absent(evaluation: Evaluation) -> list[str]:
     """Why a section of the page is missing."""
-    pictures = _of_several(evaluation) or _drawable(evaluation)
+    pictures = evaluation.dataset.multimodal or _drawable(evaluation)
     reasons = {
         "The observations are not images, so there are no pictures.": not pictures,
         "The data have no factor labels, so nothing is set against them.": not evaluation.dataset.factors,

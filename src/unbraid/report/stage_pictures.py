@@ -5,7 +5,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
-from unbraid.models import Stage
+from unbraid.models import as_stage
 from unbraid.report.pictures import WHITE, Picture, check_images, tiled
 from unbraid.report.traversals import labelled
 
@@ -21,15 +21,13 @@ def by_stage(evaluation: Evaluation, columns: int) -> tuple[list[str], Tensor]:
 
     The rows of a model in two stages are x, y and refined x; further earlier stages are numbered, the first one first.
     """
-    model = evaluation.model
-    if not isinstance(model, Stage):
-        raise UsageError("This run has one stage; refine it first (unbraid refine RUN).")
+    model = as_stage(evaluation.model)
     check_images(evaluation.dataset.shape)
     if columns < 1:
         raise UsageError(f"A picture needs at least 1 column, not {columns}.")
     rows = evaluation.choose(columns)
     with torch.no_grad():
-        made = model.stages(evaluation.means_at(rows))
+        made = model.decode_stages(evaluation.means_at(rows))
     images = torch.stack([evaluation.dataset.images(evaluation.rows[rows]), *made])
     earlier = ["y"] if len(made) == 2 else [f"y{stage}" for stage in range(1, len(made))]
     return ["x", *earlier, "refined x"], images

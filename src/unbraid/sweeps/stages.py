@@ -11,8 +11,8 @@ from unbraid.data import dataset as datasets
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import find_data
 from unbraid.errors import UsageError, unknown
+from unbraid.methods import objective
 from unbraid.metrics.base import Evaluation
-from unbraid.objectives import objective
 from unbraid.run import Run
 from unbraid.store import RunFolder
 from unbraid.training import check_settings

@@ -14,14 +14,16 @@ from unbraid.data.splits import split
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space, latents_of, refuse_both
 from unbraid.latents import prior as priors
-from unbraid.models import CUSTOM, Multimodal
+from unbraid.methods import objective
+from unbraid.models import CUSTOM
 from unbraid.models import model as models
+from unbraid.models.base import model_settings
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
-from unbraid.objectives import bind, objective
+from unbraid.objectives import bind
 from unbraid.registry import Registry
 from unbraid.store import under
-from unbraid.training.modality_config import SIZES, sections, sized, takes_several
+from unbraid.training.modality_config import SIZES, Sections, check_modalities, sections, sized
 from unbraid.types import Shape
 
 PLENTY = 64
@@ -39,7 +41,7 @@ def configure(
     decoder: nn.Module | None = None,
     parent: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The config of a recipe on a data set, and of one that refines another run, on its `parent` (see `parent_of`).
+    """Return the config of a recipe on a data set; `parent` (see `parent_of`) is the run that it refines, if it does.
 
     Overrides are flat: an objective's settings and those of `Training` by name; `z` for the number of latents, or
     `latents` for several blocks (see `latents_of`) and `groups` for their groups; `network`, `encoder`, `decoder`,
@@ -58,41 +60,49 @@ def configure(
         given["split"] = inlined(given["split"])
     if "batch" not in overrides:
         given["batch"] = _batch_within(dataset, given)
-    model = entry.facts.model
-    if takes_several(recipe, models[model].make, dataset):
-        return _of_modalities(recipe, data, dataset, given, encoder, decoder)
-    network, decoders = given.get("network"), models[model].make.decoders
-    if network is not None and network not in encoders and network not in decoders:
-        raise unknown("network", str(network), {*encoders, *decoders})
-    usual = (entry.facts.network or default_network)(dataset.shape)
-    usual = {"encoder": usual, "decoder": usual} if isinstance(usual, str) else usual
-    encoder_name, decoder_name = (given.get(side, network) or usual[side] for side in ("encoder", "decoder"))
-    for side, name, registry, other in (
-        ("encoder", encoder_name, encoders, decoders),
-        ("decoder", decoder_name, decoders, encoders),
-    ):
-        if name not in registry and name in other:
-            raise UsageError(f"'{name}' has no {side}; choose another one with {side}=NAME (unbraid list networks).")
-    likelihood_name = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
-    _refuse_out_of_range(likelihood_name, dataset)
-    latents, groups, learned = latents_of(given), given.get("groups"), _prior(recipe, given)
-    chosen = entry.resolve(_only(given, entry.settings))
-    bound = bind(recipe, chosen)
-    bound.suits(dataset, Space.from_config(latents, groups, learned))
+    model, chosen = entry.facts.model, entry.resolve(_only(given, entry.settings))
+    check_modalities(recipe, models[model].make, dataset)
+    parts = sections(recipe, dataset, given) if dataset.multimodal else _single_sections(recipe, dataset, given)
+    groups, learned = given.get("groups"), _prior(recipe, given)
+    bound, space = bind(recipe, chosen), Space.from_config(parts.latents, groups, learned)
+    bound.check(dataset, space)
+    models[model].make.check(space, model_settings(model, chosen))
     if parent is not None:
-        bound.follows(dataset, parent["config"])
+        bound.check_parent(dataset, parent["config"])
     return Config(
         objective=Choice(recipe, chosen),
         model=model,
         data=data,
-        encoder=_own(encoder) or _choice(encoders, encoder_name, under("encoder.", given)),
-        decoder=_own(decoder) or _choice(decoders, decoder_name, under("decoder.", given)),
-        likelihood=_choice(likelihoods, likelihood_name, under("likelihood.", given)),
-        latents=latents,
-        training=_reached(latents, Training.checked(_only(given, Training.fields()))),
+        encoder=_own(encoder) or parts.encoder,
+        decoder=_own(decoder) or parts.decoder,
+        likelihood=parts.likelihood,
+        latents=parts.latents,
+        training=_reached(parts.latents, Training.checked(_only(given, Training.fields()))),
         groups=groups,
         prior=learned,
         parent=parent,
+    )
+
+
+def _single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
+    """Return networks, likelihood and latents of a recipe for one modality."""
+    facts = objective[recipe].facts
+    network, decoders = given.get("network"), models[facts.model].make.decoders
+    if network is not None and network not in encoders and network not in decoders:
+        raise unknown("network", str(network), {*encoders, *decoders})
+    usual = (facts.network or default_network)(dataset.shape)
+    usual = {"encoder": usual, "decoder": usual} if isinstance(usual, str) else usual
+    names = {side: given.get(side, network) or usual[side] for side in ("encoder", "decoder")}
+    for side, registry, other in (("encoder", encoders, decoders), ("decoder", decoders, encoders)):
+        if names[side] not in registry and names[side] in other:
+            raise UsageError(f"'{names[side]}' has no {side}; choose one with {side}=NAME (unbraid list networks).")
+    likelihood = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
+    _refuse_out_of_range(likelihood, dataset)
+    return Sections(
+        _choice(encoders, names["encoder"], under("encoder.", given)),
+        _choice(decoders, names["decoder"], under("decoder.", given)),
+        _choice(likelihoods, likelihood, under("likelihood.", given)),
+        latents_of(given),
     )
 
 
@@ -121,31 +131,6 @@ def _batch_within(dataset: FactorDataset, given: Mapping[str, Any]) -> int:
     if len(dataset) >= PLENTY * usual:
         return usual
     return max(1, min(usual, len(split(dataset, given.get("split", Training.split)).train)))
-
-
-def _of_modalities(
-    recipe: str,
-    data: Choice,
-    dataset: FactorDataset,
-    given: Mapping[str, Any],
-    encoder: nn.Module | None,
-    decoder: nn.Module | None,
-) -> Config:
-    """The config of a recipe for several modalities, with a choice of networks, likelihood and latents for each."""
-    entry, parts, groups = objective[recipe], sections(recipe, dataset, given), given.get("groups")
-    chosen = entry.resolve(_only(given, entry.settings))
-    bind(recipe, chosen).suits(dataset, Space.from_config(parts.latents, groups, _prior(recipe, given)))
-    return Config(
-        objective=Choice(recipe, chosen),
-        model=entry.facts.model,
-        data=data,
-        encoder=_own(encoder) or parts.encoder,
-        decoder=_own(decoder) or parts.decoder,
-        likelihood=parts.likelihood,
-        latents=parts.latents,
-        training=_reached(parts.latents, Training.checked(_only(given, Training.fields()))),
-        groups=groups,
-    )
 
 
 def _prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
@@ -193,7 +178,7 @@ def keys(recipe: str) -> list[str]:
         "encoder",
         "decoder",
         "likelihood",
-        *(SIZES if issubclass(models[objective[recipe].facts.model].make, Multimodal) else ()),
+        *(SIZES if models[objective[recipe].facts.model].make.multimodal else ()),
     ]
 
 

@@ -4,8 +4,8 @@ torchrun starts the processes ("ranks"); a world of one is the ordinary case and
 
 - `batch` is the batch of the whole world, and noise is drawn for all of it, so a run does not depend on how many
   processes train it.
-- A rank runs the model on its own rows, consecutive ones. `decoded` and `batch.x` hold those alone, and a term on them
-  is a mean over them.
+- A rank runs the model on its own rows, consecutive ones. `decoded`, `extra` and `batch.x` only hold those, and a term
+  on them is a mean over them.
 - `posterior`, `sample`, `prior` and `batch.index` hold the rows of all ranks, in order; so does the noise that an
   objective asks for. A term on them is one of the whole batch, and every rank computes the same.
 
@@ -104,7 +104,7 @@ class World:
         prior = {n: t for n, t in out.prior.items() if t.ndim == like.ndim and t.shape[1] == like.shape[1]}
         flat, structure = tree_flatten((out.posterior, out.sample, prior))
         posterior, sample, prior = tree_unflatten(self._gathered_rows(flat), structure)
-        return Output(posterior, {**out.prior, **prior}, sample, out.decoded)
+        return Output(posterior, {**out.prior, **prior}, sample, out.decoded, out.extra)
 
     def _gathered_rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Tensors [member, share, …] as [member, batch, …], in one message."""

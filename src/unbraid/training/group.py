@@ -57,7 +57,9 @@ class Group:
         state = under(f"{path}.", {**self.parameters, **self.buffers})
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if self.members > 1:
-                return vmap(lambda state, *inputs: functional_call(module, state, inputs))(state, *inputs)
+                dims = tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, inputs)
+                stacked = vmap(lambda state, *inputs: functional_call(module, state, inputs), in_dims=(0, *dims))
+                return stacked(state, *inputs)
             out = functional_call(module, tree_map(_first, state), tree_map(_first, inputs))
             return tree_map(lambda tensor: tensor.unsqueeze(0), out)
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from unbraid.config import Config
-from unbraid.objectives import objective
+from unbraid.methods import objective
 from unbraid.training.memory import available_memory
 from unbraid.training.state import REHEARSAL_ROWS, State
 

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 from unbraid.config import Choice
 from unbraid.data.factors import FactorDataset, Pixels
-from unbraid.data.modalities import Modality, MultimodalDataset
+from unbraid.data.modality import Modality
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import block
-from unbraid.models.multimodal import SECTION, SHARED, Multimodal, private
+from unbraid.models import Model
+from unbraid.models.multimodal import SECTION, SHARED, private
 from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
@@ -23,7 +24,7 @@ LIKELIHOODS = {"image": "bernoulli", "vector": "gaussian", "label": "categorical
 
 
 class Sections(NamedTuple):
-    """What a config says of each modality."""
+    """Networks, likelihood and latents of a config; of several modalities, with a choice for each."""
 
     encoder: Choice
     decoder: Choice
@@ -31,18 +32,16 @@ class Sections(NamedTuple):
     latents: dict[str, dict[str, Any]]
 
 
-def takes_several(recipe: str, model: type, dataset: FactorDataset) -> bool:
-    """Whether a recipe learns from several modalities; a `UsageError` where its data do not go with it."""
-    several = issubclass(model, Multimodal)
-    if several and not isinstance(dataset, MultimodalDataset):
+def check_modalities(recipe: str, model: type[Model], dataset: FactorDataset) -> None:
+    """Raise a `UsageError` unless recipe and data both have several modalities, or both have one."""
+    if model.multimodal and not dataset.multimodal:
         raise UsageError(
             f"{recipe} learns from several modalities, and {dataset.name} has one; use data=sprites-pairs, your own "
             "CSV file (data=things.csv, short for data=paired), or arrays by name."
         )
-    if isinstance(dataset, MultimodalDataset) and not several:
+    if dataset.multimodal and not model.multimodal:
         names = ", ".join(dataset.modalities)
         raise UsageError(f"{recipe} learns from one modality, and {dataset.name} has {names}; use partitioned-mvae.")
-    return several
 
 
 UNITS = ("channels", "hidden", "width", "widths")
@@ -65,7 +64,6 @@ def sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> S
     the numbers of shared latents and of each modality's own, `latents.s_NAME.size` that of one modality. A label has
     none of its own unless the latter says so: it would pass through them, and the shared ones need not know it.
     """
-    assert isinstance(dataset, MultimodalDataset)
     return Sections(
         _section("encoder", encoders, dataset, given),
         _section("decoder", decoders, dataset, given),
@@ -82,7 +80,7 @@ def default_network(modality: Modality) -> str:
     return "conv-small" if sides in ((28, 28), (32, 32)) else "mlp"
 
 
-def _section(side: str, registry: Registry[Any, Any], dataset: MultimodalDataset, given: Mapping[str, Any]) -> Choice:
+def _section(side: str, registry: Registry[Any, Any], dataset: FactorDataset, given: Mapping[str, Any]) -> Choice:
     own, made = under(f"{side}.", given), {}
     common = {key: value for key, value in own.items() if key.partition(".")[0] not in dataset.modalities}
     used: set[str] = set()
@@ -103,7 +101,7 @@ def _section(side: str, registry: Registry[Any, Any], dataset: MultimodalDataset
     return Choice(SECTION, made)
 
 
-def _latents(recipe: str, dataset: MultimodalDataset, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The block c, and s_NAME for each modality that has latents of its own."""
     if "z" in given or "latents" in given:
         raise UsageError(f"{recipe} has shared latents, c=5, and each modality's own, s=5, in place of z and latents.")

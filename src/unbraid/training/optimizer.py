@@ -135,7 +135,7 @@ def clip_by_norm(gradients: list[Tensor], limit: float | Tensor) -> list[Tensor]
 
     Not in place: parameters that are added up share one gradient, which would be scaled twice.
     """
-    squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)  # [member]
+    squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0)  # [member]
     scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     return [gradient * scale.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]
 

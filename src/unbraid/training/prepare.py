@@ -11,9 +11,9 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import UsageError
+from unbraid.methods import objective as objectives
 from unbraid.models import build, seeded
 from unbraid.objectives import Objective, bind
-from unbraid.objectives import objective as objectives
 from unbraid.training.distributed import World
 from unbraid.training.execution import Execution
 from unbraid.training.first_stage import set_first_stage

@@ -22,7 +22,7 @@ from unbraid.training.group import Group
 from unbraid.training.memory import count_saved_bytes
 from unbraid.training.optimizer import PlayerOptimizer
 from unbraid.training.sync_batchnorm import unsynchronised
-from unbraid.types import Batch, Noise, Output, Terms
+from unbraid.types import Batch, Inputs, Noise, Output, Terms
 
 DIVERGED_ABOVE = 1e12
 """Beyond this many nats a term counts as diverged: no data set has a loss near it."""
@@ -31,7 +31,7 @@ REHEARSAL_ROWS = 4
 """Rows of a rehearsal: no objective asks for more."""
 
 
-class Shared(NamedTuple):
+class SharedForward(NamedTuple):
     """What all players of one step look at."""
 
     out: Output
@@ -121,12 +121,12 @@ class State:
     def closed(self, member: int) -> dict[str, Tensor]:
         """A member's state dict at the end of its training, with what the objective has left for then."""
         tensors = self.group.member(member)
-        if not self.objective.closing:
+        if not self.objective.recentres:
             return tensors
         system = self.group.skeleton
         system.load_state_dict(tensors)
         with torch.no_grad():
-            self.objective.close(system.eval().model, self.dataset, self.rows)
+            system.eval().model.recentre(self.dataset, self.rows)
         return {name: tensor.clone() for name, tensor in system.state_dict().items()}
 
     def advance(self) -> None:
@@ -143,7 +143,7 @@ class State:
         when = self.step if self.execution == "plain" else self.clock
         last = max((place for place, moves in enumerate(moving) if moves), default=-1)
         logged: dict[str, Tensor] = {}
-        shared: tuple[Shared, ...] = ()
+        shared: tuple[SharedForward, ...] = ()
         for place, (part, optimizer) in enumerate(zip(self._parts, self.players, strict=True)):
             loss, values, *made = part(when, *shared)
             shared = tuple(made) or shared
@@ -153,25 +153,27 @@ class State:
         self._allocate(logged)
         self._record(list(logged.values()), when)
 
-    def _forward(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], Shared]:
+    def _forward(self, when: int | Tensor) -> tuple[Tensor, dict[str, Tensor], SharedForward]:
         """Batch, noise, the model's forward, and the first player's loss [member] and terms."""
         index = self._index(when)
         seen = self.dataset.observed(self.world.part(index))
         x = {name: observations.to(self.group.dtype) for name, observations in seen.items()}
         factors = self.dataset.values_of(index) if self.objective.labelled else None
-        batch = Batch(x, index, self.dataset.present(index), factors)
+        present = self.dataset.present(index)
+        batch = Batch(x, index, present, factors)
         drawn = noise.draw(self.needs, self.seeds, when)
         drawn = {name: tensor.to(self.group.device, self.group.dtype) for name, tensor in drawn.items()}
         own = {name: self.world.part(drawn[name]) for name in self.model.needs(1)}
-        given = {name: self.world.part(tensor) for name, tensor in self.objective.inputs(batch).items()}
-        out = self.world.gathered(self.group.apply("model", {**batch.x, **given}, own))
-        shared = Shared(out, batch, drawn)
+        given = {name: self.world.part(tensor) for name, tensor in self.objective.given(batch).items()}
+        inputs = Inputs(x, None if present is None else self.world.part(present), given)
+        out = self.world.gathered(self.group.apply("model", inputs, own))
+        shared = SharedForward(out, batch, drawn)
         return *self._terms(self.players[0], when, shared, ""), shared
 
     def _index(self, when: int | Tensor) -> Tensor:
         """Rows of a step [member, rows]: the batch, and whatever the objective sets beside it."""
         index = self.rows[self.epochs.at(when).to(self.rows.device)]
-        return self.objective.rows(
+        return self.objective.choose_rows(
             index, self.dataset, lambda name, shape: noise.uniform(self.seeds, when, name, shape).to(index.device)
         )
 
@@ -180,7 +182,7 @@ class State:
         return lambda when, shared: self._terms(optimizer, when, shared, f"{optimizer.player.name}/")
 
     def _terms(
-        self, optimizer: PlayerOptimizer, when: int | Tensor, shared: Shared, prefix: str
+        self, optimizer: PlayerOptimizer, when: int | Tensor, shared: SharedForward, prefix: str
     ) -> tuple[Tensor, dict[str, Tensor]]:
         space, likelihoods = self.model.space, self.model.likelihoods
         context = Context(space, likelihoods, len(self.rows), when, shared.drawn, self._network, self.world.part)
@@ -206,7 +208,8 @@ class State:
 
     def divergences(self) -> list[Divergence]:
         """Members that have left the usable numbers, by a term or by a parameter; they do not move any more."""
-        finite = torch.stack([p.isfinite().flatten(1).all(1) for p in self.group.parameters.values()]).all(0).tolist()
+        each = [p.isfinite().reshape(len(p), -1).all(1) for p in self.group.parameters.values()]  # [member] each
+        finite = torch.stack(each).all(0).tolist()
         columns = self.bad_steps.T.tolist() if self.bad_steps.numel() else [[]] * self.group.members
         found = []
         for member, column in enumerate(columns):

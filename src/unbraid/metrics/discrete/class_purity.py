@@ -40,7 +40,7 @@ def purity(
     """Share of pictures of one class of a discrete latent that a classifier gives the class's most frequent value."""
     if samples < 2:
         raise SettingError(f"samples must be at least 2, not {samples}.")
-    variable = chosen_variable(evaluation, latent, "generated/purity")
+    variable = chosen_variable(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(name)]
     network = chosen_network(evaluation, NAME, steps=steps)

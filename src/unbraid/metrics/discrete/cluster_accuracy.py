@@ -66,7 +66,7 @@ def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
 
 
 def _score(evaluation: Evaluation, factor: str | None, latent: str | None, match: Match) -> Score:
-    variable = chosen_variable(evaluation, latent, f"clusters/{match}")
+    variable = chosen_variable(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
     values, _ = evaluation.chosen_factors([name])
     made = clusters(variable.classes(evaluation.means), values[:, 0], match=match)

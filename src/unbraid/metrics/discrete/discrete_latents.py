@@ -5,9 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from unbraid.errors import SettingError, UsageError, unknown
+from unbraid.errors import SettingError, unknown
 from unbraid.latents import Space
-from unbraid.latents.concrete import Tempered
 from unbraid.metrics.base import Evaluation
 
 
@@ -37,17 +36,14 @@ class Variable(NamedTuple):
 
 def discrete_variables(space: Space) -> list[Variable]:
     """All discrete variables of a space."""
-    kinds = [isinstance(b, Tempered) for b in space.blocks.values() for _ in range(b.leaves)]
+    kinds = [b.discrete for b in space.blocks.values() for _ in range(b.leaves)]
     found = zip(space.leaf_names(), space.leaf_columns(), kinds, strict=True)
     return [Variable(name, columns) for name, columns, discrete in found if discrete]
 
 
-def chosen_variable(evaluation: Evaluation, latent: str | None, score: str) -> Variable:
-    """The variable of this name, or the first where none is named."""
+def chosen_variable(evaluation: Evaluation, latent: str | None) -> Variable:
+    """Return the variable of this name, or the first if none is named."""
     known = discrete_variables(evaluation.space)
-    if not known:
-        kinds = " and ".join(dict.fromkeys(type(b).__name__ for b in evaluation.space.blocks.values()))
-        raise UsageError(f"{score} needs a discrete latent of classes (latents=normal:10+concrete:10), not {kinds}.")
     named = {variable.name: variable for variable in known}
     if latent is not None and latent not in named:
         raise unknown("discrete latent", latent, named, error=SettingError)

@@ -16,20 +16,16 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.data.label_codes import Labels
 from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
-from unbraid.models import MixtureFlow, StagedFlow
-from unbraid.models.dequantise import DEQUANTISE, FLOW
-from unbraid.models.mixture_flow import MIXTURE
-from unbraid.models.staged import CODES
+from unbraid.models.dequantise import DEQUANTISE
 from unbraid.progress import progress
 
 PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Numbers, rows x components x values, that are looked at between two moves of the progress bar."""
 
-GAIN = "gain"
+FLOW, MIXTURE, GAIN = "flow", "mixture", "gain"
 
 
 @metric("density/mixture", year=2020, reference="msvae2020", needs=("density",))
@@ -51,13 +47,11 @@ def gain(evaluation: Evaluation, *, samples: int = 10_000, draws: int = 1) -> Sc
 
 
 def _score(evaluation: Evaluation, samples: int, draws: int, protocol: str) -> Score:
-    if isinstance(evaluation.model, StagedFlow) and protocol != FLOW:
-        raise UsageError(f"density/{protocol} is of an ms-flow; a flow that refines a run has density/flow.")
-    if not isinstance(evaluation.model, (MixtureFlow, StagedFlow)):
-        raise UsageError(f"density/{protocol} needs a model with a density of its own, an ms-flow; others have elbo.")
     if samples < 2 or draws < 1:
         raise SettingError(f"Densities need 2 samples and 1 draw at least, not {samples} and {draws}.")
     values = evaluation.once(("densities", samples, draws), lambda: _densities(evaluation, samples, draws))
+    if protocol != FLOW and MIXTURE not in values:
+        raise UsageError(f"density/{protocol} is of an ms-flow; a flow that refines a run has density/flow.")
     each = values[FLOW] - values[MIXTURE] if protocol == GAIN else values[protocol]
     found = each.cpu().numpy()
     return Score("density", protocol, float(found.mean()), len(found), of_mean(found))
@@ -66,22 +60,19 @@ def _score(evaluation: Evaluation, samples: int, draws: int, protocol: str) -> S
 def _densities(evaluation: Evaluation, samples: int, draws: int) -> dict[str, Tensor]:
     """Log densities of each chosen row [rows], by name, in float64."""
     model, dataset, rows = evaluation.model, evaluation.dataset, evaluation.choose(samples)
-    labels = Labels(dataset, model.given, model.circular) if isinstance(model, StagedFlow) and model.given else None
     seeds = noise.seed_tensor(evaluation.seed, device=dataset.device)
     length = max(1, PIECE.get(rows.device.type, 1 << 22) // (model.space.width * math.prod(model.shape)))
     made: dict[str, list[Tensor]] = {}
     with torch.no_grad(), progress("density", len(rows)) as bar:
         for number, part in enumerate(rows.split(length)):
-            x = {"x": dataset.images(evaluation.rows[part])}
-            if labels is not None:
-                x[CODES] = labels.codes(dataset.values_of(evaluation.rows[part]))
+            inputs = model.training_inputs(dataset, evaluation.rows[part])
             each: dict[str, list[Tensor]] = {}
             needs = model.needs(len(part))
             fixed = noise.draw({DEQUANTISE: needs.pop(DEQUANTISE)}, seeds, number)
             for draw in range(draws if needs else 1):
                 drawn = {**fixed, **noise.draw(needs, seeds, number * draws + draw)}
-                found = model(x, {name: tensor[0] for name, tensor in drawn.items()}).decoded["x"]
-                for name, values in found.items():
+                found = model(inputs, {name: tensor[0] for name, tensor in drawn.items()}).extra
+                for name, values in found._asdict().items():
                     each.setdefault(name, []).append(values.double())
             for name, parts in each.items():
                 made.setdefault(name, []).append(torch.stack(parts).logsumexp(0) - math.log(len(parts)))

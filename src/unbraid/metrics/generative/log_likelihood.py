@@ -12,11 +12,10 @@ of two of them is no bound.
 import torch
 from torch import Tensor
 
-from unbraid.data.modalities import MultimodalDataset
 from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.unsupervised.elbo import Sampled
-from unbraid.models import Multimodal
+from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import log_likelihoods
 from unbraid.progress import progress
 
@@ -31,7 +30,7 @@ TRIAL = {"draws": 4, "samples": 20}
 def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> Score:
     """log p of all modalities that a row has, mean over random rows."""
     model = _model(evaluation, draws, samples)
-    values = _estimates(evaluation, model.names, model.names, draws, samples)
+    values = _estimates(evaluation, model.modalities, model.modalities, draws, samples)
     return Sampled({"joint": values}, len(values)).score("joint", "log-likelihood", "joint")
 
 
@@ -39,7 +38,7 @@ def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> 
 def marginal(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m) of each modality alone, mean over random rows that have it."""
     model, made = _model(evaluation, draws, samples), []
-    for name in model.names:
+    for name in model.modalities:
         values = _estimates(evaluation, (name,), (name,), draws, samples)
         made.append(_part(values, "marginal", name))
     return made
@@ -49,11 +48,11 @@ def marginal(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) 
 def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m|all other modalities that a row has), mean over random rows that have x_m and another one."""
     model, made = _model(evaluation, draws, samples), []
-    if len(model.names) < 2:
+    if len(model.modalities) < 2:
         raise UsageError("log-likelihood/conditional needs at least 2 modalities.")
-    for name in model.names:
-        others = tuple(other for other in model.names if other != name)
-        whole = _estimates(evaluation, model.names, (name,), draws, samples, others)
+    for name in model.modalities:
+        others = tuple(other for other in model.modalities if other != name)
+        whole = _estimates(evaluation, model.modalities, (name,), draws, samples, others)
         made.append(_part(whole - _estimates(evaluation, others, (name,), draws, samples, others), "conditional", name))
     return made
 
@@ -63,12 +62,10 @@ def _part(values: Tensor, protocol: str, name: str) -> Score:
     return Score(score.metric, protocol, score.value, score.samples, score.interval, part=name)
 
 
-def _model(evaluation: Evaluation, draws: int, samples: int) -> Multimodal:
-    if not isinstance(evaluation.model, Multimodal):
-        raise UsageError("log-likelihood is for runs on several modalities; others have elbo.")
+def _model(evaluation: Evaluation, draws: int, samples: int) -> MultimodalModel:
     if draws < 1 or samples < 2:
         raise SettingError(f"log-likelihood needs at least 1 draw and 2 rows, not {draws} and {samples}.")
-    return evaluation.model
+    return as_multimodal(evaluation.model)
 
 
 def _estimates(
@@ -80,20 +77,18 @@ def _estimates(
     beside: tuple[str, ...] = (),
 ) -> Tensor:
     """log p(x_explained) of random rows [rows] that have one of `needed` and, where asked for, one `beside` it."""
-    model, data = evaluation.model, evaluation.dataset
-    assert isinstance(model, Multimodal)
-    assert isinstance(data, MultimodalDataset)
+    model, data = as_multimodal(evaluation.model), evaluation.dataset
     rows = evaluation.rows[evaluation.choose(len(evaluation))]
     for names in (needed, beside):
-        there = data.present(rows)
-        if there is not None and names:
-            rows = rows[torch.stack([there[name] for name in names]).any(0)]
+        if names:
+            rows = rows[torch.stack([data.has(name, rows) for name in names]).any(0)]
     rows, made = rows[:samples], []
     if len(rows) < 2:
         raise UsageError(f"Fewer than 2 rows of {data.name} have what this looks at ({', '.join(needed + beside)}).")
     with progress("log likelihood", len(rows)) as bar:
         for number, part in enumerate(rows.split(max(1, WORK // draws))):
-            x = {k: v for k, v in data.inputs(part).items() if k.rpartition("/")[2] in explained}
-            made.append(log_likelihoods(model, x, explained, draws, evaluation.seed, number))
+            inputs = data.inputs(part)
+            inputs = inputs._replace(x={name: inputs.x[name] for name in explained})
+            made.append(log_likelihoods(model, inputs, explained, draws, evaluation.seed, number))
             bar.advance(len(part))
     return torch.cat(made)

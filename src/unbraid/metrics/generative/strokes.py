@@ -18,7 +18,7 @@ import torch
 
 from unbraid.data.pruning import matching
 from unbraid.data.stroke_measures import strokes
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
 from unbraid.metrics.intervals import of_mean
@@ -28,7 +28,7 @@ Measure = Literal["thickness", "width"]
 FACTS: dict[str, Any] = {
     "year": 2018,
     "reference": "esmaeili2018",
-    "needs": ("images", "strokes"),
+    "needs": ("strokes", "images"),
     "trial": {"samples": 64},
 }
 BINS = 20
@@ -93,6 +93,4 @@ def _measured(evaluation: Evaluation, positions: torch.Tensor, measure: Measure)
 
 
 def _strokes(images: torch.Tensor, measure: Measure) -> np.ndarray:
-    if images.ndim != 4 or images.shape[1] != 1:
-        raise DataError(f"Strokes are measured on images of one channel, not on shape {tuple(images.shape[1:])}.")
     return strokes(images[:, 0].cpu().numpy())[:, ("thickness", "width").index(measure)]

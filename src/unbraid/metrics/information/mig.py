@@ -107,7 +107,7 @@ def disentanglement_lib(
 @metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"), certain=True, **PROMISES)
 def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
-    means, stds = normal_posteriors(evaluation, "mig/exact")
+    means, stds = normal_posteriors(evaluation)
     values, names = evaluation.chosen_factors(factors)
     score = mig_exact(means, stds, values, names=names, latents=evaluation.code_names)
     return left_out(score, evaluation)

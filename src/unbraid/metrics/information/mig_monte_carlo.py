@@ -49,7 +49,7 @@ def chen2018(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, 
     names = evaluation.dataset.factor_names
     scored = tuple(name for name in names if name not in NOISE_FACTORS) or None
     values, chosen = evaluation.chosen_factors(factors or scored)
-    means, stds = normal_posteriors(evaluation, "mig/chen2018")
+    means, stds = normal_posteriors(evaluation)
     latents, seed = evaluation.code_names, evaluation.seed
     return left_out(
         mig_monte_carlo(means, stds, values, names=chosen, latents=latents, samples=samples, seed=seed), evaluation

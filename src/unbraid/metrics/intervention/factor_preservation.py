@@ -31,7 +31,6 @@ from unbraid.metrics.generative.features.base import FeatureNetwork
 from unbraid.metrics.generative.features.classifier import NAME, predicted
 from unbraid.metrics.generative.features.feature_sets import CHUNK, chosen_network, decoded, prior_codes
 from unbraid.metrics.intervals import of_mean
-from unbraid.models import Stage
 
 ACTIVE = 0.01
 """Variance of the means of a latent that carries something (burda2016)."""
@@ -164,7 +163,7 @@ def latents_along(
 
 def _of_first_stage(evaluation: Evaluation, latents: list[int]) -> list[int]:
     """Those of some latents that a model in stages has from its first one; all of them where there are none."""
-    width = evaluation.model.first.space.width if isinstance(evaluation.model, Stage) else 0
+    width = 0 if evaluation.model.first is None else evaluation.model.first.space.width
     return [latent for latent in latents if latent < width] or latents
 
 
@@ -194,7 +193,7 @@ def moved_to(codes: Tensor, latent: int, value: float) -> Tensor:
 
 def pictures_of(evaluation: Evaluation, codes: Tensor, drawn: Tensor | None) -> Tensor:
     """What the decoder makes of codes."""
-    whole = codes if drawn is None else evaluation.model.completed(codes, drawn)
+    whole = codes if drawn is None else evaluation.model.complete_code(codes, drawn)
     made = torch.cat([decoded(evaluation, part) for part in whole.split(CHUNK)])
     if not bool(made.isfinite().all()):
         raise DataError("The decoder returns NaN or infinite values.")

@@ -21,18 +21,18 @@ from unbraid import noise
 from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.multimodal.conditional_draws import having
+from unbraid.metrics.multimodal.conditional_draws import rows_with_block
 from unbraid.metrics.unsupervised.code_dependence import total_correlation
-from unbraid.models import Multimodal
-from unbraid.models.generation import CHOICE, several
+from unbraid.models import MultimodalModel, as_multimodal
+from unbraid.models.generation import CHOICE
 from unbraid.models.multimodal import SHARED
 from unbraid.noise import Need
 from unbraid.progress import progress
 
-FACTS: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019", "needs": ("modalities",)}
+SOURCE: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019"}
 
 
-@metric("tc-blocks/ratio", **FACTS, trial={"width": 32, "steps": 40})
+@metric("tc-blocks/ratio", **SOURCE, needs=("modalities",), trial={"width": 32, "steps": 40})
 def tc_blocks(
     evaluation: Evaluation,
     *,
@@ -44,7 +44,7 @@ def tc_blocks(
     lr: float = 2e-3,
 ) -> list[Score]:
     """Total correlation of c and each s_m, by a network that tells joint codes from those with c permuted."""
-    model, scores = several(evaluation.model), []
+    model, scores = as_multimodal(evaluation.model), []
     own = [block for block in model.space.blocks if block != SHARED]
     if not own:
         raise UsageError("tc-blocks is of c and each modality's own latents, and this model has none of these (s=0).")
@@ -61,14 +61,12 @@ def tc_blocks(
     return scores
 
 
-@metric("kl-blocks/closed-form", **FACTS, bounds=(0, float("inf")), certain=True)
+@metric("kl-blocks/closed-form", **SOURCE, needs=("modalities", "posterior"), bounds=(0, float("inf")), certain=True)
 def kl_blocks(evaluation: Evaluation) -> list[Score]:
     """KL(q(c|x) || p(c)) and KL(q(s_m|x_m) || p(s_m)), mean over all rows that have the modality."""
-    model = several(evaluation.model)
-    if not model.whole_posterior:
-        raise UsageError("kl-blocks/closed-form: the KL of a mixture of experts has none; use kl-blocks/sampled.")
+    model = as_multimodal(evaluation.model)
     posterior, scores = evaluation.posterior, []
-    for block, there in having(evaluation, model, evaluation.rows).items():
+    for block, there in rows_with_block(evaluation, model, evaluation.rows).items():
         own, flat = model.space.blocks[block], posterior[block][there]
         each = (
             own.kl(flat, own.standard(flat), own.center(flat)).cpu().double()
@@ -78,10 +76,10 @@ def kl_blocks(evaluation: Evaluation) -> list[Score]:
     return scores
 
 
-@metric("kl-blocks/sampled", **FACTS, trial={"samples": 64})
+@metric("kl-blocks/sampled", **SOURCE, needs=("modalities",), trial={"samples": 64})
 def kl_blocks_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> list[Score]:
     """E[log q - log p] of c and of each s_m at one draw of each row, for any posterior of c."""
-    codes, scores = drawn_blocks(evaluation, several(evaluation.model), samples), []
+    codes, scores = drawn_blocks(evaluation, as_multimodal(evaluation.model), samples), []
     for block, one in codes.items():
         values = one.ratio[one.there].cpu().double().numpy()
         scores.append(Score("kl-blocks", "sampled", float(values.mean()), len(values), of_mean(values), block))
@@ -100,15 +98,15 @@ class Drawn(NamedTuple):
     there: Tensor
 
 
-def drawn_blocks(evaluation: Evaluation, model: Multimodal, samples: int) -> dict[str, Drawn]:
+def drawn_blocks(evaluation: Evaluation, model: MultimodalModel, samples: int) -> dict[str, Drawn]:
     """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
     if samples < 2:
         raise SettingError(f"samples must be at least 2, not {samples}.")
     return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
 
 
-def _drawn(evaluation: Evaluation, model: Multimodal, positions: Tensor) -> dict[str, Drawn]:
-    there, parts, made = having(evaluation, model, evaluation.rows[positions]), [], {}
+def _drawn(evaluation: Evaluation, model: MultimodalModel, positions: Tensor) -> dict[str, Drawn]:
+    there, parts, made = rows_with_block(evaluation, model, evaluation.rows[positions]), [], {}
     with torch.no_grad(), progress("codes", len(positions)) as bar:
         for number, part in enumerate(positions.split(evaluation.batch)):
             parts.append(_draw(evaluation, model, part, number))
@@ -119,21 +117,21 @@ def _drawn(evaluation: Evaluation, model: Multimodal, positions: Tensor) -> dict
     return made
 
 
-def _draw(evaluation: Evaluation, model: Multimodal, part: Tensor, number: int) -> dict[str, list[Tensor]]:
+def _draw(evaluation: Evaluation, model: MultimodalModel, part: Tensor, number: int) -> dict[str, list[Tensor]]:
     """Draw, KL and log q - log p of each block."""
     blocks, seeds = model.space.blocks, noise.seed_tensor(evaluation.seed, device=part.device)
     needs = {name: Need("normal", (len(part), block.width)) for name, block in blocks.items()}
     needs[CHOICE] = Need("uniform", (len(part), 1))
     drawn = {name: tensor[0] for name, tensor in noise.draw(needs, seeds, number).items()}
-    beliefs = model.beliefs(evaluation.dataset.inputs(evaluation.rows[part]))  # type: ignore[arg-type]
+    posteriors = model.encode_each(evaluation.dataset.inputs(evaluation.rows[part]))
     found = {}
     for name, block in blocks.items():
         if name == SHARED:
-            value = model.drawn(beliefs, drawn[CHOICE], drawn[SHARED].unsqueeze(1))
-            flat, log_q = torch.cat(model.fused(beliefs), -1), model.log_posterior(beliefs, value).squeeze(1)
+            value = model.draw_shared(posteriors, drawn[CHOICE], drawn[SHARED].unsqueeze(1))
+            flat, log_q = torch.cat(model.fuse(posteriors), -1), model.log_posterior(posteriors, value).squeeze(1)
             value = value.squeeze(1)
         else:
-            flat = beliefs.private[name]
+            flat = posteriors.private[name]
             value = block.sample(flat, drawn[name])
             log_q = block.log_density(flat, value).sum(-1)
         standard = block.standard(flat)

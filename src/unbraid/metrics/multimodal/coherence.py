@@ -27,10 +27,9 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import batch_on
 from unbraid.metrics.generative.features.feature_sets import prior_codes
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.multimodal.conditional_draws import AT_ONCE, Shared, beliefs_of, made_of, shared_codes
+from unbraid.metrics.multimodal.conditional_draws import AT_ONCE, Shared, made_of, posteriors_in_parts, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
-from unbraid.models import Multimodal
-from unbraid.models.generation import several
+from unbraid.models import MultimodalModel, as_multimodal
 
 BOUNDS = (0.0, 1.0)
 
@@ -52,24 +51,24 @@ def coherence(
     steps: int | None = None,
 ) -> list[Score]:
     """Share of modalities made from others, for each set of them, in which a classifier sees the shared factor."""
-    model = several(evaluation.model)
+    model = as_multimodal(evaluation.model)
     if samples < 2:
         raise SettingError(f"samples must be at least 2, not {samples}.")
-    if len(model.names) < 2:
+    if len(model.modalities) < 2:
         raise UsageError("coherence/classifier makes one modality from others, and this model has one.")
     name, values = shared_factor(evaluation, factor)
-    readers = {each: reader(evaluation, each, steps) for each in model.names}
+    readers = {each: reader(evaluation, each, steps) for each in model.modalities}
     positions = evaluation.choose(samples)
     right = _right(evaluation, model, readers, name, values, positions, shared)
     classifiers = {each: one.details for each, one in readers.items()}
     chance = float(values[positions].bincount().max() / len(positions))
     details = {"factor": name, "shared": shared, "chance": chance, "classifiers": classifiers}
-    return [*_given(model.names, right, details), _joint(evaluation, model, readers, name, samples, details)]
+    return [*_given(model.modalities, right, details), _joint(evaluation, model, readers, name, samples, details)]
 
 
 def _right(
     evaluation: Evaluation,
-    model: Multimodal,
+    model: MultimodalModel,
     readers: dict[str, Reader],
     factor: str,
     values: Tensor,
@@ -77,17 +76,17 @@ def _right(
     shared: Shared,
 ) -> np.ndarray:
     """Whether a row's value is seen [rows, sets, M]; NaN for modalities of the set, and where a row lacks one of it."""
-    sets = subsets(len(model.names), positions.device)  # [S, M]
+    sets = subsets(len(model.modalities), positions.device)  # [S, M]
     seeds, found = noise.seed_tensor(evaluation.seed, device=positions.device), []
-    without = [(~sets[:, m]).nonzero().squeeze(-1) for m in range(len(model.names))]
-    for number, part, beliefs in beliefs_of(evaluation, model, positions, len(without[0]), "coherence"):
-        c = shared_codes(model, beliefs, sets, 1, seeds, number, shared).squeeze(2)  # [rows, S, D]
+    without = [(~sets[:, m]).nonzero().squeeze(-1) for m in range(len(model.modalities))]
+    for number, part, posteriors in posteriors_in_parts(evaluation, model, positions, len(without[0]), "coherence"):
+        c = shared_codes(model, posteriors, sets, 1, seeds, number, shared).squeeze(2)  # [rows, S, D]
         right = torch.full((len(part), *sets.shape), torch.nan, device=c.device)
         for m, (name, own) in enumerate(readers.items()):
             made = made_of(model, name, c[:, without[m]].flatten(0, 1), seeds, number)
             seen = own.read(made, [factor]).view(len(part), -1)
             right[:, without[m], m] = (seen == values[part, None]).float()
-        lacking = (sets & ~beliefs.there.unsqueeze(1)).any(-1)
+        lacking = (sets & ~posteriors.present.unsqueeze(1)).any(-1)
         right[lacking] = torch.nan
         found.append(right)
     return torch.cat(found).cpu().double().numpy()
@@ -124,7 +123,7 @@ def _score(values: np.ndarray, part: str, details: dict[str, Any]) -> list[Score
 
 def _joint(
     evaluation: Evaluation,
-    model: Multimodal,
+    model: MultimodalModel,
     readers: dict[str, Reader],
     factor: str,
     samples: int,
@@ -140,7 +139,7 @@ def _joint(
     same = (seen == seen[:, :1]).all(1).double().numpy()
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(factor)]
     shares = torch.stack([column.bincount(minlength=size) for column in seen.T]).double() / samples
-    told = {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.names, shares.tolist(), strict=True))}
+    told = {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
     about = {key: value for key, value in details.items() if key not in ("shared", "chance")}
     value, interval = float(same.mean()), of_mean(same, BOUNDS)
     return Score("coherence", "classifier", value, samples, interval, "joint", details={**about, **told})

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.errors import DataError
-from unbraid.latents.fusion import Gaussian
+from unbraid.latents.fusion import DiagonalNormal
 from unbraid.metrics.base import Evaluation
 from unbraid.metrics.generative.features.base import batch_on
-from unbraid.models import Multimodal
+from unbraid.models import MultimodalModel
 from unbraid.models.generation import CHOICE
-from unbraid.models.multimodal import SHARED, Beliefs, private
+from unbraid.models.multimodal import SHARED, ModalityPosteriors, private
 from unbraid.noise import Need
 from unbraid.progress import progress
 
@@ -24,53 +24,58 @@ AT_ONCE = (512, 4096)
 """Observations that are decoded at a time, on a CPU and on a GPU."""
 
 
-def given(beliefs: Beliefs, sets: Tensor) -> Beliefs:
-    """What modalities say of c where only those of a set [sets, M] speak, as [rows x sets, …]: rows first."""
-    experts = (part.repeat_interleave(len(sets), 0) for part in beliefs.experts)
-    there = (beliefs.there.unsqueeze(1) & sets).flatten(0, 1)
-    return Beliefs(Gaussian(*experts), {}, there)
+def restrict_to(posteriors: ModalityPosteriors, sets: Tensor) -> ModalityPosteriors:
+    """Return the posteriors with only the modalities of each set [sets, M] present, as [rows x sets, …]: rows first."""
+    experts = (part.repeat_interleave(len(sets), 0) for part in posteriors.experts)
+    present = (posteriors.present.unsqueeze(1) & sets).flatten(0, 1)
+    return ModalityPosteriors(DiagonalNormal(*experts), {}, present)
 
 
 def shared_codes(
-    model: Multimodal, beliefs: Beliefs, sets: Tensor, count: int, seeds: Tensor, step: int, shared: Shared
+    model: MultimodalModel,
+    posteriors: ModalityPosteriors,
+    sets: Tensor,
+    count: int,
+    seeds: Tensor,
+    step: int,
+    shared: Shared,
 ) -> Tensor:
-    """c [rows, sets, count, D] of q(c|x_A) for every set A [sets, M]."""
-    some, width = given(beliefs, sets), model.space.blocks[SHARED].width
+    """Return c [rows, sets, count, D] of q(c|x_A) for every set A [sets, M]."""
+    some, width = restrict_to(posteriors, sets), model.space.blocks[SHARED].width
     if shared == "mean":
-        c = model.fused(some).mean.unsqueeze(1).expand(-1, count, -1)
+        c = model.fuse(some).mean.unsqueeze(1).expand(-1, count, -1)
     else:
         needs = {CHOICE: Need("uniform", (some.rows, count)), SHARED: Need("normal", (some.rows, count, width))}
         drawn = {name: tensor[0] for name, tensor in noise.draw(needs, seeds, step).items()}
-        c = model.drawn(some, drawn[CHOICE], drawn[SHARED])
-    return c.unflatten(0, (beliefs.rows, len(sets)))
+        c = model.draw_shared(some, drawn[CHOICE], drawn[SHARED])
+    return c.unflatten(0, (posteriors.rows, len(sets)))
 
 
-def made_of(model: Multimodal, name: str, c: Tensor, seeds: Tensor, step: int) -> Tensor:
-    """Expected observations [n, *shape] of a modality at codes c [n, D], each with an s_m of its own from the prior."""
+def made_of(model: MultimodalModel, name: str, c: Tensor, seeds: Tensor, step: int) -> Tensor:
+    """Return expected observations [n, *shape] of a modality at codes c [n, D], each with its own draw of s_m."""
     block = model.space.blocks.get(private(name))
     s = None if block is None else noise.normal(seeds, step, private(name), (len(c), block.width))[0].to(c.dtype)
-    made = model.expected_of(name, c, s)
+    made = model.expected_modality(name, c, s)
     if not bool(made.isfinite().all()):
         raise DataError(f"The decoder of {name} returns NaN or infinite values.")
     return made
 
 
-def beliefs_of(
-    evaluation: Evaluation, model: Multimodal, positions: Tensor, each: int, what: str
-) -> Iterator[tuple[int, Tensor, Beliefs]]:
-    """A number, some positions and what the modalities of these rows say, so that `each` decodings of a row fit."""
+def posteriors_in_parts(
+    evaluation: Evaluation, model: MultimodalModel, positions: Tensor, each: int, what: str
+) -> Iterator[tuple[int, Tensor, ModalityPosteriors]]:
+    """Yield a number, some positions and their modalities' posteriors, few enough for `each` decodings of a row."""
     rows = max(1, batch_on(positions.device, *AT_ONCE) // each)
     with torch.no_grad(), progress(what, len(positions)) as bar:
         for number, part in enumerate(positions.split(rows)):
-            yield number, part, model.beliefs(evaluation.dataset.inputs(evaluation.rows[part]))  # type: ignore[arg-type]
+            yield number, part, model.encode_each(evaluation.dataset.inputs(evaluation.rows[part]))
             bar.advance(len(part))
 
 
-def having(evaluation: Evaluation, model: Multimodal, rows: Tensor) -> dict[str, Tensor]:
-    """For each latent block the rows [rows] that have what it is read from: c from anything, s_m from x_m."""
-    there, every = evaluation.dataset.present(rows), torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    own = {private(name): every if there is None else there[name] for name in model.names}
-    found = {name: own.get(name, every) for name in model.space.blocks}
+def rows_with_block(evaluation: Evaluation, model: MultimodalModel, rows: Tensor) -> dict[str, Tensor]:
+    """Return for each latent block the rows [rows] that it can be read from: c from anything, s_m from x_m."""
+    own = {private(name): evaluation.dataset.has(name, rows) for name in model.modalities}
+    found = {name: own.get(name, torch.ones_like(rows, dtype=torch.bool)) for name in model.space.blocks}
     for name, mask in found.items():
         if not bool(mask.any()):
             raise DataError(f"None of these {len(rows)} rows has the modality that {name} is read from.")

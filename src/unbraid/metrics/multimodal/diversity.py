@@ -29,10 +29,9 @@ from unbraid.metrics.arrays import entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.multimodal.conditional_draws import Shared, beliefs_of, made_of, shared_codes
+from unbraid.metrics.multimodal.conditional_draws import Shared, made_of, posteriors_in_parts, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
-from unbraid.models import Multimodal
-from unbraid.models.generation import several
+from unbraid.models import MultimodalModel, as_multimodal
 
 
 class Draws(NamedTuple):
@@ -68,21 +67,21 @@ def diversity(
     `target` and `source` are the modality that is made and the one that is given, by default each and all others;
     `factors` leaves some out, and `factor` is the one that modalities share.
     """
-    model = several(evaluation.model)
+    model = as_multimodal(evaluation.model)
     if samples < 2 or draws < 2:
         raise SettingError(f"samples and draws must be at least 2, not {samples} and {draws}.")
     for name in (target, source):
-        if name is not None and name not in model.names:
-            raise unknown("modality", name, model.names, error=SettingError)
-    if len(model.names) < 2 or (target is not None and target == source):
+        if name is not None and name not in model.modalities:
+            raise unknown("modality", name, model.modalities, error=SettingError)
+    if len(model.modalities) < 2 or (target is not None and target == source):
         raise UsageError("diversity/entropy makes one modality from another one, so there must be two.")
     common, values = shared_factor(evaluation, factor)
-    readers = {name: reader(evaluation, name, steps) for name in model.names}
+    readers = {name: reader(evaluation, name, steps) for name in model.modalities}
     scores, how = [], Draws(draws, shared, evaluation.seed)
-    for name in [target] if target else [n for n in model.names if n != source]:
+    for name in [target] if target else [n for n in model.modalities if n != source]:
         own = [f for f in _own_factors(readers, name, common) if factors is None or f in factors]
         if own:
-            others = [n for n in model.names if n == source or (source is None and n != name)]
+            others = [n for n in model.modalities if n == source or (source is None and n != name)]
             scores += _scores(evaluation, model, readers[name], (name, others), (common, own), values, how, samples)
     if not scores:
         raise DataError(
@@ -100,7 +99,7 @@ def _own_factors(readers: dict[str, Reader], name: str, common: str) -> list[str
 
 def _scores(
     evaluation: Evaluation,
-    model: Multimodal,
+    model: MultimodalModel,
     own: Reader,
     made: tuple[str, list[str]],
     factors: tuple[str, list[str]],
@@ -112,11 +111,13 @@ def _scores(
     positions, (target, sources), (common, read) = evaluation.choose(samples), made, factors
     data = evaluation.dataset
     sizes = [data.sizes[data.factor_position(factor)] for factor in read]
-    sets = torch.stack([torch.tensor([n == s for n in model.names]) for s in sources]).to(positions.device)
+    sets = torch.stack([torch.tensor([n == s for n in model.modalities]) for s in sources]).to(positions.device)
     seeds, found, right = noise.seed_tensor(how.seed, device=positions.device), [], []
-    for number, part, beliefs in beliefs_of(evaluation, model, positions, len(sets) * how.count, "diversity"):
-        there = (beliefs.there.unsqueeze(1) & sets).any(-1)  # [rows, sources]
-        c = shared_codes(model, beliefs, sets, how.count, seeds, number, how.shared)
+    for number, part, posteriors in posteriors_in_parts(
+        evaluation, model, positions, len(sets) * how.count, "diversity"
+    ):
+        there = (posteriors.present.unsqueeze(1) & sets).any(-1)  # [rows, sources]
+        c = shared_codes(model, posteriors, sets, how.count, seeds, number, how.shared)
         seen = own.read(made_of(model, target, c.flatten(0, 2), seeds, number), [common, *read])
         seen, there = seen.view(*there.shape, how.count, -1).cpu(), there.cpu()
         right.append((seen[..., 0] == values[part, None, None].cpu())[there].double().mean(-1))

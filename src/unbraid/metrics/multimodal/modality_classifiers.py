@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
-from unbraid.data.modalities import Kind, MultimodalDataset
+from unbraid.data.modality import Kind
 from unbraid.errors import DataError
 from unbraid.metrics.base import Evaluation
 from unbraid.metrics.generative.features.base import FeatureNetwork
@@ -35,14 +35,14 @@ ROWS = 256
 class Alone(FactorDataset):
     """One modality of several as data by themselves; made by `alone`."""
 
-    whole: MultimodalDataset | None = None
+    whole: FactorDataset | None = None
     modality: str = ""
 
     @property
     def shape(self) -> Shape:
         """Shape of one observation of the modality."""
         assert self.whole is not None
-        return self.whole.layout[self.modality]
+        return self.whole.modalities[self.modality].shape
 
     def images(self, index: Tensor) -> Tensor:
         """Observations of the modality, without noise that the data add."""
@@ -55,7 +55,7 @@ class Alone(FactorDataset):
         return f"{self.whole.content_hash()}/{self.modality}/expected"
 
 
-def alone(data: MultimodalDataset, name: str) -> Alone:
+def alone(data: FactorDataset, name: str) -> Alone:
     """One modality of the data, with all factors."""
     return Alone(data.name, data.pixels, data.factors, data.table, data.held_out, data.source, data, name)
 
@@ -99,7 +99,6 @@ def reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:
 
 def _reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:
     data = evaluation.dataset
-    assert isinstance(data, MultimodalDataset)
     trained, asked = (_having(data, name, rows) for rows in _parts(evaluation))
     asked = asked[:HELD_OUT]
     if len(trained) < 2 or len(asked) < 1:
@@ -127,17 +126,14 @@ def _parts(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
     return trained, asked
 
 
-def _having(data: MultimodalDataset, name: str, rows: Tensor) -> Tensor:
-    """Those of the rows that have a modality and all their labels."""
-    there = data.present(rows)
-    rows = rows if there is None else rows[there[name]]
+def _having(data: FactorDataset, name: str, rows: Tensor) -> Tensor:
+    """Return those of the rows that have a modality and all their labels."""
+    rows = rows[data.has(name, rows)]
     return rows[data.labelled(rows)]
 
 
 def shared_factor(evaluation: Evaluation, factor: str | None) -> tuple[str, Tensor]:
     """The factor that modalities share, the data's first unless named, and its value in every row."""
     data = evaluation.dataset
-    if not data.factors:
-        raise DataError(f"{data.name} has no factor labels, so this score cannot be computed on it.")
     name = factor or data.factor_names[0]
     return name, evaluation.factors[:, data.factor_position(name)]

@@ -26,10 +26,10 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.nearest_neighbours import neighbour_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.multimodal.block_dependence import drawn_blocks
-from unbraid.metrics.multimodal.conditional_draws import having
+from unbraid.metrics.multimodal.conditional_draws import rows_with_block
 from unbraid.metrics.predictive.logistic import softmax, standardised
 from unbraid.metrics.train_test_split import apart, device_of
-from unbraid.models.generation import several
+from unbraid.models import as_multimodal
 from unbraid.progress import progress
 
 Codes = Literal["sampled", "mean"]
@@ -158,14 +158,14 @@ def _covered(
     evaluation: Evaluation, protocol: str, codes: Codes, factors: Sequence[str] | None, count: int, **settings: Any
 ) -> list[Score]:
     """Codes of each block, of those of random rows that have what it is read from."""
-    model, positions = several(evaluation.model), evaluation.choose(max(2, count))
+    model, positions = as_multimodal(evaluation.model), evaluation.choose(max(2, count))
     values, names = evaluation.chosen_factors(factors)
     known, scores = values[positions], []
     if codes == "mean":
         found = model.space.unjoin(evaluation.means_at(positions))
     else:
         found = {name: one.value for name, one in drawn_blocks(evaluation, model, max(2, count)).items()}
-    for block, there in having(evaluation, model, evaluation.rows[positions]).items():
+    for block, there in rows_with_block(evaluation, model, evaluation.rows[positions]).items():
         own = {block: found[block][there]}
         scores += probe(own, known[there], protocol=protocol, names=names, seed=evaluation.seed, **settings)
     return scores

@@ -33,7 +33,7 @@ from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervals import around
-from unbraid.models import Stage
+from unbraid.models import LaterStage, as_stage
 from unbraid.progress import progress
 
 CHUNK = 256
@@ -121,22 +121,19 @@ def _shares(cells: np.ndarray, bins: int) -> np.ndarray:
 
 
 def _score(evaluation: Evaluation, protocol: str, bins: int, samples: int, resamples: int) -> Score:
-    if not isinstance(evaluation.model, Stage):
-        raise UsageError(
-            f"cond/{protocol} compares the stages of a model, and this one has a single stage; refine it first."
-        )
+    model = as_stage(evaluation.model)
     if samples < 2:
         raise SettingError(f"samples must be at least 2, not {samples}.")
-    if protocol == "Z-noise" and not evaluation.model.space.own.width:
+    if protocol == "Z-noise" and not model.space.own.width:
         raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
     positions = evaluation.choose(samples)
-    real, others = _codes(evaluation, evaluation.model, positions, protocol)
+    real, others = _codes(evaluation, model, positions, protocol)
     names = evaluation.code_names[: others.shape[1]]
     how: dict[str, Any] = {"bins": bins, "resamples": resamples, "latents": names, "seed": evaluation.seed}
     return conditioning(real, others, protocol=protocol, **how)
 
 
-def _codes(evaluation: Evaluation, model: Stage, positions: Tensor, protocol: str) -> tuple[Tensor, Tensor]:
+def _codes(evaluation: Evaluation, model: LaterStage, positions: Tensor, protocol: str) -> tuple[Tensor, Tensor]:
     """The first stage's codes [rows, width] of rows, and of what a protocol makes out of them."""
     space = model.first.space
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
@@ -145,12 +142,12 @@ def _codes(evaluation: Evaluation, model: Stage, positions: Tensor, protocol: st
         for step, part in enumerate(positions.split(CHUNK)):
             c, z = evaluation.means_at(part).tensor_split([space.width], dim=1)
             seen = evaluation.dataset.images(evaluation.rows[part])
-            real.append(space.center(model.earlier(seen)))  # a student's c is another one, its own
+            real.append(space.center(model.encode_first(seen)))  # a student's c is another one, its own
             if protocol == "Y":
-                x = model.coarse(real[-1])
+                x = model.decode_first(real[-1])
             elif protocol == "Y-noise":
                 y = noise.normal(seeds, step, "cond", (len(part), *model.shape))[0]
-                x = model.likelihood.mean(model.refined(y, z))
+                x = model.likelihood.mean(model.refine(y, z))
             else:
                 z = noise.normal(seeds, step, "cond", tuple(z.shape))[0] if protocol == "Z-noise" else z
                 x = model.likelihood.mean(model.decode(torch.cat([c, z], dim=1)))

@@ -17,7 +17,7 @@ from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import reconstructed
 from unbraid.metrics.information.mig import left_out, mig
-from unbraid.models import Model, Stage
+from unbraid.models import Model, as_stage
 
 CHUNK = 256
 """Rows that are decoded and encoded again at a time."""
@@ -57,12 +57,8 @@ def re_encoded(
     resamples: int = 100,
 ) -> Score:
     """Mutual information gap of the first stage's codes of a second stage's reconstructions, by histograms."""
-    if not isinstance(evaluation.model, Stage):
-        raise UsageError(
-            "mig-of/re-encoded takes the code of a refined image, and this model has a single stage; refine it first."
-        )
     positions = evaluation.choose(min(samples, len(evaluation)))
-    codes = _codes(evaluation, evaluation.model.first, positions)
+    codes = _codes(evaluation, as_stage(evaluation.model).first, positions)
     values, names = evaluation.chosen_factors(factors)
     latents = list(evaluation.code_names[: codes.shape[1]])
     how: dict[str, Any] = {"bins": bins, "samples": None, "resamples": resamples, "seed": evaluation.seed}

@@ -15,15 +15,19 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
-from unbraid.data.label_codes import Labels
-from unbraid.errors import DataError, SettingError, UsageError
+from unbraid.errors import DataError, SettingError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
-from unbraid.models import Staged
+from unbraid.models import as_stage
 
 Protocol = Literal["spearman", "pearson"]
 
-FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("staged", "factors"), "bounds": (0, 1)}
+FACTS: dict[str, Any] = {
+    "year": 2020,
+    "reference": "msvae2020",
+    "needs": ("staged", "given labels", "factors"),
+    "bounds": (0, 1),
+}
 
 
 @metric("unseen/spearman", **FACTS)
@@ -49,24 +53,18 @@ def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman
 
 def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
     """Means [rows, latents] of a stage's own latents at some of the rows, y being that of their labels."""
-    model = evaluation.model
-    assert isinstance(model, Staged)
-    labels, rows = Labels(evaluation.dataset, model.given, model.circular), evaluation.rows[positions]
-    labels.refuse_missing(rows)
+    model, dataset, rows = as_stage(evaluation.model), evaluation.dataset, evaluation.rows[positions]
+    labels = model.label_codes(dataset)
+    if labels is not None:
+        labels.check_complete(rows)
     with torch.no_grad():
-        codes = labels.codes(evaluation.dataset.values_of(rows))
-        posterior = model.encode_given(evaluation.dataset.images(rows), codes)
+        posterior = model.encode(model.training_inputs(dataset, rows))
         return model.space.own.center(posterior).double().cpu().numpy()
 
 
 def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples: int) -> list[Score]:
-    if not isinstance(evaluation.model, Staged):
-        raise UsageError(
-            f"unseen/{protocol} is of a stage upon another one, and this model has a single stage; refine it first."
-        )
-    given, data = evaluation.model.given, evaluation.dataset
-    if not given:
-        raise UsageError(f"unseen/{protocol} is of a stage that was given labels; refine with given=[…].")
+    model, data = as_stage(evaluation.model), evaluation.dataset
+    given = model.given_factors
     if samples < 2:
         raise SettingError(f"samples must be at least 2, not {samples}.")
     positions, rng = evaluation.choose(samples), np.random.default_rng(evaluation.seed)

@@ -57,7 +57,6 @@ def total_correlation(
 @metric("tc/gaussian", year=2019, reference="locatello2019", needs=("normal",), invariant=("scale",))
 def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
     """Total correlation of Gaussians with the covariance of posterior samples, and with that of posterior means."""
-    refuse_discrete(evaluation, "tc/gaussian")
     chosen, seed = evaluation.choose(samples), evaluation.seed
     codes = {"sampled": evaluation.samples_at(chosen), "mean": evaluation.means_at(chosen)}
     return [replace(total_correlation(c, resamples=resamples, seed=seed), part=part) for part, c in codes.items()]
@@ -85,15 +84,13 @@ def ratio(
     "latent-mi/exact",
     year=2018,
     reference="esmaeili2018",
-    needs=("normal",),
+    needs=("some normal",),
     invariant=("sign", "scale"),
     certain=True,
 )
 def latent_mi(evaluation: Evaluation) -> list[Score]:
     """I(n; z_d) of a row's index and each Normal latent, by quadrature over all rows."""
     normal = [isinstance(b, Normal) for b in evaluation.space.blocks.values()]
-    if not any(normal):
-        raise UsageError("latent-mi/exact needs Normal latents, and there are none.")
     widths = [own for b, own in zip(evaluation.space.blocks.values(), normal, strict=True) for _ in range(b.width)]
     parameters = [p for p, own in zip(evaluation.posterior.values(), normal, strict=True) if own]
     means, stds = _means_and_deviations(parameters)
@@ -118,9 +115,8 @@ def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None =
     ]
 
 
-def normal_posteriors(evaluation: Evaluation, name: str) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations [rows, latents] of a model whose latents are all Normal."""
-    refuse_discrete(evaluation, name)
+def normal_posteriors(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
+    """Return means and standard deviations [rows, latents] of a model whose latents are all Normal."""
     return _means_and_deviations(list(evaluation.posterior.values()))
 
 
@@ -129,13 +125,6 @@ def _means_and_deviations(flat: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     parameters = [p.chunk(2, dim=-1) for p in flat]
     means = torch.cat([mean for mean, _ in parameters], dim=-1)
     return means, torch.cat([(0.5 * log_variance).exp() for _, log_variance in parameters], dim=-1)
-
-
-def refuse_discrete(evaluation: Evaluation, name: str) -> None:
-    """A sentence for models with other than Normal latents."""
-    for block_name, block in evaluation.space.blocks.items():
-        if not isinstance(block, Normal):
-            raise UsageError(f"{name} needs Normal latents, and {block_name} is not.")
 
 
 def _gaussian(codes: np.ndarray, resamples: int, seed: int) -> Score:

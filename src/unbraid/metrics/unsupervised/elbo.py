@@ -16,8 +16,7 @@ from scipy.stats import t
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
-from unbraid.errors import SettingError, UsageError
-from unbraid.latents.quantised import no_density
+from unbraid.errors import SettingError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
 from unbraid.progress import progress
@@ -25,6 +24,10 @@ from unbraid.types import Output
 
 PIECE = {"cpu": 64, "cuda": 4096}
 """Samples whose densities under all rows are computed between two moves of the progress bar."""
+
+
+SAMPLED = ("posterior", "latent density")
+CLOSED = (*SAMPLED, "closed form")
 
 
 class Sampled(NamedTuple):
@@ -43,19 +46,18 @@ class Sampled(NamedTuple):
         return Score(name, protocol, value, self.rows, (value - error, value + error))
 
 
-@metric("reconstruction/nats", year=2014, reference="kingma2014", needs=("likelihood",))
+@metric("reconstruction/nats", year=2014, reference="kingma2014", needs=("posterior", "likelihood"))
 def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """-E[log p(x|z)], summed over pixels, one posterior sample per row."""
     return _reconstruction(evaluation, samples).score("reconstruction", "reconstruction", "nats")
 
 
-@metric("kl/closed-form", year=2014, reference="kingma2014", certain=True)
+@metric("kl/closed-form", year=2014, reference="kingma2014", needs=CLOSED, certain=True)
 def kl(evaluation: Evaluation) -> Score:
     """E_n KL(q(z|x_n) || p(z)) over all rows, where it has a closed form.
 
     `details` has that of each latent alone, which are its shares where posterior and prior are factorised.
     """
-    _refuse_open(evaluation, "kl")
     each, posterior = latent_kl(evaluation), evaluation.posterior
     with torch.no_grad():  # no values are looked at where the KL is closed
         whole = evaluation.space.joint_kl(posterior, evaluation.model.prior_of(posterior), posterior)
@@ -64,22 +66,21 @@ def kl(evaluation: Evaluation) -> Score:
     return Score("kl", "closed-form", value, len(evaluation), (value, value), details=details)
 
 
-@metric("elbo/closed-form", year=2014, reference="kingma2014", needs=("likelihood",))
+@metric("elbo/closed-form", year=2014, reference="kingma2014", needs=(*CLOSED, "likelihood"))
 def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)), the KL in closed form."""
-    _refuse_open(evaluation, "elbo")
     loss, divergence = reconstruction(evaluation, samples=samples), kl(evaluation)
     interval = loss.interval and (-loss.interval[1] - divergence.value, -loss.interval[0] - divergence.value)
     return Score("elbo", "closed-form", -loss.value - divergence.value, loss.samples, interval)
 
 
-@metric("kl/sampled", year=2014, reference="kingma2014")
+@metric("kl/sampled", year=2014, reference="kingma2014", needs=SAMPLED)
 def kl_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log q(z|x) - log p(z)], one posterior sample per row, for any latents."""
     return _log_ratio(evaluation, samples).score("kl", "kl", "sampled")
 
 
-@metric("elbo/sampled", year=2014, reference="kingma2014", needs=("likelihood",))
+@metric("elbo/sampled", year=2014, reference="kingma2014", needs=(*SAMPLED, "likelihood"))
 def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z) + log p(z) - log q(z|x)], one posterior sample per row, for any latents."""
     loss, ratio = _reconstruction(evaluation, samples), _log_ratio(evaluation, samples)
@@ -87,13 +88,13 @@ def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return Sampled({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
 
 
-@metric("mi/exact", year=2018, reference="chen2018")
+@metric("mi/exact", year=2018, reference="chen2018", needs=SAMPLED)
 def mi_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
     """I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows."""
     return _exact(evaluation, samples).score("mi", "mi", "exact")
 
 
-@metric("tc/exact", year=2018, reference="chen2018")
+@metric("tc/exact", year=2018, reference="chen2018", needs=SAMPLED)
 def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
     """TC = E[log q(z) - sum_d log q(z_d)], q over all rows.
 
@@ -102,25 +103,25 @@ def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
     return _correlations(evaluation, _exact(evaluation, samples), "exact")
 
 
-@metric("dimension-kl/exact", year=2018, reference="chen2018")
+@metric("dimension-kl/exact", year=2018, reference="chen2018", needs=SAMPLED)
 def dimension_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
     """sum_d KL(q(z_d) || p(z_d)), q over all rows."""
     return _exact(evaluation, samples).score("dimension", "dimension-kl", "exact")
 
 
-@metric("mi/stratified", year=2018, reference="esmaeili2018")
+@metric("mi/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
 def mi_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
     """I(n; z) with q(z) estimated from batches."""
     return _stratified(evaluation, batch, batches).score("mi", "mi", "stratified")
 
 
-@metric("tc/stratified", year=2018, reference="esmaeili2018")
+@metric("tc/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
 def tc_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> list[Score]:
     """TC with q(z) and q(z_d) estimated from batches."""
     return _correlations(evaluation, _stratified(evaluation, batch, batches), "stratified")
 
 
-@metric("dimension-kl/stratified", year=2018, reference="esmaeili2018")
+@metric("dimension-kl/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
 def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
     """sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches."""
     return _stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")
@@ -147,9 +148,6 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 
     def make() -> Sampled:
         model, losses = evaluation.model, []
-        _refuse_moments(evaluation)
-        if not model.likelihoods:
-            raise UsageError("This model has no likelihood p(x|z), so it has no bound and no reconstruction in nats.")
         rows = evaluation.choose(_at_least(2, "samples", samples))
         with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
             for part in rows.split(min(evaluation.batch, 1024)):
@@ -163,7 +161,6 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 
 def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
     """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
-    _refuse_moments(evaluation)
     rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
     posterior, values = evaluation.posterior_at(rows), evaluation.values_at(rows)
     with torch.no_grad():
@@ -171,30 +168,10 @@ def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
         return Sampled({"kl": space.joint_density(posterior, values) - prior}, len(rows))
 
 
-def _refuse_moments(evaluation: Evaluation) -> None:
-    """A Normal with the moments of a mixture is another posterior, whose bound may be far below the model's own."""
-    if not evaluation.model.whole_posterior:
-        raise UsageError(
-            "The bound and its terms need q(z|x) itself, and of this model's mixture of experts a code has mean and "
-            "variance only: use log-likelihood/joint and kl-blocks/sampled."
-        )
-
-
-def _refuse_open(evaluation: Evaluation, name: str) -> None:
-    """Recommend the other protocol, unless that has nothing to draw from either."""
-    _refuse_moments(evaluation)
-    if not evaluation.space.density:
-        raise no_density()
-    if not evaluation.space.closed_form:
-        open_ = [n for n, b in evaluation.space.blocks.items() if not b.closed_form] or ["this learned prior"]
-        raise UsageError(f"{name}/closed-form: the KL of {', '.join(open_)} has no closed form; use {name}/sampled.")
-
-
 def _exact(evaluation: Evaluation, samples: int) -> Sampled:
     """Terms of each sampled row under the aggregate posterior of all rows."""
 
     def make() -> Sampled:
-        _refuse_moments(evaluation)
         rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
         parts, posterior = [], _wide(evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
@@ -212,7 +189,6 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
     """Terms of each of several disjoint batches, as means over the batch."""
 
     def make() -> Sampled:
-        _refuse_moments(evaluation)
         size = min(_at_least(2, "batch", batch), len(evaluation))
         count = min(_at_least(1, "batches", batches), len(evaluation) // size)
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space

@@ -152,9 +152,7 @@ def lasso_weights(gram: np.ndarray, cross: np.ndarray, penalty: float) -> np.nda
 
 def _of(evaluation: Evaluation, samples: int, correlation: Correlation, **settings: Any) -> Score:
     """The score of the evaluation's own model among its peers."""
-    peers: tuple[Evaluation, ...] = getattr(evaluation, "peers", ())
-    if not peers:
-        raise UsageError("udr needs runs to compare with: unbraid evaluate RUN RUN … --metric udr")
+    peers = evaluation.peers
     together = (evaluation, *peers)
     if any(len(peer) != len(evaluation) or not torch.equal(peer.rows.cpu(), evaluation.rows.cpu()) for peer in peers):
         raise UsageError("udr compares models on the same rows, but the runs are evaluated on different ones.")

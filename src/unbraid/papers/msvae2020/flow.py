@@ -7,7 +7,7 @@ per image and level of a pixel; both series differ in nothing but what the flow 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from unbraid.experiments.base import Claim, Evidence, LackingError, Results, Sca
 from unbraid.experiments.drawing import draw_pictures, label
 from unbraid.experiments.evidence import Finding, differs, over_runs
 from unbraid.experiments.statistics import estimate
+from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
-from unbraid.models.mixture_flow import MixtureFlow
 from unbraid.report.pictures import WHITE, tiled
 from unbraid.report.svg import PALETTE
 
@@ -180,8 +180,7 @@ def _tiles(rows: Sequence[Tensor] | Tensor) -> Any:
 
 
 def _stages(model: Evaluation) -> MixtureFlow:
-    assert isinstance(model.model, MixtureFlow)
-    return model.model
+    return cast(MixtureFlow, model.model)
 
 
 def _component_means(model: Evaluation) -> Tensor:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from unbraid.data.label_codes import Labels
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
 from unbraid.experiments.drawing import label
@@ -22,7 +21,7 @@ from unbraid.experiments.evidence import Finding, over_runs, together
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.metrics.stages.unlabelled_factors import given_means
-from unbraid.models import Staged
+from unbraid.models import LaterStage, as_stage
 from unbraid.report.svg import PALETTE
 
 LENGTH, DAMPING, MASS = tuple(RANGES)
@@ -113,7 +112,8 @@ def _codes(model: Evaluation, pendulum: Pendulum) -> torch.Tensor:
         (np.asarray(part) - low) / (high - low) * (sizes[column] - 1)
         for column, (part, (low, high)) in enumerate(zip(pendulum, RANGES.values(), strict=True))
     ]
-    labels = Labels(model.dataset, _stage(model).given)
+    labels = _stage(model).label_codes(model.dataset)
+    assert labels is not None
     return labels.codes(torch.from_numpy(np.stack(places, -1))).to(model.dataset.device)
 
 
@@ -130,9 +130,8 @@ def _decoded(model: Evaluation, pendulum: Pendulum, z: torch.Tensor) -> np.ndarr
         return own.likelihood.mean(own.decode(torch.cat([c, z.expand(len(c), -1)], -1))).double().cpu().numpy()
 
 
-def _stage(model: Evaluation) -> Staged:
-    assert isinstance(model.model, Staged)
-    return model.model
+def _stage(model: Evaluation) -> LaterStage:
+    return as_stage(model.model)
 
 
 # figure 15

@@ -17,7 +17,7 @@ from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Finding, differs
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation, Score
-from unbraid.models import Staged
+from unbraid.models import as_stage
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, MIG, MS, NORB, absent
 from unbraid.report import Picture, traverse, triples
@@ -106,15 +106,14 @@ def refined_triples(results: Results, make: Any, sizes: Sizes) -> Any:
 
 def both_stages(model: Evaluation, columns: int = COLUMNS) -> Picture:
     """Traversals of C: above what the first stage draws, below what the second one makes of it at one z."""
-    staged = model.model
-    assert isinstance(staged, Staged)
+    staged = as_stage(model.model)
     names = [name for name in model.space.leaf_names() if not name.startswith("z")]
     made = traverse(model, latents=names, columns=columns)
     order = sorted(range(len(names)), key=lambda row: -made.kl[row])
     start = model.means[model.choose(1)[0]][: staged.first.space.width]
     codes = torch.stack([moved(start, [c], values[:, None], columns) for c, values in enumerate(made.values)])
     with torch.no_grad():
-        coarse = staged.coarse(codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
+        coarse = staged.decode_first(codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
     images = torch.stack([coarse, made.images], 1)[order].flatten(0, 1)  # y and x of one latent next to each other
     labels = [text for place in order for text in (f"{names[place]}  y", "x")]
     return labelled(tiled(images, WHITE), labels, [], images.shape[-2], images.shape[-1])
@@ -289,8 +288,7 @@ class Drawn(NamedTuple):
 
 def drawn(model: Evaluation, count: int) -> Drawn:
     """Draws of c of random images, and the posterior mean of z at each."""
-    staged = model.model
-    assert isinstance(staged, Staged)
+    staged = as_stage(model.model)
     positions = model.choose(count)
     x = model.dataset.images(model.rows[positions])
     first, own = staged.first.space, staged.space.own
@@ -298,11 +296,11 @@ def drawn(model: Evaluation, count: int) -> Drawn:
     seeds = noise.seed_tensor(model.seed, device=x.device)
     numbers = {name: tensor[0] for name, tensor in noise.draw(first.needs(len(many)), seeds, step=0).items()}
     with torch.no_grad():
-        posterior = {name: part.repeat_interleave(DRAWS, 0) for name, part in staged.earlier(x).items()}
+        posterior = {name: part.repeat_interleave(DRAWS, 0) for name, part in staged.encode_first(x).items()}
         code = first.join(first.sample(posterior, numbers))
         z = own.center(staged.encode_given(many, code))
-        y = staged.coarse(code)
-        refined = staged.likelihood.mean(staged.refined(y, z))
+        y = staged.decode_first(code)
+        refined = staged.likelihood.mean(staged.refine(y, z))
     return Drawn(x, *(images.unflatten(0, (-1, DRAWS)) for images in (y, refined)))
 
 

@@ -21,8 +21,7 @@ from torch import Tensor
 from unbraid.density import batch_aggregate
 from unbraid.latents import CorrelatedNormal, Normal, Space
 from unbraid.metrics import Score
-from unbraid.objectives import divergences
-from unbraid.objectives.weighted import leaf_information
+from unbraid.objectives import divergences, leaf_information
 from unbraid.report.tables import Member
 from unbraid.types import Output
 

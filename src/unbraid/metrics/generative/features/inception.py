@@ -25,11 +25,11 @@ from unbraid.metrics.generative.features.base import (
     feature_network,
     refuse_other_shapes,
 )
+from unbraid.metrics.needs import INCEPTION_VARIABLE, NO_WEIGHTS
 
 NAME = "inception"
 WIDTH = 2048
 SIZE = 299
-VARIABLE = "UNBRAID_INCEPTION"
 
 Pool = Literal["mean", "max", "stride"]
 Layer = tuple[str, int, tuple[int, int]]
@@ -47,12 +47,9 @@ def inception(dataset: FactorDataset, rows: Tensor, seed: int, *, weights: str |
 
 def weights_file(weights: str | None) -> Path:
     """The file that the setting or the environment names."""
-    given = weights or os.environ.get(VARIABLE)
+    given = weights or os.environ.get(INCEPTION_VARIABLE)
     if not given:
-        raise UsageError(
-            "inception needs the weights that define the FID (pt_inception-2015-12-05-….pth, or the same tensors as "
-            f".safetensors), which do not come with unbraid: give their place by weights=FILE or {VARIABLE}=FILE."
-        )
+        raise UsageError(NO_WEIGHTS)
     path = Path(given).expanduser()
     if not path.is_file():
         raise UsageError(f"There is no file {path} with Inception weights.")

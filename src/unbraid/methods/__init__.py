@@ -1,0 +1,15 @@
+"""Methods, one file each: formula, citation, settings, objective and, where it needs one of its own, model.
+
+Importing this package imports every file in it, so that a new method registers itself.
+"""
+
+import importlib
+import pkgutil
+
+from unbraid.methods.presets import preset
+from unbraid.objectives import objective
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["objective", "preset"]

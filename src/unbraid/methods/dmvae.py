@@ -1,0 +1,57 @@
+r"""DMVAE (lee2021): everything from c of all modalities, and again from c of each of them, with s_m of its own.
+
+    maximise  sum_S [sum_{m in A} L(x_m; S) - K(S) - sum_{m in A} beta_m KL(q(s_m|x_m) || p(s_m))]
+    L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m),    K(S) = beta_c KL(q(c|x_S) || p(c))
+
+over S = A, all modalities that a row has, and each m in A by itself. q(c|x_S) is the product of the experts of S.
+"""
+
+import torch
+from torch import Tensor
+
+from unbraid.models.base import model
+from unbraid.models.modality_subsets import single_modalities
+from unbraid.models.multimodal import MultimodalModel
+from unbraid.objectives.base import Context, objective
+from unbraid.objectives.multimodal import (
+    SMALL_PAIRS,
+    MultimodalObjective,
+    reconstruction_losses,
+    subset_kls,
+    used_subsets,
+)
+from unbraid.types import Batch, Noise, Output, Terms
+
+
+@model("multimodal-cross", year=2021, reference="lee2021")
+class CrossModel(MultimodalModel):
+    """Subsets: all modalities of a row, and each by itself."""
+
+    @property
+    def subset_count(self) -> int:
+        return 1 + len(self.modalities)
+
+    def choose_subsets(self, present: Tensor, noise: Noise) -> Tensor:
+        return torch.cat([present.unsqueeze(-2), single_modalities(present)], -2)
+
+
+@objective(
+    "dmvae",
+    model="multimodal-cross",
+    year=2021,
+    reference="lee2021",
+    defaults={"c": 5, "s": 5},
+    trial={**SMALL_PAIRS, "s": 2},
+)
+class DMVAE(MultimodalObjective):
+    """DMVAE: everything from c of all modalities, and again from c of each of them alone, with s_m of its own."""
+
+    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        used, terms = used_subsets(out), {}  # [member, rows, 1 + M]
+        for name, loss in reconstruction_losses(out.decoded, batch, context).items():
+            terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))
+            terms[f"cross_{name}"] = ((loss * used)[..., 1:].sum(-1).mean(-1), self.weight(name))
+        kl, beta = subset_kls(out, context.space).mean(1), self.annealed(self.beta_c, context)
+        terms |= {"kl_c": (kl[..., 0], beta), "kl_c_unimodal": (kl[..., 1:].sum(-1), beta)}
+        again = dict.fromkeys(context.likelihoods, used[..., 1:].sum(-1))
+        return Terms({**terms, **self.private_kls(out, context, again)})

@@ -1,0 +1,173 @@
+r"""InfoGAN (chen2016): a GAN that also raises a lower bound on what an observation tells about its codes.
+
+    critic      E[softplus(-D(x))] + E[softplus(D(G(c, e)))] - lambda L
+    generator   E[softplus(-D(G(c, e)))]                     - lambda L
+    L = H(c) + E[log Q(c | G(c, e))] <= I(c; G(c, e))
+
+with codes c ~ p(c), further noise e ~ p(e), and logits D of "this one is real". Q shares its network with D, moves with
+it, and raises L as the generator does. The codes are the latent space; Q(c|x) stands where a VAE has its posterior.
+chen2016 has discrete codes as well; here Q is a factored Gaussian and all codes are continuous. The game itself and its
+instance noise are those of `unbraid.objectives.adversarial`.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
+from unbraid.latents import Normal, Space
+from unbraid.models.adversarial import AdversarialModel
+from unbraid.models.base import encoded, model, observations
+from unbraid.networks import Likelihood
+from unbraid.networks.gan import adversarial_network
+from unbraid.noise import Need
+from unbraid.objectives.adversarial import Game
+from unbraid.objectives.base import Context, objective
+from unbraid.types import Inputs, Noise, Output, Shape, Terms, Weight
+
+Draws = Literal["uniform", "normal"]
+
+NOISE = "noise"
+
+
+class Generated(NamedTuple):
+    """Generated observations [rows, *shape]."""
+
+    images: Tensor
+
+
+class Generator(nn.Module):
+    """Standard normal codes and noise to observations.
+
+    With uniform draws the decoder sees erf(c / sqrt 2) in place of c, which is uniform on (-1, 1) where c is standard
+    normal: one latent space, one entropy and the same mutual information for both.
+    """
+
+    def __init__(self, decoder: nn.Module, likelihood: Likelihood, shape: Shape, draws: Draws) -> None:
+        super().__init__()
+        self.decoder, self.likelihood = decoder, likelihood
+        self.shape, self.draws = shape, draws
+
+    def forward(self, code: Tensor, noise: Tensor) -> Tensor:
+        """Return observations [batch, *shape] of codes and noise."""
+        return self.likelihood.mean(self.decode(torch.cat([code, noise], -1)))
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        """Return likelihood parameters of codes followed by their noise."""
+        seen = torch.erf(code / math.sqrt(2)) if self.draws == "uniform" else code
+        return self.likelihood(observations(self.decoder, self.shape, seen))
+
+
+class Critic(nn.Module):
+    """D and Q: one network whose last output is the logit of "real", and the others the parameters of Q(c|x)."""
+
+    def __init__(self, encoder: nn.Module, space: Space) -> None:
+        super().__init__()
+        self.encoder, self.space = encoder, space
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return logits [batch] and Q's parameters by block."""
+        flat = encoded(self.encoder, x, sum(self.space.outputs.values()) + 1, "encoder (codes, then one logit)")
+        return flat[:, -1], self.space.split(flat[:, :-1])
+
+
+@model("adversarial", year=2016, reference="chen2016")
+class InfoGANModel(AdversarialModel):
+    """Codes and noise to observations by a generator; a critic judges observations and reads the codes back."""
+
+    def __init__(
+        self,
+        space: Space,
+        shape: Shape,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        likelihood: Likelihood,
+        *,
+        noise: int = 5,
+        draws: Draws = "uniform",
+    ) -> None:
+        super().__init__()
+        self.space, self.shape, self.noise = space, shape, noise
+        self.generator = Generator(decoder, likelihood, shape, draws)
+        self.critic = Critic(encoder, space)
+
+    @classmethod
+    def check(cls, space: Space, settings: Mapping[str, Any]) -> None:
+        if settings["noise"] < 0:
+            raise UsageError(f"noise must be 0 or above, not {settings['noise']}.")
+
+    @classmethod
+    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+        """The encoder outputs Q's parameters and one more logit; the decoder takes the codes and the noise."""
+        return {**space.outputs, "real": 1}, space.width + settings["noise"]
+
+    def needs(self, batch: int) -> dict[str, Need]:
+        return {**self.prior_needs(batch), **self.instance_noise_needs(batch)}
+
+    def forward(self, inputs: Inputs, noise: Noise) -> Output:
+        """Draw codes and generate; the objective calls the critic, on observations that it blurs."""
+        prior = self.space.prior(like=inputs.x["x"])
+        codes = self.space.sample(prior, noise)
+        return Output({}, prior, codes, {}, Generated(self.generator(self.space.join(codes), noise[NOISE])))
+
+    def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
+        """Return the parameters of Q(c|x) by block."""
+        return self.critic(inputs.x["x"])[1]
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        """Return likelihood parameters of codes [batch, width], followed by their noise or with the noise at 0."""
+        missing = self.space.width + self.noise - code.shape[-1]
+        return self.generator.decode(functional.pad(code, (0, missing)))
+
+    def prior_needs(self, count: int) -> dict[str, Need]:
+        return {**self.space.needs(count), NOISE: Need("normal", (count, self.noise))}
+
+    def prior_codes(self, noise: Noise) -> Tensor:
+        return torch.cat([super().prior_codes(noise), noise[NOISE]], -1)
+
+
+@objective(
+    "info-gan",
+    model="adversarial",
+    year=2016,
+    reference="chen2016",
+    network=adversarial_network,
+    defaults={"latents": "normal:5", "lr": 2e-4, "batch": 128},
+)
+class InfoGAN(Game):
+    """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).
+
+    `z` codes that Q reads back and `noise` further inputs of the generator, all drawn as `draws` says; both Adams are
+    DCGAN's (radford2016: 2e-4, betas .5 and .999) unless `lr` says otherwise. `instance_noise` is the standard
+    deviation of the noise on observations at the start; it is 0 after `instance_noise_steps` steps.
+    """
+
+    def __init__(self, *, lambda_info: Weight = 0.1, **game: Any) -> None:
+        self.lambda_info = lambda_info
+        super().__init__(**game)
+
+    def check(self, dataset: FactorDataset, space: Space) -> None:
+        """Raise a `UsageError` for codes that are not continuous."""
+        others = [name for name, block in space.blocks.items() if type(block) is not Normal]
+        if others:
+            raise UsageError(f"info-gan has continuous codes, and {others[0]} is not: use z=5 or latents=normal:5.")
+
+    def generate(self, out: Output, context: Context) -> Tensor:
+        codes = context.part(context.space.join(out.sample))
+        return context.apply("model.generator", codes, context.part(context.noise[NOISE]))
+
+    def criticise(self, x: Tensor, out: Output, context: Context) -> tuple[Tensor, Any]:
+        """Return D(x) and the parameters of Q(c|x)."""
+        return context.apply("model.critic", x)
+
+    def further_terms(self, outputs: Any, out: Output, context: Context) -> Terms:
+        """Return the bound L [member] on the information, which both sides raise."""
+        codes = {name: context.part(sample) for name, sample in out.sample.items()}
+        entropy = 0.5 * math.log(2 * math.pi * math.e) * context.space.leaves
+        info = entropy + context.space.log_density(outputs, codes).sum(-1).mean(-1)
+        return Terms({"info": (info, -self.lambda_info)})

@@ -1,0 +1,65 @@
+r"""A supervised first stage (msvae2020, section 4 and appendix E): codes are labels, and y averages everything else.
+
+    loss = -E[log p(x|c)] - weight_encoder E[log q(c|x)]
+
+with c the coordinates of the row's labels (`unbraid.data.label_codes`). Decoder and encoder are fitted by likelihood on
+the same pairs and share nothing: the decoder only sees codes that are labels, and the encoder reads labels from
+observations, so that rows without a label have codes as well.
+"""
+
+import torch
+from torch import Tensor
+
+from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import LabelCodes
+from unbraid.errors import UsageError
+from unbraid.latents import Space
+from unbraid.models.base import full_precision
+from unbraid.objectives.base import Context, Objective, objective
+from unbraid.objectives.checks import check_label_latents
+from unbraid.types import Batch, Output, Terms, Weight
+
+
+@objective("label-decoder", year=2020, reference="msvae2020", untrained=("conditional", "covariance", "flow"))
+class LabelDecoder(Objective):
+    """Supervised C -> Y: E[log p(x|c)] + E[log q(c|x)] of labels c, for a second stage to refine.
+
+    `factors` names those that are codes (none: all that vary); other factors are averaged. `circular` ones come back to
+    their first value after the last. There must be as many latents (`z`) as coordinates.
+    """
+
+    labelled = True
+
+    def __init__(
+        self, *, factors: tuple[str, ...] = (), circular: tuple[str, ...] = (), weight_encoder: Weight = 1.0
+    ) -> None:
+        self.factors, self.circular, self.weight_encoder = factors, circular, weight_encoder
+        self.labels: LabelCodes | None = None
+        super().__init__(self.label_terms)
+
+    def check(self, dataset: FactorDataset, space: Space) -> None:
+        """Raise a `UsageError` unless there are labels, and a Normal variable for each coordinate."""
+        labels = LabelCodes(dataset, self.factors, self.circular)
+        if labels.width == 0:
+            raise UsageError(f"{dataset.name} has no factor labels to learn from.")
+        check_label_latents(space, labels)
+
+    def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
+        self.labels = LabelCodes(dataset, self.factors, self.circular)
+        self.labels.check_complete(rows)
+
+    def codes(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return coordinates [..., z] of factor values [..., factors]."""
+        assert self.labels is not None
+        return self.labels.codes(factors, dtype)
+
+    def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the losses of the decoder and of the encoder."""
+        assert batch.factors is not None
+        x, (name, block) = batch.x["x"], next(iter(context.space.blocks.items()))
+        codes = self.codes(batch.factors, x.dtype)
+        raw = full_precision(context.apply("model.decoder", context.part(codes)))
+        decoded = context.apply("model.likelihood", raw)
+        decoding = -context.likelihoods["x"].log_prob(decoded, x, x.ndim - codes.ndim + 1).mean(-1)
+        encoding = -block.log_density(out.posterior[name], codes).sum(-1).mean(-1)
+        return Terms({"reconstruction": (decoding, 1.0), "labels": (encoding, self.weight_encoder)})

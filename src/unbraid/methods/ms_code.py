@@ -1,0 +1,90 @@
+r"""A second stage that draws from codes and not from y (msvae2020's ablations, appendix L).
+
+    loss = -E[log p(x|c, z)] + beta KL(q(z|x - y) || p(z)),    c and y = E p(y|c) of a frozen first stage
+
+p(x|c, z) is an ordinary decoder of [c, z]: dense and convolutional layers mix c and z from the start; `conv-modulated`
+lets z only modulate. Without `residual` z comes from x.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unbraid.data.factors import FactorDataset
+from unbraid.models.base import encoded, model
+from unbraid.models.recentre import Frame
+from unbraid.models.staged import StageOnCodes
+from unbraid.networks.refiners import staged_networks
+from unbraid.noise import Need
+from unbraid.objectives.base import Context, Objective, objective
+from unbraid.objectives.decomposition import elbo_terms
+from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
+
+
+@model("coded", year=2020, reference="msvae2020")
+class CodedStage(StageOnCodes):
+    """q(c|x) by a frozen model, q(z|x - y) or q(z|x) by the encoder, p(x|c, z) by a decoder of both codes."""
+
+    def __init__(self, *parts: Any, residual: bool = True) -> None:
+        super().__init__(*parts)
+        self.residual, self.frame = residual, Frame(self.space.own)
+
+    def needs(self, batch: int) -> dict[str, Need]:
+        return self.space.own.needs(batch)
+
+    def forward(self, inputs: Inputs, noise: Noise) -> Output:
+        """Encode by both stages, sample z, decode. The prior is that of z alone."""
+        posterior, own = self.encode(inputs, noise), self.space.own
+        c = self.space.center(posterior)[..., : -own.width]
+        sample = own.sample(posterior, noise)
+        decoded = self.decode(torch.cat([c, own.join(sample)], -1))
+        return Output(posterior, own.prior_of(posterior), sample, {"x": decoded})
+
+    def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
+        """Return the first stage's posterior of c, and that of z."""
+        x, own = inputs.x["x"], self.space.own
+        earlier = self.encode_first(x)
+        seen = x - self.decode_first(self.first.space.center(earlier)) if self.residual else x
+        flat = encoded(self.encoder, seen, sum(own.outputs.values()))
+        return {**self.space.renamed(earlier), **self.frame.posterior(own.split(flat, noise))}
+
+    def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
+        self.fit_frame(self.frame, dataset, rows)
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        c, z = self.split_code(code)
+        return super().decode(torch.cat([c, self.frame.code(z)], -1))
+
+
+def code_networks(shape: Shape) -> dict[str, str]:
+    """Return the names of a second stage's encoder, and of an ordinary decoder, that take these observations."""
+    square = len(shape) == 3 and shape[1] == shape[2]
+    decoder = {64: "conv-locatello", 32: "conv-small", 28: "conv-small"}.get(shape[-1]) if square else None
+    return {"encoder": staged_networks(shape)["encoder"], "decoder": decoder or "mlp"}
+
+
+@objective(
+    "ms-code",
+    model="coded",
+    year=2020,
+    reference="msvae2020",
+    stage="code",
+    network=code_networks,
+    defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
+)
+class MSCode(Objective):
+    """A second stage on codes: E[log p(x|c, z)] - beta KL(q(z|x) || p(z)), c of a finished run, no y for the decoder.
+
+    z comes from x - y, or without `residual` from x.
+    """
+
+    recentres = True
+
+    def __init__(self, *, beta: Weight = 1.0) -> None:
+        self.beta = beta
+        super().__init__(self.stage_terms)
+
+    def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the bound on log p(x|c)."""
+        return elbo_terms(out, batch, context, self.beta)

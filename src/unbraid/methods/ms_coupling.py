@@ -1,0 +1,182 @@
+r"""A flow on a frozen first stage (msvae2020, appendix D, upon any run): the density of x, given what c draws.
+
+    c, y = E p(y|c) by the first stage          u = f((x - y - m) / s; h(y)) ~ N(0, I)
+    maximise  E[log p(x|y)],    log p(x|y) = log N(u; 0, I) + log |det f'| - sum log s
+
+f is a flow whose couplings see h(y), the encoder's features of y; only f and h learn. m and s are the mean of x - y
+over training rows and the root of its variance plus a tenth of the mean variance: where a pixel is always drawn right,
+s would be near 0. Given y the density is exact, and so is x -> u -> x. Codes are those of the first stage: the flow
+adds u, as wide as x, which samples draw and decoded codes set to 0.
+
+Bytes and bits are made continuous, (level + u) / levels with u uniform on (0, 1), y is put on the same scale, and
+densities are per level. For comparison there is the density of a Normal around y + m, with the variances of x - y.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from unbraid.data.factors import FactorDataset
+from unbraid.errors import UsageError
+from unbraid.latents import Space
+from unbraid.models.base import Model, model
+from unbraid.models.dequantise import BASE, DEQUANTISE, FlowModel, continuous, level_step, padded_variance
+from unbraid.models.staged import FIRST, LaterStage
+from unbraid.networks import Likelihood
+from unbraid.networks.coupling_flow import CouplingFlow, flow_networks
+from unbraid.noise import Need, permutation, seed_tensor
+from unbraid.objectives.base import Context, objective
+from unbraid.objectives.staged import StageObjective
+from unbraid.store import under
+from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms
+
+MAX_ROWS_TO_FIT, ROWS_AT_ONCE = 10_000, 500
+"""Training rows from which the mean and the variance of x - y are taken."""
+
+MIN_VARIANCE = 1e-4
+"""Least variance of x - y under the Normal, in units of the observations squared."""
+
+
+class StageDensities(NamedTuple):
+    """Log densities [rows] given y under the flow and under a Normal, in nats per observation."""
+
+    flow: Tensor
+    normal: Tensor
+
+
+@model("staged-flow", year=2020, reference="msvae2020")
+class StagedFlow(FlowModel, LaterStage):
+    """c and y by a frozen model, p(x|y) by a flow of what y lacks."""
+
+    center: Tensor
+    variance: Tensor
+
+    def __init__(
+        self,
+        space: Space,
+        shape: Shape,
+        encoder: nn.Module,
+        decoder: CouplingFlow,
+        likelihood: Likelihood,
+        first: Model,
+        *,
+        features: int = 64,
+        given: tuple[str, ...] = (),
+        circular: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(space, shape, first)
+        self.keep_networks(encoder, decoder, likelihood, features)
+        self.keep_labels(given, circular)
+        self.register_buffer("center", torch.zeros(math.prod(shape)))
+        self.register_buffer("variance", torch.ones(math.prod(shape)))
+
+    def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
+        """Compute the mean and the variance of x - y over training rows."""
+        self.to(dataset.device)
+        self.step.fill_(level_step(dataset))
+        seeds = seed_tensor(seed, device="cpu" if dataset.device.type == "mps" else dataset.device)
+        chosen = rows[permutation(seeds, 0, len(rows))[0, :MAX_ROWS_TO_FIT].to(rows.device)]
+        total = square = torch.zeros(())
+        for part in chosen.split(ROWS_AT_ONCE):
+            inputs = self.training_inputs(dataset, part)
+            y = self.decode_first(self.code_of_first(inputs))
+            values = continuous(inputs.x["x"].flatten(1), torch.tensor(0.5), self.step)
+            lack = (values - self.at_middle(y)).double().cpu()
+            total, square = total + lack.sum(0), square + lack.square().sum(0)
+        mean = total / len(chosen)
+        within = self.step.double().cpu().square() / 12  # of the noise that makes a level continuous
+        self.center.copy_(mean)
+        self.variance.copy_((square / len(chosen) - mean.square()).clamp_min(0) + within)
+
+    def needs(self, batch: int) -> dict[str, Need]:
+        return {DEQUANTISE: Need("uniform", (batch, math.prod(self.shape)))}
+
+    def forward(self, inputs: Inputs, noise: Noise) -> Output:
+        """Return log densities of observations given y; a code c that is given is used as it is."""
+        values = continuous(inputs.x["x"].flatten(1), noise[DEQUANTISE], self.step)
+        y = self.decode_first(self.code_of_first(inputs))
+        base, log_det = self.to_base(values, y)
+        variance = self.variance + MIN_VARIANCE
+        distance = (values - self.at_middle(y) - self.center).square() / variance
+        flow = log_det - 0.5 * (base.square() + math.log(2 * math.pi)).sum(-1)
+        normal = -0.5 * (distance + variance.log() + math.log(2 * math.pi)).sum(-1)
+        densities = StageDensities(*(self.per_level(each, values.shape[-1]) for each in (flow, normal)))
+        return Output({}, {}, {}, {}, densities)
+
+    def to_base(self, values: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return u [batch, size] of continuous values [batch, size] given y [batch, *shape], and log |det du/dx|."""
+        scale = padded_variance(self.variance).sqrt()
+        base, log_det = self.flow((values - self.at_middle(y) - self.center) / scale, self.features_of(y))
+        return base, log_det - scale.log().sum(-1)
+
+    def from_base(self, base: Tensor, y: Tensor) -> Tensor:
+        """Return the continuous values [batch, size] whose u this is: the inverse of `to_base`."""
+        scale = padded_variance(self.variance).sqrt()
+        return self.at_middle(y) + self.center + scale * self.flow.inverse(base, self.features_of(y))
+
+    def at_middle(self, y: Tensor) -> Tensor:
+        """Return observations, or y, flat and in the middle of their levels."""
+        return y.flatten(1) * (1 - self.step) + 0.5 * self.step
+
+    def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
+        """Return the first stage's posterior of c."""
+        return self.space.renamed(self.encode_first(inputs.x["x"]))
+
+    def decode(self, code: Tensor) -> dict[str, Tensor]:
+        """Return what the flow makes of codes c, followed by u or with u at 0."""
+        c, base = self.split_code(code)
+        return self.to_pixels(self.from_base(base, self.decode_first(c)))
+
+    def split_code(self, code: Tensor) -> tuple[Tensor, Tensor]:
+        """Return c, followed by the noise of the first stage's decoder if it has any, and u."""
+        size = math.prod(self.shape)
+        if code.shape[-1] == self.space.width:
+            return code, code.new_zeros(*code.shape[:-1], size)
+        return code[..., :-size], code[..., -size:]
+
+    def prior_needs(self, count: int) -> dict[str, Need]:
+        earlier = {FIRST + name: need for name, need in self.first.prior_needs(count).items()}
+        return {**earlier, BASE: Need("normal", (count, math.prod(self.shape)))}
+
+    def prior_codes(self, noise: Noise) -> Tensor:
+        return torch.cat([self.first.prior_codes(under(FIRST, noise)), noise[BASE]], -1)
+
+    def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
+        """Append the noise of the first stage's decoder, and then u."""
+        earlier, base = self.split_code(drawn)
+        return torch.cat([self.first.complete_code(code, earlier), base], -1)
+
+
+@objective(
+    "ms-coupling",
+    model="staged-flow",
+    year=2020,
+    reference="msvae2020",
+    stage="flow",
+    network=flow_networks,
+    defaults={"latents": None, "likelihood": "gaussian"},
+    trial={"z": None, "network": None, "decoder_couplings": 2, "features": 8},
+)
+class MSCoupling(StageObjective):
+    """Refines a finished run by a coupling flow: log p(x|y), exact, y the run's own reconstruction.
+
+    `features` is the width of what the encoder makes of y. Where the run's code is labels, `given` names them in their
+    order: y is then that of the row's own labels, of which `circular` ones come back to their first value.
+    """
+
+    def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()) -> None:
+        self.use_labels(given, circular)
+        super().__init__(self.density_terms)
+
+    def check(self, dataset: FactorDataset, space: Space) -> None:
+        """Raise a `UsageError` for latents: a flow's are as wide as an observation, and there are no others."""
+        if space.blocks:
+            raise UsageError("A flow adds as many latents as an observation has values, no others: leave z= out.")
+        if math.prod(dataset.shape) < 2:
+            raise UsageError("A flow parts the values of an observation in two, and here there is only one.")
+
+    def density_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the flow's log density, and the Normal's to compare it with in the history."""
+        return Terms({"flow": (out.extra.flow.mean(-1), -1.0), "normal": (out.extra.normal.mean(-1), 0.0)})

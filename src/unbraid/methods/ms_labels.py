@@ -1,0 +1,78 @@
+r"""A supervised second stage (msvae2020, section 4 and appendix E): its own codes are labels, too.
+
+    loss = -E[log p(x|y, b)] - weight_encoder E[log q(b|x - y)],    y = E p(y|c) of a frozen first stage
+
+with b the coordinates of the row's labels (`unbraid.data.label_codes`), and c the first stage's code or the coordinates
+of other labels. The model is `unbraid.models.staged.StagedVAE`, whose z is b.
+"""
+
+from torch import Tensor
+
+from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import LabelCodes
+from unbraid.errors import UsageError
+from unbraid.latents import Space
+from unbraid.models.staged import OWN_CODE
+from unbraid.networks.refiners import staged_networks
+from unbraid.objectives.base import Context, objective
+from unbraid.objectives.checks import check_label_latents
+from unbraid.objectives.decomposition import reconstruction
+from unbraid.objectives.staged import StageObjective
+from unbraid.types import Batch, Output, Terms, Weight
+
+
+@objective(
+    "ms-labels",
+    model="staged",
+    fixed=("samples",),
+    year=2020,
+    reference="msvae2020",
+    stage="labels",
+    network=staged_networks,
+    defaults={"latents": "normal:1"},
+    trial={"z": 1, "factors": ("scale",)},
+)
+class MSLabels(StageObjective):
+    """Supervised (B, Y) -> X: E[log p(x|y, b)] + E[log q(b|x - y)] of labels b, on a frozen stage that draws y.
+
+    `factors` names the labels that are codes of this stage, `given` those that are the codes of the run, if they are;
+    `circular` ones come back to their first value after the last. There must be as many latents (`z`) as coordinates.
+    """
+
+    def __init__(
+        self,
+        *,
+        factors: tuple[str, ...] = (),
+        given: tuple[str, ...] = (),
+        circular: tuple[str, ...] = (),
+        weight_encoder: Weight = 1.0,
+    ) -> None:
+        if set(factors) & set(given):
+            raise UsageError("A label is one of factors or one of given, not both.")
+        self.factors, self.weight_encoder = factors, weight_encoder
+        self.own_labels: LabelCodes | None = None
+        self.use_labels(given, circular, factors)
+        super().__init__(self.label_terms)
+
+    def check(self, dataset: FactorDataset, space: Space) -> None:
+        """Raise a `UsageError` unless labels are named, with a Normal variable for each coordinate."""
+        if not self.factors:
+            raise UsageError("Which labels are codes of this stage? Name them: factors=[…].")
+        check_label_latents(space, self.labels_of(dataset, self.factors))
+
+    def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
+        super().begin(dataset, rows)
+        self.own_labels = self.labels_of(dataset, self.factors)
+        self.own_labels.check_complete(rows)
+
+    def given(self, batch: Batch) -> dict[str, Tensor]:
+        assert self.own_labels is not None and batch.factors is not None
+        return {**super().given(batch), OWN_CODE: self.own_labels.codes(batch.factors, batch.x["x"].dtype)}
+
+    def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the losses of the refiner and of the encoder."""
+        ((name, block),) = context.space.own.blocks.items()
+        encoding = -block.log_density(out.posterior[name], out.sample[name]).sum(-1).mean(-1)
+        return Terms(
+            {"reconstruction": (reconstruction(out, batch, context), 1.0), "labels": (encoding, self.weight_encoder)}
+        )
