@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
+from tests.support.messages import naming
 from unbraid import api
 from unbraid.api import refine
 from unbraid.config import Choice, Config
@@ -252,7 +253,7 @@ def check_metric(name: str) -> None:
             evaluate(first, [name])
         return
     if "staged" in entry.facts.needs:
-        with pytest.raises(UsageError, match="has a single stage; refine it first"):
+        with pytest.raises(UsageError, match=naming(name.partition("/")[0], "stage")):
             evaluate(first, [name])
         return
     if "peers" in entry.facts.needs:

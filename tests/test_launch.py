@@ -14,6 +14,7 @@ import torch
 
 import unbraid as ub
 from tests.cli.test_cli import SOURCE
+from tests.support.messages import names, naming
 from tests.test_sweep import WORDS, sweep, weights
 from unbraid.errors import RunError, UsageError
 from unbraid.sweeps import run as leading
@@ -36,7 +37,7 @@ def assert_same_weights(first, second):
 @pytest.mark.parametrize(("on", "module", "extra"), [("ray", "ray", "ray"), ("slurm", "submitit", "slurm")])
 def test_a_missing_package_is_named_with_its_extra(on, module, extra, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UsageError, match=rf"This needs {module}: pip install 'unbraid\[{extra}\]'\."):
+    with pytest.raises(UsageError, match=naming(module, f"pip install 'unbraid[{extra}]'")):
         sweep(tmp_path, on=on)
 
 
@@ -83,8 +84,8 @@ def test_a_slurm_job_returns_its_error(tmp_path):
     known = launch.Requeued(fail)(launch.Job(str(tmp_path), "known"))
     assert known.error == "the disk is full"
     other = launch.Requeued(fail)(launch.Job(str(tmp_path), "other"))
-    assert other.error == f"ValueError: in line 3 (see {tmp_path / 'groups/other/error.txt'})"
-    assert "in fail" in (tmp_path / "groups/other/error.txt").read_text()
+    assert names(other.error, "ValueError", "in line 3", tmp_path / "groups/other/error.txt")
+    assert "fail" in (tmp_path / "groups/other/error.txt").read_text()
 
 
 def test_a_slurm_job_that_was_killed_gives_its_last_words_and_its_log():
@@ -92,20 +93,19 @@ def test_a_slurm_job_that_was_killed_gives_its_last_words_and_its_log():
     trace = "Traceback:\n  File x\nValueError: a bug"
     ruler = "----------------------"
     failed = RuntimeError(f"Job failed with trace:\n{ruler}\n{trace}\n{ruler}\nor at paths:\n  - 7.err\n  - 7.out")
-    assert launch._slurm_failure(failed, handle) == "Slurm job 7_1: ValueError: a bug (log: 7_1.err)"
+    assert names(launch._slurm_failure(failed, handle), "7_1", "ValueError: a bug", "7_1.err")
     lost = RuntimeError("Job 7_1 with path x\nhas not produced any output (state: TIMEOUT)")
-    told = "Slurm job 7_1: has not produced any output (state: TIMEOUT) (log: 7_1.err)"
-    assert launch._slurm_failure(lost, handle) == told
+    assert names(launch._slurm_failure(lost, handle), "7_1", "TIMEOUT", "7_1.err")
 
 
 @pytest.mark.slow
-def test_a_failing_slurm_job_is_told_in_words(tmp_path):
+def test_a_failing_slurm_job_returns_its_error_from_the_cluster(tmp_path):
     pytest.importorskip("submitit")
     jobs = [launch.Job(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
     outcomes = launch.launch(fail, jobs, "slurm", {"cluster": "local", "timeout_min": 5})
     errors = {outcome.job.group: outcome.error for outcome in outcomes}
     assert errors["known"] == "the disk is full"
-    assert errors["unknown"].startswith("ValueError: in line 3")
+    assert names(errors["unknown"], "ValueError", "in line 3")
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_slurm_jobs_train_and_are_gathered(cluster, made, tmp_path):
     assert_same_weights(swept, made)
     assert not list(swept.path.glob("groups/*"))
     assert list(swept.path.glob("slurm/*"))
-    with pytest.raises(UsageError, match="Slurm jobs cannot be set up: Unknown argument 'colour'"):
+    with pytest.raises(UsageError, match="colour"):
         sweep(tmp_path, seed=range(3), on="slurm", slurm={"cluster": cluster, "colour": "red"})
 
 
@@ -190,7 +190,7 @@ def test_ctrl_c_stops_the_tasks_after_their_checkpoints(tmp_path):
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=120)[1]
     assert process.returncode == 130
-    assert "Stopped; the same command continues (runs/one)." in told
+    assert names(told, "runs/one")
     assert any(folder.group(group).checkpoints() for group in folder.groups())
 
 
@@ -204,7 +204,8 @@ def test_ray_starts_here_where_there_is_no_cluster(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_failing_ray_task_is_told_in_words(two_workers, tmp_path):
+def test_a_failing_ray_task_returns_its_error(two_workers, tmp_path):
     jobs = [launch.Job(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
     errors = {outcome.job.group: outcome.error for outcome in launch.launch(fail, jobs, "ray")}
-    assert errors == {"known": "the disk is full", "unknown": "ValueError: in line 3"}
+    assert errors["known"] == "the disk is full"
+    assert names(errors["unknown"], "ValueError", "in line 3")

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.messages import naming
 from unbraid.config import Choice, Config, Training, parse_overrides, parse_value
 from unbraid.errors import UsageError
 
@@ -65,23 +66,23 @@ def test_id_depends_on_every_setting_and_not_on_key_order():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "facts"),
     [
-        ({"format": 2}, "has format 2, but this version reads format 1"),
-        ({"extra": 1}, "Unknown config section 'extra'"),
-        ({"training": {"stepz": 3}}, "Unknown training setting 'stepz'. Did you mean 'steps'"),
-        ({"training": {"steps": "many"}}, "steps must be a whole number"),
+        ({"format": 2}, ["format", 2, 1]),
+        ({"extra": 1}, ["extra"]),
+        ({"training": {"stepz": 3}}, ["stepz", "steps"]),
+        ({"training": {"steps": "many"}}, ["steps", "many"]),
     ],
 )
-def test_foreign_configs_are_refused(change, words):
-    with pytest.raises(UsageError, match=words):
+def test_foreign_configs_are_refused(change, facts):
+    with pytest.raises(UsageError, match=naming(*facts)):
         Config.from_dict({**make().as_dict(), **change})
 
 
 def test_missing_section_is_named():
     stored = make().as_dict()
     del stored["decoder"]
-    with pytest.raises(UsageError, match="lacks decoder"):
+    with pytest.raises(UsageError, match="decoder"):
         Config.from_yaml(yaml.safe_dump(stored))
 
 
@@ -104,9 +105,9 @@ def test_overrides():
         "data.size": 32,
         "split": "posX:0,1",
     }
-    with pytest.raises(UsageError, match="'beta' is not of the form key=value"):
+    with pytest.raises(UsageError, match=naming("beta", "key=value")):
         parse_overrides(["beta"])
-    with pytest.raises(UsageError, match="'beta' is given twice"):
+    with pytest.raises(UsageError, match="beta"):
         parse_overrides(["beta=1", "beta=2"])
 
 

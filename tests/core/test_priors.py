@@ -10,6 +10,7 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import distributions
 
+from tests.support.messages import naming
 from unbraid.config import Choice, Config, Training
 from unbraid.errors import UsageError
 from unbraid.latents import (
@@ -195,7 +196,7 @@ def test_first_parameters_are_the_standard_prior_and_ask_for_what_they_cover(kin
     close["atol"] = 0.1 if kind == "flow" else 1e-9
     drawn = space.sample_prior(own, noise)
     assert all(torch.allclose(drawn[name], values[name], **close) for name in blocks)
-    with pytest.raises(UsageError, match="these latents have 0"):
+    with pytest.raises(UsageError, match=naming("prior", 0)):
         prior[kind].make({"c": Normal(size=2)} if kind == "conditional" else {"c": Concrete(classes=2)})
 
 
@@ -244,5 +245,5 @@ def test_correlated_latents_from_what_was_typed():
     made = latents_of({"latents": "correlated-normal:5", "latents.z.correlation": 0.5})
     assert made == {"z": {"kind": "correlated-normal", "size": 5, "correlation": 0.5}}
     assert list(latents_of({"latents": "correlated-normal:5+normal:2"})) == ["z_0", "z_1"]
-    with pytest.raises(UsageError, match="from 0 to below 1"):
+    with pytest.raises(UsageError, match=naming("correlation", 0, 1)):
         Space.from_config(latents_of({"latents": "correlated-normal:5", "latents.z.correlation": 1.0}))

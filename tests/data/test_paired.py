@@ -10,6 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import unbraid as ub
+from tests.support.messages import naming
 from unbraid.cli import app
 from unbraid.data import from_arrays, from_csv, load
 from unbraid.data.find import find_data
@@ -76,7 +77,7 @@ def test_the_registered_set_reads_what_the_command_line_spells(write):
     assert data.observed(torch.arange(3))["weight"].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
     assert data.factor_names == ("age",)
     for wrong in ("weight", "weight:image:a", "weight:number"):
-        with pytest.raises(UsageError, match=r"kinds must hold COLUMN:image|Unknown kind 'number'"):
+        with pytest.raises(UsageError, match="kind"):
             load("paired", {**settings, "kinds": (wrong,)})
 
 
@@ -89,64 +90,64 @@ def test_other_separators_blank_lines_and_quoted_cells(write, mark):
 
 
 WRONG = {
-    "ragged": ("photo,pet\npics/a.png,cat\npics/b.png\n", r"things\.csv, line 3, column pet: there is no cell"),
-    "long": ("photo,pet\npics/a.png,cat,1\n", r"line 2 has 3 cells for 2 columns, the last being pet"),
-    "absent": ("photo,pet\n,cat\n,dog\n", r"every cell of the column photo is empty; leave it out"),
-    "blank": ("photo,pet\npics/a.png,\n,dog\n,\n", r"line 4: all of the columns photo, pet are empty"),
-    "no file": ("photo,pet\npics/a.png,cat\npics/c.png,\n", r"line 3, column photo: there is no file .*pics.c\.png"),
-    "unreadable": ("photo,pet\npics/a.png,cat\nthings.csv,\n", r"line 3, column photo: .* is not a readable picture"),
-    "sizes": ("photo,pet\npics/a.png,cat\npics/small.png,\n", r"line 3, column photo: .*4 x 4; give size=…"),
+    "ragged": ("photo,pet\npics/a.png,cat\npics/b.png\n", ["things.csv", "line 3", "column pet"]),
+    "long": ("photo,pet\npics/a.png,cat,1\n", ["line 2", 3, 2, "pet"]),
+    "absent": ("photo,pet\n,cat\n,dog\n", ["column photo"]),
+    "blank": ("photo,pet\npics/a.png,\n,dog\n,\n", ["line 4", "photo", "pet"]),
+    "no file": ("photo,pet\npics/a.png,cat\npics/c.png,\n", ["line 3", "column photo", "c.png"]),
+    "unreadable": ("photo,pet\npics/a.png,cat\nthings.csv,\n", ["line 3", "column photo"]),
+    "sizes": ("photo,pet\npics/a.png,cat\npics/small.png,\n", ["line 3", "column photo", "4 x 4", "size="]),
     "number": (
         "pet,weight\ncat,1\ncat,2\ndog,3a\n",
-        r"line 4, column weight: '3a' .* data\.kinds=\[weight:label\], or from_csv\(…, kinds={'weight': 'label'}\)",
+        ["line 4", "column weight", "3a", "data.kinds=[weight:label]", "kinds={'weight': 'label'}"],
     ),
-    "infinite": ("pet,w.0,w.1\ncat,1,inf\n", r"line 2, column w\.1: 'inf' is no finite number"),
-    "half": ("pet,w.0,w.1\ncat,1,\n", r"line 2, column w\.1 is empty, and other numbers of w are not"),
-    "gap": ("pet,w.0,w.2\ncat,1,2\n", r"vector w must be w\.0, w\.1, and one is w\.2"),
-    "empty": ("", r"things\.csv is empty"),
-    "no rows": ("photo,pet\n", r"has no lines below the one that names the columns"),
-    "twice": ("pet,pet\ncat,dog\n", r"two columns are called pet"),
-    "unnamed": (",pet\n0,cat\n", r"column 1 has no name"),
-    "single": ("pet\ncat\n", r"has 1 column of observations, and two modalities or more"),
-    "unique": ("pet,id\n" + "".join(f"cat,n{row}\n" for row in range(30)), r"no two cells of the column id are equal"),
-    "headless": ("pics/a.png,cat\npics/b.png,dog\n", r"must name the columns, and 'pics/a\.png' in it looks like what"),
+    "infinite": ("pet,w.0,w.1\ncat,1,inf\n", ["line 2", "column w.1", "inf"]),
+    "half": ("pet,w.0,w.1\ncat,1,\n", ["line 2", "column w.1"]),
+    "gap": ("pet,w.0,w.2\ncat,1,2\n", ["w.0", "w.1", "w.2"]),
+    "empty": ("", ["things.csv"]),
+    "no rows": ("photo,pet\n", ["things.csv"]),
+    "twice": ("pet,pet\ncat,dog\n", ["columns", "pet"]),
+    "unnamed": (",pet\n0,cat\n", ["column 1"]),
+    "single": ("pet\ncat\n", [1, "modalities"]),
+    "unique": ("pet,id\n" + "".join(f"cat,n{row}\n" for row in range(30)), ["column id"]),
+    "headless": ("pics/a.png,cat\npics/b.png,dog\n", ["columns", "pics/a.png"]),
     "among names": (
         "photo,pet\npics/a.png,cat\npics/b.png,7\npics/a.png,dog\n",
-        r"line 3, column pet: '7' is a number, and most of the column are names; say data\.kinds=\[pet:label\]",
+        ["line 3", "column pet", 7, "data.kinds=[pet:label]"],
     ),
-    "module": ("pet,type\ncat,a\n", r"'type' cannot name a modality"),
+    "module": ("pet,type\ncat,a\n", ["type"]),
 }
 
 
-@pytest.mark.parametrize("text, message", WRONG.values(), ids=WRONG)
-def test_wrong_files_are_one_sentence_that_says_where(write, text, message):
-    with pytest.raises(DataError, match=message) as caught:
+@pytest.mark.parametrize("text, facts", WRONG.values(), ids=WRONG)
+def test_wrong_files_are_one_sentence_that_says_where(write, text, facts):
+    with pytest.raises(DataError, match=naming(*facts)) as caught:
         from_csv(write(text))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "facts"),
     [
-        ({"kinds": {"pet": ["cat", "cow"]}}, r"line 3, column pet: 'dog' is none of the classes cat, cow"),
-        ({"kinds": {"pet": "vector"}}, r"line 2, column pet: 'cat' is no finite number"),
-        ({"kinds": {"pose": "label"}}, r"pose has 2 columns, so it is a vector, no label"),
-        ({"kinds": {"pets": "label"}}, r"Unknown column 'pets' of .*things\.csv\. Did you mean 'pet'"),
-        ({"factors": ["pose"]}, r"a factor is one column, and pose has 2"),
-        ({"modalities": ["photo", "color"]}, r"Unknown column 'color'"),
-        ({"size": 0}, r"size must be at least 1"),
+        ({"kinds": {"pet": ["cat", "cow"]}}, ["line 3", "column pet", "dog", "cat", "cow"]),
+        ({"kinds": {"pet": "vector"}}, ["line 2", "column pet", "cat"]),
+        ({"kinds": {"pose": "label"}}, ["pose", 2, "vector"]),
+        ({"kinds": {"pets": "label"}}, ["pets", "things.csv", "pet"]),
+        ({"factors": ["pose"]}, ["factor", "pose", 2]),
+        ({"modalities": ["photo", "color"]}, ["color"]),
+        ({"size": 0}, ["size", 1]),
     ],
 )
-def test_wrong_settings_are_one_sentence(write, settings, message):
-    with pytest.raises(UnbraidError, match=message):
+def test_wrong_settings_are_named(write, settings, facts):
+    with pytest.raises(UnbraidError, match=naming(*facts)):
         from_csv(write(LINES), **settings)
 
 
 def test_a_file_that_is_not_there_or_no_text(tmp_path):
-    with pytest.raises(DataError, match=r"There is no file .*none\.csv"):
+    with pytest.raises(DataError, match=r"none\.csv"):
         from_csv(tmp_path / "none.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00a,b")
-    with pytest.raises(DataError, match=r"bytes\.csv is not a CSV file"):
+    with pytest.raises(DataError, match=r"bytes\.csv"):
         from_csv(tmp_path / "bytes.csv")
 
 
@@ -184,27 +185,27 @@ def test_arrays_by_name():
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("arrays", "facts"),
     [
-        ({"a": [1.0, 2.0], "b": ["x", "y", "z"]}, "a has 2 rows, b has 3 rows"),
-        ({"a": [[1.0, np.nan], [1, 2]], "b": ["x", "y"]}, "arrays, a: row 0 has numbers and NaN"),
-        ({"a": [1.0, None], "b": ["x", None]}, "row 1 is missing in every modality"),
-        ({"a": [None, None], "b": ["x", "y"]}, "arrays, a: no row has it; leave it out"),
-        ({"a": ["", ""], "b": ["x", "y"]}, "no row has the modality a"),
-        ({"a": [[1.0], [1, 2]], "b": ["x", "y"]}, "arrays, a: its rows differ in shape"),
-        ({"a": [-2, 3], "b": ["x", "y"]}, "row 0 is -2; labels are whole numbers from 0"),
-        ({"a": [1.0, 2.0]}, r"arrays has 1 modality \(a\), and two modalities or more are needed"),
-        ({}, "arrays has no modality, and two modalities or more are needed"),
+        ({"a": [1.0, 2.0], "b": ["x", "y", "z"]}, ["a", 2, "b", 3]),
+        ({"a": [[1.0, np.nan], [1, 2]], "b": ["x", "y"]}, ["a", "row 0", "NaN"]),
+        ({"a": [1.0, None], "b": ["x", None]}, ["row 1"]),
+        ({"a": [None, None], "b": ["x", "y"]}, ["arrays", "a"]),
+        ({"a": ["", ""], "b": ["x", "y"]}, ["modality", "a"]),
+        ({"a": [[1.0], [1, 2]], "b": ["x", "y"]}, ["arrays", "a", "shape"]),
+        ({"a": [-2, 3], "b": ["x", "y"]}, ["row 0", -2]),
+        ({"a": [1.0, 2.0]}, ["arrays", 1, "(a)"]),
+        ({}, ["arrays", "modalities"]),
     ],
 )
-def test_wrong_arrays_are_one_sentence(arrays, message):
-    with pytest.raises(DataError, match=message):
+def test_wrong_arrays_are_named(arrays, facts):
+    with pytest.raises(DataError, match=naming(*facts)):
         from_arrays(arrays)
 
 
 def test_one_modality_by_name_is_refused_whatever_the_recipe(tmp_path):
     for recipe in ("partitioned-mvae", "vae"):
-        with pytest.raises(DataError, match="two modalities or more are needed; pass one alone as an array"):
+        with pytest.raises(DataError, match=naming("modalities", "array")):
             ub.train(recipe, data={"a": np.zeros((8, 8, 8))}, root=tmp_path, steps=1, device="cpu")
     assert not list(tmp_path.iterdir())
 
@@ -261,7 +262,7 @@ def test_what_an_error_about_a_mixed_column_says_to_do_helps(write):
     path = write("pet,year\ncat,1999\ncat,2001\ndog,unknown\n")
     with pytest.raises(DataError) as told:
         from_csv(path)
-    setting, kinds = re.search(r"say (data\.kinds=\S+), or from_csv\(…, kinds=(\{.*\})\)", str(told.value)).groups()
+    setting, kinds = re.search(r"(data\.kinds=\S+\]).*from_csv\(…, kinds=(\{.*\})\)", str(told.value)).groups()
     assert from_csv(path, kinds=eval(kinds)).layout["year"] == (3,)
     for spelled in (setting, setting.removeprefix("data.")):
         called = CliRunner().invoke(app, ["data", "show", str(path), spelled])
@@ -284,17 +285,17 @@ def test_classes_keep_the_names_that_cells_give_them(write):
     classes = {name: part.values.classes for name, part in data.modalities.items()}
     assert classes == {"id": ("1234567", "1234568"), "size": ("2", "10"), "code": ("007", "7")}
     assert data.modalities["size"].values.stored.tolist() == [0, 1, 0]
-    with pytest.raises(UsageError, match="must all be different"):
+    with pytest.raises(UsageError, match="size"):
         from_csv(path, kinds={"size": ["2", "10", "2.0", "2"]})
 
 
 def test_numbers_that_no_float32_holds_are_refused(write):
-    with pytest.raises(DataError, match="line 2, column weight: '1e39' is no finite number"):
+    with pytest.raises(DataError, match=naming("line 2", "column weight", "1e39")):
         from_csv(write("weight,age\n1e39,1\n2,3\n"), kinds={"weight": "vector"})
-    with pytest.raises(DataError, match="NaN or infinite values, first in row 1"):
+    with pytest.raises(DataError, match=naming("infinite", "row 1")):
         ub.data.from_array(np.array([[1.0, 2.0], [1e39, 1.0]]))
 
 
 def test_a_modality_may_not_have_a_name_of_torch():
-    with pytest.raises(DataError, match="'training' cannot name a modality"):
+    with pytest.raises(DataError, match="training"):
         from_arrays({"training": np.zeros((4, 3)), "other": np.zeros((4, 2))})

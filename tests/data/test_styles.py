@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.messages import naming
 from unbraid.data import check, fetch, load
 from unbraid.data import mnist_styles as styles
 from unbraid.data.mnist import DIGIT, convert
@@ -43,7 +44,7 @@ def test_styles_and_labels_share_the_stored_file_of_their_originals(home):
         "mnist-v1.safetensors",
     ]
     assert len(load("mnist")) == len(load("mnist-styles", {"modalities": 2}))
-    assert "mnist-styles is whole" in check("mnist-styles").words
+    assert check("mnist-styles").state == "present"
 
 
 def test_each_modality_shows_every_image_once_and_never_mixes_digits_or_parts(digits):
@@ -108,11 +109,15 @@ def test_turned_images_agree_with_torch():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"modalities": 1}, "from 2 to 5, not 1"), ({"modalities": 6}, "from 2 to 5"), ({"seed": -1}, "seed must be 0")],
+    ("settings", "facts"),
+    [
+        ({"modalities": 1}, ["modalities", 2, 5, 1]),
+        ({"modalities": 6}, ["modalities", 2, 5, 6]),
+        ({"seed": -1}, ["seed", 0]),
+    ],
 )
-def test_wrong_settings_of_styles(home, settings, message):
-    with pytest.raises(UsageError, match=message):
+def test_wrong_settings_of_styles(home, settings, facts):
+    with pytest.raises(UsageError, match=naming(*facts)):
         load("mnist-styles", settings)
 
 
@@ -138,5 +143,5 @@ def test_missing_labels_are_training_rows_by_seed(home):
     assert torch.equal(data.observed(rows)["label"].sum(-1), there["label"].float())
     assert bool((data.table >= 0).all())
     assert len({data.content_hash(), other.content_hash(), load("fashion-labels").content_hash()}) == 3
-    with pytest.raises(UsageError, match="missing must be from 0 up to 1"):
+    with pytest.raises(UsageError, match=naming("missing", 0, 1)):
         load("fashion-labels", {"missing": 1.0})

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from tests.support.messages import naming
 from unbraid.density import ESTIMATORS, batch_aggregate, estimators, exact_aggregate, weighting
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
@@ -227,5 +228,5 @@ def test_members_are_independent_rows_of_one_call():
 
 @pytest.mark.parametrize("batch", [1, 11])
 def test_impossible_batches_are_refused(batch):
-    with pytest.raises(UsageError, match=f"needs a batch of 2 to 10 different data points, not {batch}"):
+    with pytest.raises(UsageError, match=naming("stratified", "batch", 2, 10, batch)):
         weighting("stratified", batch, 10)

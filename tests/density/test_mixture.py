@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.mixture import GaussianMixture
 
+from tests.support.messages import naming
 from unbraid.density import gaussian_mixture as module
 from unbraid.density.gaussian_mixture import Mixture, fit_mixture, kmeans
 from unbraid.errors import UsageError
@@ -79,13 +80,13 @@ def test_moments_are_those_of_a_large_draw():
 
 
 @pytest.mark.parametrize(
-    ("rows", "given", "said"),
-    [(2, {}, "as many rows"), (9, {"floor": 0.0}, "above 0"), (9, {"floor": float("nan")}, "above 0")],
+    ("rows", "given", "facts"),
+    [(2, {}, [3, 2]), (9, {"floor": 0.0}, ["floor", 0]), (9, {"floor": float("nan")}, ["floor", "nan"])],
 )
-def test_what_cannot_be_fitted_is_refused(rows, given, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_cannot_be_fitted_is_refused(rows, given, facts):
+    with pytest.raises(UsageError, match=naming(*facts)):
         fit_mixture(torch.zeros(rows, 3), 3, **given)
-    with pytest.raises(UsageError, match="not finite"):
+    with pytest.raises(UsageError, match="finite"):
         fit_mixture(torch.full((5, 3), torch.nan), 3)
 
 

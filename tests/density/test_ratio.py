@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.messages import naming
 from unbraid.density.density_ratio import Discriminator, log_ratios, one_cycle, owners, shuffled
 from unbraid.errors import DataError, UsageError
 
@@ -85,11 +86,11 @@ def test_constant_columns_depend_on_nothing():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(UsageError, match="each of the 3 columns once"):
+    with pytest.raises(UsageError, match=naming("groups", 3)):
         log_ratios(torch.zeros(10, 3), [[0], [1]])
-    with pytest.raises(UsageError, match="at least 2 groups"):
+    with pytest.raises(UsageError, match=naming("groups", 2)):
         log_ratios(torch.zeros(10, 2), [[0, 1]])
-    with pytest.raises(DataError, match="at least 8 rows"):
+    with pytest.raises(DataError, match=naming("rows", 8)):
         log_ratios(torch.zeros(3, 2))
 
 

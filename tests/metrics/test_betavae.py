@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig
 from unbraid.metrics.intervention.betavae import _classifier, betavae, differences
@@ -192,19 +193,19 @@ def test_of_an_evaluation(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error", "facts"),
     [
-        ({"codes": np.full((60, 2), np.inf)}, DataError, "infinite"),
-        ({"factors": full_grid((3, 4, 5))[:, :1]}, UsageError, "at least 2 factors"),
-        ({"factors": np.random.default_rng(0).random((60, 2))}, UsageError, "factor bins"),
-        ({"batch": 0}, UsageError, "batch must be at least 1"),
-        ({"train": 99}, UsageError, "train must be at least 100"),
-        ({"test": 0}, UsageError, "test must be at least 1"),
+        ({"codes": np.full((60, 2), np.inf)}, DataError, ["infinite"]),
+        ({"factors": full_grid((3, 4, 5))[:, :1]}, UsageError, ["factors", 2]),
+        ({"factors": np.random.default_rng(0).random((60, 2))}, UsageError, ["v0", "factor_bins"]),
+        ({"batch": 0}, UsageError, ["batch", 1]),
+        ({"train": 99}, UsageError, ["train", 100]),
+        ({"test": 0}, UsageError, ["test", 1]),
     ],
 )
-def test_bad_input_is_answered_in_a_sentence(change, error, message):
+def test_bad_input_is_refused(change, error, facts):
     codes, factors = mixed_data()
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=naming(*facts)):
         betavae(**{"codes": codes, "factors": factors, **SMALL, **change})
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.messages import naming
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 
@@ -152,9 +153,9 @@ def test_grouped_latents_split_the_total_correlation():
 
 
 def test_bad_settings_and_short_data():
-    with pytest.raises(UsageError, match="samples must be at least 2"):
+    with pytest.raises(UsageError, match=naming("samples", 2)):
         evaluate(evaluation(), ["tc/exact"], samples=1)
-    with pytest.raises(UsageError, match="batch must be at least 2"):
+    with pytest.raises(UsageError, match=naming("batch", 2)):
         evaluate(evaluation(), ["tc/stratified"], batch=1)
     short = fixed_evaluation(MEANS, STDS, NO_FACTOR[:5])
     (score,) = evaluate(short, ["tc/stratified"])

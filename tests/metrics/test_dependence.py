@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.integrate import quad
 
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
 from unbraid.metrics.unsupervised.code_dependence import latent_information, total_correlation
@@ -55,13 +56,13 @@ def test_the_ratio_protocol_needs_a_network_and_gives_an_interval():
 
 
 def test_bad_codes_are_refused():
-    with pytest.raises(DataError, match="linear functions of others"):
+    with pytest.raises(DataError, match="linear"):
         total_correlation(np.repeat(np.arange(10.0)[:, None], 2, axis=1))
-    with pytest.raises(DataError, match="All codes are constant"):
+    with pytest.raises(DataError, match="constant"):
         total_correlation(np.zeros((10, 2)))
-    with pytest.raises(UsageError, match="at least 2 latents"):
+    with pytest.raises(UsageError, match=naming("latents", 2)):
         total_correlation(np.zeros((10, 1)))
-    with pytest.raises(UsageError, match="gaussian or ratio, not exact"):
+    with pytest.raises(UsageError, match=naming("gaussian", "ratio", "exact")):
         total_correlation(np.zeros((10, 2)), protocol="exact")
     with pytest.raises(DataError, match="NaN"):
         total_correlation(np.full((10, 2), np.nan))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.metrics.helpers import fixed_evaluation, full_grid
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.background import measuring
@@ -61,5 +62,5 @@ def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
 def test_data_without_factors_are_refused_by_every_score_of_factors(name):
     whole = evaluation()
     bare = Evaluation(whole.model, replace(whole.dataset, factors=(), table=None))
-    with pytest.raises(DataError, match="has no factor labels"):
+    with pytest.raises(DataError, match=naming(whole.dataset.name, "factor")):
         evaluate(bare, [name])

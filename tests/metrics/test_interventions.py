@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Population,
@@ -72,7 +73,7 @@ def test_a_value_of_one_row_alone_is_never_drawn():
     drawn = population(factors).batches(np.random.default_rng(0), 2_000, 3)
     assert set(drawn.rows[drawn.factor == 0].ravel()) == {0, 1, 3, 4}
     assert set(drawn.rows[drawn.factor == 1].ravel()) == {0, 1, 2, 3, 4}
-    with pytest.raises(DataError, match="No two rows share a value of factor size"):
+    with pytest.raises(DataError, match="size"):
         population(np.array([[0, 0], [1, 0], [2, 1]]), names=["size", "hue"])
 
 
@@ -108,9 +109,9 @@ def test_rows_are_sorted_by_value(size):
 
 def test_continuous_factors_are_refused():
     factors = np.stack([np.random.default_rng(0).random(200), np.arange(200) % 4], axis=1)
-    with pytest.raises(UsageError, match=r"Factor angle is continuous .* cut it into factor bins"):
+    with pytest.raises(UsageError, match=naming("angle", "continuous", "factor_bins")):
         factor_table(factors, 200, names=["angle", "hue"])
-    with pytest.raises(UsageError, match="factor bins"):
+    with pytest.raises(UsageError, match="factor_bins"):
         factor_table(factors[:, 0], 200)
     words = np.array([["red", "round"], ["blue", "round"], ["red", "square"], ["blue", "square"]])
     assert factor_table(words, 4).sizes == (2, 2)

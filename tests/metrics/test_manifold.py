@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.generative.features import base
 from unbraid.metrics.generative.precision_recall import precision_recall
@@ -72,11 +73,11 @@ def test_intervals_and_clear_answers():
         assert 0 <= score.interval[0] < score.value < score.interval[1] <= 1
         assert score.name == f"precision-recall/mine/{score.part}"
         assert score.samples == (100 if score.part == "precision" else 200)
-    with pytest.raises(UsageError, match="k must be at least 1, not 0"):
+    with pytest.raises(UsageError, match=naming("k", 1, 0)):
         precision_recall(real, made, k=0)
-    with pytest.raises(DataError, match="3 nearest neighbours need more than 3 rows, not 3"):
+    with pytest.raises(DataError, match=naming(3, "rows")):
         precision_recall(real, made[:3])
-    with pytest.raises(UsageError, match="real have 3 columns, but made 2"):
+    with pytest.raises(UsageError, match=naming("real", 3, "made", 2)):
         precision_recall(real, made[:, :2])
-    with pytest.raises(DataError, match="made hold NaN"):
+    with pytest.raises(DataError, match=naming("made", "NaN")):
         precision_recall(real, made * np.inf)

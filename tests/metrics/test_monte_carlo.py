@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig, mig_exact
 from unbraid.metrics.arrays import label_matrix
@@ -108,19 +109,19 @@ def test_continuous_factors_are_cut_into_bins_when_asked():
     score = mig(codes, factor, factor_bins=20, resamples=0)
     assert score.details["entropy"]["v0"] == pytest.approx(math.log(20), abs=1e-3)
     assert score.value > 0.5
-    with pytest.raises(UsageError, match="factor_bins must be at least 2"):
+    with pytest.raises(UsageError, match=naming("factor_bins", 2)):
         mig(codes, factor, factor_bins=1)
 
 
 def test_bad_input_is_refused():
     means, stds, factors = mixed()
-    with pytest.raises(DataError, match="greater than 0"):
+    with pytest.raises(DataError, match=naming("stds", 0)):
         mig_monte_carlo(means, 0 * stds, factors)
     with pytest.raises(UsageError, match="stds"):
         mig_monte_carlo(means, stds[:, :2], factors)
-    with pytest.raises(UsageError, match="samples must be at least 2"):
+    with pytest.raises(UsageError, match=naming("samples", 2)):
         mig_monte_carlo(means, stds, factors, samples=1)
-    with pytest.raises(UsageError, match="second best"):
+    with pytest.raises(UsageError, match=naming("latents", 1)):
         mig_monte_carlo(means[:, :1], stds[:, :1], factors)
     with pytest.raises(UsageError, match="mig_monte_carlo"):
         mig(means, factors, compat="chen2018")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score, roc_auc_score
 
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.information.modularity_explicitness import area_under_curve, explicitness, modularity
@@ -172,29 +173,29 @@ def test_dead_and_copied_latents_change_no_explicitness():
 
 @pytest.mark.parametrize("function", [modularity, explicitness])
 @pytest.mark.parametrize(
-    ("codes", "factors", "settings", "words"),
+    ("codes", "factors", "settings", "facts"),
     [
-        (np.full((9, 2), np.nan), full_grid((3, 3)), {}, "NaN"),
-        (np.zeros((9, 2)), full_grid((2, 4)), {}, "9 codes, but factors of 8 rows"),
-        (np.zeros((9, 2)), np.zeros((9, 2)), {}, "one value only"),
-        (np.zeros((1, 2)), [[0, 1]], {}, "rows"),
-        (np.zeros(9), full_grid((3, 3)), {}, "shape"),
+        (np.full((9, 2), np.nan), full_grid((3, 3)), {}, ["NaN"]),
+        (np.zeros((9, 2)), full_grid((2, 4)), {}, [9, 8]),
+        (np.zeros((9, 2)), np.zeros((9, 2)), {}, ["v0"]),
+        (np.zeros((1, 2)), [[0, 1]], {}, ["rows"]),
+        (np.zeros(9), full_grid((3, 3)), {}, ["shape"]),
     ],
 )
-def test_bad_input_is_named(function, codes, factors, settings, words):
-    with pytest.raises((UsageError, DataError), match=words):
+def test_bad_input_is_named(function, codes, factors, settings, facts):
+    with pytest.raises((UsageError, DataError), match=naming(*facts)):
         function(codes, factors, **settings)
 
 
 def test_settings_out_of_range_are_named():
     codes, factors = made(30)
-    with pytest.raises(UsageError, match="only one"):
+    with pytest.raises(UsageError, match=naming("Modularity", "factors")):
         modularity(codes, factors[:, 0])
     with pytest.raises(UsageError, match="bins"):
         modularity(codes, factors, bins=1)
     with pytest.raises(UsageError, match="samples"):
         modularity(codes, factors, samples=1)
-    with pytest.raises(UsageError, match="C must be"):
+    with pytest.raises(UsageError, match=naming("C", 0)):
         explicitness(codes, factors, C=0.0)
 
 

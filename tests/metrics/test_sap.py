@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.svm import LinearSVC
 
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.sap import sap
@@ -141,23 +142,23 @@ def test_tensors_and_arrays_score_alike():
 
 
 @pytest.mark.parametrize(
-    ("codes", "factors", "settings", "words"),
+    ("codes", "factors", "settings", "facts"),
     [
-        (np.zeros((9, 1)), np.arange(9) % 2, {}, "best latent against the second best"),
-        (np.full((9, 2), np.nan), np.arange(9) % 2, {}, "NaN"),
-        (np.zeros((9, 2)), np.arange(8) % 2, {}, "9 codes, but factors of 8 rows"),
-        (np.zeros((9, 2)), np.zeros(9), {}, "one value only"),
-        (np.zeros((2, 2)), [0, 1], {}, "at least 3 rows"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"train": 1}, "at least 2 rows to train on"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"continuous": ("size",)}, "Unknown factor 'size'"),
-        (np.zeros((9, 2)), np.arange(8.0), {"continuous": ("v0",)}, "factors of 8 rows"),
-        (np.zeros((9, 2)), np.full(9, np.inf), {"continuous": ("v0",)}, "infinite"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"names": ("a", "b")}, "1 factors, but 2 names"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"latents": ("a",)}, "2 latents, but 1 names"),
+        (np.zeros((9, 1)), np.arange(9) % 2, {}, ["latents", 1]),
+        (np.full((9, 2), np.nan), np.arange(9) % 2, {}, ["NaN"]),
+        (np.zeros((9, 2)), np.arange(8) % 2, {}, [9, 8]),
+        (np.zeros((9, 2)), np.zeros(9), {}, ["v0"]),
+        (np.zeros((2, 2)), [0, 1], {}, ["rows", 3]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"train": 1}, ["train", 2]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"continuous": ("size",)}, ["size"]),
+        (np.zeros((9, 2)), np.arange(8.0), {"continuous": ("v0",)}, [9, 8]),
+        (np.zeros((9, 2)), np.full(9, np.inf), {"continuous": ("v0",)}, ["infinite"]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"names": ("a", "b")}, ["factors", 1, 2]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"latents": ("a",)}, ["latents", 2, 1]),
     ],
 )
-def test_bad_input_is_named(codes, factors, settings, words):
-    with pytest.raises((UsageError, DataError), match=words):
+def test_bad_input_is_named(codes, factors, settings, facts):
+    with pytest.raises((UsageError, DataError), match=naming(*facts)):
         sap(codes, factors, **settings)
 
 

@@ -82,5 +82,5 @@ def test_a_new_flow_is_close_to_the_identity_and_all_of_it_learns():
 
 @pytest.mark.parametrize("given", [{"shape": (1,)}, {"couplings": 1}, {"hidden": ()}, {"bins": 1}])
 def test_what_is_no_flow_is_refused(given):
-    with pytest.raises(UsageError, match="coupling flow"):
+    with pytest.raises(UsageError, match="coupling"):
         flow["coupling"].make(**{"shape": (4,), "condition": 2, **given})

@@ -7,6 +7,7 @@ import torch
 
 from tests.density.test_ratio import correlated, truth
 from tests.objectives.helpers import bound, made_context, made_output, normal_space
+from tests.support.messages import naming
 from unbraid import noise
 from unbraid.config import Choice
 from unbraid.data import load
@@ -155,7 +156,7 @@ def test_half_precision_logits_do_not_reach_the_terms():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(UsageError, match="needs 4 rows, not 3"):
+    with pytest.raises(UsageError, match=naming(4, 3)):
         bind("factor-vae", {}).needs(3, normal_space(2))
-    with pytest.raises(UsageError, match="at least 1 layer"):
+    with pytest.raises(UsageError, match=naming("layer", 1)):
         bind("factor-vae", {"depth": 0})

@@ -149,7 +149,7 @@ def test_decoders_of_the_ablations_are_as_large_as_the_refiner(scale):
 
 
 def test_nothing_can_be_as_large_as_what_is_not_there():
-    with pytest.raises(UsageError, match="MS-VAE has no finished run"):
+    with pytest.raises(UsageError, match="MS-VAE"):
         sized({"as_large_as": "MS-VAE", "recipe": "vae"}, [], [])
 
 

@@ -7,6 +7,7 @@ import signal
 import pytest
 import torch
 
+from tests.support.messages import naming
 from tests.training.test_training import assert_same, config_of, sprites, weights_of  # noqa: F401 (a fixture)
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, Interrupted, train, train_group
@@ -50,7 +51,7 @@ def test_an_interrupted_group_resumes_to_the_same_weights(tmp_path, sprites, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(State, "advance", asked_to_stop)
-        with pytest.raises(Interrupted, match="Stopped at step 21"):
+        with pytest.raises(Interrupted, match=naming(21)):
             train_group(*broken, sprites, Cadence(log_steps=8))
     assert [folder.read_json("status")["state"] for folder in broken[1]] == ["interrupted"] * 3
     train_group(*broken, sprites, Cadence(log_steps=8))

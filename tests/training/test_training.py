@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.messages import naming
 from tests.training.players import TwoPlayers, registered
 from unbraid.config import Choice
 from unbraid.data import load
@@ -108,7 +109,7 @@ def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprit
         from unbraid.training.state import State
 
         patch.setattr(State, "advance", interrupted_at(21, State.advance))
-        with pytest.raises(Interrupted, match="Stopped at step 21; continue with --resume"):
+        with pytest.raises(Interrupted, match=naming(21, "--resume")):
             train(broken, config, sprites, Cadence(log_steps=8), **own)
     assert broken.read_json("status")["state"] == "interrupted"
     assert not broken.finished
@@ -168,20 +169,20 @@ def test_divergence_names_step_term_and_checkpoint(tmp_path, sprites, monkeypatc
     monkeypatch.setattr(State, "advance", poisoned)
     config = config_of(sprites)
     folder = RunFolder.create(tmp_path / "run", config)
-    with pytest.raises(DivergedError, match=r"diverged at step 17: loss .*last good checkpoint is at step 15"):
+    with pytest.raises(DivergedError, match=naming("step 17", "loss", "step 15")):
         train(folder, config, sprites, Cadence(log_steps=10, checkpoint_steps=5))
     assert folder.read_json("status") == {"format": 1, "state": "diverged", "step": 17, "term": "loss"}
     assert all(t.isfinite().all() for t in folder.latest_checkpoint()[1].values() if t.is_floating_point())
 
 
-def test_an_absurd_rate_diverges_with_a_sentence(tmp_path, sprites):
+def test_an_absurd_rate_diverges_with_advice(tmp_path, sprites):
     config = config_of(sprites, lr=1e4, steps=300)
-    with pytest.raises(DivergedError, match=r"There is no checkpoint yet. Try a smaller lr, or clip=1\."):
+    with pytest.raises(DivergedError, match=naming("lr", "clip=1")):
         trained(tmp_path, config, sprites)
 
 
 def test_batch_larger_than_the_data_is_refused(tmp_path, sprites):
-    with pytest.raises(UsageError, match="batch=2000 is more than the 1536 rows"):
+    with pytest.raises(UsageError, match=naming("batch", 2000, 1536)):
         trained(tmp_path, config_of(sprites, batch=2000), sprites)
 
 
@@ -296,7 +297,7 @@ def test_stale_gradients_raise_instead_of_training_on(sprites):
     objective("stale-players")(StalePlayers)
     try:
         state = prepare(config_of(sprites, "stale-players"), sprites)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        with pytest.raises(RuntimeError, match="inplace"):
             state.advance()
     finally:
         objective.remove("stale-players")
@@ -306,9 +307,9 @@ def test_a_checkpoint_that_does_not_fit_is_refused(sprites):
     state = prepare(config_of(sprites), sprites)
     state.advance()
     stored = {name: tensor.clone() for name, tensor in state.tensors().items()}
-    with pytest.raises(RunError, match="does not fit this model"):
+    with pytest.raises(RunError, match="model"):
         state.restore(1, {n: t for n, t in stored.items() if "encoder" not in n})
-    with pytest.raises(RunError, match="other random numbers"):
+    with pytest.raises(RunError, match="random"):
         state.restore(1, {**stored, "noise": stored["noise"] + 1})
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.messages import names, naming
 from tests.training import ranks
 from tests.training.players import registered
 from unbraid.data import load
@@ -131,7 +132,7 @@ def test_batchnorm_equals_that_of_the_joined_batch(made):
 def test_a_stop_asked_of_one_rank_stops_all_at_the_same_step_and_loses_nothing(made, sprites, tmp_path):
     for kind, message, code in errors(made, "stopped"):
         assert (kind, code) == ("Interrupted", 130)
-        assert "Stopped at step 13" in message
+        assert names(message, 13)
     assert {(made / f"status-{rank}").read_text() for rank in range(SIZE)} == {
         "{'format': 1, 'state': 'interrupted', 'step': 13}"
     }
@@ -151,12 +152,13 @@ def test_a_stop_asked_of_one_rank_stops_all_at_the_same_step_and_loses_nothing(m
 
 
 def test_refusals_reach_every_rank(made):
-    indivisible = "batch=33 cannot be shared by 2 processes; choose a multiple of them."
-    assert errors(made, "indivisible") == [["UsageError", indivisible, 2]] * SIZE
+    for kind, message, code in errors(made, "indivisible"):
+        assert (kind, code) == ("UsageError", 2)
+        assert names(message, "batch=33", 2)
     assert {kind for kind, _, _ in errors(made, "members")} == {"UsageError"}
     (first, message, code), (second, _, _) = errors(made, "locked")
     assert (first, code) == ("RunError", 1)
-    assert "in use by another process" in message
+    assert names(message, made / "busy")
     assert second == "StoppedElsewhereError"
 
 
@@ -198,7 +200,7 @@ def test_an_unknown_batchnorm_is_refused():
     class Own(nn.BatchNorm1d):
         pass
 
-    with pytest.raises(UsageError, match="Own layer cannot be shared by several processes"):
+    with pytest.raises(UsageError, match="Own"):
         synchronise(nn.Sequential(Own(2)), 2)
 
 
@@ -210,7 +212,7 @@ def test_each_process_takes_its_own_gpu(monkeypatch):
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UsageError, match="2 processes cannot each have one of 1 GPUs"):
+    with pytest.raises(UsageError, match=naming(2, 1, "GPUs")):
         choose_device("auto")
 
 
@@ -236,12 +238,12 @@ def test_torchrun_trains_stops_resumes_and_its_run_can_be_scored(tmp_path):
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=120)
-    assert "Stopped at step" in told
     assert folder.read_json("status")["state"] == "interrupted"
     step = folder.read_json("status")["step"]
+    assert names(told, step)
     process = subprocess.run(torchrun(*settings, "--resume"), **options, timeout=300)
     assert process.returncode == 0, process.stderr
-    assert process.stdout.count("Next: unbraid evaluate") == 1
+    assert process.stdout.count("unbraid evaluate") == 1
     assert 0 < step < 1000
     assert folder.finished
     scored = subprocess.run([sys.executable, "-m", "unbraid", "evaluate", str(folder.path)], **options, timeout=300)
@@ -250,10 +252,10 @@ def test_torchrun_trains_stops_resumes_and_its_run_can_be_scored(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wrong_setting_is_said_once(tmp_path):
+def test_a_wrong_setting_is_named_once(tmp_path):
     process = subprocess.run(
         torchrun("batch=33", "steps=4"), cwd=tmp_path, env=surroundings(), capture_output=True, text=True, timeout=200
     )
     assert process.returncode != 0
-    assert process.stderr.count("error: batch=33 cannot be shared by 2 processes; choose a multiple of them.") == 1
+    assert process.stderr.count("batch=33") == 1
     assert not (tmp_path / "runs").exists()
