@@ -1,14 +1,14 @@
 """Runs on several modalities, from training on what is there to generating what is missing."""
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.data.test_modalities import mixed
+from tests.support.execution import no_fallback
 from tests.support.messages import names, naming
+from tests.support.modalities import mixed
 from unbraid import api
 from unbraid.api import refine
 from unbraid.config import Choice
@@ -139,8 +139,7 @@ def test_a_compiled_step_sees_the_same_numbers(recipe, settings):
     lines = []
     for execution in ("plain", "compiled"):
         state = prepare(config, data, execution=execution)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="The step runs uncompiled")
+        with no_fallback():
             for _ in range(3):
                 state.advance()
         lines.append(state.line()[0])

@@ -1,7 +1,5 @@
 """The command line as a person or a program uses it: output, exit codes, one clear sentence for a mistake."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -13,29 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names, naming
-from unbraid.cli import main
 from unbraid.store import load_tensors, save_tensors
 
 SMALL = ["data=sprites-small", "network=mlp", "encoder.hidden=[16]", "z=3", "batch=32", "steps=30"]
 VAE = ["train", "vae", "data=sprites-small"]
 TINY = ["data=sprites-small", "network=mlp", "steps=3"]
-SOURCE = str(Path(__file__).parents[2] / "src")
-
-
-def unbraid(*arguments, cwd=None, code=0, **environment):
-    """Run a command in this process, as its entry point does; returns what it printed where it should have."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["unbraid", *map(str, arguments)])
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        if cwd is not None:
-            patch.chdir(cwd)
-        with pytest.raises(SystemExit) as left:
-            main()
-    assert (left.value.code or 0) == code, out.getvalue() + err.getvalue()
-    return out.getvalue() if code == 0 else err.getvalue()
 
 
 def is_one_error(printed):

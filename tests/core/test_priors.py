@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 from torch import distributions
 
 from tests.support.messages import naming
+from tests.support.priors import made_space, random, with_learned
 from unbraid.config import Choice, Config, Training
 from unbraid.errors import UsageError
 from unbraid.latents import (
@@ -27,20 +28,6 @@ from unbraid.latents import (
 from unbraid.latents.covariance_prior import inverse_triangular
 
 CHAIN = {"c": Concrete(classes=2, size=2, temperature=0.7), "z": Normal(size=1), "d": Concrete(classes=2)}
-
-
-def random(*shape, seed=0, scale=1.0):
-    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def with_learned(space, lead=(), seed=0, scale=1.0):
-    """The standard prior and random parameters of the learned one."""
-    size = sum(np.prod(shape, dtype=int) for shape in space.learned.shapes.values())
-    return {**space.prior(random(1)), LEARNED: random(*lead, size, seed=seed, scale=scale)}
-
-
-def made_space(kind, blocks, tree=None, **settings):
-    return Space(blocks, tree, prior[kind].make(blocks, **settings))
 
 
 # covariance

@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 import torch
 
-from tests.core.test_config import make
+from tests.support.configs import make_config
 from tests.support.messages import naming
 from unbraid import atomic
 from unbraid.errors import RunError
@@ -15,16 +15,16 @@ from unbraid.store import RunFolder, load_tensors
 
 @pytest.fixture
 def folder(tmp_path):
-    return RunFolder.create(tmp_path / "run", make())
+    return RunFolder.create(tmp_path / "run", make_config())
 
 
 def test_config_survives(folder):
-    assert RunFolder.open(folder.path).config == make()
+    assert RunFolder.open(folder.path).config == make_config()
 
 
 def test_another_config_is_refused(folder):
     with pytest.raises(RunError, match=naming("training.seed", 0, 1)):
-        RunFolder.create(folder.path, make(seed=1))
+        RunFolder.create(folder.path, make_config(seed=1))
 
 
 def test_what_is_no_run_is_named(tmp_path):

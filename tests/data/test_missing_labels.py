@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import names, naming
 from unbraid.data import Factor, FactorDataset, Pixels, from_array, from_dataset, load
 from unbraid.data.file_formats import gridded
@@ -15,8 +16,6 @@ from unbraid.metrics import evaluate, metric, mig
 from unbraid.metrics.base import _seen
 from unbraid.metrics.generative.features.classifier import classifier
 from unbraid.report.latent_factor import conditional
-
-from ..metrics.helpers import fixed_evaluation
 
 BYTES = np.random.default_rng(0).integers(0, 256, (600, 4)).astype(np.uint8)
 

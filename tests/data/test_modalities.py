@@ -7,24 +7,13 @@ import pytest
 import torch
 
 from tests.support.messages import naming
-from unbraid.data import Labels, Modality, Pixels, dataset, load, multimodal
+from tests.support.modalities import mixed
+from unbraid.data import Labels, Modality, dataset, load, multimodal
 from unbraid.data.splits import split
 from unbraid.data.sprite_pairs import LEVELS
 from unbraid.errors import DataError, UsageError
 
 SMALL = {"size": 16, "scales": 3, "orientations": 4, "positions": 5}
-
-
-def mixed(rows=6, present=None):
-    """An image, a vector and a label."""
-    images = Pixels(torch.arange(rows * 12).view(rows, 3, 2, 2).to(torch.uint8), (3, 2, 2))
-    vectors = Pixels(torch.randn(rows, 4), (4,))
-    labels = Labels(torch.arange(rows) % 3, ("a", "b", "c"))
-    return [
-        Modality("picture", "image", images, present),
-        Modality("sound", "vector", vectors),
-        Modality("word", "label", labels),
-    ]
 
 
 def test_modalities_of_different_kinds_and_shapes_are_read_by_row():

@@ -7,20 +7,9 @@ import pytest
 import torch
 
 from tests.support.messages import naming
+from tests.support.posteriors import random_posterior, space_of
 from unbraid.density import ESTIMATORS, batch_aggregate, estimators, exact_aggregate, weighting
 from unbraid.errors import UsageError
-from unbraid.latents import Normal, Space
-
-
-def space_of(size, tree=None):
-    return Space({"z": Normal(size=size)}, tree)
-
-
-def random_posterior(n, size, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    mean = torch.randn(n, size, generator=generator, dtype=dtype)
-    log_variance = torch.randn(n, size, generator=generator, dtype=dtype) - 1
-    return torch.cat([mean, log_variance], dim=-1)
 
 
 def samples(posterior, seed=1):

@@ -9,14 +9,13 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig
 from unbraid.metrics.intervention.betavae import _classifier, betavae, differences
 from unbraid.metrics.intervention.factorvae import factorvae
 from unbraid.metrics.intervention.fixed_factor_batches import Population, code_tensor, factor_table
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 
 SMALL = {"train": 1_000, "test": 500}
 

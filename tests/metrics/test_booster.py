@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
+from tests.support.slow_dci import oracle_data, slow_boosting
 from unbraid.errors import UsageError
 from unbraid.metrics.predictive import booster
 from unbraid.metrics.predictive.booster import Target, boost
-
-from .slow_dci import oracle_data, slow_boosting
 
 CODES, FACTORS = oracle_data(400, 0)
 ASKED, TRUTH = oracle_data(200, 1)

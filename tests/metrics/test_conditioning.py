@@ -6,8 +6,8 @@ import torch
 from sklearn.metrics import mutual_info_score
 from torch import nn
 
-from tests.metrics.helpers import fixed_evaluation
 from tests.objectives.helpers import normal_space
+from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.errors import DataError, UsageError

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Lasso
 
+from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
+from tests.support.slow_dci import oracle_data, slow_accuracy, slow_completeness, slow_disentanglement, slow_r2
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.predictive.dci import dci, dci_split
 from unbraid.metrics.predictive.forests import forest_predictions
 from unbraid.metrics.predictive.predictors import rescaled
-
-from .helpers import fixed_evaluation
-from .slow_dci import oracle_data, slow_accuracy, slow_completeness, slow_disentanglement, slow_r2
 
 PREDICTORS = ["gbt", "booster", "lightgbm-depth3", "random-forest", "lasso"]
 FAST = ["lightgbm-depth3", "random-forest", "lasso"]

@@ -9,6 +9,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
@@ -16,8 +17,6 @@ from unbraid.metrics.predictive.attributes import _Networks, attributes
 from unbraid.metrics.predictive.downstream import downstream
 from unbraid.metrics.train_test_split import apart
 from unbraid.threads import one_thread
-
-from .helpers import fixed_evaluation, full_grid
 
 
 def made(rows=900, seed=0):

@@ -4,7 +4,6 @@ import json
 import math
 import random
 import statistics
-import time
 
 import numpy as np
 import pytest
@@ -12,13 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 from tests.support.messages import names, naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
 from unbraid.metrics.intervention.factorvae import _accuracy, factorvae, winners
 from unbraid.metrics.intervention.fixed_factor_batches import Population, code_tensor, factor_table
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -256,24 +254,3 @@ def test_on_a_gpu_the_same_rows_give_the_same_votes():
     codes, factors = mixed_data()
     on_gpu = factorvae(torch.from_numpy(codes).cuda(), torch.from_numpy(factors).cuda(), **SMALL)
     assert on_gpu == factorvae(codes, factors, **SMALL)
-
-
-@pytest.mark.slow
-def test_ten_times_faster_than_a_loop_over_votes():
-    rng = np.random.default_rng(0)
-    rows = rng.choice(len(GRID), 10_000, replace=False)
-    codes, factors = MEANS[rows] + 0.1 * rng.standard_normal((10_000, 10)), GRID[rows]
-    spread = codes.var(0, ddof=1)
-
-    def loop():
-        for _ in range(15_000):
-            k = rng.integers(5)
-            alike = np.flatnonzero(factors[:, k] == factors[rng.integers(10_000), k])
-            np.argmin(codes[rng.choice(alike, 64)].var(0, ddof=1) / spread)
-
-    def seconds(work):
-        start = time.perf_counter()
-        work()
-        return time.perf_counter() - start
-
-    assert seconds(loop) > 10 * min(seconds(lambda: factorvae(codes, factors)) for _ in range(3))

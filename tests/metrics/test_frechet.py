@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 from torch import nn
 
+from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
@@ -17,8 +18,6 @@ from unbraid.metrics.generative import kernel_distance
 from unbraid.metrics.generative import precision_recall as manifold
 from unbraid.metrics.generative.features import classifier as classifiers
 from unbraid.metrics.generative.frechet import frechet
-
-from .helpers import fixed_evaluation
 
 
 def exact_gaussian(rng, rows, mean, factor):

@@ -11,14 +11,13 @@ from sklearn.feature_selection import mutual_info_classif
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, mutual_info_score
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid, slow_entropy
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.arrays import label_matrix
 from unbraid.metrics.information.infomec import RIDGE, infomec
 from unbraid.metrics.information.nearest_neighbours import JITTER, neighbour_information, standard_codes
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid, slow_entropy
 
 
 def made(rows=600, seed=0):

@@ -9,12 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 from tests.support.messages import names, naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
 from unbraid.metrics.intervention.irs import irs
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 
 
 def mixed_data(rows=300, seed=0):

@@ -11,6 +11,7 @@ from scipy.integrate import quad
 from scipy.special import expit, log_expit
 from torch import nn
 
+from tests.support.evaluations import Fixed
 from unbraid import api
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import SettingError, UnbraidError
@@ -18,8 +19,6 @@ from unbraid.latents import Bernoulli, Space
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.models import VAE
 from unbraid.networks import make_likelihood
-
-from .helpers import Fixed
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from scipy.integrate import quad
 from torch import nn
 
 from tests.objectives.linear_modalities import linear, log_evidence
+from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.data import Labels, Modality, Pixels, load, multimodal
 from unbraid.data.factors import Factor
@@ -21,8 +22,6 @@ from unbraid.metrics.multimodal.diversity import drawn_entropy
 from unbraid.metrics.multimodal.modality_classifiers import reader
 from unbraid.models import model
 from unbraid.networks import make_likelihood
-
-from .helpers import fixed_evaluation, full_grid
 
 SIZES = {"shape": 3, "left": 4, "right": 5}
 ROWS = torch.as_tensor(np.tile(full_grid(tuple(SIZES.values())), (8, 1)))

@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
-
-from .helpers import fixed_evaluation
 
 NAMES = ("reconstruction/l1", "reconstruction/l2")
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from tests.support.evaluations import aligned_encoder, fixed_evaluation, full_grid
 from unbraid.metrics import evaluate, metric
-
-from .helpers import aligned_encoder, fixed_evaluation, full_grid
 
 SIZES = (4, 5, 6)
 ROWS = np.tile(full_grid(SIZES), (10, 1))

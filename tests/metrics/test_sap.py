@@ -7,13 +7,12 @@ import pytest
 import torch
 from sklearn.svm import LinearSVC
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.sap import sap
 from unbraid.metrics.train_test_split import apart, redrawn, times_drawn
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())

@@ -9,13 +9,12 @@ import torch
 from scipy.stats import spearmanr
 from sklearn.linear_model import Lasso
 
+from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
 from unbraid.metrics.unsupervised.elbo import latent_kl
 from unbraid.metrics.unsupervised.udr import lasso_weights, udr
-
-from .helpers import fixed_evaluation, full_grid
 
 BOTH = pytest.mark.parametrize("correlation", ["spearman", "lasso"])
 

@@ -9,6 +9,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from tests import contracts
 from tests.support.messages import naming
+from tests.support.networks import count
 from unbraid.errors import UsageError
 from unbraid.networks import encoder
 from unbraid.networks.conv_as_matmul import ProductConv2d, convolutions_as_products
@@ -30,10 +31,6 @@ def make(name: str, outputs: dict[str, int], shape: tuple[int, ...] = SHAPE, **s
 
 def small(name: str = "split", outputs: dict[str, int] = MIXED) -> nn.Module:
     return make(name, outputs, **({} if name == "shared" else {"width": 6, "hidden": 5})).double()
-
-
-def count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
 
 
 def images(*batch: int) -> torch.Tensor:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.networks.test_split import count
 from tests.support.messages import naming
+from tests.support.networks import count
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 from unbraid.networks import decoder, encoder

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from tests.density.test_ratio import correlated, truth
 from tests.objectives.helpers import bound, made_context, made_output, normal_space
+from tests.support.gaussians import correlated, truth
 from tests.support.messages import naming
 from unbraid import noise
 from unbraid.config import Choice

@@ -9,9 +9,9 @@ import torch
 from torch import distributions
 
 from tests import contracts
-from tests.core.test_priors import made_space, random, with_learned
 from tests.objectives.helpers import made_context, made_output
 from tests.support.messages import naming
+from tests.support.priors import made_space, random, with_learned
 from unbraid import api
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError

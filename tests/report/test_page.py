@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from tests.support.messages import names
+from tests.support.tiny_runs import tiny_config, tiny_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import build
 from unbraid.report import write_report
 from unbraid.report.run_page import number, render, where_scored
-
-from .conftest import tiny_config, tiny_data
 
 SECTIONS = (
     "headline scores training traversal reconstructions samples latents-and-factors information settings environment"

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tests.training.players import registered
+from tests.support.two_players import registered
 from unbraid.api import train as train_run
 from unbraid.config import Choice, Config
 from unbraid.data import load

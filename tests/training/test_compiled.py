@@ -1,11 +1,13 @@
 """The step's tensor functions compile without a graph break, and compiled they see the same numbers."""
 
-import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
+from tests.contracts import trained
+from tests.support.execution import no_fallback
+from tests.support.two_players import registered
 from unbraid import noise
 from unbraid.config import Choice
 from unbraid.data import load
@@ -60,15 +62,12 @@ def test_forward_and_terms_compile_whole(recipe):
     ],
 )
 def test_a_compiled_step_trains_as_the_plain_one(recipe, settings, members):
-    from tests.training.players import registered
-
     data = load("sprites-small")
     common = {"network": "mlp", "z": 3, "batch": 16, "steps": 30, "precision": "f64", **settings}
     with registered():
         made = [configure(recipe, Choice("sprites-small"), data, {**common, "seed": s}) for s in range(members)]
         plain, compiled = prepare(made, data), prepare(made, data, execution="compiled")
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="The step")
+        with no_fallback():
             for _ in range(10):
                 plain.advance()
                 compiled.advance()
@@ -80,14 +79,11 @@ def test_a_compiled_step_trains_as_the_plain_one(recipe, settings, members):
 @pytest.mark.parametrize("recipe", list(objective))
 def test_the_step_of_every_recipe_is_traced_whole(recipe, monkeypatch):
     """A break would launch its parts one by one; `eager` stands for the compiler, which has nothing to do with it."""
-    from tests.contracts import trained
-
     run, compile_ = trained(recipe), torch.compile
     monkeypatch.setattr(torch, "compile", lambda f, **how: compile_(f, backend="eager", fullgraph=True, **how))
     training = [replace(run.config.training, seed=seed) for seed in range(2)]
     state = prepare([replace(run.config, training=each) for each in training], run.dataset, execution="compiled")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="The step")
+    with no_fallback():
         for _ in range(max(player.every for player in state.objective.players())):
             state.advance()
 

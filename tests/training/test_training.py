@@ -10,40 +10,20 @@ import torch
 from torch import nn
 
 from tests.support.messages import naming
-from tests.training.players import TwoPlayers, registered
+from tests.support.training import OWN, SMALL, assert_same, config_of, weights_of
+from tests.support.two_players import TwoPlayers, registered
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.objectives import objective
-from unbraid.store import RunFolder, load_tensors
+from unbraid.store import RunFolder
 from unbraid.training import Cadence, Interrupted, configure, train
 from unbraid.training.interrupt import stoppable
 from unbraid.training.loop import GroupTraining
 from unbraid.training.optimizer import clip_by_norm, remaining
 from unbraid.training.prepare import prepare
 from unbraid.types import Player
-
-OWN = {"decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
-SMALL = {"encoder.hidden": (16,), **OWN}
-
-
-@pytest.fixture(scope="module")
-def sprites():
-    return load("sprites-small")
-
-
-def config_of(sprites, recipe="beta-tcvae", **overrides):
-    return configure(recipe, Choice("sprites-small", {}), sprites, {**SMALL, **overrides})
-
-
-def weights_of(folder):
-    return load_tensors(folder.model_path)[0]
-
-
-def assert_same(first, second):
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def trained(tmp_path, config, sprites, name="run", **cadence):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.papers.results import member
 from tests.support.messages import names
+from tests.support.results import member
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score

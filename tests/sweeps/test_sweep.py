@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unbraid as ub
-from tests.cli.test_cli import unbraid
+from tests.support.command import unbraid
 from tests.support.messages import names, naming
+from tests.support.sweeps import SMALL, WORDS, fail_at_batch_16, sweep, weights
 from unbraid import scoring
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics import Evaluation
-from unbraid.store import load_tensors
 from unbraid.sweeps import run as leading
 from unbraid.sweeps import worker as working
 from unbraid.sweeps.folder import SweepFolder
@@ -29,39 +29,10 @@ from unbraid.training import grouping as members
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
-SMALL = {
-    "data": "sprites-small",
-    "network": "mlp",
-    "encoder_hidden": (16,),
-    "decoder_hidden": (16,),
-    "z": 3,
-    "batch": 32,
-    "steps": 12,
-    "device": "cpu",
-    "metrics": ("elbo/closed-form",),
-}
-WORDS = [
-    "data=sprites-small",
-    "network=mlp",
-    "encoder.hidden=[16]",
-    "decoder.hidden=[16]",
-    "z=3",
-    "batch=32",
-    "steps=12",
-]
-
-
-def sweep(root, recipe="beta-tcvae", **settings):
-    return ub.sweep(recipe, **{**SMALL, "beta": [1, 4], "seed": range(2), "root": root, "name": "one", **settings})
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return sweep(tmp_path_factory.mktemp("sweep"), metrics=("mig/histogram-mean", "elbo/closed-form", "tc/exact"))
-
-
-def weights(swept):
-    return {run.path.name: load_tensors(run.folder.model_path)[0] for run in swept.runs}
 
 
 def written(swept):
@@ -261,18 +232,6 @@ def test_codes_that_do_not_fit_are_made_in_smaller_parts(monkeypatch):
     monkeypatch.setattr(scoring, "encode_together", at_most_two)
     scoring._encode([Evaluation.__new__(Evaluation) for _ in range(7)])
     assert sizes == [2, 2, 2], "the seventh encodes itself when it is needed"
-
-
-def fail_at_batch_16(monkeypatch, error):
-    """Let the training of groups of that batch raise an error."""
-    trained = working.train_group
-
-    def failing(group, folders, configs, *others):
-        if configs[0].training.batch == 16:
-            raise error
-        return trained(group, folders, configs, *others)
-
-    monkeypatch.setattr(working, "train_group", failing)
 
 
 def test_one_failing_group_does_not_stop_the_others(tmp_path, monkeypatch):

@@ -7,12 +7,11 @@ import pytest
 import torch
 from scipy.integrate import quad
 
+from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
 from unbraid.metrics.unsupervised.code_dependence import latent_information, total_correlation
-
-from .helpers import fixed_evaluation
 
 
 def correlated(rows, rho, dimensions=10, seed=0):

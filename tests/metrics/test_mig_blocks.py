@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.metrics.helpers import full_grid
+from tests.support.evaluations import full_grid
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space

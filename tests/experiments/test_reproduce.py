@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.cli.test_cli import unbraid
+from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import experiment, running, writing

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import unbraid as ub
-from tests.cli.test_cli import SOURCE
+from tests.support.command import SOURCE
 from tests.support.messages import names, naming
-from tests.test_sweep import WORDS, sweep, weights
+from tests.support.sweeps import WORDS, sweep, weights
 from unbraid.errors import RunError, UsageError
 from unbraid.sweeps import run as leading
 from unbraid.sweeps import worker as working

@@ -9,12 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.evaluations import aligned_encoder, fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
 from unbraid.metrics.unsupervised.active_units import active_units
-
-from .helpers import aligned_encoder, fixed_evaluation, full_grid
 
 
 @settings(max_examples=20)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.evaluations import full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.intervention.fixed_factor_batches import (
@@ -15,8 +16,6 @@ from unbraid.metrics.intervention.fixed_factor_batches import (
     gathered,
     sorted_rows,
 )
-
-from .helpers import full_grid
 
 
 def population(factors, **names):

@@ -1,28 +1,15 @@
 """Density ratios against Gaussians whose total correlation is known."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
+from tests.support.gaussians import correlated, truth
 from tests.support.messages import naming
 from unbraid.density.density_ratio import Discriminator, log_ratios, one_cycle, owners, shuffled
 from unbraid.errors import DataError, UsageError
 
 SMALL = {"width": 64, "depth": 2, "steps": 300, "lr": 3e-3}
-
-
-def correlated(rows, rho, dimensions=10, seed=0):
-    """Pairs of columns with correlation rho: TC = -(D/4) ln(1 - rho^2)."""
-    noise = torch.randn(rows, dimensions, generator=torch.Generator().manual_seed(seed))
-    codes = noise.clone()
-    codes[:, 1::2] = rho * noise[:, ::2] + math.sqrt(1 - rho**2) * noise[:, 1::2]
-    return codes
-
-
-def truth(rho, dimensions=10):
-    return -dimensions / 4 * math.log(1 - rho**2)
 
 
 @pytest.mark.parametrize(("rho", "expected"), [(0.0, 0.0), (0.6, 1.116)])

@@ -5,14 +5,13 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.evaluations import aligned_encoder, fixed_evaluation, full_grid, slow_entropy, slow_gap
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig, mig_exact
 from unbraid.metrics.arrays import label_matrix
 from unbraid.metrics.information.mig import histogram_ceiling
 from unbraid.metrics.information.mig_monte_carlo import mig_monte_carlo
-
-from .helpers import aligned_encoder, fixed_evaluation, full_grid, slow_entropy, slow_gap
 
 
 def mixed(rows=120, seed=2):

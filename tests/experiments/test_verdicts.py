@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.papers.results import made_up, member
 from tests.support.messages import names
+from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
 from unbraid.experiments.base import combined
 from unbraid.experiments.statistics import Estimate

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score, roc_auc_score
 
+from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.information.modularity_explicitness import area_under_curve, explicitness, modularity
 from unbraid.metrics.train_test_split import apart, redrawn
-
-from .helpers import fixed_evaluation, full_grid
 
 
 def made(rows=600, seed=0):

@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from tests.support.messages import names, naming
+from tests.support.two_players import registered
 from tests.training import ranks
-from tests.training.players import registered
-from unbraid.data import load
 from unbraid.errors import UsageError
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, choose_device, train
@@ -30,11 +29,6 @@ SIZE = 2
 def surroundings(**added):
     paths = {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1", "UNBRAID_QUIET": "1"}
     return {**os.environ, **paths, **added}
-
-
-@pytest.fixture(scope="module")
-def sprites():
-    return load("sprites-small")
 
 
 @pytest.fixture(scope="module")

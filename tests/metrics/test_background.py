@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.metrics.helpers import fixed_evaluation, full_grid
+from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric

@@ -1,7 +1,5 @@
 """Linear classifiers against scikit-learn, against their own optimality conditions, and on data that is hard to fit."""
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -211,27 +209,16 @@ def test_logistic_regression_stays_on_the_device():
 
 
 @pytest.mark.slow
-def test_faster_than_scikit_learn():
-    """10,000 x 10 codes: all latents against 6 factors, and 40 values by softmax to the same accuracy."""
+def test_as_many_rows_as_scores_take_are_classified_as_by_scikit_learn():
+    """10,000 x 10 codes: all latents against 6 factors, and 40 values by softmax; benchmarks/metrics.py times them."""
     rng = np.random.default_rng(0)
     factors = np.stack([rng.integers(0, s, 10_000) for s in (3, 6, 40, 32, 32, 10)], axis=1)
     known = np.concatenate([(factors - factors.mean(0)) / factors.std(0), np.zeros((10_000, 4))], axis=1)
     codes = known @ np.linalg.qr(rng.standard_normal((10, 10)))[0] + 0.1 * rng.standard_normal((10_000, 10))
-
-    def seconds(work):
-        taken = []
-        for _ in range(3):
-            start = time.perf_counter()
-            work()
-            taken.append(time.perf_counter() - start)
-        return min(taken)
-
-    def machines():
-        for x in codes.T:
-            for y in factors.T:
-                LinearSVC(C=0.01, class_weight="balanced").fit(x[:, None], y).predict(x[:5_000, None])
-
-    assert seconds(machines) > 10 * seconds(lambda: lines(codes, factors).predict(codes[:5_000]))
-    reference = LogisticRegression(tol=1e-8, max_iter=5_000)
-    x = torch.as_tensor(codes)
-    assert seconds(lambda: reference.fit(codes, factors[:, 2])) > 2 * seconds(lambda: softmax(x, factors[:, [2]]))
+    predicted = lines(codes, factors).predict(codes[:5_000])
+    for j, x in enumerate(codes.T):
+        for k, y in enumerate(factors.T):
+            assert (predicted[:, j, k] == reference_svm(x, y).predict(x[:5_000, None])).mean() > 0.999
+    expected = LogisticRegression(tol=1e-8, max_iter=5_000).fit(codes, factors[:, 2]).predict(codes)
+    found = softmax(torch.as_tensor(codes), factors[:, [2]]).predict(torch.as_tensor(codes))[:, 0]
+    assert (np.asarray(found) == expected).mean() > 0.999

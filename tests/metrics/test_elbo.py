@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
-
-from .helpers import fixed_evaluation
 
 REPEATS = 400
 MEANS = np.array([[-1.2, 0.3], [0.4, 1.1], [1.5, -0.8], [0.2, 0.2], [-0.5, -1.4]])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.papers.results import made_up
+from tests.support.results import made_up
 from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError

@@ -9,7 +9,7 @@ import torch
 
 import unbraid as ub
 from tests.support.messages import names, naming
-from tests.test_sweep import fail_at_batch_16, sweep
+from tests.support.sweeps import fail_at_batch_16, sweep
 from unbraid import scoring
 from unbraid.errors import DataError, MissingExtraError, RunError, UsageError
 from unbraid.metrics import background
