@@ -22,14 +22,14 @@ def test_a_small_discriminator_comes_near_the_truth(rho, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize(("rho", "expected", "near"), [(0.3, 0.24, 0.04), (0.6, 1.12, 0.08), (0.9, 4.15, 0.3)])
 def test_the_network_of_table_3_estimates_gaussians(rho, expected, near):
-    """ORACLES row 5: .24 / 1.12 / 4.15; a good density-ratio estimate gives .23 / 1.08 / 4.14."""
+    """tests/oracles.md, row 5: .24 / 1.12 / 4.15; a good density-ratio estimate gives .23 / 1.08 / 4.14."""
     assert truth(rho) == pytest.approx(expected, abs=0.005)
     assert float(log_ratios(correlated(20_000, rho), steps=800).mean()) == pytest.approx(expected, abs=near)
 
 
 @pytest.mark.slow
 def test_a_large_total_correlation_is_underestimated():
-    """ORACLES row 5: at D = 100 and rho = .9 the truth is 41.52, and ratio estimates fall near 23."""
+    """tests/oracles.md, row 5: at D = 100 and rho = .9 the truth is 41.52, and ratio estimates fall near 23."""
     found = float(log_ratios(correlated(20_000, 0.9, 100), steps=400, width=256).mean())
     assert truth(0.9, 100) == pytest.approx(41.52, abs=0.01)
     assert 10 < found < 35

@@ -92,7 +92,7 @@ def rotated(codes, columns, degrees):
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])
 def test_agrees_with_a_slow_version(compat):
-    """ORACLES row 9, in small: logistic regression of the mean differences."""
+    """tests/oracles.md, row 9, in small: logistic regression of the mean differences."""
     codes, factors = mixed_data()
     draw = random.Random(3)
     train, known = slow_points(codes.tolist(), factors.tolist(), 8, 1_500, draw)
@@ -125,7 +125,7 @@ def test_on_the_same_points_the_classifier_agrees_with_a_slow_one(compat):
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])
 def test_a_perfect_code_scores_one(compat):
-    """ORACLES row 9: batch 64, 10,000 training and 5,000 test points, on the full grid."""
+    """tests/oracles.md, row 9: batch 64, 10,000 training and 5,000 test points, on the full grid."""
     grid = full_grid(SPRITES.values())
     score = betavae(aligned_encoder(grid, 0.02)[0], grid, names=tuple(SPRITES), compat=compat)
     assert score.value == 1

@@ -23,7 +23,7 @@ def correlated(rows, rho, dimensions=10, seed=0):
 
 @pytest.mark.parametrize(("rho", "expected"), [(0.3, 0.24), (0.6, 1.12), (0.9, 4.15)])
 def test_the_gaussian_total_correlation_of_gaussians(rho, expected):
-    """ORACLES row 5."""
+    """tests/oracles.md, row 5."""
     score = total_correlation(correlated(200_000, rho), resamples=20)
     assert score.value == pytest.approx(expected, abs=0.01)
     assert score.interval[0] < -2.5 * math.log(1 - rho**2) < score.interval[1]

@@ -44,7 +44,7 @@ def matrix(score):
     ("predictor", "expected"), [("gbt", (0.487, 0.520, 0.697)), ("random-forest", (0.295, 0.294, 0.709))]
 )
 def test_scikit_learn_predictors_meet_the_oracle(predictor, expected):
-    """ORACLES row 4."""
+    """tests/oracles.md, row 4."""
     scores = dci_split(TRAIN, TRAIN_FACTORS, TEST, TEST_FACTORS, predictor=predictor)
     assert values(scores) == pytest.approx(expected, abs=0.02)
     assert [score.name for score in scores] == [
@@ -54,7 +54,7 @@ def test_scikit_learn_predictors_meet_the_oracle(predictor, expected):
 
 @pytest.mark.parametrize(("predictor", "gap"), [("booster", 0.02), ("lightgbm-depth3", 0.03)])
 def test_fast_boosting_comes_near_gbt(predictor, gap, record_property):
-    """ORACLES row 4, GradientBoosting."""
+    """tests/oracles.md, row 4, GradientBoosting."""
     found = values(dci_split(TRAIN, TRAIN_FACTORS, TEST, TEST_FACTORS, predictor=predictor))
     expected = (0.487, 0.520, 0.697)
     record_property("gap", [round(a - b, 4) for a, b in zip(found, expected, strict=True)])

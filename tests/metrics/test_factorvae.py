@@ -94,7 +94,7 @@ def rotated(codes, columns, degrees=45):
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])
 def test_scores_of_an_aligned_encoder(compat):
-    """ORACLES row 3: pruned 1; unpruned 1/5; two factors rotated by 45 degrees .80."""
+    """tests/oracles.md, row 3: pruned 1; unpruned 1/5; two factors rotated by 45 degrees .80."""
     pruned = factorvae(MEANS, GRID, names=NAMES, compat=compat)
     assert pruned.value == 1.0
     assert pruned.samples == len(GRID)

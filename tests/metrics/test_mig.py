@@ -47,7 +47,7 @@ def mixed_data(rows=400, latents=4, seed=0):
     [(0.02, 0.994, 0.992, 0.872), (0.1, 0.768, 0.710, 0.739), (0.3, 0.518, 0.414, 0.502)],
 )
 def test_ceilings_of_a_perfectly_aligned_encoder(std, five, four, sampled):
-    """ORACLES row 2."""
+    """tests/oracles.md, row 2."""
     means, stds = aligned_encoder(GRID, std)
     exact = mig_exact(means, stds, GRID, names=NAMES)
     assert exact.value == pytest.approx(five, abs=6e-4)
@@ -61,7 +61,7 @@ def test_ceilings_of_a_perfectly_aligned_encoder(std, five, four, sampled):
 
 
 def test_every_information_agrees_with_scikit_learn():
-    """ORACLES row 8: 10,000 means, 20 equal-width bins."""
+    """tests/oracles.md, row 8: 10,000 means, 20 equal-width bins."""
     rng = np.random.default_rng(3)
     means = aligned_encoder(GRID, 0.1)[0]
     rows = rng.choice(len(GRID), 10_000, replace=False)

@@ -57,7 +57,7 @@ def test_it_agrees_with_the_slow_version_and_converges_to_the_exact_one():
 
 
 def test_it_lies_a_little_below_the_exact_one_on_a_perfect_code():
-    """ORACLES row 2: a Monte Carlo estimate may lie .01 below, its runner-up being a maximum over noise."""
+    """tests/oracles.md, row 2: a Monte Carlo estimate may lie .01 below, its runner-up being a maximum over noise."""
     grid = full_grid((3, 6, 10, 8))
     means, stds = aligned_encoder(grid, 0.1)
     exact, found = mig_exact(means, stds, grid).value, mig_monte_carlo(means, stds, grid, samples=2_000).value
@@ -90,7 +90,7 @@ def test_disentanglement_lib_draws_rows_with_repetition():
 
 
 def test_the_ceiling_of_a_histogram():
-    """ORACLES row 2: 20 bins cannot hold 32 or 40 values."""
+    """tests/oracles.md, row 2: 20 bins cannot hold 32 or 40 values."""
     grid = full_grid((3, 6, 40, 32, 32))
     assert histogram_ceiling(label_matrix(grid, len(grid)), 20) == pytest.approx(0.902, abs=0.0005)
     some = np.random.default_rng(0).choice(len(grid), 10_000, replace=False)

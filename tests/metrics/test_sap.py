@@ -44,7 +44,7 @@ def slow_sap(train, train_factors, test, test_factors):
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])
 def test_agrees_with_a_slow_version(compat):
-    """ORACLES row 9: linear SVM (C = .01, balanced) per latent and factor, gap of the two best accuracies."""
+    """tests/oracles.md, row 9: linear SVM (C = .01, balanced) per latent and factor, gap of the two best accuracies."""
     codes, factors = made()
     score = sap(codes, factors, train=500, test=300, compat=compat, seed=4)
     draw = apart if compat is None else redrawn

@@ -134,7 +134,7 @@ def test_the_term_tends_to_the_total_correlation_of_gaussians(rho):
 @pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.9])
 def test_the_term_is_within_a_tenth_on_ten_dimensions(rho):
-    """ORACLES row 5."""
+    """tests/oracles.md, row 5."""
     found = trained_ratio(rho, dimensions=10, steps=3000, batch=1024, width=128, depth=2)
     assert found == pytest.approx(truth(rho), rel=0.1)
 

@@ -22,7 +22,7 @@ def full_grid(sizes):
 
 
 def aligned_encoder(grid, std):
-    """Oracle 2: standardised factor indices with posterior std `std`, and as many unused latents."""
+    """Row 2 of tests/oracles.md: standardised factor indices with posterior std `std`, and as many unused latents."""
     informative = (grid - grid.mean(0)) / grid.std(0)
     means = np.concatenate([informative, np.zeros_like(informative)], axis=1)
     stds = np.concatenate([np.full(informative.shape, std), np.ones(informative.shape)], axis=1)

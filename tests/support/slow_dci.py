@@ -37,7 +37,7 @@ def slow_r2(predicted, truth):
 
 
 def oracle_data(n, seed):
-    """ORACLES row 4: codes [n, 5] and factors [n, 3] of sizes 3, 6, 8."""
+    """tests/oracles.md, row 4: codes [n, 5] and factors [n, 3] of sizes 3, 6, 8."""
     r = np.random.default_rng(seed)
     sizes = (3, 6, 8)
     factors = [r.integers(0, s, n) for s in sizes]
