@@ -67,7 +67,9 @@ def train(recipe: str, **how: Any) -> api.Run:
     given = {**small_run(recipe), "device": "cpu", **how}
     if objective[recipe].facts.stage:
         return refine(trained("beta-vae"), objective[recipe].facts.stage, **given)
-    return api.train(recipe, **{"data": "sprites-small", **given})
+    if "data" not in given:
+        given |= {"data": "sprites-small", "data_positions": 8}
+    return api.train(recipe, **given)
 
 
 def check_objective(name: str) -> None:

@@ -90,30 +90,30 @@ def test_other_separators_blank_lines_and_quoted_cells(write, mark):
 
 
 WRONG = {
-    "ragged": ("photo,pet\npics/a.png,cat\npics/b.png\n", ["things.csv", "line 3", "column pet"]),
+    "ragged": ("photo,pet\npics/a.png,cat\npics/b.png\n", ["things.csv", "line 3", "pet"]),
     "long": ("photo,pet\npics/a.png,cat,1\n", ["line 2", 3, 2, "pet"]),
-    "absent": ("photo,pet\n,cat\n,dog\n", ["column photo"]),
+    "absent": ("photo,pet\n,cat\n,dog\n", ["photo"]),
     "blank": ("photo,pet\npics/a.png,\n,dog\n,\n", ["line 4", "photo", "pet"]),
-    "no file": ("photo,pet\npics/a.png,cat\npics/c.png,\n", ["line 3", "column photo", "c.png"]),
-    "unreadable": ("photo,pet\npics/a.png,cat\nthings.csv,\n", ["line 3", "column photo"]),
-    "sizes": ("photo,pet\npics/a.png,cat\npics/small.png,\n", ["line 3", "column photo", "4 x 4", "size="]),
+    "no file": ("photo,pet\npics/a.png,cat\npics/c.png,\n", ["line 3", "photo", "c.png"]),
+    "unreadable": ("photo,pet\npics/a.png,cat\nthings.csv,\n", ["line 3", "photo"]),
+    "sizes": ("photo,pet\npics/a.png,cat\npics/small.png,\n", ["line 3", "photo", "4 x 4", "size="]),
     "number": (
         "pet,weight\ncat,1\ncat,2\ndog,3a\n",
-        ["line 4", "column weight", "3a", "data.kinds=[weight:label]", "kinds={'weight': 'label'}"],
+        ["line 4", "weight", "3a", "data.kinds=[weight:label]", "kinds={'weight': 'label'}"],
     ),
-    "infinite": ("pet,w.0,w.1\ncat,1,inf\n", ["line 2", "column w.1", "inf"]),
-    "half": ("pet,w.0,w.1\ncat,1,\n", ["line 2", "column w.1"]),
+    "infinite": ("pet,w.0,w.1\ncat,1,inf\n", ["line 2", "w.1", "inf"]),
+    "half": ("pet,w.0,w.1\ncat,1,\n", ["line 2", "w.1"]),
     "gap": ("pet,w.0,w.2\ncat,1,2\n", ["w.0", "w.1", "w.2"]),
     "empty": ("", ["things.csv"]),
     "no rows": ("photo,pet\n", ["things.csv"]),
     "twice": ("pet,pet\ncat,dog\n", ["columns", "pet"]),
     "unnamed": (",pet\n0,cat\n", ["column 1"]),
     "single": ("pet\ncat\n", [1, "modalities"]),
-    "unique": ("pet,id\n" + "".join(f"cat,n{row}\n" for row in range(30)), ["column id"]),
+    "unique": ("pet,id\n" + "".join(f"cat,n{row}\n" for row in range(30)), ["id"]),
     "headless": ("pics/a.png,cat\npics/b.png,dog\n", ["columns", "pics/a.png"]),
     "among names": (
         "photo,pet\npics/a.png,cat\npics/b.png,7\npics/a.png,dog\n",
-        ["line 3", "column pet", 7, "data.kinds=[pet:label]"],
+        ["line 3", "pet", 7, "data.kinds=[pet:label]"],
     ),
     "module": ("pet,type\ncat,a\n", ["type"]),
 }
@@ -129,8 +129,8 @@ def test_wrong_files_are_one_sentence_that_says_where(write, text, facts):
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        ({"kinds": {"pet": ["cat", "cow"]}}, ["line 3", "column pet", "dog", "cat", "cow"]),
-        ({"kinds": {"pet": "vector"}}, ["line 2", "column pet", "cat"]),
+        ({"kinds": {"pet": ["cat", "cow"]}}, ["line 3", "pet", "dog", "cat", "cow"]),
+        ({"kinds": {"pet": "vector"}}, ["line 2", "pet", "cat"]),
         ({"kinds": {"pose": "label"}}, ["pose", 2, "vector"]),
         ({"kinds": {"pets": "label"}}, ["pets", "things.csv", "pet"]),
         ({"factors": ["pose"]}, ["factor", "pose", 2]),
@@ -290,7 +290,7 @@ def test_classes_keep_the_names_that_cells_give_them(write):
 
 
 def test_numbers_that_no_float32_holds_are_refused(write):
-    with pytest.raises(DataError, match=naming("line 2", "column weight", "1e39")):
+    with pytest.raises(DataError, match=naming("line 2", "weight", "1e39")):
         from_csv(write("weight,age\n1e39,1\n2,3\n"), kinds={"weight": "vector"})
     with pytest.raises(DataError, match=naming("infinite", "row 1")):
         ub.data.from_array(np.array([[1.0, 2.0], [1e39, 1.0]]))

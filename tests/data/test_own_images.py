@@ -266,7 +266,7 @@ def test_labels_that_cannot_be_read_say_where(tmp_path):
     table = tmp_path / "labels.csv"
     for text, facts in (
         ("picture,f\na.png,1\n\n\nnone.png,2\n", ["line 5", "none.png"]),
-        ("picture,f\na.png,1\nb.png,inf\n", ["inf", "column f"]),
+        ("picture,f\na.png,1\nb.png,inf\n", ["inf", "f"]),
         (f"picture,f\na.png,{'x' * 200_000}\n", []),
     ):
         table.write_text(text)

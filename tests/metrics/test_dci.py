@@ -252,7 +252,7 @@ def test_details_can_be_stored(name):
         (CODES, FACTORS, {"names": ("a",)}, UsageError, 1),
         (CODES, FACTORS, {"latents": ("a",)}, UsageError, 1),
         (CODES, FACTORS, {"train": 0}, UsageError, "train"),
-        (CODES[:2], FACTORS[:2, :1], {}, DataError, 2),
+        (CODES[:2], FACTORS[:2, :1], {}, DataError, 1),
         (CODES, FACTORS, {"predictor": "lasso", "alpha": -1.0}, UsageError, "alpha"),
         (CODES[:6], FACTORS[:6], {"predictor": "lasso"}, UsageError, "alpha"),
         (CODES, FACTORS, {"compat": "disentanglement_lib", "predictor": "lasso"}, UsageError, "gbt"),

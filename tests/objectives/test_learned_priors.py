@@ -159,8 +159,8 @@ def test_what_no_prior_can_do_is_refused():
     for given, facts in (
         ({"prior": "flaw"}, ["flaw", "flow"]),
         ({"prior_depth": 3}, ["prior="]),
-        ({"prior": "covariance", "latents": "concrete:3"}, ["covariance", 1, "Normal"]),
-        ({"prior": "conditional"}, ["conditional", 2, "Concrete"]),
+        ({"prior": "covariance", "latents": "concrete:3"}, ["prior", 1, "Normal"]),
+        ({"prior": "conditional"}, ["prior", 2, "Concrete"]),
         ({"prior": "flow", "prior_depth": 0}, ["layer", 1]),
     ):
         with pytest.raises(UsageError, match=naming(*facts)):

@@ -135,7 +135,7 @@ def test_a_run_encodes_decodes_and_reports(run):
         ({"latents": "concrete:2+normal:2"}, ["latents=concrete:10"]),
         ({"floor": 0.0}, ["floor", 0]),
         ({"likelihood": "laplace"}, ["likelihood=gaussian"]),
-        ({"decoder": "mlp"}, ["mlp", "flow"]),
+        ({"decoder": "mlp"}, ["mlp", "decoder=NAME"]),
         ({"features": 0}, ["features", 1]),
         ({"latents": "concrete:500"}, [500]),
     ],

@@ -101,13 +101,13 @@ def test_the_picture_has_the_right_size(evaluation):
 
 
 def test_bad_requests_are_answered(evaluation):
-    for request, words in [
-        ({"columns": 1}, "2 columns"),
-        ({"span": 0.0}, "span"),
-        ({"base": 99}, "row from 0 to 23"),
-        ({"latents": ["z9"]}, "no latent 'z9'"),
+    for request, facts in [
+        ({"columns": 1}, ["columns", 2]),
+        ({"span": 0.0}, ["span"]),
+        ({"base": 99}, ["row", 0, 23]),
+        ({"latents": ["z9"]}, ["z9"]),
     ]:
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=naming(*facts)):
             traversal(evaluation, **request)
     with pytest.raises(UsageError, match="images"):
         tiled(torch.zeros(2, 2, 5))

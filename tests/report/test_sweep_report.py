@@ -1,5 +1,6 @@
 """Tables and page of a sweep, from members made by hand."""
 
+import re
 import sys
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What two processes do in test_world.py; run there as `ranks.py FOLDER DEVICE`, with the variables that torchrun sets.
+"""What two processes do in test_distributed.py, which runs `ranks.py FOLDER DEVICE` with the variables of torchrun.
 
 One start of the interpreter serves all tests: each `part` leaves its results in FOLDER.
 """

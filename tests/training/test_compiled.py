@@ -29,7 +29,8 @@ def test_noise_is_the_same_compiled(shape):
     assert torch.equal(torch.compile(noise.bits, fullgraph=True)(seeds, step, "z", shape), plain)
 
 
-@pytest.mark.parametrize("recipe", ["vae", "beta-tcvae", "annealed-vae"])
+# the terms of vae are among those of the others
+@pytest.mark.parametrize("recipe", [pytest.param("vae", marks=pytest.mark.slow), "beta-tcvae", "annealed-vae"])
 def test_forward_and_terms_compile_whole(recipe):
     data = load("sprites-small")
     settings = {"network": "mlp", "encoder.hidden": (16,), "z": 3, "batch": 8}
@@ -53,7 +54,7 @@ def test_forward_and_terms_compile_whole(recipe):
 @pytest.mark.parametrize(
     ("recipe", "members", "settings"),
     [
-        ("beta-tcvae", 1, {"decay": "cosine", "warmup": 5, "clip": 10.0}),
+        pytest.param("beta-tcvae", 1, {"decay": "cosine", "warmup": 5, "clip": 10.0}, marks=pytest.mark.slow),
         ("two-players", 1, {}),
         ("beta-tcvae", 3, {"decay": "cosine", "warmup": 5, "clip": 10.0}),
         pytest.param("two-players", 3, {}, marks=pytest.mark.slow),

@@ -267,7 +267,7 @@ def test_the_command_refines_scores_and_reports(root, first):
         latents = defaults.pop("latents") or ""
         wanted = {key: defaults[key] for key in ("lr", "batch") if key in defaults}
         assert told == wanted | ({"z": int(latents.removeprefix("normal:"))} if latents else {})
-    with pytest.raises(UsageError, match="--fresh"):
+    with pytest.raises(UsageError, match=naming("fresh", root / "typed")):
         runner.invoke(app, ["refine", str(root / "typed"), "--fresh", *how], catch_exceptions=False)
 
 
