@@ -48,14 +48,14 @@ types: .venv/.test
 layers: .venv/.test
 	$(BIN)/lint-imports
 
+# a test file stays in one process, which makes its fixtures once; tests/conftest.py says which files come first
 unit: .venv/.test
-	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) -m "not compiles and ($(SPEED))"
+	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not compiles and ($(SPEED))"
 
 # pytest leaves with 5 when it selected nothing, as when every test that compiles is slow
 compiled: .venv/.test
-	@if grep -rqs --include='*.py' 'mark\.compiles' tests; then \
-		UNBRAID_TYPECHECK=0 $(PYTEST) -m "compiles and ($(SPEED))" || test $$? -eq 5; \
-	fi
+	@files=$$(grep -rls --include='*.py' 'mark\.compiles' tests); test -z "$$files" || \
+		UNBRAID_TYPECHECK=0 $(PYTEST) -n $(WORKERS) -m "compiles and ($(SPEED))" $$files || test $$? -eq 5
 
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -b html $(SPHINXOPTS) docs docs/_build/html

@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
+from tests.support.messages import naming
 from unbraid import api
 from unbraid.api import refine
 from unbraid.config import Choice, Config
@@ -71,7 +72,9 @@ def train(recipe: str, **how: Any) -> api.Run:
     given = {**small_run(recipe), "device": "cpu", **how}
     if objective[recipe].facts.stage:
         return refine(trained("beta-vae"), objective[recipe].facts.stage, **given)
-    return api.train(recipe, **{"data": "sprites-small", **given})
+    if "data" not in given:
+        given |= {"data": "sprites-small", "data_positions": 8}
+    return api.train(recipe, **given)
 
 
 def check_objective(name: str) -> None:
@@ -354,7 +357,7 @@ def check_metric(name: str) -> None:
             evaluate(first, [name])
         return
     if "staged" in entry.facts.needs:
-        with pytest.raises(UsageError, match="has a single stage; refine it first"):
+        with pytest.raises(UsageError, match=naming(name.partition("/")[0], "stage")):
             evaluate(first, [name])
         return
     if "peers" in entry.facts.needs:

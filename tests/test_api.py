@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import unbraid as ub
+from tests.support.messages import names, naming
 from unbraid.errors import DataError, RunError, UsageError
 from unbraid.metrics import Score
 
@@ -30,12 +31,10 @@ def test_array_run_stores_the_content_hash_and_asks_for_the_data(run, images):
     assert len(run.config.data.settings["content"]) == 64
     again = ub.load(run.path, device="cpu")
     assert torch.equal(again.encode(images), run.encode(images))  # the model alone needs no data
-    with pytest.raises(
-        RunError, match=r"was trained on data that were passed in .* pass them again: unbraid.load\(path, data"
-    ):
+    with pytest.raises(RunError, match=naming(run.path, "unbraid.load(path, data")):
         again.score("kl")
     assert ub.load(run.path, data=images, device="cpu").score("kl")[0].name == "kl/closed-form"
-    with pytest.raises(RunError, match="trained on other data"):
+    with pytest.raises(RunError, match="data"):
         ub.load(run.path, data=images[::-1].copy(), device="cpu").score("kl")
 
 
@@ -70,20 +69,20 @@ def test_own_modules_are_trained_and_asked_for(tmp_path, images):
         "beta-tcvae", data=images, encoder=other, decoder="mlp", decoder_hidden=(8,), root=tmp_path, **SMALL
     )
     assert again.path != made.path
-    with pytest.raises(RunError, match=r"trained with your own encoder \(Sequential\); pass it"):
+    with pytest.raises(RunError, match=naming(made.path, "encoder", "Sequential")):
         _ = ub.load(made.path, data=images, device="cpu").model
     fresh = nn.Sequential(nn.Flatten(), nn.Linear(144, 6))
     again = ub.load(made.path, encoder=fresh, device="cpu")
     assert torch.equal(again.encode(images), made.encode(images))
     wrong = nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
-    with pytest.raises(RunError, match=r"model.safetensors does not fit the model of its config"):
+    with pytest.raises(RunError, match=r"model\.safetensors"):
         _ = ub.load(made.path, encoder=wrong, device="cpu").model
 
 
 def test_codes_and_images_of_the_wrong_shape_are_refused(run):
-    with pytest.raises(UsageError, match=r"Codes must have shape \[n, 3\], not \(2, 4\)"):
+    with pytest.raises(UsageError, match=naming("[n, 3]", "(2, 4)")):
         run.decode(np.zeros((2, 4)))
-    with pytest.raises(UsageError, match=r"takes observations of shape \(1, 12, 12\), not \(1, 9, 9\)"):
+    with pytest.raises(UsageError, match=naming("(1, 12, 12)", "(1, 9, 9)")):
         run.encode(np.zeros((2, 9, 9), dtype=np.uint8))
     with pytest.raises(DataError, match="NaN"):
         run.encode(np.full((2, 12, 12), np.nan, dtype=np.float32))
@@ -129,8 +128,8 @@ def test_unlabelled_data_have_no_mig(run, images):
     opened = ub.load(run.path, data=images, device="cpu")
     assert "mig" not in {score.metric for score in opened.score()}
     (note,) = opened.notes
-    assert note.startswith("mig/exact, mig/histogram-mean, mig/histogram-sampled are left out: ")
-    with pytest.raises(DataError, match="has no factor labels"):
+    assert names(note, "mig/exact", "mig/histogram-mean", "mig/histogram-sampled", "factor")
+    with pytest.raises(DataError, match="factor"):
         opened.score("mig")
 
 
@@ -151,7 +150,7 @@ def test_impossible_splits_are_refused(tmp_path, rule):
 def test_public_names_resolve():
     for name in dir(ub):
         assert getattr(ub, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="nothing"):
         _ = ub.nothing
 
 
@@ -181,22 +180,22 @@ class TestOwnModules:
         assert torch.equal(made.model.encoder[1].weight, made.model.encoder[3].weight)
 
     def test_dropout_is_refused(self, images, tmp_path):
-        with pytest.raises(UsageError, match="has a Dropout layer"):
+        with pytest.raises(UsageError, match="Dropout"):
             ub.train("vae", data=images, encoder=self.encoder(nn.Dropout()), decoder="mlp", root=tmp_path, **SMALL)
 
     @pytest.mark.parametrize("width", [5, 7])
     def test_wrong_outputs_are_named(self, images, tmp_path, width):
         own = nn.Sequential(nn.Flatten(), nn.Linear(144, width))
-        with pytest.raises(UsageError, match=r"encoder must return \[batch, 6\]"):
+        with pytest.raises(UsageError, match=naming("encoder", "[batch, 6]")):
             ub.train("vae", data=images, encoder=own, decoder="mlp", root=tmp_path, **SMALL)
         flat = nn.Linear(3, 144)
-        with pytest.raises(UsageError, match=r"decoder must return observations of shape \(1, 12, 12\), not \(144,\)"):
+        with pytest.raises(UsageError, match=naming("decoder", "(1, 12, 12)", "(144,)")):
             ub.train("vae", data=images, encoder="mlp", decoder=flat, likelihood="gaussian", root=tmp_path, **SMALL)
 
 
 def test_other_data_than_the_runs_are_refused(tmp_path):
     made = ub.train("vae", data="sprites-small", network="mlp", root=tmp_path, **SMALL)
-    with pytest.raises(RunError, match="trained on other data"):
+    with pytest.raises(RunError, match="data"):
         ub.load(made.path, data=np.zeros((50, 32, 32), dtype=np.float32), device="cpu").score("kl")
 
 
@@ -211,33 +210,33 @@ def test_replaced_pictures_are_noticed(tmp_path):
     settings = {"data": tmp_path, "root": tmp_path / "runs", **SMALL}
     ub.train("vae", **settings)
     draw(90)
-    with pytest.raises(RunError, match="trained on other data"):
+    with pytest.raises(RunError, match="data"):
         ub.train("vae", **settings)
 
 
 def test_values_that_bernoulli_cannot_hold_are_refused(tmp_path):
     vectors = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
-    with pytest.raises(UsageError, match=r"likelihood=bernoulli needs values in \[0, 1\]"):
+    with pytest.raises(UsageError, match=naming("likelihood=bernoulli", "[0, 1]")):
         ub.train("vae", data=vectors, likelihood="bernoulli", root=tmp_path, **SMALL)
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
     made = ub.train("beta-vae", data="sprites-small", network="mlp", beta=np.float32(3), root=tmp_path, **SMALL)
     assert made.config.objective.settings["beta"] == 3.0
-    with pytest.raises(UsageError, match="beta must be a number, not nan"):
+    with pytest.raises(UsageError, match=naming("beta", "nan")):
         ub.train("beta-vae", data="sprites-small", network="mlp", beta=float("nan"), root=tmp_path, **SMALL)
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_settings_of_a_module_of_ones_own_are_refused(side, tmp_path):
     own = nn.Sequential(nn.Flatten(), nn.Linear(256, 6)) if side == "encoder" else nn.Linear(3, 256)
-    with pytest.raises(UsageError, match=f"{side} is a module of your own, in which {side}_hidden sets nothing"):
+    with pytest.raises(UsageError, match=naming(side, f"{side}_hidden")):
         ub.train("vae", data="sprites-small", z=3, root=tmp_path, **{side: own, f"{side}_hidden": (7,)})
 
 
 def test_batch_norm_wants_two_rows(tmp_path):
     small = {"data": "sprites", "data_size": 64, "data_positions": 2, "data_orientations": 1, "root": tmp_path}
-    with pytest.raises(UsageError, match="BatchNorm, which needs a batch of at least 2"):
+    with pytest.raises(UsageError, match=naming("BatchNorm", "batch", 2)):
         ub.train("vae", network="conv-chen", batch=1, steps=1, device="cpu", **small)
 
 

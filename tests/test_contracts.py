@@ -5,6 +5,7 @@ import math
 import pytest
 
 from tests import contracts
+from tests.support.messages import naming
 from unbraid.data import dataset
 from unbraid.errors import UsageError
 from unbraid.latents import block, prior
@@ -87,5 +88,5 @@ def test_weights_are_0_or_above_unless_they_are_signed(name):
         if signed:
             bind(name, {**usual, key: -1.0})
         for value in (math.nan, math.inf) if signed else (-1.0, math.nan, math.inf):
-            with pytest.raises(UsageError, match=f"^{key} of {name} must be .*, not "):
+            with pytest.raises(UsageError, match=naming(key, name)):
                 bind(name, {**usual, key: value})

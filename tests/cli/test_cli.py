@@ -1,7 +1,5 @@
 """The command line as a person or a program uses it: output, exit codes, one clear sentence for a mistake."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -13,28 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from unbraid.cli import main
+from tests.support.command import SOURCE, unbraid
+from tests.support.messages import names, naming
 from unbraid.store import load_tensors, save_tensors
 
 SMALL = ["data=sprites-small", "network=mlp", "encoder.hidden=[16]", "z=3", "batch=32", "steps=30"]
 VAE = ["train", "vae", "data=sprites-small"]
 TINY = ["data=sprites-small", "network=mlp", "steps=3"]
-SOURCE = str(Path(__file__).parents[2] / "src")
 
 
-def unbraid(*arguments, cwd=None, code=0, **environment):
-    """Run a command in this process, as its entry point does; returns what it printed where it should have."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        patch.setattr(sys, "argv", ["unbraid", *map(str, arguments)])
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        if cwd is not None:
-            patch.chdir(cwd)
-        with pytest.raises(SystemExit) as left:
-            main()
-    assert (left.value.code or 0) == code, out.getvalue() + err.getvalue()
-    return out.getvalue() if code == 0 else err.getvalue()
+def is_one_error(printed):
+    return printed.startswith("error: ") and len(printed.strip().splitlines()) == 1
 
 
 @pytest.fixture(scope="module")
@@ -90,23 +77,23 @@ def test_evaluate_prints_names_with_protocols(folder):
 
 def test_misspelt_settings_of_metrics_are_refused(folder):
     told = unbraid("evaluate", folder, "bin=3", "--metric", "mig", "--device", "cpu", code=2)
-    assert "Unknown setting 'bin' of these metrics. Did you mean 'bins'?" in told
-    assert "Did you mean 'mig'" in unbraid("evaluate", folder, "--metric", "migg", "--device", "cpu", code=2)
+    assert names(told, "bin", "bins")
+    assert names(unbraid("evaluate", folder, "--metric", "migg", "--device", "cpu", code=2), "migg", "mig")
 
 
 @pytest.mark.parametrize(
-    ("metric", "setting", "sentence"),
+    ("metric", "setting", "facts"),
     [
-        ("mig", "bins=0", "error: bins must be at least 2, not 0."),
-        ("mig", "bins=few", "bins must be a whole number, not 'few'."),
-        ("mig", "factors=[posZ]", "error: Unknown factor 'posZ'. Did you mean 'posY'?"),
-        ("full", "factors=[posZ]", "error: Unknown factor 'posZ'. Did you mean 'posY'?"),
+        ("mig", "bins=0", ["bins", 2, 0]),
+        ("mig", "bins=few", ["bins", "few"]),
+        ("mig", "factors=[posZ]", ["posZ", "posY"]),
+        ("full", "factors=[posZ]", ["posZ", "posY"]),
     ],
 )
-def test_wrong_settings_are_refused_whichever_protocols_have_them(folder, metric, setting, sentence):
+def test_wrong_settings_are_refused_whichever_protocols_have_them(folder, metric, setting, facts):
     told = unbraid("evaluate", folder, setting, "--metric", metric, "--device", "cpu", code=2)
-    assert sentence in told
-    assert len(told.strip().splitlines()) == 1
+    assert names(told, *facts)
+    assert is_one_error(told)
 
 
 def test_records_hold_their_whole_protocol(folder):
@@ -125,7 +112,7 @@ def test_report_is_written(folder):
 def test_finished_run_is_not_trained_again(folder):
     before = (folder / "model.safetensors").stat().st_mtime_ns
     told = unbraid("train", "beta-tcvae", *SMALL, "--device", "cpu", cwd=folder.parents[1])
-    assert "finished already; nothing was trained" in told
+    assert names(told, "finished")
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
@@ -143,73 +130,73 @@ def test_data_listing_and_check():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "facts"),
     [
-        (["train", "beta-tcva"], "error: Unknown objective 'beta-tcva'. Did you mean 'beta-tcvae'?"),
-        (["train", "vae", "data=sprite"], "error: Unknown data set 'sprite'. Did you mean 'sprites'?"),
-        ([*VAE, "stepz=3"], "Unknown setting 'stepz' of recipe 'vae'. Did you mean 'steps'?"),
-        ([*VAE, "steps=many"], "error: steps must be a whole number, not 'many'."),
-        ([*VAE, "network=mlp-chan"], "Unknown network 'mlp-chan'. Did you mean 'mlp-chen'?"),
-        ([*VAE, "network=conv-burgess"], "takes 64x64 images"),
-        ([*VAE, "encoder.widht=3"], "Unknown setting 'widht' of 'conv-small'. Did you mean 'width'?"),
-        ([*VAE, "data.sise=3"], "Unknown setting 'sise' of 'sprites-small'"),
-        (["data", "check", "mnist", "name=3"], "Unknown setting 'name' of 'mnist'"),
-        (["data", "fetch", "mnist", "source=3"], "Unknown setting 'source' of 'mnist'"),
-        ([*VAE, "z=0"], "A latent block needs at least 1 variable, not 0."),
-        ([*VAE, "z=3.5"], "error: z must be a whole number, not 3.5."),
-        (["train", "vae", "beta"], "'beta' is not of the form key=value"),
-        ([*VAE, "--device", "tpu"], "Unknown device 'tpu'"),
-        ([*VAE, "--fresh"], "--fresh needs --name"),
-        ([*VAE, "encoder=broadcast"], "'broadcast' has no encoder; choose another one with encoder=NAME"),
-        (["train", "hfvae", *TINY, "batch=1"], "The stratified estimator needs a batch of 2 to"),
-        (["train", "dip-vae-ii", *TINY, "batch=1"], "DIP-VAE takes the covariance of a batch, which needs at least 2"),
-        (["train", "dip-vae-i", *TINY, "latents=concrete:3"], "DIP-VAE compares covariances, so every latent block"),
-        (["train", "anchored-corex", *TINY, "anchors=[10]"], "anchors must name some of the latent variables 0 to 9"),
-        (["sweep", "hfvae", *TINY, "batch=1", "seed=0,1"], "The stratified estimator needs a batch of 2 to"),
-        (["sweep", "dip-vae-ii", *TINY, "batch=8,1"], "DIP-VAE takes the covariance of a batch"),
-        ([*VAE, "batch=99999"], "batch=99999 is more than the 1536 rows"),
-        ([*VAE, "--name", "../evil"], "A run's name is the name of one folder, not '../evil'"),
-        ([*VAE, "device=cpu"], "'device' is no setting of a run; write --device."),
-        ([*VAE, "cadence=3"], "'cadence' is no setting of a run."),
-        ([*VAE, "recipe=3"], "'recipe' is no setting of a run."),
-        ([*VAE, "seed=99999999999999999999"], "seed must be a whole number from 0 to 2^62"),
-        ([*VAE, "likelihood=gaussian", "likelihood.scale=0"], "scale must be above 0"),
-        ([*VAE, "--checkpoint-steps", "0"], "checkpoint_steps must be at least 1, not 0."),
-        ([*VAE, "--device", "cpu:x"], "Device 'cpu:x' cannot be used"),
-        (["list", "objective"], "Unknown list 'objective'. Did you mean 'objectives'?"),
-        (["train", "beta-vae", *TINY, "warmup=-10"], "rises over a number of steps, 0 or above, not -10."),
-        (["train", "annealed-vae", *TINY, "capacity_steps=-1"], "rises over a number of steps, 0 or above, not -1."),
-        (["train", "info-vae", *TINY, "alpha=5"], "alpha must be at most 1, not 5"),
-        (["train", "info-vae", *TINY, "lambda_mmd=0"], "alpha + lambda_mmd must be at least 1, not 0"),
-        (["train", "beta-tcvae", *TINY, "groups=3"], "groups must be blocks, or leaves in brackets"),
-        (["train", "beta-tcvae", *TINY, "groups=true"], "groups must be blocks, or leaves in brackets"),
-        ([*VAE, "latents=normal:10", "z=5"], "z=5 and latents=normal:10 both say how many latents there are"),
-        ([*VAE, "latents=normal:\u00b2"], "needs a whole number behind its colon"),
-        (["train", "vae", *TINY, "latents=concrete:3", "latents.c.final=1", "latents.c.anneal=9"], "longer than the 3"),
-        (["train", "information-dropout", *TINY, "prior=flow"], "loss would train prior=flow; leave it out."),
+        (["train", "beta-tcva"], ["objective", "beta-tcva", "beta-tcvae"]),
+        (["train", "vae", "data=sprite"], ["data", "sprite", "sprites"]),
+        ([*VAE, "stepz=3"], ["stepz", "vae", "steps"]),
+        ([*VAE, "steps=many"], ["steps", "many"]),
+        ([*VAE, "network=mlp-chan"], ["network", "mlp-chan", "mlp-chen"]),
+        ([*VAE, "network=conv-burgess"], ["64x64"]),
+        ([*VAE, "encoder.widht=3"], ["widht", "conv-small", "width"]),
+        ([*VAE, "data.sise=3"], ["sise", "sprites-small"]),
+        (["data", "check", "mnist", "name=3"], ["name", "mnist"]),
+        (["data", "fetch", "mnist", "source=3"], ["source", "mnist"]),
+        ([*VAE, "z=0"], ["latent", 1, 0]),
+        ([*VAE, "z=3.5"], ["z", "3.5"]),
+        (["train", "vae", "beta"], ["beta", "key=value"]),
+        ([*VAE, "--device", "tpu"], ["device", "tpu"]),
+        ([*VAE, "--fresh"], ["--fresh", "--name"]),
+        ([*VAE, "encoder=broadcast"], ["broadcast", "encoder=NAME"]),
+        (["train", "hfvae", *TINY, "batch=1"], ["stratified", "batch", 2]),
+        (["train", "dip-vae-ii", *TINY, "batch=1"], ["DIP-VAE", "batch", 2]),
+        (["train", "dip-vae-i", *TINY, "latents=concrete:3"], ["DIP-VAE", "latent"]),
+        (["train", "anchored-corex", *TINY, "anchors=[10]"], ["anchors", 0, 9]),
+        (["sweep", "hfvae", *TINY, "batch=1", "seed=0,1"], ["stratified", "batch", 2]),
+        (["sweep", "dip-vae-ii", *TINY, "batch=8,1"], ["DIP-VAE", "batch"]),
+        ([*VAE, "batch=99999"], ["batch", 99999, 1536]),
+        ([*VAE, "--name", "../evil"], ["name", "../evil"]),
+        ([*VAE, "device=cpu"], ["device", "--device"]),
+        ([*VAE, "cadence=3"], ["cadence"]),
+        ([*VAE, "recipe=3"], ["recipe"]),
+        ([*VAE, "seed=99999999999999999999"], ["seed", 0, "2^62"]),
+        ([*VAE, "likelihood=gaussian", "likelihood.scale=0"], ["scale", 0]),
+        ([*VAE, "--checkpoint-steps", "0"], ["checkpoint_steps", 1, 0]),
+        ([*VAE, "--device", "cpu:x"], ["cpu:x"]),
+        (["list", "objective"], ["objective", "objectives"]),
+        (["train", "beta-vae", *TINY, "warmup=-10"], ["steps", -10]),
+        (["train", "annealed-vae", *TINY, "capacity_steps=-1"], ["steps", -1]),
+        (["train", "info-vae", *TINY, "alpha=5"], ["alpha", 1, 5]),
+        (["train", "info-vae", *TINY, "lambda_mmd=0"], ["alpha", "lambda_mmd", 1, 0]),
+        (["train", "beta-tcvae", *TINY, "groups=3"], ["groups"]),
+        (["train", "beta-tcvae", *TINY, "groups=true"], ["groups"]),
+        ([*VAE, "latents=normal:10", "z=5"], ["z=5", "latents=normal:10"]),
+        ([*VAE, "latents=normal:\u00b2"], ["normal:\u00b2"]),
+        (["train", "vae", *TINY, "latents=concrete:3", "latents.c.final=1", "latents.c.anneal=9"], ["anneal", 9, 3]),
+        (["train", "information-dropout", *TINY, "prior=flow"], ["prior=flow"]),
     ],
 )  # fmt: skip
-def test_wrong_use_is_one_sentence_and_exit_2(arguments, sentence, tmp_path):
+def test_wrong_use_is_one_error_and_exit_2(arguments, facts, tmp_path):
     told = unbraid(*arguments, cwd=tmp_path, code=2)
-    assert sentence in told
-    assert len(told.strip().splitlines()) == 1
+    assert names(told, *facts)
+    assert is_one_error(told)
     assert not list(tmp_path.glob("runs/*")), "what was refused leaves no run behind"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "fact"),
     [
-        (["evaluate", "nowhere"], "There is no run folder nowhere."),
-        (["report", "."], "is not a run: it has no config.yaml."),
-        (["train", "vae", "data=mnist"], "run `unbraid data fetch mnist"),
+        (["evaluate", "nowhere"], "nowhere"),
+        (["report", "."], "config.yaml"),
+        (["train", "vae", "data=mnist"], "unbraid data fetch mnist"),
         (["train", "vae", "data=images", "data.folder=nothing"], "nothing"),
         ([*VAE, "--root", "/dev/null"], "/dev/null"),
     ],
 )
-def test_failures_are_one_sentence_and_exit_1(arguments, sentence, tmp_path):
+def test_failures_are_one_error_and_exit_1(arguments, fact, tmp_path):
     told = unbraid(*arguments, cwd=tmp_path, code=1, UNBRAID_DATA=str(tmp_path / "data"))
-    assert sentence in told
-    assert len(told.strip().splitlines()) == 1
+    assert names(told, fact)
+    assert is_one_error(told)
 
 
 def test_damaged_weights_are_named(folder, tmp_path):
@@ -218,7 +205,7 @@ def test_damaged_weights_are_named(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "run")
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
-    assert "model.safetensors cannot be read" in unbraid("evaluate", copy, "--device", "cpu", code=1)
+    assert names(unbraid("evaluate", copy, "--device", "cpu", code=1), "model.safetensors")
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.yaml"])
@@ -233,8 +220,8 @@ def test_runs_that_changed_after_training_are_not_scored_or_reported(folder, tmp
         save_tensors(copy / name, {key: tensor + 1 for key, tensor in tensors.items()})
     for command in (["evaluate", copy, "--metric", "kl/closed-form"], ["report", copy]):
         told = unbraid(*command, "--device", "cpu", code=1)
-        assert "were changed after its training" in told
-        assert len(told.strip().splitlines()) == 1
+        assert names(told, str(copy), "changed")
+        assert is_one_error(told)
     (copy / "status.json").write_text('{"format": 1, "state": "finished"}')  # as of a run that never said which
     assert "kl/closed-form" in unbraid("evaluate", copy, "--metric", "kl/closed-form", "--device", "cpu")
 
@@ -262,29 +249,30 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=60)[1]
     assert process.returncode == 130
-    assert re.search(r"Stopped at step \d+; continue with --resume", told)
-    assert json.loads((tmp_path / "runs/long/status.json").read_text())["state"] == "interrupted"
+    status = json.loads((tmp_path / "runs/long/status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert names(told, status["step"], "--resume")
     again = unbraid("train", "vae", *SMALL[:-1], "steps=100000", "--name", "long", cwd=tmp_path, code=2)
-    assert "unfinished run of these settings; continue it with --resume" in again
+    assert names(again, "--resume")
     other = unbraid("train", "vae", *SMALL, "--name", "long", cwd=tmp_path, code=1)
-    assert "holds a run with other settings (training.steps is 100000 there and 30 here)" in other
+    assert names(other, "training.steps", 100000, 30)
     unbraid("train", "vae", *SMALL, "--name", "long", "--fresh", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("more", "sentence"),
+    ("more", "fact"),
     [
-        (["beat=6"], "Unknown setting 'beat'"),
-        (["--device", "cud"], "Unknown device 'cud'"),
+        (["beat=6"], "beat"),
+        (["--device", "cud"], "cud"),
         (["split=5"], "split"),
-        (["network=conv-burgess"], "takes 64x64 images"),
-        (["groups=3"], "groups must be"),
+        (["network=conv-burgess"], "64x64"),
+        (["groups=3"], "groups"),
     ],
 )
-def test_a_wrong_request_for_a_fresh_run_leaves_the_old_one(more, sentence, folder):
+def test_a_wrong_request_for_a_fresh_run_leaves_the_old_one(more, fact, folder):
     before = sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file())
     again = ["--root", str(folder.parent), "--name", folder.name, "--fresh"]
-    assert sentence in unbraid(*VAE, *more, *again, code=2)
+    assert names(unbraid(*VAE, *more, *again, code=2), fact)
     assert sorted((path.name, path.stat().st_mtime_ns) for path in folder.iterdir() if path.is_file()) == before
 
 
@@ -295,14 +283,9 @@ def test_nothing_but_a_run_is_ever_removed_or_written_into(tmp_path):
     outside = tmp_path / "precious"
     unbraid("train", "vae", *SMALL, "--root", str(tmp_path), "--name", "precious")
     unbraid("sweep", "vae", *TINY, "seed=0,1", "--root", str(root), "--name", "many")
-    for name, sentence, code in (
-        ("photos", "they are not those of a run; choose another name", 1),
-        ("many", "they are not those of a run; choose another name", 1),
-        ("../precious", "A run's name is the name of one folder", 2),
-    ):
+    for name, code in (("photos", 1), ("many", 1), ("../precious", 2)):
         for fresh in ([], ["--fresh"]):
-            told = unbraid(*VAE, "--root", str(root), "--name", name, *fresh, code=code)
-            assert sentence in told or (fresh and "not a run" in told)
+            assert names(unbraid(*VAE, "--root", str(root), "--name", name, *fresh, code=code), name)
     assert (root / "photos" / "thesis.txt").read_text() == "years of work"
     assert (outside / "model.safetensors").exists()
     assert (root / "many" / "sweep.yaml").exists()
@@ -314,7 +297,7 @@ def test_ctrl_c_outside_training_is_told(folder, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("unbraid.run.load", interrupted)
-    assert unbraid("evaluate", folder, code=130) == "stopped\n"
+    assert unbraid("evaluate", folder, code=130).count("\n") == 1
 
 
 def test_completion_knows_the_recipes():
@@ -361,7 +344,7 @@ def test_damaged_files_are_named(folder, tmp_path, name, content):
         from unbraid.errors import RunError
         from unbraid.store import RunFolder
 
-        with pytest.raises(RunError, match=r"status\.json is not readable JSON"):
+        with pytest.raises(RunError, match=naming("status.json")):
             _ = RunFolder(copy).finished
 
 
@@ -391,18 +374,18 @@ def test_several_runs_are_scored_together_and_compared(tmp_path):
     other = ["data=sprites-small", "data.positions=4", "network=mlp", "z=3", "steps=20", "batch=16"]
     unbraid("train", "vae", *other, "--name", "other", "--device", "cpu", cwd=tmp_path)
     told = unbraid("evaluate", "runs/s0", "runs/other", "--metric", "udr", "--device", "cpu", cwd=tmp_path, code=2)
-    assert "must have been trained on the same data" in told
+    assert names(told, "data")
 
 
 def test_random_rows_and_published_protocols(folder):
     table = unbraid("evaluate", folder, "--metric", "mig/exact", "--rows", "100", "--device", "cpu")
-    assert "on 100 random of" in table
+    assert names(table, 100)
     record = json.loads(
         unbraid("evaluate", folder, "--metric", "mig/exact", "--rows", "100", "--json", "--device", "cpu")
     )[0]
     assert record["samples"] == 100
-    assert record["details"]["rows"] == "100 random rows of all"
-    assert "at least 2 rows" in unbraid("evaluate", folder, "--rows", "1", "--device", "cpu", code=2)
-    assert "needs the folder of a run" in unbraid("evaluate", "bins=3", code=2)
+    assert names(record["details"]["rows"], 100)
+    assert names(unbraid("evaluate", folder, "--rows", "1", "--device", "cpu", code=2), "rows", 2)
+    assert names(unbraid("evaluate", "bins=3", code=2), "run")
     told = unbraid("evaluate", folder, "--metric", "frechet/inception", "--device", "cpu", code=2)
     assert "weights" in told

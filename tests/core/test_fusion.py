@@ -1,4 +1,4 @@
-"""Products and mixtures of experts against closed forms and an independent implementation (oracle 6)."""
+"""Products and mixtures of experts against closed forms and an independent implementation (tests/oracles.md, row 6)."""
 
 import itertools
 

@@ -6,6 +6,7 @@ from torch import distributions
 from torch.distributions.relaxed_bernoulli import LogitRelaxedBernoulli
 from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
+from tests.support.messages import naming
 from unbraid.errors import UsageError
 from unbraid.latents import Bernoulli, Concrete, Normal, Space, block, latents_of
 
@@ -80,7 +81,7 @@ def test_a_temperature_falls_geometrically_and_stays():
     assert float(made.prior_of(posterior)[0, -1].exp()) == pytest.approx(2.0)
     with pytest.raises(UsageError, match="anneal"):
         Concrete(final=0.5)
-    with pytest.raises(UsageError, match="above 0"):
+    with pytest.raises(UsageError, match=naming("temperature", 0)):
         Bernoulli(temperature=0.0)
 
 
@@ -114,14 +115,14 @@ def test_space_joins_blocks_in_order():
 
 
 def test_groups_must_cover_every_variable_once():
-    with pytest.raises(UsageError, match="each of the 3 latent variables exactly once"):
+    with pytest.raises(UsageError, match=naming("groups", 3)):
         Space({"z": Normal(size=3)}, ((0, 1), (1, 2)))
 
 
 def test_space_from_config():
     space = Space.from_config({"z": {"kind": "normal", "size": 4}})
     assert space.width == 4
-    with pytest.raises(UsageError, match="Unknown latent block 'norma'"):
+    with pytest.raises(UsageError, match=naming("norma", "normal")):
         Space.from_config({"z": {"kind": "norma"}})
 
 
@@ -129,9 +130,9 @@ def test_groups_by_block_and_by_name():
     latents = {"z": {"kind": "normal", "size": 3}, "c": {"kind": "concrete", "classes": 4}}
     assert Space.from_config(latents, "blocks").tree == ((0, 1, 2), (3,))
     assert Space.from_config(latents, [["z0", ["z1", "c"]], ["z2"]]).tree == ((0, (1, 3)), (2,))
-    with pytest.raises(UsageError, match="Did you mean 'z2'"):
+    with pytest.raises(UsageError, match=naming("zz2", "z2")):
         Space.from_config(latents, [["z0", "z1", "zz2"], ["c"]])
-    with pytest.raises(UsageError, match="groups must be blocks"):
+    with pytest.raises(UsageError, match="groups"):
         Space.from_config(latents, "block")
 
 
@@ -146,15 +147,15 @@ def test_blocks_from_what_was_typed():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "facts"),
     [
-        ({"latents": "normal:5+concret:3"}, "Did you mean 'concrete'"),
-        ({"latents": "normal:x"}, "needs a whole number"),
-        ({"latents": "concrete:3", "z": 4}, "these latents are c"),
-        ({"latents.c.temperature": 0.5}, "Unknown latent block 'c'"),
-        ({"latents": 3}, "joined by"),
+        ({"latents": "normal:5+concret:3"}, ["concret", "concrete"]),
+        ({"latents": "normal:x"}, ["normal:x"]),
+        ({"latents": "concrete:3", "z": 4}, ["z", "c"]),
+        ({"latents.c.temperature": 0.5}, ["c", "z"]),
+        ({"latents": 3}, ["latents", "+"]),
     ],
 )
-def test_what_cannot_be_a_space_is_told(given, told):
-    with pytest.raises(UsageError, match=told):
+def test_what_cannot_be_a_space_is_refused(given, facts):
+    with pytest.raises(UsageError, match=naming(*facts)):
         latents_of(given)

@@ -10,6 +10,8 @@ import torch
 from scipy.stats import multivariate_normal
 from torch import distributions
 
+from tests.support.messages import naming
+from tests.support.priors import made_space, random, with_learned
 from unbraid.config import Choice, Config, Training
 from unbraid.errors import UsageError
 from unbraid.latents import (
@@ -26,20 +28,6 @@ from unbraid.latents import (
 from unbraid.latents.covariance_prior import inverse_triangular
 
 CHAIN = {"c": Concrete(classes=2, size=2, temperature=0.7), "z": Normal(size=1), "d": Concrete(classes=2)}
-
-
-def random(*shape, seed=0, scale=1.0):
-    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def with_learned(space, lead=(), seed=0, scale=1.0):
-    """The standard prior and random parameters of the learned one."""
-    size = sum(np.prod(shape, dtype=int) for shape in space.learned.shapes.values())
-    return {**space.prior(random(1)), LEARNED: random(*lead, size, seed=seed, scale=scale)}
-
-
-def made_space(kind, blocks, tree=None, **settings):
-    return Space(blocks, tree, prior[kind].make(blocks, **settings))
 
 
 # covariance
@@ -195,7 +183,7 @@ def test_first_parameters_are_the_standard_prior_and_ask_for_what_they_cover(kin
     close["atol"] = 0.1 if kind == "flow" else 1e-9
     drawn = space.sample_prior(own, noise)
     assert all(torch.allclose(drawn[name], values[name], **close) for name in blocks)
-    with pytest.raises(UsageError, match="these latents have 0"):
+    with pytest.raises(UsageError, match=naming("prior", 0)):
         prior[kind].make({"c": Normal(size=2)} if kind == "conditional" else {"c": Concrete(classes=2)})
 
 
@@ -244,5 +232,5 @@ def test_correlated_latents_from_what_was_typed():
     made = latents_of({"latents": "correlated-normal:5", "latents.z.correlation": 0.5})
     assert made == {"z": {"kind": "correlated-normal", "size": 5, "correlation": 0.5}}
     assert list(latents_of({"latents": "correlated-normal:5+normal:2"})) == ["z_0", "z_1"]
-    with pytest.raises(UsageError, match="from 0 to below 1"):
+    with pytest.raises(UsageError, match=naming("correlation", 0, 1)):
         Space.from_config(latents_of({"latents": "correlated-normal:5", "latents.z.correlation": 1.0}))

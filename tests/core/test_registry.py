@@ -4,6 +4,7 @@ from typing import Literal
 
 import pytest
 
+from tests.support.messages import naming
 from unbraid.errors import UsageError
 from unbraid.registry import Registry, coerce, settings_of
 from unbraid.types import Weight
@@ -70,41 +71,40 @@ def test_resolve_fills_defaults_and_widens(registry):
 
 
 def test_unknown_name_names_the_nearest_and_the_list(registry):
-    with pytest.raises(
-        UsageError, match=r"Unknown thing 'alfa-beta'\. Did you mean 'alpha-beta'\? Known: alpha-beta\."
-    ):
+    with pytest.raises(UsageError, match=naming("thing", "alfa-beta", "alpha-beta")) as caught:
         registry["alfa-beta"]
+    assert str(caught.value).count("alpha-beta") == 2
 
 
 def test_unknown_setting_names_the_nearest(registry):
-    with pytest.raises(UsageError, match=r"Did you mean 'size'\?.*hidden, mode, rate, size"):
+    with pytest.raises(UsageError, match=naming("sise", "size", "hidden", "mode", "rate")):
         registry["alpha-beta"].resolve({"sise": 3})
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "facts"),
     [
-        ({"size": 2.5}, "size must be a whole number, not 2.5"),
-        ({"size": True}, "size must be a whole number, not True"),
-        ({"rate": "fast"}, "rate must be a number, not 'fast'"),
-        ({"mode": "c"}, "mode must be one of a, b, not 'c'"),
-        ({"hidden": (1, "x")}, r"hidden\[1\] must be a whole number"),
+        ({"size": 2.5}, ["size", 2.5]),
+        ({"size": True}, ["size", True]),
+        ({"rate": "fast"}, ["rate", "fast"]),
+        ({"mode": "c"}, ["mode", "a", "b", "c"]),
+        ({"hidden": (1, "x")}, ["hidden[1]", "x"]),
     ],
 )
-def test_wrong_types_are_told(registry, settings, words):
-    with pytest.raises(UsageError, match=words):
+def test_wrong_types_are_refused(registry, settings, facts):
+    with pytest.raises(UsageError, match=naming(*facts)):
         registry["alpha-beta"].resolve(settings)
 
 
 def test_optional_and_fixed_length():
     assert coerce("x", None, float | None) is None
     assert coerce("x", 1, float | None) == 1.0
-    with pytest.raises(UsageError, match="must have 2 entries, not 3"):
+    with pytest.raises(UsageError, match=naming("x", 2, 3)):
         coerce("x", (1, 2, 3), tuple[int, int])
 
 
 def test_two_functions_cannot_share_a_name(registry):
-    with pytest.raises(UsageError, match="already a thing named 'alpha-beta'"):
+    with pytest.raises(UsageError, match=naming("thing", "alpha-beta")):
 
         @registry("alpha-beta")
         def other():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.messages import naming
 from unbraid.data import check, dataset, describe, fetch, load
 from unbraid.data import storage as stored
 from unbraid.errors import DataError, UnbraidError, UsageError
@@ -58,10 +59,10 @@ def test_listing_has_every_data_set():
 @pytest.mark.parametrize("name", FILED)
 def test_missing_files_are_one_sentence_with_the_command(name, tmp_path, monkeypatch):
     monkeypatch.setenv("UNBRAID_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=rf"^{name} is not here yet \(.*safetensors.*run `unbraid data fetch {name}"):
+    with pytest.raises(DataError, match=naming(name, f"unbraid data fetch {name}")):
         load(name)
     assert check(name).state == "missing"
-    with pytest.raises(DataError, match="does not exist; run `unbraid data fetch"):
+    with pytest.raises(DataError, match=naming(tmp_path / "nothing", "unbraid data fetch")):
         fetch(name, tmp_path / "nothing")
     with pytest.raises(UnbraidError):
         fetch(name, tmp_path)  # an empty folder
@@ -81,16 +82,15 @@ def test_published_checksums_are_well_formed(name):
 
 
 def test_without_a_download_the_command_needs_a_path():
-    with pytest.raises(
-        UsageError, match=r"celeba has no public download; run `unbraid data fetch celeba size=64 --from"
-    ):
+    with pytest.raises(UsageError, match="unbraid data fetch celeba size=64 --from"):
         fetch("celeba")
 
 
 def test_made_data_are_not_fetched():
-    with pytest.raises(UsageError, match="sprites is made when it is loaded"):
+    with pytest.raises(UsageError, match="sprites"):
         fetch("sprites")
-    assert check("sprites") == ("made", "sprites is made when it is loaded.", None)
+    found = check("sprites")
+    assert (found.state, found.path) == ("made", None)
 
 
 def test_fetch_from_a_file_then_load_then_damage(tmp_path, monkeypatch):
@@ -104,8 +104,7 @@ def test_fetch_from_a_file_then_load_then_damage(tmp_path, monkeypatch):
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert check("cars3d").state == "damaged"
-    assert "is damaged" in check("cars3d").words
-    with pytest.raises(DataError, match=r"cars3d-v1\.safetensors is damaged"):
+    with pytest.raises(DataError, match=r"cars3d-v1\.safetensors"):
         load("cars3d")
     fetch("cars3d", tmp_path / "cars.npz")
     assert check("cars3d").state == "present"
@@ -117,15 +116,15 @@ def test_settings_have_files_of_their_own(tmp_path, monkeypatch):
     assert "unbraid data fetch mpi3d variant=real" in check("mpi3d", variant="real").words
     assert check("chairs3d").path.name == "chairs3d-64-v1.safetensors"
     assert check("chairs3d", size=32, crop=400, color=True).path.name == "chairs3d-32-400-color-v1.safetensors"
-    with pytest.raises(UsageError, match="one of toy, realistic, real"):
+    with pytest.raises(UsageError, match=naming("variant", "toy", "realistic", "real")):
         check("mpi3d", variant="other")
-    with pytest.raises(UsageError, match="setting 'size' of 'mpi3d'"):
+    with pytest.raises(UsageError, match=naming("size", "mpi3d")):
         check("mpi3d", size=3)
 
 
 def test_unknown_name_suggests_the_nearest():
     for call in (load, fetch, check):
-        with pytest.raises(UsageError, match="Did you mean 'sprites'"):
+        with pytest.raises(UsageError, match=naming("sprite", "sprites")):
             call("sprite")
 
 
@@ -136,6 +135,6 @@ def test_failed_conversion_keeps_the_old_file(tmp_path, monkeypatch):
     path = fetch("cars3d", tmp_path / "cars.npz")
     before = stored.read(path).content_hash()
     np.savez(tmp_path / "cars.npz", images=images[0])
-    with pytest.raises(DataError, match="expected bytes"):
+    with pytest.raises(DataError, match=r"cars\.npz"):
         fetch("cars3d", tmp_path / "cars.npz")
     assert stored.read(path).content_hash() == before

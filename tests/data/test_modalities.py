@@ -6,24 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from unbraid.data import ClassLabels, Modality, Pixels, dataset, load, multimodal
+from tests.support.messages import naming
+from tests.support.modalities import mixed
+from unbraid.data import ClassLabels, Modality, dataset, load, multimodal
 from unbraid.data.splits import split
 from unbraid.data.sprite_pairs import LEVELS
 from unbraid.errors import DataError, UsageError
 
 SMALL = {"size": 16, "scales": 3, "orientations": 4, "positions": 5}
-
-
-def mixed(rows=6, present=None):
-    """An image, a vector and a label."""
-    images = Pixels(torch.arange(rows * 12).view(rows, 3, 2, 2).to(torch.uint8), (3, 2, 2))
-    vectors = Pixels(torch.randn(rows, 4), (4,))
-    labels = ClassLabels(torch.arange(rows) % 3, ("a", "b", "c"))
-    return [
-        Modality("picture", "image", images, present),
-        Modality("sound", "vector", vectors),
-        Modality("word", "label", labels),
-    ]
 
 
 def test_modalities_of_different_kinds_and_shapes_are_read_by_row():
@@ -50,7 +40,7 @@ def test_modalities_of_different_kinds_and_shapes_are_read_by_row():
 def test_whoever_wants_one_modality_is_told_of_all():
     data = multimodal("mixed", mixed())
     for ask in (lambda: data.images(torch.arange(2)), lambda: data.shape):
-        with pytest.raises(UsageError, match="one modality, and mixed has 3 \\(picture, sound, word\\)"):
+        with pytest.raises(UsageError, match=naming("mixed", 3, "picture", "sound", "word")):
             ask()
 
 
@@ -71,21 +61,21 @@ def test_content_tells_data_apart_wherever_they_differ():
 
 
 @pytest.mark.parametrize(
-    ("parts", "words"),
+    ("parts", "facts"),
     [
-        (list, "no modality"),
-        (lambda: [mixed()[0], mixed(5)[1]], "picture has 6 rows, sound has 5 rows"),
-        (lambda: [mixed()[0], mixed()[0]], "two modalities of one name"),
-        (lambda: mixed(present=torch.zeros(6, dtype=torch.bool)), "no row has the modality picture"),
-        (lambda: mixed(present=torch.ones(4, dtype=torch.bool)), "says of 4 rows"),
-        (lambda: [replace(mixed()[1], name="my sound")], "cannot name a modality"),
-        (lambda: [replace(mixed()[1], name="values")], "cannot name a modality"),
-        (lambda: [replace(mixed()[1], kind="image")], "an image has 3 dimensions"),
-        (lambda: [Modality("word", "label", ClassLabels(torch.tensor([3]), ("a", "b", "c")))], "from 0 to 2"),
+        (list, ["modality"]),
+        (lambda: [mixed()[0], mixed(5)[1]], ["picture", 6, "sound", 5]),
+        (lambda: [mixed()[0], mixed()[0]], ["modalities", "name"]),
+        (lambda: mixed(present=torch.zeros(6, dtype=torch.bool)), ["picture"]),
+        (lambda: mixed(present=torch.ones(4, dtype=torch.bool)), [4]),
+        (lambda: [replace(mixed()[1], name="my sound")], ["my sound"]),
+        (lambda: [replace(mixed()[1], name="values")], ["values"]),
+        (lambda: [replace(mixed()[1], kind="image")], ["image", 3]),
+        (lambda: [Modality("word", "label", ClassLabels(torch.tensor([3]), ("a", "b", "c")))], ["classes", 0, 2]),
     ],
 )
-def test_what_does_not_go_together_is_refused(parts, words):
-    with pytest.raises(DataError, match=words):
+def test_what_does_not_go_together_is_refused(parts, facts):
+    with pytest.raises(DataError, match=naming(*facts)):
         multimodal("mixed", parts())
 
 

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from scipy.io import savemat
 
+from tests.support.messages import naming
 from unbraid.data import cars3d, celeba, chairs3d, dsprites, faces3d, mnist, mpi3d, shapes3d, smallnorb
 from unbraid.data.factors import Factor
 from unbraid.data.files import find
@@ -77,38 +78,37 @@ def test_mnist(tmp_path, digits, form):
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "facts"),
     [
-        (b"\0\0\x0b\x01\0\0\0\x01\0", "it starts with 00000b01"),
-        (idx(np.zeros((2, 3, 3)))[:-1], "18 bytes announced, 17 present"),
-        (gzip.compress(idx(np.zeros((2, 3, 3))))[:-12], "not an idx file"),
-        (b"", "it starts with"),
+        (b"\0\0\x0b\x01\0\0\0\x01\0", ["00000b01"]),
+        (idx(np.zeros((2, 3, 3)))[:-1], [18, 17]),
+        (gzip.compress(idx(np.zeros((2, 3, 3))))[:-12], []),
+        (b"", []),
     ],
     ids=["wrong-type", "short", "half-packed", "empty"],
 )
-def test_broken_idx_file(tmp_path, content, reason):
+def test_broken_idx_file(tmp_path, content, facts):
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte is not an idx file of bytes") as caught:
+    with pytest.raises(DataError, match=naming("train-images-idx3-ubyte", *facts)):
         mnist.read_idx(path)
-    assert reason in str(caught.value)
 
 
 def test_mnist_says_what_is_missing_or_wrong(tmp_path, digits):
-    with pytest.raises(DataError, match=r"holds no train-images-idx3-ubyte.gz or train-images-idx3-ubyte"):
+    with pytest.raises(DataError, match=naming(tmp_path, "train-images-idx3-ubyte.gz")):
         mnist.convert(tmp_path, "mnist", mnist.DIGIT)
     path = tmp_path / "mnist.npz"
     np.savez(path, train_images=digits["train_images"])
-    with pytest.raises(DataError, match=r"mnist\.npz is not an npz file \(train_images, train_labels"):
+    with pytest.raises(DataError, match=naming("mnist.npz", "train_labels")):
         mnist.convert(path, "mnist", mnist.DIGIT)
     np.savez(path, **{**digits, "test_labels": np.array([9], np.uint8)})
-    with pytest.raises(DataError, match="do not belong together"):
+    with pytest.raises(DataError, match=naming("mnist.npz", "(7, 28, 28)", "(6,)")):
         mnist.convert(path, "mnist", mnist.DIGIT)
     np.savez(path, **{**digits, "test_labels": np.array([9, 10], np.uint8)})
-    with pytest.raises(DataError, match="labels must lie in 0 … 9"):
+    with pytest.raises(DataError, match=naming("labels", 0, 9)):
         mnist.convert(path, "mnist", mnist.DIGIT)
     np.savez(path, **{**digits, "test_images": np.array([{"an": "object"}, 2], object)})
-    with pytest.raises(DataError, match=r"'test_images' .object. is not a plain array"):
+    with pytest.raises(DataError, match=naming("test_images", "object")):
         mnist.convert(path, "mnist", mnist.DIGIT)
 
 
@@ -161,20 +161,20 @@ def test_cars3d_from_npz(tmp_path):
 def test_cars3d_says_what_is_wrong(tmp_path, meshes):
     path = tmp_path / "cars.npz"
     np.savez(path, images=noise(2, 6, 6, 3))
-    with pytest.raises(DataError, match=r"cars\.npz: images are \(2, 6, 6, 3\) uint8, expected bytes"):
+    with pytest.raises(DataError, match=naming("cars.npz", "(2, 6, 6, 3)")):
         cars3d.convert(path)
     path.write_bytes(b"no archive")
-    with pytest.raises(DataError, match=r"cars\.npz is not nips2015-analogy-data\.tar\.gz"):
+    with pytest.raises(DataError, match=naming("cars.npz", "nips2015-analogy-data.tar.gz")):
         cars3d.convert(path)
     (tmp_path / "a_mesh.mat").write_bytes(b"no mesh")
-    with pytest.raises(DataError, match=r"a_mesh\.mat is not a car mesh with 'im'"):
+    with pytest.raises(DataError, match=naming("a_mesh.mat", "im")):
         cars3d.convert(tmp_path)
     (tmp_path / "a_mesh.mat").write_bytes(mat(noise(8, 8, 3)))
-    with pytest.raises(DataError, match=r"'im' is \(8, 8, 3\)"):
+    with pytest.raises(DataError, match=naming("im", "(8, 8, 3)")):
         cars3d.convert(tmp_path)
     (tmp_path / "a_mesh.mat").write_bytes(mat(noise(8, 8, 3, 2, 2)))
     (tmp_path / "b_mesh.mat").write_bytes(mat(noise(8, 8, 3, 2, 1)))
-    with pytest.raises(DataError, match="meshes differ in shape"):
+    with pytest.raises(DataError, match="shape"):
         cars3d.convert(tmp_path)
 
 
@@ -217,13 +217,13 @@ def test_dsprites_in_another_order_is_put_into_grid_order(tmp_path):
 def test_dsprites_says_what_is_wrong(tmp_path):
     path = tmp_path / "x.npz"
     np.savez(path, imgs=noise(4, 8, 8), latents_values=np.zeros((3, 6)))
-    with pytest.raises(DataError, match=r"x\.npz: imgs \(4, 8, 8\) and latents_values \(3, 6\) are not those"):
+    with pytest.raises(DataError, match=naming("x.npz", "imgs", "(4, 8, 8)", "latents_values", "(3, 6)")):
         dsprites.convert(path)
     np.savez(path, other=np.zeros(3))
-    with pytest.raises(DataError, match=r"x\.npz is not an npz file with 'imgs'"):
+    with pytest.raises(DataError, match=naming("x.npz", "imgs")):
         dsprites.convert(path)
     path.write_bytes(b"PK not really")
-    with pytest.raises(DataError, match=r"x\.npz is not an npz file with 'imgs' \(File is not a zip file\)"):
+    with pytest.raises(DataError, match=naming("x.npz", "imgs", "zip")):
         dsprites.convert(path)
 
 
@@ -233,7 +233,7 @@ def test_cut_npz_is_noticed(tmp_path):
     whole = path.read_bytes()
     middle = whole.index(b"imgs.npy") + 300
     path.write_bytes(whole[:middle] + bytes(8) + whole[middle + 8 :])
-    with pytest.raises(DataError, match=r"x\.npz is not an npz file with 'imgs' \(Bad CRC-32"):
+    with pytest.raises(DataError, match=naming("x.npz", "imgs", "CRC-32")):
         dsprites.convert(path)
 
 
@@ -258,15 +258,15 @@ def test_shapes3d_says_what_is_wrong(tmp_path):
     h5py = pytest.importorskip("h5py")
     path = tmp_path / "3dshapes.h5"
     path.write_bytes(b"no h5")
-    with pytest.raises(DataError, match=r"3dshapes\.h5 is not an h5 file with 'images' and 'labels'"):
+    with pytest.raises(DataError, match=naming("3dshapes.h5", "images", "labels")):
         shapes3d.convert(path)
     with h5py.File(path, "w") as file:
         file["images"] = noise(4, 6, 6, 3)
-    with pytest.raises(DataError, match=r"3dshapes\.h5 is not an h5 file"):
+    with pytest.raises(DataError, match=naming("3dshapes.h5", "labels")):
         shapes3d.convert(path)
     with h5py.File(path, "a") as file:
         file["labels"] = np.zeros((3, 6))
-    with pytest.raises(DataError, match="are not those of 3D Shapes"):
+    with pytest.raises(DataError, match=naming("3dshapes.h5", "(4, 6, 6, 3)", "(3, 6)")):
         shapes3d.convert(path)
 
 
@@ -280,9 +280,9 @@ def test_mpi3d(tmp_path):
     data = mpi3d.convert(tmp_path, "real", factors)
     assert (data.is_grid, data.sizes, data.shape) == (True, (3, 4), (3, 6, 6))
     assert (pixels(data, 11).transpose(1, 2, 0) == images[11]).all()
-    with pytest.raises(DataError, match=r"images are \(12, 6, 6, 3\), expected \(1036800, 64, 64, 3\)"):
+    with pytest.raises(DataError, match=naming("(12, 6, 6, 3)", "(1036800, 64, 64, 3)")):
         mpi3d.convert(tmp_path, "real")
-    with pytest.raises(DataError, match=r"holds no mpi3d_toy\.npz"):
+    with pytest.raises(DataError, match=naming(tmp_path, "mpi3d_toy.npz")):
         mpi3d.convert(tmp_path, "toy")
 
 
@@ -327,18 +327,17 @@ def test_smallnorb(tmp_path, packed):
 
 def test_smallnorb_says_what_is_wrong(tmp_path):
     path = tmp_path / "x.mat"
-    for content, reason in (
-        (np.array([77, 1, 1, 1, 1], "<i4").tobytes(), "it starts with 0x4d"),
-        (matrix(noise(2, 3, 3))[:-1], "cannot reshape"),
-        (b"", "unpack"),
+    for content, facts in (
+        (np.array([77, 1, 1, 1, 1], "<i4").tobytes(), ["0x4d"]),
+        (matrix(noise(2, 3, 3))[:-1], ["reshape"]),
+        (b"", ["unpack"]),
     ):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=r"x\.mat is not a binary matrix file") as caught:
+        with pytest.raises(DataError, match=naming("x.mat", *facts)):
             smallnorb.read_matrix(path)
-        assert reason in str(caught.value)
-    with pytest.raises(DataError, match=r"holds no .*training-dat"):
+    with pytest.raises(DataError, match=naming(tmp_path, "training-dat")):
         smallnorb.convert(tmp_path, size=64)
-    with pytest.raises(DataError, match=r"x\.mat is not a folder with the six official"):
+    with pytest.raises(DataError, match=naming("x.mat", "folder")):
         smallnorb.convert(path, size=64)
 
 
@@ -382,25 +381,20 @@ def test_celeba_keeps_the_middle(tmp_path):
 
 
 def test_celeba_says_what_is_missing_or_wrong(tmp_path):
-    with pytest.raises(DataError, match=r"holds no list_attr_celeba\.txt"):
+    with pytest.raises(DataError, match=naming(tmp_path, "list_attr_celeba.txt")):
         celeba.convert(tmp_path, size=64)
     path = tmp_path / "list_attr_celeba.txt"
     path.write_text(ATTRIBUTES.format(*FACES))
-    with pytest.raises(DataError, match=r"holds no img_align_celeba\.zip"):
+    with pytest.raises(DataError, match=naming(tmp_path, "img_align_celeba.zip")):
         celeba.convert(tmp_path, size=64)
     with zipfile.ZipFile(tmp_path / "img_align_celeba.zip", "w") as archive:
         archive.writestr("other.jpg", b"")
-    with pytest.raises(DataError, match=r"000001\.jpg is listed in list_attr_celeba\.txt, but missing in"):
+    with pytest.raises(DataError, match=naming("000001.jpg", "list_attr_celeba.txt")):
         celeba.convert(tmp_path, size=64)
-    for text, reason in (
-        ("2\nBald\n1.jpg 1\n", "2 rows announced, 1 present"),
-        ("1\nBald\n1.jpg 7\n", "one -1 or 1 per attribute"),
-        ("", "not enough values"),
-    ):
+    for text, facts in (("2\nBald\n1.jpg 1\n", [2, 1]), ("1\nBald\n1.jpg 7\n", [-1, 1]), ("", [])):
         path.write_text(text)
-        with pytest.raises(DataError, match=r"list_attr_celeba\.txt is not the attribute list") as caught:
+        with pytest.raises(DataError, match=naming("list_attr_celeba.txt", *facts)):
             celeba.read_attributes(path)
-        assert reason in str(caught.value)
 
 
 # 3D chairs
@@ -453,15 +447,15 @@ def test_chairs3d_with_a_missing_view_has_a_table(tmp_path):
 
 
 def test_chairs3d_says_what_is_wrong(tmp_path):
-    with pytest.raises(DataError, match=r"is not rendered_chairs\.tar or the unpacked folder: it holds no"):
+    with pytest.raises(DataError, match=naming(tmp_path, "rendered_chairs.tar")):
         chairs3d.convert(tmp_path, 64, None, False)
     path = tmp_path / "rendered_chairs.tar"
     path.write_bytes(b"no tar")
-    with pytest.raises(DataError, match=r"rendered_chairs\.tar is not rendered_chairs\.tar"):
+    with pytest.raises(DataError, match=naming(path)):
         chairs3d.convert(path, 64, None, False)
     with tarfile.open(path, "w") as archive:
         add(archive, "rendered_chairs/a/renders/image_000_p020_t011_r096.png", b"no picture")
-    with pytest.raises(DataError, match=r"image_000_p020_t011_r096\.png is not a readable picture"):
+    with pytest.raises(DataError, match=r"image_000_p020_t011_r096\.png"):
         chairs3d.convert(path, 64, None, False)
 
 
@@ -485,14 +479,14 @@ def test_faces3d(tmp_path):
 
 
 def test_faces3d_says_what_is_wrong(tmp_path):
-    with pytest.raises(DataError, match="is not an npz file with 'images' or a folder"):
+    with pytest.raises(DataError, match=naming(tmp_path, "images")):
         faces3d.convert(tmp_path, size=64)
     path = tmp_path / "faces.npz"
     np.savez(path, images=noise(4, 6, 6))
-    with pytest.raises(DataError, match=r"faces\.npz: images are \(4, 6, 6\) uint8, expected bytes"):
+    with pytest.raises(DataError, match=naming("faces.npz", "(4, 6, 6)")):
         faces3d.convert(path, size=64)
     np.savez(path, images=noise(2, 1, 1, 1, 6, 6))
-    with pytest.raises(DataError, match="images are 6 x 6, not 64 x 64; give size="):
+    with pytest.raises(DataError, match=naming("6 x 6", "64 x 64", "size=")):
         faces3d.convert(path, size=64)
 
 
@@ -501,6 +495,6 @@ def test_files_of_the_same_names_in_two_folders_are_not_guessed(tmp_path):
     for each in ("FashionMNIST", "MNIST"):
         (tmp_path / each / "raw").mkdir(parents=True)
         (tmp_path / each / "raw" / "train.gz").write_bytes(b"")
-    with pytest.raises(DataError, match=r"train.gz in .*FashionMNIST.* and in .*MNIST.*; give one of them"):
+    with pytest.raises(DataError, match=naming("train.gz", tmp_path / "FashionMNIST", tmp_path / "MNIST")):
         find(tmp_path, "train.gz")
     assert find(tmp_path / "MNIST", "other.gz", "train.gz").parent.parent.name == "MNIST"

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from tests.support.messages import naming
 from unbraid.data import from_array, from_dataset, from_folder, load
 from unbraid.errors import DataError, UsageError
 
@@ -79,29 +80,29 @@ def test_camera_orientation_is_applied(tmp_path):
 
 
 def test_folder_errors_name_the_files(tmp_path):
-    with pytest.raises(DataError, match="nowhere is not a folder"):
+    with pytest.raises(DataError, match="nowhere"):
         from_folder(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds no pictures"):
+    with pytest.raises(DataError, match=naming(tmp_path)):
         from_folder(tmp_path)
-    with pytest.raises(UsageError, match=r"needs folder=…"):
+    with pytest.raises(UsageError, match="folder="):
         load("images")
     Image.new("L", (4, 4)).save(tmp_path / "a.png")
     Image.new("L", (4, 5)).save(tmp_path / "b.png")
-    with pytest.raises(DataError, match=r"a\.png is 4 x 4 pixels and .*b\.png is 4 x 5; give size=…"):
+    with pytest.raises(DataError, match=naming("a.png", "4 x 4", "b.png", "4 x 5", "size=")):
         from_folder(tmp_path)
-    with pytest.raises(UsageError, match="size must be at least 1, not 0"):
+    with pytest.raises(UsageError, match=naming("size", 1, 0)):
         from_folder(tmp_path, size=0)
     (tmp_path / "b.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"b\.png is not a readable picture"):
+    with pytest.raises(DataError, match=r"b\.png"):
         from_folder(tmp_path)
     Image.fromarray(noise(64, 64)).save(tmp_path / "b.png")
     whole = (tmp_path / "b.png").read_bytes()
     (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"b\.png is not a readable picture"):
+    with pytest.raises(DataError, match=r"b\.png"):
         from_folder(tmp_path, size=4)
     Image.fromarray(np.full((4, 4), 7.5, np.float32)).save(tmp_path / "b.tif")
     (tmp_path / "b.png").unlink()
-    with pytest.raises(DataError, match=r"b\.tif is not a readable picture .its float pixels lie outside"):
+    with pytest.raises(DataError, match=naming("b.tif", "float")):
         from_folder(tmp_path)
 
 
@@ -164,27 +165,27 @@ def test_factors_of_an_array():
 
 
 @pytest.mark.parametrize(
-    ("array", "reason"),
+    ("array", "facts"),
     [
-        (np.array([[0.5, np.nan], [0, 1]]), "NaN or infinite values, first in row 0"),
-        (torch.tensor([[[0.0]], [[float("inf")]]]), "NaN or infinite values, first in row 1"),
-        (np.full((2, 4, 4), 200.0), r"floats from 200 to 200; images must lie in \[0, 1\]"),
-        (np.full((2, 4, 4), -1.0), r"floats from -1 to -1; images must lie in \[0, 1\]"),
-        (np.zeros((2, 4, 4), np.int64), r"holds torch\.int64; use uint8"),
-        (np.zeros((2, 4, 4), np.complex64), "dtype complex64; numbers are needed"),
-        (np.array([["a", "b"]]), "dtype <U1; numbers are needed"),
-        (np.array([[None, 1]], object), "dtype object; numbers are needed"),
-        ([[1.0, 2.0], [3.0]], "its rows differ in shape"),
-        (np.zeros(5), r"has shape \(5,\); \[n, d\]"),
-        (np.zeros((2, 3, 4, 5, 6)), r"has shape \(2, 3, 4, 5, 6\)"),
-        (np.zeros((0, 4, 4), np.uint8), "is empty: its shape is"),
-        (np.zeros((2, 0), np.float32), "is empty: its shape is"),
-        (np.zeros((2, 3, 8, 3), np.uint8), r"say where its channels are with channels='first'"),
-        (np.zeros((2, 8, 8, 8), np.uint8), r"say where its channels are"),
+        (np.array([[0.5, np.nan], [0, 1]]), ["NaN", "row 0"]),
+        (torch.tensor([[[0.0]], [[float("inf")]]]), ["infinite", "row 1"]),
+        (np.full((2, 4, 4), 200.0), [200, "[0, 1]"]),
+        (np.full((2, 4, 4), -1.0), [-1, "[0, 1]"]),
+        (np.zeros((2, 4, 4), np.int64), ["int64", "uint8"]),
+        (np.zeros((2, 4, 4), np.complex64), ["complex64"]),
+        (np.array([["a", "b"]]), ["<U1"]),
+        (np.array([[None, 1]], object), ["object"]),
+        ([[1.0, 2.0], [3.0]], ["shape"]),
+        (np.zeros(5), ["(5,)", "[n, d]"]),
+        (np.zeros((2, 3, 4, 5, 6)), ["(2, 3, 4, 5, 6)"]),
+        (np.zeros((0, 4, 4), np.uint8), ["shape", "(0, 1, 4, 4)"]),
+        (np.zeros((2, 0), np.float32), ["(2, 0)"]),
+        (np.zeros((2, 3, 8, 3), np.uint8), ["channels='first'"]),
+        (np.zeros((2, 8, 8, 8), np.uint8), ["channels="]),
     ],
 )
-def test_array_errors(array, reason):
-    with pytest.raises(DataError, match=rf"^mine .*{reason}"):
+def test_array_errors(array, facts):
+    with pytest.raises(DataError, match=naming("mine", *facts)):
         from_array(array, name="mine")
 
 
@@ -195,20 +196,20 @@ def test_said_channels_are_believed():
 
 
 @pytest.mark.parametrize(
-    ("factors", "reason"),
+    ("factors", "facts"),
     [
-        (np.zeros(2, int), r"factors have shape \(2, 1\), expected \(3, factors\)"),
-        (np.array([0, -2, 2]), "factors must be whole numbers from 0"),
-        (np.array([0.5, 1, 2]), "factors must be whole numbers from 0"),
+        (np.zeros(2, int), ["(2, 1)", 3]),
+        (np.array([0, -2, 2]), [0]),
+        (np.array([0.5, 1, 2]), [0]),
     ],
 )
-def test_factor_errors(factors, reason):
-    with pytest.raises(DataError, match=reason):
+def test_factor_errors(factors, facts):
+    with pytest.raises(DataError, match=naming("factors", *facts)):
         from_array(noise(3, 4, 4), factors=factors)
 
 
 def test_wrong_number_of_factor_names():
-    with pytest.raises(UsageError, match="2 factor names for 1 factors"):
+    with pytest.raises(UsageError, match=naming("factor", 2, 1)):
         from_array(noise(3, 4, 4), factors=np.arange(3), factor_names=["a", "b"])
 
 
@@ -249,13 +250,13 @@ def test_dataset_of_pictures_and_stream():
 
 
 def test_dataset_errors():
-    with pytest.raises(DataError, match="dataset is empty"):
+    with pytest.raises(DataError, match="empty"):
         from_dataset(Pictures([]))
-    with pytest.raises(DataError, match=r"item 1 is \(1, 4, 5\), item 0 is \(1, 4, 4\)"):
+    with pytest.raises(DataError, match=naming("item 1", "(1, 4, 5)", "item 0", "(1, 4, 4)")):
         from_dataset(Pictures([torch.zeros(1, 4, 4), torch.zeros(1, 4, 5)]))
-    with pytest.raises(UsageError, match="int is neither"):
+    with pytest.raises(UsageError, match="int"):
         from_dataset(3)
-    with pytest.raises(DataError, match=r"item 0 of dataset has dtype"):
+    with pytest.raises(DataError, match=naming("item 0", "<U6")):
         from_dataset(Pictures(["a word"]))
 
 
@@ -263,16 +264,16 @@ def test_labels_that_cannot_be_read_say_where(tmp_path):
     for name in ("a", "b"):
         Image.fromarray(noise(4, 4)).save(tmp_path / f"{name}.png")
     table = tmp_path / "labels.csv"
-    for text, said in (
-        ("picture,f\na.png,1\n\n\nnone.png,2\n", "line 5: there is no picture none.png"),
-        ("picture,f\na.png,1\nb.png,inf\n", "'inf' in the column f is no finite number"),
-        (f"picture,f\na.png,{'x' * 200_000}\n", "is not a CSV file of labels"),
+    for text, facts in (
+        ("picture,f\na.png,1\n\n\nnone.png,2\n", ["line 5", "none.png"]),
+        ("picture,f\na.png,1\nb.png,inf\n", ["inf", "f"]),
+        (f"picture,f\na.png,{'x' * 200_000}\n", []),
     ):
         table.write_text(text)
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=naming("labels.csv", *facts)):
             load("images", {"folder": tmp_path, "labels": table})
 
 
 def test_factors_of_one_name_are_refused():
-    with pytest.raises(UsageError, match="must all be different"):
+    with pytest.raises(UsageError, match="factor"):
         from_array(noise(6, 4), factors=np.zeros((6, 2), dtype=int), factor_names=["a", "a"])

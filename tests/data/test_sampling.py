@@ -55,7 +55,7 @@ def test_pairs_differ_only_where_they_say(sprites):
     assert (agree | changed).all()
     assert (changed.sum(1) == 1).all()
     assert changed.any(0).all()
-    with pytest.raises(UsageError, match="complete grid"):
+    with pytest.raises(UsageError, match="grid"):
         pairs(table([0, 1]), 5, 1, 0, 0)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.density.test_estimators import random_posterior, space_of
+from tests.support.posteriors import random_posterior, space_of
 from unbraid.density import batch_aggregate, exact_aggregate
 from unbraid.objectives import closed_form_kl, divergences
 from unbraid.types import Output

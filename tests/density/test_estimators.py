@@ -1,4 +1,4 @@
-"""Estimators of log q(z) against exact answers (ORACLES row 1)."""
+"""Estimators of log q(z) against exact answers (tests/oracles.md, row 1)."""
 
 import itertools
 import math
@@ -6,20 +6,10 @@ import math
 import pytest
 import torch
 
+from tests.support.messages import naming
+from tests.support.posteriors import random_posterior, space_of
 from unbraid.density import ESTIMATORS, batch_aggregate, estimators, exact_aggregate, weighting
 from unbraid.errors import UsageError
-from unbraid.latents import Normal, Space
-
-
-def space_of(size, tree=None):
-    return Space({"z": Normal(size=size)}, tree)
-
-
-def random_posterior(n, size, seed=0, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
-    mean = torch.randn(n, size, generator=generator, dtype=dtype)
-    log_variance = torch.randn(n, size, generator=generator, dtype=dtype) - 1
-    return torch.cat([mean, log_variance], dim=-1)
 
 
 def samples(posterior, seed=1):
@@ -149,18 +139,18 @@ def oracle_terms(oracle, batch, batches, log_weights=None, estimator=None):
         ("stratified", 1024, 8, 2.30, 9.75),
     ],
 )
-def test_oracle_1_minibatch_estimates(oracle, estimator, batch, batches, tc, mi):
+def test_row_1_minibatch_estimates(oracle, estimator, batch, batches, tc, mi):
     made_tc, made_mi = oracle_terms(oracle, batch, batches, estimator=estimator)
     assert made_tc == pytest.approx(tc, abs=0.1)
     assert made_mi == pytest.approx(mi, abs=0.05)
 
 
-def test_oracle_1_weighted_sampling_is_no_total_correlation(oracle):
+def test_row_1_weighted_sampling_is_no_total_correlation(oracle):
     assert oracle_terms(oracle, 64, 200, estimator="mws")[0] == pytest.approx(96.6, abs=0.3)
     assert oracle_terms(oracle, 1024, 10, estimator="mws")[0] == pytest.approx(94.3, abs=0.3)
 
 
-def test_oracle_1_rejects_the_misplaced_diagonal(oracle):
+def test_row_1_rejects_the_misplaced_diagonal(oracle):
     tc, mi = oracle_terms(oracle, 64, 200, log_weights=misplaced_mss_matrix(64, 20_000))
     assert (tc, mi) == (pytest.approx(7.4, abs=0.3), pytest.approx(4.23, abs=0.1))
     right_tc, right_mi = oracle_terms(oracle, 64, 200, estimator="mss")
@@ -168,7 +158,7 @@ def test_oracle_1_rejects_the_misplaced_diagonal(oracle):
     assert abs(right_mi - mi) > 5
 
 
-def test_oracle_1_exact_values(oracle):
+def test_row_1_exact_values(oracle):
     posterior, z = oracle
     space, rows = space_of(10), slice(0, 1000)
     made = exact_aggregate(space, {"z": posterior}, {"z": z[rows]})
@@ -227,5 +217,5 @@ def test_members_are_independent_rows_of_one_call():
 
 @pytest.mark.parametrize("batch", [1, 11])
 def test_impossible_batches_are_refused(batch):
-    with pytest.raises(UsageError, match=f"needs a batch of 2 to 10 different data points, not {batch}"):
+    with pytest.raises(UsageError, match=naming("stratified", "batch", 2, 10, batch)):
         weighting("stratified", batch, 10)

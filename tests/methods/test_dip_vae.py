@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.methods.helpers import bound, made_context, made_output, normal_space
+from tests.support.messages import naming
 from unbraid.errors import UsageError
 from unbraid.latents import Concrete, Normal, Space
 from unbraid.methods import dip_vae
@@ -87,12 +88,12 @@ def test_several_normal_blocks_are_one_covariance():
 def test_discrete_latents_are_refused():
     space = Space({"z": Normal(size=2), "c": Concrete(classes=3)})
     out, batch = made_output(space)
-    with pytest.raises(UsageError, match="'c' is not"):
+    with pytest.raises(UsageError, match=naming("c")):
         bind("dip-vae-i", {}).terms(out, batch, made_context(space))
 
 
 def test_one_row_has_no_covariance():
     space = normal_space(2)
     out, batch = made_output(space, posterior={"z": torch.zeros(1, 1, 4)})
-    with pytest.raises(UsageError, match="at least 2 rows"):
+    with pytest.raises(UsageError, match=naming("rows", 2)):
         bind("dip-vae-i", {}).terms(out, batch, made_context(space))

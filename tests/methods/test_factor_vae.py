@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from tests.density.test_ratio import correlated, truth
 from tests.methods.helpers import bound, made_context, made_output, normal_space
+from tests.support.gaussians import correlated, truth
+from tests.support.messages import naming
 from unbraid import noise
 from unbraid.config import Choice
 from unbraid.data import load
@@ -133,7 +134,7 @@ def test_the_term_tends_to_the_total_correlation_of_gaussians(rho):
 @pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.9])
 def test_the_term_is_within_a_tenth_on_ten_dimensions(rho):
-    """ORACLES row 5."""
+    """tests/oracles.md, row 5."""
     found = trained_ratio(rho, dimensions=10, steps=3000, batch=1024, width=128, depth=2)
     assert found == pytest.approx(truth(rho), rel=0.1)
 
@@ -155,7 +156,7 @@ def test_half_precision_logits_do_not_reach_the_terms():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(UsageError, match="needs 4 rows, not 3"):
+    with pytest.raises(UsageError, match=naming(4, 3)):
         bind("factor-vae", {}).needs(3, normal_space(2))
-    with pytest.raises(UsageError, match="at least 1 layer"):
+    with pytest.raises(UsageError, match=naming("layer", 1)):
         bind("factor-vae", {"depth": 0})

@@ -8,6 +8,7 @@ import torch
 from scipy.stats import kstest, norm
 
 from tests.methods.helpers import normal_space
+from tests.support.messages import naming
 from unbraid import api
 from unbraid.config import Choice
 from unbraid.data import from_array, load
@@ -159,7 +160,9 @@ def test_a_run_is_scored_and_shown_without_a_likelihood(tmp_path):
     run = api.train("info-gan", data="sprites-small", root=tmp_path, device="cpu", steps=3, **SMALL)
     names = {score.name for score in run.score()}
     assert {"mig/exact", "mi/exact", "tc/exact"} <= names
-    assert [note.partition(" ")[0] for note in run.notes] == ["elbo/closed-form", "reconstruction/nats"]
+    assert len(run.notes) == 2
+    for name, note in zip(("elbo/closed-form", "reconstruction/nats"), run.notes, strict=True):
+        assert name in note
     for name in ("elbo/sampled", "reconstruction/nats"):
         with pytest.raises(UsageError, match="likelihood"):
             run.score(name)
@@ -170,23 +173,23 @@ def test_a_run_is_scored_and_shown_without_a_likelihood(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "facts"),
     [
-        ({"latents": "normal+concrete:3"}, "continuous codes, and c is not"),
-        ({"noise": -1}, "noise must be 0 or above"),
-        ({"lambda_info": -0.5}, "lambda_info of info-gan must be 0 or above"),
-        ({"lambda_info": "much"}, "lambda_info must be a number"),
-        ({"instance_noise_steps": -3}, "instance_noise_steps"),
-        ({"draws": "beta"}, "draws must be one of uniform, normal"),
+        ({"latents": "normal+concrete:3"}, ["continuous", "c"]),
+        ({"noise": -1}, ["noise", 0, -1]),
+        ({"lambda_info": -0.5}, ["lambda_info", "info-gan", -0.5]),
+        ({"lambda_info": "much"}, ["lambda_info", "much"]),
+        ({"instance_noise_steps": -3}, ["instance_noise_steps", -3]),
+        ({"draws": "beta"}, ["draws", "uniform", "normal", "beta"]),
     ],
 )
-def test_bad_input_is_refused(given, sentence):
-    with pytest.raises(UsageError, match=sentence):
+def test_bad_input_is_refused(given, facts):
+    with pytest.raises(UsageError, match=naming(*facts)):
         configure("info-gan", Choice("sprites-small", {}), load("sprites-small", {}), {**SMALL, **given})
 
 
 def test_an_encoder_without_a_logit_is_refused():
     data = from_array(torch.rand(20, 6))
     config = configure("info-gan", Choice("given", {}), data, {"z": 2, "batch": 4})
-    with pytest.raises(UsageError, match=r"one logit.*\[batch, 5\]"):
+    with pytest.raises(UsageError, match=naming("[batch, 5]", "logit")):
         prepare(config, data, encoder=torch.nn.Linear(6, 4)).advance()

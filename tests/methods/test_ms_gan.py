@@ -7,6 +7,7 @@ from torch import nn
 
 import unbraid as ub
 from tests.methods.helpers import normal_space
+from tests.support.messages import naming
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
 from unbraid.latents import StackedSpace
@@ -116,7 +117,7 @@ def test_a_code_stands_beside_an_image_as_channels():
     x, code = torch.rand(2, 1, 4, 4), torch.rand(2, 2)
     expected = x.mean((1, 2, 3)) + 2 * code[:, 0] + 3 * code[:, 1]
     torch.testing.assert_close(ConditionalCritic(Counted())(x, code), expected)
-    with pytest.raises(UsageError, match=r"must return \[batch, 1\]"):
+    with pytest.raises(UsageError, match=r"\[batch, 1\]"):
         ConditionalCritic(nn.Flatten())(x, code)
 
 
@@ -174,7 +175,9 @@ def test_a_run_is_refined_scored_and_shown_without_a_likelihood(root, first, kin
     assert torch.equal(codes[:, :3], first.encode(images))
     assert not codes[:, 3:].any()
     assert {"mig/exact", "mi/exact"} <= {score.name for score in run.score()}
-    assert [note.partition(" ")[0] for note in run.notes] == ["elbo/closed-form", "reconstruction/nats"]
+    assert len(run.notes) == 2
+    for name, note in zip(("elbo/closed-form", "reconstruction/nats"), run.notes, strict=True):
+        assert name in note
     assert torch.equal(run.model.decode_stages(codes)[0], first.decode(first.encode(images)))
     assert run.sample(3).shape == (3, 1, 32, 32)
     assert run.triples(columns=3).width > 96
@@ -237,16 +240,16 @@ def test_networks_are_dcgans():
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "sentence"),
+    ("kind", "given", "facts"),
     [
-        ("gan", {"latents": "normal:2+concrete:3"}, "z is standard normal noise, so every latent block must be normal"),
-        ("gan", {"instance_noise": -1.0}, "instance_noise of ms-gan must be 0 or above, not -1"),
-        ("cgan", {"instance_noise_steps": -1}, "instance_noise_steps must be 0 or above"),
-        ("cgan", {"given": ("scale",)}, "label-decoder"),
-        ("cgan", {"circular": ("scale",)}, "circular must name some of the labels"),
+        ("gan", {"latents": "normal:2+concrete:3"}, ["latent", "normal"]),
+        ("gan", {"instance_noise": -1.0}, ["instance_noise", "ms-gan", 0, -1]),
+        ("cgan", {"instance_noise_steps": -1}, ["instance_noise_steps", "cgan", 0]),
+        ("cgan", {"given": ("scale",)}, ["label-decoder"]),
+        ("cgan", {"circular": ("scale",)}, ["circular", "labels"]),
     ],
 )
-def test_bad_settings_are_one_sentence(first, tmp_path, kind, given, sentence):
-    with pytest.raises(UsageError, match=sentence) as told:
+def test_bad_settings_are_refused_in_one_line(first, tmp_path, kind, given, facts):
+    with pytest.raises(UsageError, match=naming(*facts)) as caught:
         ub.refine(first, kind, root=tmp_path, **{**TINY, **given})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)

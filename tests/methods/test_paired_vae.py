@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.methods.helpers import made_context, made_output, normal_space
+from tests.support.messages import naming
 from unbraid import noise
 from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels, load
@@ -137,28 +138,28 @@ def test_the_kl_of_what_a_pair_shares_counts_once_per_pair():
 
 
 REFUSED = [
-    ("ada-gvae", {"differing": 3}, "from 1 to 2"),
-    ("ada-gvae", {"differing": 0}, "from 1 to 2"),
-    ("ada-gvae", {"latents": "normal+concrete:3"}, "must be normal"),
-    ("ada-gvae", {"split": 0.5}, "split=none"),
-    ("gvae", {"shared": 4}, "shared must be from 1 to 3"),
-    ("gvae", {"factors": ("colour",)}, "colour"),
-    ("gvae", {"factors": ("f0", "f1", "f3")}, "some, but not all"),
-    ("s2-beta-vae", {"z": 2}, "a latent of its own"),
-    ("s2-beta-vae", {"labels": 0.0}, "labels must be"),
-    ("s2-beta-vae", {"labels": 25.0}, "labels must be"),
+    ("ada-gvae", {"differing": 3}, ["differing", 1, 2]),
+    ("ada-gvae", {"differing": 0}, ["differing", 1, 2]),
+    ("ada-gvae", {"latents": "normal+concrete:3"}, ["normal"]),
+    ("ada-gvae", {"split": 0.5}, ["split=none"]),
+    ("gvae", {"shared": 4}, ["shared", 1, 3]),
+    ("gvae", {"factors": ("colour",)}, ["colour"]),
+    ("gvae", {"factors": ("f0", "f1", "f3")}, ["factors"]),
+    ("s2-beta-vae", {"z": 2}, ["latent"]),
+    ("s2-beta-vae", {"labels": 0.0}, ["labels"]),
+    ("s2-beta-vae", {"labels": 25.0}, ["labels"]),
 ]
 
 
-@pytest.mark.parametrize(("name", "settings", "says"), REFUSED)
-def test_what_cannot_be_learned_is_refused(name, settings, says):
-    with pytest.raises(UsageError, match=says):
+@pytest.mark.parametrize(("name", "settings", "facts"), REFUSED)
+def test_what_cannot_be_learned_is_refused(name, settings, facts):
+    with pytest.raises(UsageError, match=naming(*facts)):
         trained_state(name, **settings)
 
 
 def test_data_without_a_grid_are_refused():
     data = grid((2, 3), table=torch.tensor([[0, 1], [1, 2]]))
-    with pytest.raises(UsageError, match="complete grid"):
+    with pytest.raises(UsageError, match="grid"):
         bind("ada-gvae", {}).check(data, normal_space(4))
 
 

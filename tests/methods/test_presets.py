@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.methods.helpers import bound, made_context, made_output, normal_space
+from tests.support.messages import naming
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
 from unbraid.methods import objective
@@ -102,5 +103,5 @@ def test_only_anchored_variables_get_the_rewards_gradient():
 def test_anchors_that_are_no_variables_are_refused(anchors):
     space = normal_space(3)
     out, batch = made_output(space)
-    with pytest.raises(UsageError, match="latent variables 0 to 2, each once"):
+    with pytest.raises(UsageError, match=naming("anchors", 0, 2)):
         terms_of("anchored-corex", {"anchors": anchors}, space, out, batch)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig
 from unbraid.metrics.intervention.betavae import _classifier, betavae, differences
 from unbraid.metrics.intervention.factorvae import factorvae
 from unbraid.metrics.intervention.fixed_factor_batches import Population, code_tensor, factor_table
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 
 SMALL = {"train": 1_000, "test": 500}
 
@@ -92,7 +92,7 @@ def rotated(codes, columns, degrees):
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])
 def test_agrees_with_a_slow_version(compat):
-    """ORACLES row 9, in small: logistic regression of the mean differences."""
+    """tests/oracles.md, row 9, in small: logistic regression of the mean differences."""
     codes, factors = mixed_data()
     draw = random.Random(3)
     train, known = slow_points(codes.tolist(), factors.tolist(), 8, 1_500, draw)
@@ -125,7 +125,7 @@ def test_on_the_same_points_the_classifier_agrees_with_a_slow_one(compat):
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])
 def test_a_perfect_code_scores_one(compat):
-    """ORACLES row 9: batch 64, 10,000 training and 5,000 test points, on the full grid."""
+    """tests/oracles.md, row 9: batch 64, 10,000 training and 5,000 test points, on the full grid."""
     grid = full_grid(SPRITES.values())
     score = betavae(aligned_encoder(grid, 0.02)[0], grid, names=tuple(SPRITES), compat=compat)
     assert score.value == 1
@@ -192,19 +192,19 @@ def test_of_an_evaluation(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error", "facts"),
     [
-        ({"codes": np.full((60, 2), np.inf)}, DataError, "infinite"),
-        ({"factors": full_grid((3, 4, 5))[:, :1]}, UsageError, "at least 2 factors"),
-        ({"factors": np.random.default_rng(0).random((60, 2))}, UsageError, "factor bins"),
-        ({"batch": 0}, UsageError, "batch must be at least 1"),
-        ({"train": 99}, UsageError, "train must be at least 100"),
-        ({"test": 0}, UsageError, "test must be at least 1"),
+        ({"codes": np.full((60, 2), np.inf)}, DataError, ["infinite"]),
+        ({"factors": full_grid((3, 4, 5))[:, :1]}, UsageError, ["factors", 2]),
+        ({"factors": np.random.default_rng(0).random((60, 2))}, UsageError, ["v0", "factor_bins"]),
+        ({"batch": 0}, UsageError, ["batch", 1]),
+        ({"train": 99}, UsageError, ["train", 100]),
+        ({"test": 0}, UsageError, ["test", 1]),
     ],
 )
-def test_bad_input_is_answered_in_a_sentence(change, error, message):
+def test_bad_input_is_refused(change, error, facts):
     codes, factors = mixed_data()
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=naming(*facts)):
         betavae(**{"codes": codes, "factors": factors, **SMALL, **change})
 
 

@@ -9,14 +9,14 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
+from tests.support.evaluations import fixed_evaluation, full_grid
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.attributes import _Networks, attributes
 from unbraid.metrics.predictive.downstream import downstream
 from unbraid.metrics.train_test_split import apart
 from unbraid.threads import one_thread
-
-from .helpers import fixed_evaluation, full_grid
 
 
 def made(rows=900, seed=0):
@@ -88,12 +88,9 @@ def test_a_factor_never_guessed_right_has_no_efficiency():
     assert [s.value for s in scores] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"labels": ()}, "labels"), ({"labels": (1,)}, "labels"), ({"C": 0.0}, "C above 0"), ({"trees": 0}, "trees")],
-)
-def test_settings_out_of_range_are_named(settings, words):
-    with pytest.raises(UsageError, match=words):
+@pytest.mark.parametrize("settings", [{"labels": ()}, {"labels": (1,)}, {"C": 0.0}, {"trees": 0}])
+def test_settings_out_of_range_are_named(settings):
+    with pytest.raises(UsageError, match=naming(*settings)):
         downstream(*made(30), **settings)
 
 
@@ -173,18 +170,18 @@ def test_hard_codes_and_few_rows():
 
 
 @pytest.mark.parametrize(
-    ("codes", "settings", "words"),
+    ("codes", "settings", "facts"),
     [
-        ({}, {}, "at least one part"),
-        ({"C": np.zeros((20, 2)), "Z": np.zeros((19, 2))}, {}, "as many rows"),
-        ({"C": np.full((20, 2), np.nan)}, {}, "codes C hold NaN"),
-        (np.zeros((20, 2)), {"steps": 0}, "must be positive"),
-        (np.zeros((20, 2)), {"hidden": (0,)}, "must be positive"),
-        (np.zeros((19, 2)), {}, "19 codes, but factors of 20 rows"),
+        ({}, {}, ["code"]),
+        ({"C": np.zeros((20, 2)), "Z": np.zeros((19, 2))}, {}, [20, 19]),
+        ({"C": np.full((20, 2), np.nan)}, {}, ["C", "NaN"]),
+        (np.zeros((20, 2)), {"steps": 0}, ["steps", 0]),
+        (np.zeros((20, 2)), {"hidden": (0,)}, ["hidden", "(0,)"]),
+        (np.zeros((19, 2)), {}, [19, 20]),
     ],
 )
-def test_bad_codes_are_named(codes, settings, words):
-    with pytest.raises((UsageError, DataError), match=words):
+def test_bad_codes_are_named(codes, settings, facts):
+    with pytest.raises((UsageError, DataError), match=naming(*facts)):
         attributes(codes, made(20)[1], **settings)
 
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 from torch import nn
 
+from tests.support.evaluations import fixed_evaluation
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
 from unbraid.metrics.generative import kernel_distance
 from unbraid.metrics.generative import precision_recall as manifold
 from unbraid.metrics.generative.features import classifier as classifiers
 from unbraid.metrics.generative.frechet import frechet
-
-from .helpers import fixed_evaluation
 
 
 def exact_gaussian(rng, rows, mean, factor):
@@ -123,15 +123,15 @@ def test_the_bootstrap_interval_has_the_right_width():
 def test_tensors_and_bad_input():
     x = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
     assert frechet(torch.tensor(x), x + 1, network="mine").name == "frechet/mine"
-    with pytest.raises(UsageError, match=r"features_a must have the shape \[rows, features\], not \[10\]"):
+    with pytest.raises(UsageError, match=naming("features_a", "[rows, features]", "[10]")):
         frechet(x[:, 0], x)
-    with pytest.raises(UsageError, match="features_a have 3 columns, but features_b 2"):
+    with pytest.raises(UsageError, match=naming("features_a", 3, "features_b", 2)):
         frechet(x, x[:, :2])
-    with pytest.raises(DataError, match="features_b must have at least 2 rows, not 1"):
+    with pytest.raises(DataError, match=naming("features_b", 2, 1)):
         frechet(x, x[:1])
-    with pytest.raises(DataError, match="features_b hold NaN or infinite values"):
+    with pytest.raises(DataError, match=naming("features_b", "NaN")):
         frechet(x, x * np.nan)
-    with pytest.raises(UsageError, match="Paired features must have as many rows, not 10 and 9"):
+    with pytest.raises(UsageError, match=naming(10, 9)):
         frechet(x, x[1:], paired=True)
     assert frechet(np.ones((5, 2)), np.ones((4, 2))).value == 0, "constant features are points"
 
@@ -177,11 +177,11 @@ def test_worse_reconstructions_are_farther_away():
 def test_networks_for_pictures_say_what_they_need(monkeypatch):
     monkeypatch.delenv("UNBRAID_INCEPTION", raising=False)
     for name in ("frechet", "kid", "precision-recall"):
-        with pytest.raises(UsageError, match=r"inception takes images with 1 or 3 channels, not .* shape \(3,\)"):
+        with pytest.raises(UsageError, match=naming("inception", 1, 3, "(3,)")):
             evaluate(exact_model(), [f"{name}/inception"])
-        with pytest.raises(UsageError, match=r"efficientnet-lite0 takes images with 1 or 3 channels"):
+        with pytest.raises(UsageError, match=naming("efficientnet-lite0", 1, 3)):
             evaluate(exact_model(), [f"{name}/efficientnet-lite0"])
-        with pytest.raises(UsageError, match="samples must be at least 2, not 1"):
+        with pytest.raises(UsageError, match=naming("samples", 2, 1)):
             evaluate(exact_model(), [f"{name}/classifier"], samples=1)
         assert "weights" in metric[f"{name}/inception"].facts.needs
     assert math.isinf(metric["frechet/classifier"].facts.bounds[1])

@@ -11,13 +11,13 @@ from sklearn.feature_selection import mutual_info_classif
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, mutual_info_score
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid, slow_entropy
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.arrays import label_matrix
 from unbraid.metrics.information.infomec import RIDGE, infomec
 from unbraid.metrics.information.nearest_neighbours import JITTER, neighbour_information, standard_codes
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid, slow_entropy
 
 
 def made(rows=600, seed=0):
@@ -217,18 +217,18 @@ def test_ties_are_broken_alike_for_reordered_mirrored_and_scaled_latents(change)
 
 
 @pytest.mark.parametrize(
-    ("codes", "factors", "settings", "words"),
+    ("codes", "factors", "settings", "facts"),
     [
-        (np.full((9, 2), np.inf), full_grid((3, 3)), {}, "infinite"),
-        (np.zeros((9, 2)), full_grid((2, 4)), {}, "9 codes, but factors of 8 rows"),
-        (np.zeros((9, 2)), np.arange(9) % 3, {}, "only one"),
-        (np.zeros((9, 2)), np.zeros((9, 2)), {}, "one value only"),
-        (np.zeros((9, 2)), full_grid((3, 3)), {"bins": 1}, "at least 2 bins"),
-        (np.zeros((9, 2)), full_grid((3, 3)), {"neighbours": 0}, "1 neighbour"),
+        (np.full((9, 2), np.inf), full_grid((3, 3)), {}, ["infinite"]),
+        (np.zeros((9, 2)), full_grid((2, 4)), {}, [9, 8]),
+        (np.zeros((9, 2)), np.arange(9) % 3, {}, ["InfoMEC", "factors"]),
+        (np.zeros((9, 2)), np.zeros((9, 2)), {}, ["v0"]),
+        (np.zeros((9, 2)), full_grid((3, 3)), {"bins": 1}, ["bins", 2, 1]),
+        (np.zeros((9, 2)), full_grid((3, 3)), {"neighbours": 0}, ["neighbour", 1, 0]),
     ],
 )
-def test_bad_input_is_named(codes, factors, settings, words):
-    with pytest.raises((UsageError, DataError), match=words):
+def test_bad_input_is_named(codes, factors, settings, facts):
+    with pytest.raises((UsageError, DataError), match=naming(*facts)):
         infomec(codes, factors, **settings)
 
 

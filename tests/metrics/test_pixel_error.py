@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.evaluations import fixed_evaluation
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
-
-from .helpers import fixed_evaluation
 
 NAMES = ("reconstruction/l1", "reconstruction/l2")
 
@@ -45,12 +45,12 @@ def test_exact_reconstructions_and_broken_ones():
     x = torch.arange(30).float()[:, None].repeat(1, 2) / 30  # as `fixed_evaluation` makes them
     exact = fixed_evaluation(x, torch.ones_like(x), torch.zeros(30, 1).long(), decoder=nn.Identity())
     assert {score.value for score in errors(exact).values()} == {0.0}
-    with pytest.raises(UsageError, match="samples must be at least 2, not 1"):
+    with pytest.raises(UsageError, match=naming("samples", 2, 1)):
         errors(model(nn.Identity()), samples=1)
 
     class Broken(nn.Module):
         def forward(self, code):
             return code * torch.nan
 
-    with pytest.raises(DataError, match="The decoder returns NaN"):
+    with pytest.raises(DataError, match=naming("decoder", "NaN")):
         errors(model(Broken()))

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from tests.support.evaluations import aligned_encoder, fixed_evaluation, full_grid
 from unbraid.metrics import evaluate, metric
-
-from .helpers import aligned_encoder, fixed_evaluation, full_grid
 
 SIZES = (4, 5, 6)
 ROWS = np.tile(full_grid(SIZES), (10, 1))
@@ -54,15 +53,16 @@ def mixed():
 
 
 @functools.cache
-def plain_values(name):
-    return {score.name: score.value for score in scored(name, *mixed())}
+def scores_of(name, codes):
+    """Scores of one of the codes above, shared by the tests of all promises."""
+    return scored(name, *codes())
 
 
 @pytest.mark.parametrize("name", promising("bounds"))
 def test_values_stay_within_their_bounds(name):
     low, high = metric[name].facts.bounds
-    for codes in (perfect(), noise(), mixed()):
-        for score in scored(name, *codes):
+    for codes in (perfect, noise, mixed):
+        for score in scores_of(name, codes):
             assert low <= score.value <= high, score.name
             if score.interval is not None:
                 assert low <= score.interval[0] <= score.value <= score.interval[1] <= high, score.name
@@ -70,7 +70,7 @@ def test_values_stay_within_their_bounds(name):
 
 @pytest.mark.parametrize("name", promising("perfect"))
 def test_a_perfect_code_reaches_the_ceiling(name):
-    told = [(score, promised(name, "perfect", score.part)) for score in scored(name, *perfect())]
+    told = [(score, promised(name, "perfect", score.part)) for score in scores_of(name, perfect)]
     assert any(expected is not None for _, expected in told)
     for score, expected in told:
         assert expected is None or score.value == pytest.approx(expected, abs=0.02), score.name
@@ -78,7 +78,7 @@ def test_a_perfect_code_reaches_the_ceiling(name):
 
 @pytest.mark.parametrize("name", promising("noise"))
 def test_noise_scores_nothing(name):
-    told = [(score, promised(name, "noise", score.part)) for score in scored(name, *noise())]
+    told = [(score, promised(name, "noise", score.part)) for score in scores_of(name, noise)]
     assert any(expected is not None for _, expected in told)
     for score, expected in told:
         assert expected is None or score.value == pytest.approx(expected, abs=0.1), score.name
@@ -98,4 +98,4 @@ def test_codes_may_be_reordered_flipped_or_scaled(name, change):
         factor = np.array([0.25, 8, 1, 0.5, 64])  # powers of two, which floats multiply by exactly
         means, stds = means * factor, stds * factor
     found = {score.name: score.value for score in scored(name, means, stds)}
-    assert found == pytest.approx(plain_values(name), abs=1e-5)
+    assert found == pytest.approx({score.name: score.value for score in scores_of(name, mixed)}, abs=1e-5)

@@ -7,12 +7,12 @@ import pytest
 import torch
 from sklearn.svm import LinearSVC
 
+from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.sap import sap
 from unbraid.metrics.train_test_split import apart, redrawn, times_drawn
-
-from .helpers import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -44,7 +44,7 @@ def slow_sap(train, train_factors, test, test_factors):
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])
 def test_agrees_with_a_slow_version(compat):
-    """ORACLES row 9: linear SVM (C = .01, balanced) per latent and factor, gap of the two best accuracies."""
+    """tests/oracles.md, row 9: linear SVM (C = .01, balanced) per latent and factor, gap of the two best accuracies."""
     codes, factors = made()
     score = sap(codes, factors, train=500, test=300, compat=compat, seed=4)
     draw = apart if compat is None else redrawn
@@ -141,23 +141,23 @@ def test_tensors_and_arrays_score_alike():
 
 
 @pytest.mark.parametrize(
-    ("codes", "factors", "settings", "words"),
+    ("codes", "factors", "settings", "facts"),
     [
-        (np.zeros((9, 1)), np.arange(9) % 2, {}, "best latent against the second best"),
-        (np.full((9, 2), np.nan), np.arange(9) % 2, {}, "NaN"),
-        (np.zeros((9, 2)), np.arange(8) % 2, {}, "9 codes, but factors of 8 rows"),
-        (np.zeros((9, 2)), np.zeros(9), {}, "one value only"),
-        (np.zeros((2, 2)), [0, 1], {}, "at least 3 rows"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"train": 1}, "at least 2 rows to train on"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"continuous": ("size",)}, "Unknown factor 'size'"),
-        (np.zeros((9, 2)), np.arange(8.0), {"continuous": ("v0",)}, "factors of 8 rows"),
-        (np.zeros((9, 2)), np.full(9, np.inf), {"continuous": ("v0",)}, "infinite"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"names": ("a", "b")}, "1 factors, but 2 names"),
-        (np.zeros((9, 2)), np.arange(9) % 2, {"latents": ("a",)}, "2 latents, but 1 names"),
+        (np.zeros((9, 1)), np.arange(9) % 2, {}, ["latents", 1]),
+        (np.full((9, 2), np.nan), np.arange(9) % 2, {}, ["NaN"]),
+        (np.zeros((9, 2)), np.arange(8) % 2, {}, [9, 8]),
+        (np.zeros((9, 2)), np.zeros(9), {}, ["v0"]),
+        (np.zeros((2, 2)), [0, 1], {}, ["rows", 3]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"train": 1}, ["train", 2]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"continuous": ("size",)}, ["size"]),
+        (np.zeros((9, 2)), np.arange(8.0), {"continuous": ("v0",)}, [9, 8]),
+        (np.zeros((9, 2)), np.full(9, np.inf), {"continuous": ("v0",)}, ["infinite"]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"names": ("a", "b")}, ["factors", 1, 2]),
+        (np.zeros((9, 2)), np.arange(9) % 2, {"latents": ("a",)}, ["latents", 2, 1]),
     ],
 )
-def test_bad_input_is_named(codes, factors, settings, words):
-    with pytest.raises((UsageError, DataError), match=words):
+def test_bad_input_is_named(codes, factors, settings, facts):
+    with pytest.raises((UsageError, DataError), match=naming(*facts)):
         sap(codes, factors, **settings)
 
 

@@ -9,12 +9,12 @@ import torch
 from scipy.stats import spearmanr
 from sklearn.linear_model import Lasso
 
+from tests.support.evaluations import fixed_evaluation, full_grid
+from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
 from unbraid.metrics.unsupervised.elbo import latent_kl
 from unbraid.metrics.unsupervised.udr import lasso_weights, udr
-
-from .helpers import fixed_evaluation, full_grid
 
 BOTH = pytest.mark.parametrize("correlation", ["spearman", "lasso"])
 
@@ -180,28 +180,28 @@ def test_of_an_evaluation_with_peers(correlation):
 
 def test_an_evaluation_without_peers_or_on_other_rows():
     evaluation = evaluation_of()
-    with pytest.raises(UsageError, match=r"udr needs runs to compare with: unbraid evaluate RUN RUN … --metric udr"):
+    with pytest.raises(UsageError, match=naming("unbraid evaluate RUN RUN", "--metric udr")):
         evaluate(evaluation, ["udr"])
     evaluation.peers = (evaluation_of(1, rows=torch.arange(60)),)
-    with pytest.raises(UsageError, match="same rows"):
+    with pytest.raises(UsageError, match=naming("udr", "rows")):
         evaluate(evaluation, ["udr/spearman"])
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "error", "facts"),
     [
-        ({"codes": [np.zeros((5, 2))]}, UsageError, "at least 2"),
-        ({"codes": [np.zeros((5, 2)), np.zeros((6, 2))]}, UsageError, "same rows"),
-        ({"codes": [np.zeros((1, 2)), np.zeros((1, 2))]}, DataError, "at least 2 rows"),
-        ({"codes": [np.zeros((5, 2)), np.full((5, 2), np.nan)]}, DataError, "codes of model 1 hold NaN"),
-        ({"kl": [np.ones(2)]}, UsageError, "2 models, but KLs of 1"),
-        ({"kl": [np.ones(2), np.ones(3)]}, UsageError, "kl of model 1"),
-        ({"kl": [np.ones(2), np.array([1, np.nan])]}, DataError, "kl of model 1 holds NaN"),
-        ({"names": ["one"]}, UsageError, "but 1 names"),
-        ({"penalty": -1.0, "correlation": "lasso"}, UsageError, "penalty"),
+        ({"codes": [np.zeros((5, 2))]}, UsageError, ["2"]),
+        ({"codes": [np.zeros((5, 2)), np.zeros((6, 2))]}, UsageError, [5, 6]),
+        ({"codes": [np.zeros((1, 2)), np.zeros((1, 2))]}, DataError, ["rows", 2]),
+        ({"codes": [np.zeros((5, 2)), np.full((5, 2), np.nan)]}, DataError, ["codes", "model 1", "NaN"]),
+        ({"kl": [np.ones(2)]}, UsageError, [2, 1]),
+        ({"kl": [np.ones(2), np.ones(3)]}, UsageError, ["kl", "model 1"]),
+        ({"kl": [np.ones(2), np.array([1, np.nan])]}, DataError, ["kl", "model 1", "NaN"]),
+        ({"names": ["one"]}, UsageError, [2, 1]),
+        ({"penalty": -1.0, "correlation": "lasso"}, UsageError, ["penalty"]),
     ],
 )
-def test_bad_input_is_answered_in_a_sentence(change, error, message):
+def test_bad_input_is_refused(change, error, facts):
     rng = np.random.default_rng(0)
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=naming(*facts)):
         udr(**{"codes": [rng.random((5, 2)), rng.random((5, 2))], **change})

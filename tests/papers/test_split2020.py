@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.papers.results import made_up, member
+from tests.support.results import made_up, member
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.experiments import Results, judge

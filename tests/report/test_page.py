@@ -7,13 +7,13 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from tests.support.messages import names
+from tests.support.tiny_runs import tiny_config, tiny_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import build
 from unbraid.report import write_report
 from unbraid.report.run_page import number, render, where_scored
-
-from .conftest import tiny_config, tiny_data
 
 SECTIONS = (
     "headline scores training traversal reconstructions samples latents-and-factors information settings environment"
@@ -94,8 +94,8 @@ def test_page_without_labels_history_or_scores(tmp_path, folder):
     evaluation = Evaluation(build(tiny_config(), (3, 8, 8)), tiny_data(channels=3, factors=False))
     page = render(folder, evaluation, [])
     assert Reader(page).open == []
-    for words in ("Nothing has been scored", "There is no history", "no factor labels", "nothing was held out"):
-        assert words in page
+    assert "nan" not in page
+    assert "<svg" not in page, "without a history there is no curve"
 
 
 def test_page_of_observations_that_are_no_images(folder):
@@ -103,16 +103,15 @@ def test_page_of_observations_that_are_no_images(folder):
 
     vectors = FactorDataset("vectors", Pixels(torch.rand(10, 5), (5,)))
     page = render(folder, Evaluation(build(tiny_config("gaussian"), (5,)), vectors), [])
-    assert page.count("not images") == 1
-    assert "10 observations" in page
+    assert names(page, 10)
     assert 'id="traversal"' not in page
     assert 'href="#traversal"' not in page
 
 
 def test_the_page_says_what_was_scored(evaluation):
-    assert "complete grid of all 24" in where_scored(evaluation)
+    assert names(where_scored(evaluation), 24)
     held_out = Evaluation(evaluation.model, evaluation.dataset, rows=torch.arange(6))
-    assert "6 held-out images" in where_scored(held_out)
+    assert names(where_scored(held_out), 6)
 
 
 def test_the_page_is_the_same_every_time(folder, evaluation, scores):
@@ -121,7 +120,7 @@ def test_the_page_is_the_same_every_time(folder, evaluation, scores):
 
 def test_a_missing_extra_is_named(folder, evaluation, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(UsageError, match=r"pip install 'unbraid\[report\]'"):
+    with pytest.raises(UsageError, match=r"unbraid\[report\]"):
         write_report(folder, evaluation, [])
     assert not (folder.path / "report.html").exists()
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.messages import naming
 from unbraid.api import train
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
@@ -100,15 +101,15 @@ def test_the_picture_has_the_right_size(evaluation):
 
 
 def test_bad_requests_are_answered(evaluation):
-    for request, words in [
-        ({"columns": 1}, "2 columns"),
-        ({"span": 0.0}, "span"),
-        ({"base": 99}, "row from 0 to 23"),
-        ({"latents": ["z9"]}, "no latent 'z9'"),
+    for request, facts in [
+        ({"columns": 1}, ["columns", 2]),
+        ({"span": 0.0}, ["span"]),
+        ({"base": 99}, ["row", 0, 23]),
+        ({"latents": ["z9"]}, ["z9"]),
     ]:
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=naming(*facts)):
             traversal(evaluation, **request)
-    with pytest.raises(UsageError, match="Only images"):
+    with pytest.raises(UsageError, match="images"):
         tiled(torch.zeros(2, 2, 5))
 
 
@@ -159,6 +160,6 @@ def test_a_picture_is_saved_with_its_folders(evaluation, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["grid.xyz", "grid", "grid.hdr"])
 def test_a_format_that_pictures_do_not_have_is_told(tmp_path, name):
-    with pytest.raises(UsageError, match=r"file that ends in \.png, \.jpg, .* not to .*grid"):
+    with pytest.raises(UsageError, match=naming(".png", ".jpg", "grid")):
         tiled(torch.rand(2, 3, 1, 4, 4)).save(str(tmp_path / "new" / name))
     assert not (tmp_path / "new").exists()

@@ -1,5 +1,6 @@
 """Tables and page of a sweep, from members made by hand."""
 
+import re
 import sys
 
 import numpy as np
@@ -73,14 +74,7 @@ def test_parquet_where_pyarrow_is(tmp_path, monkeypatch):
 
 def test_page_has_every_figure_and_run():
     page = render("one", "format: 1", BROKEN)
-    for words in (
-        "mig/exact against beta",
-        "Trade-off",
-        "Total correlation",
-        "Pearson correlation",
-        "lines join settings",
-    ):
-        assert words in page, words
+    assert all(name in page for name in ("mig/exact", "tc/exact", "elbo/closed-form"))
     assert page.count("<svg") == 3 + 2  # three scores against beta, the trade-off, the runs
     assert all(f'href="runs/{each.run}/"' in page for each in BROKEN)
     assert 'class="state diverged"' in page
@@ -90,8 +84,10 @@ def test_page_has_every_figure_and_run():
 
 
 def test_page_of_few_or_no_scores():
-    assert "Nothing has been scored" in render("one", "", [member("p", 1, 0, 0.0, 0.0, "waiting")])
-    assert "too few different runs" in render("one", "", [member("p", 1, 0, 0.5, 1.0)])
+    for few in (member("p", 1, 0, 0.0, 0.0, "waiting"), member("p", 1, 0, 0.5, 1.0)):
+        page = render("one", "", [few])
+        assert f'href="runs/{few.run}/"' in page
+        assert "nan" not in page
 
 
 def less(member, score):
@@ -109,14 +105,15 @@ def test_figures_show_the_mig_that_every_finished_run_has():
     assert mig_of_all([*complete[1:], less(complete[0], "mig/exact")]) == "mig/histogram-mean"
     assert mig_of_all([*complete, BROKEN[-1]]) == "mig/exact", "a diverged run has no score, and needs none"
     assert mig_of_all([less(each, "mig/exact") for each in MEMBERS]) is None
-    assert "histogram-mean at each setting" in render("one", "", [less(complete[0], "mig/exact"), *complete[1:]])
+    page = render("one", "", [less(complete[0], "mig/exact"), *complete[1:]])
+    assert page.count("mig/histogram-mean") > page.count("mig/exact")
 
 
 def test_runs_without_a_score_are_counted_wherever_they_are_missing():
     page = " ".join(render("one", "", [less(BROKEN[0], "mig/exact"), *BROKEN[1:]]).split())
-    assert page.count("1 of 16 finished runs is left out of this figure") == 2
-    assert page.count("3 of 4 runs</span>") == 1
-    assert "left out" not in render("one", "", BROKEN)
+    assert page.count("1 of 16") == 2
+    assert page.count("3 of 4") == 1
+    assert not re.search(r"\d of 16|\d of 4\b", render("one", "", BROKEN))
     members = [less(BROKEN[0], "mig/exact"), *BROKEN[1:]]
     rows = tables.median_rows(members, tables.score_names(members))
     assert [row["mig/exact"].endswith(" (3 of 4)") for row in rows] == [False, True, False, False]

@@ -17,7 +17,7 @@ from unbraid.data import load
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, configure, train
 
-STEPS, EVERY, KILLS = 240, 10, 10
+STEPS, EVERY, KILLS = 160, 8, 10
 SETTINGS = {"network": "mlp", "encoder.hidden": (384, 384), "z": 3, "batch": 32, "steps": STEPS}
 
 
@@ -43,6 +43,7 @@ def wait_for(condition, child: int) -> None:
     while not condition():
         if time.monotonic() > deadline or os.waitpid(child, os.WNOHANG)[0]:
             raise TimeoutError("the child ended or hung before the moment at which it was to be killed")
+        time.sleep(0.0005)
 
 
 def kill(child: int, path: Path, moment: float, in_write: bool) -> bool:

@@ -1,4 +1,4 @@
-"""What two processes do in test_world.py; run there as `ranks.py FOLDER DEVICE`, with the variables that torchrun sets.
+"""What two processes do in test_distributed.py, which runs `ranks.py FOLDER DEVICE` with the variables of torchrun.
 
 One start of the interpreter serves all tests: each `part` leaves its results in FOLDER.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from tests.training.players import registered
+from tests.support.two_players import registered
 from unbraid.api import train as train_run
 from unbraid.config import Choice, Config
 from unbraid.data import from_arrays, load

@@ -1,14 +1,14 @@
 """On a GPU: a step that is compiled and replayed trains as the plain one, and members train as single runs."""
 
-import warnings
-
 import pytest
 import torch
 
-from tests.training.players import registered
+from tests.support.execution import no_fallback
+from tests.support.two_players import registered
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.training import configure
+from unbraid.training.execution import WARM_UP, Captured
 from unbraid.training.prepare import prepare
 
 pytestmark = pytest.mark.gpu
@@ -63,27 +63,35 @@ def losses(state, steps, every=10):
     return torch.tensor(lines)
 
 
-def assert_same(made, expected):
-    """To 1e-4 of the loss: a term that is nearly 0 has no digits to compare."""
-    assert ((made - expected).abs() <= 1e-4 * expected[..., :1].abs()).all()
+def assert_same(made, expected, share=1e-4):
+    """Compare to a share of the loss: a term that is nearly 0 has no digits to compare."""
+    assert ((made - expected).abs() <= share * expected[..., :1].abs()).all()
+
+
+def check_captured(sprites, recipe, settings, members, steps, share=1e-4):
+    configs = configs_of(sprites, recipe, range(members), **settings)
+    plain, captured = prepare(configs, sprites, execution="plain"), prepare(configs, sprites)
+    with no_fallback():
+        made = losses(captured, steps)
+    assert_same(made, losses(plain, steps), share)
+    (step,) = (part for part in vars(captured).values() if isinstance(part, Captured))
+    assert step.graphs
 
 
 @pytest.mark.parametrize(("recipe", "settings"), METHODS)
 def test_every_kind_of_step_can_be_captured(sprites, recipe, settings):
-    steps = 2 if recipe == "info-gan" else 20  # two players who answer each other drive a rounding apart
-    test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members=2, steps=steps)
+    if recipe == "info-gan":
+        # Two players who answer each other drive a rounding error apart: by 1.6e-3 of the loss within 20 steps. Few
+        # steps after the recording keep the drift below 2e-3, which is far below what stale noise or data would change.
+        check_captured(sprites, recipe, settings, members=2, steps=4 * WARM_UP, share=2e-3)
+    else:
+        check_captured(sprites, recipe, settings, members=2, steps=20)
 
 
 @pytest.mark.parametrize(("recipe", "settings"), CASES)
 @pytest.mark.parametrize("members", [1, 3])
-def test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members, steps=50):
-    configs = configs_of(sprites, recipe, range(members), **settings)
-    plain, captured = prepare(configs, sprites, execution="plain"), prepare(configs, sprites)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="The step")
-        made = losses(captured, steps)
-    assert_same(made, losses(plain, steps))
-    assert captured._carry_out.graphs
+def test_a_captured_step_trains_as_the_plain_one(sprites, recipe, settings, members):
+    check_captured(sprites, recipe, settings, members, steps=50)
 
 
 @pytest.mark.parametrize(("recipe", "settings"), CASES)

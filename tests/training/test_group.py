@@ -7,13 +7,14 @@ import signal
 import pytest
 import torch
 
-from tests.training.test_training import assert_same, config_of, sprites, weights_of  # noqa: F401 (a fixture)
+from tests.support.messages import naming
+from tests.support.training import assert_same, config_of, weights_of
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, Interrupted, train, train_group
 from unbraid.training.state import State
 
 
-def group_of(tmp_path, sprites, name="group", seeds=(0, 1, 2), **settings):  # noqa: F811
+def group_of(tmp_path, sprites, name="group", seeds=(0, 1, 2), **settings):
     configs = [config_of(sprites, seed=seed, precision="f64", **settings) for seed in seeds]
     folders = [RunFolder.create(tmp_path / name / f"s{c.training.seed}", c) for c in configs]
     return RunFolder(tmp_path / name / "group"), folders, configs
@@ -23,7 +24,7 @@ def told(folder):
     return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.lines("history")]
 
 
-def test_members_end_as_ordinary_runs(tmp_path, sprites):  # noqa: F811
+def test_members_end_as_ordinary_runs(tmp_path, sprites):
     group, folders, configs = group_of(tmp_path, sprites)
     assert train_group(group, folders, configs, sprites) == ["finished"] * 3
     for folder, config in zip(folders, configs, strict=True):
@@ -38,7 +39,7 @@ def test_members_end_as_ordinary_runs(tmp_path, sprites):  # noqa: F811
     assert group.checkpoints() == []
 
 
-def test_an_interrupted_group_resumes_to_the_same_weights(tmp_path, sprites, monkeypatch):  # noqa: F811
+def test_an_interrupted_group_resumes_to_the_same_weights(tmp_path, sprites, monkeypatch):
     whole, broken = (group_of(tmp_path, sprites, name) for name in ("whole", "broken"))
     train_group(*whole, sprites, Cadence(log_steps=8))
     advance = State.advance
@@ -50,7 +51,7 @@ def test_an_interrupted_group_resumes_to_the_same_weights(tmp_path, sprites, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(State, "advance", asked_to_stop)
-        with pytest.raises(Interrupted, match="Stopped at step 21"):
+        with pytest.raises(Interrupted, match=naming(21)):
             train_group(*broken, sprites, Cadence(log_steps=8))
     assert [folder.read_json("status")["state"] for folder in broken[1]] == ["interrupted"] * 3
     train_group(*broken, sprites, Cadence(log_steps=8))
@@ -59,7 +60,7 @@ def test_an_interrupted_group_resumes_to_the_same_weights(tmp_path, sprites, mon
         assert told(one) == told(other)
 
 
-def test_a_diverged_member_is_flagged_also_after_a_resume(tmp_path, sprites, monkeypatch):  # noqa: F811
+def test_a_diverged_member_is_flagged_also_after_a_resume(tmp_path, sprites, monkeypatch):
     whole, broken = (group_of(tmp_path, sprites, name) for name in ("whole", "broken"))
     train_group(*whole, sprites)
     advance = State.advance

@@ -1,0 +1,3 @@
+"""Experiments are registered when the papers are imported."""
+
+import unbraid.papers  # noqa: F401

@@ -1,0 +1,216 @@
+"""Experiments at scale smoke through Python and through the command: runs that are reused, and what is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.command import unbraid
+from tests.support.messages import names, naming
+from unbraid.errors import RunError, UsageError
+from unbraid.experiments import experiment, running, writing
+from unbraid.experiments.running import chosen, fits, settled
+from unbraid.papers import reproduce
+from unbraid.store import RunFolder
+from unbraid.sweeps import Sweep
+from unbraid.training import Interrupted
+
+FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduced")
+
+
+def smoke(name, place, **others):
+    (outcome,) = reproduce(name, scale="smoke", root=place / "runs", out=place / "results", device="cpu", **others)
+    return outcome
+
+
+def test_the_same_runs_serve_two_figures(place):
+    smoke("chen2018/fig2", place)
+    sweeps = {path.parent.name for path in (place / "runs/chen2018").glob("*/sweep.yaml")}
+    other = smoke("chen2018/fig4", place)
+    assert other.trained == 0
+    assert {path.parent.name for path in (place / "runs/chen2018").glob("*/sweep.yaml")} == sweeps
+
+
+def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
+    smoke("chen2018/fig2", place)
+    facts = experiment["chen2018/fig2"].facts
+    from unbraid import sweep
+
+    settings = dict(facts.sweeps("smoke")["beta-vae"], seed=range(3))
+    longer = sweep(settings.pop("recipe"), root=place / "runs/chen2018", device="cpu", metrics=["elbo"], **settings)
+    assert len(longer) == 6
+    assert smoke("chen2018/fig2", place).runs == 8
+
+
+def test_scores_with_settings_of_their_own_are_measured_once(place):
+    smoke("chen2018/figS5", place)
+    folder = next((place / "runs/chen2018").glob("vae-*/runs/*"))
+    lines = RunFolder(folder).lines("scores")
+    batches = [line["details"]["settings"]["batch"] for line in lines if line["metric"] == "betavae"]
+    assert batches == [1, 4, 16]
+    smoke("chen2018/figS5", place)
+    assert RunFolder(folder).lines("scores") == lines
+
+
+def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path):
+    smoke("chen2018/fig2", place)
+    smoke("chen2018/figS5", place)
+    facts = experiment["chen2018/fig2"].facts.sweeps("smoke")
+    study = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")
+    for weights in study.rglob("model.safetensors"):
+        weights.unlink()
+    assert all(fits(RunFolder(path).config, facts["beta-tcvae"]) for path in (study / "runs").iterdir())
+    assert not any(fits(RunFolder(path).config, facts["beta-vae"]) for path in (study / "runs").iterdir())
+    mixed = smoke("chen2018/fig2", tmp_path, runs=study)
+    assert (mixed.runs, mixed.trained) == (8, 4)
+    assert any(names(note, "beta-tcvae", study, "beta-vae") for note in mixed.notes)
+    several = tmp_path / "several"
+    for number, recipe in enumerate(("vae", "beta-tcvae", "beta-vae")):
+        shutil.copytree(_sweep_of(place, recipe), several / str(number))
+    both = smoke("chen2018/fig2", tmp_path / "again", runs=several)
+    assert both.trained == 0
+    assert both.runs >= 8  # other experiments may have added seeds to these sweeps
+    with pytest.raises(RunError, match="nowhere"):
+        smoke("chen2018/fig2", tmp_path, runs=tmp_path / "nowhere")
+    taken = shutil.copytree(Sweep(_sweep_of(place, "vae")).path, tmp_path / "vaes")
+    with pytest.raises(UsageError, match=naming(taken, "beta-vae", "beta-tcvae", "smoke")):
+        smoke("chen2018/fig2", tmp_path, runs=taken)
+    outcome = smoke("chen2018/figS5", tmp_path, runs=taken)
+    assert (outcome.runs, outcome.trained) == (3, 0)
+    assert any(names(note, taken) for note in outcome.notes)
+
+
+def _sweep_of(place, recipe):
+    named = experiment["chen2018/figS5" if recipe == "vae" else "chen2018/fig2"].facts.sweeps("smoke")
+    wanted = named[recipe]
+    for path in (place / "runs/chen2018").glob("*/sweep.yaml"):
+        members = Sweep(path.parent).folder
+        if all(fits(members.run(run).config, {**wanted, "seed": range(9)}) for run in members.members):
+            return path.parent
+    raise AssertionError(recipe)
+
+
+def test_settled_runs_had_the_papers_steps_or_a_steady_loss(tmp_path, place):
+    smoke("chen2018/figS5", place)
+    made = RunFolder(next((place / "runs/chen2018").glob("vae-*/runs/*")))
+    folder = RunFolder(shutil.copytree(made.path, tmp_path / "run"))
+    assert settled(folder, paper_steps=20)
+
+    def losses(values):
+        (folder.path / "history.jsonl").unlink(missing_ok=True)
+        for step, loss in enumerate(values):
+            folder.append("history", {"step": step, "loss": loss})
+
+    losses([100.0 - k for k in range(20)])
+    assert not settled(folder, paper_steps=100)
+    losses([*range(100, 90, -1), *[50.0] * 10])
+    assert settled(folder, paper_steps=100)
+    losses([])
+    assert not settled(folder, paper_steps=None)
+
+
+def test_larger_results_are_not_written_over(place, tmp_path):
+    outcome = smoke("chen2018/table1", tmp_path)
+    stored = outcome.folder / "verdicts.json"
+    stored.write_text(json.dumps({**json.loads(stored.read_text()), "scale": "budget"}))
+    with pytest.raises(UsageError, match=naming(outcome.folder, "budget", "smoke", "--out")):
+        smoke("chen2018/table1", tmp_path)
+    stored.write_text("{}")
+    with pytest.raises(UsageError, match=naming(stored, "--out")):
+        smoke("chen2018/table1", tmp_path)
+
+
+def test_without_matplotlib_the_verdicts_are_still_there(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    outcome = smoke("chen2018/table1", tmp_path)
+    assert {path.name for path in outcome.folder.iterdir()} == FILES - {"figure.png"}
+    assert any(names(note, "figure.png", "matplotlib") for note in outcome.notes)
+
+
+def test_commit_is_told_in_a_checkout_and_the_version_elsewhere(monkeypatch):
+    def no_git(*given, **others):
+        raise OSError
+
+    monkeypatch.setattr(subprocess, "run", no_git)
+    assert writing.commit().startswith("version ")
+
+
+def test_a_stand_in_is_named():
+    from unbraid.experiments.running import _with_data
+
+    settings, notes = _with_data(experiment["chen2018/fig2"].facts.sweeps("paper")["beta-vae"])
+    assert settings["data"] == "sprites"
+    (note,) = notes
+    assert names(note, "sprites", "dsprites")
+
+
+def test_chosen():
+    assert chosen("chen2018/fig2") == chosen("chen2018/fig2/") == ["chen2018/fig2"]
+    assert chosen("chen2018") == chosen("chen2018/") == [name for name in experiment if name.startswith("chen2018/")]
+
+
+# the command
+
+
+def test_command_tells_and_lists(tmp_path):
+    words = ["reproduce", "chen2018/figS5", "--scale", "smoke", "--device", "cpu", "--out", "there"]
+    printed = unbraid(*words, cwd=tmp_path)
+    assert "there/chen2018/figS5" in printed
+    assert printed.count("inconclusive") == 4
+    told = json.loads(unbraid(*words, "--json", cwd=tmp_path))[0]
+    assert (told["experiment"], told["runs"], told["trained"]) == ("chen2018/figS5", 3, 0)
+    assert (tmp_path / "runs/reproduce/chen2018/minutes.json").exists()
+    rows = json.loads(unbraid("list", "experiments", "--json"))
+    assert {row["name"] for row in rows} == set(experiment)
+    assert all(row["what"].endswith(".") for row in rows)
+    assert "unbraid reproduce chen2018/fig2" in " ".join(unbraid("reproduce", "--help").split())
+
+
+@pytest.mark.parametrize("stopped", [KeyboardInterrupt(), Interrupted("Stopped at step 3; continue with --resume.")])
+def test_whatever_is_stopped_the_same_command_continues(stopped, tmp_path, monkeypatch):
+    def carry_out(*given):
+        raise stopped
+
+    monkeypatch.setattr(running, "_carry_out", carry_out)
+    told = unbraid("reproduce", "chen2018/fig2", "--root", "there", cwd=tmp_path, code=130)
+    assert names(told, "there")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (["chen2081"], ["paper", "chen2081", "chen2018"]),
+        (["chen2018/fg2"], ["experiment", "chen2018/fg2", "chen2018/fig2"]),
+        (["chen2018/fig2", "--scale", "smal"], ["scale", "smal", "small"]),
+        (["chen2018/fig2", "--scale", "smoke", "--device", "tpu"], ["device", "tpu"]),
+    ],
+)
+def test_wrong_use_is_one_line(arguments, facts, tmp_path):
+    told = unbraid("reproduce", *arguments, cwd=tmp_path, code=2)
+    assert names(told, *facts)
+    assert len(told.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_completion_knows_the_experiments():
+    from unbraid.cli import registered_names
+
+    assert registered_names("papers", "experiment") == list(experiment)
+
+
+def test_a_figure_of_models_needs_weights(place, tmp_path):
+    smoke("chen2018/figS6", place)
+    taken = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")
+    for weights in taken.rglob("model.safetensors"):
+        weights.unlink()
+    outcome = smoke("chen2018/figS6", tmp_path, runs=taken)
+    assert not (outcome.folder / "figure.png").exists()
+    assert any(names(note, "figure.png", "models") for note in outcome.notes)

@@ -1,0 +1,178 @@
+"""Verdicts on results whose truth is known, and the rules that make one inconclusive."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.support.messages import names
+from tests.support.results import made_up, member
+from unbraid.experiments import Claim, Evidence, Results, experiment, judge
+from unbraid.experiments.base import combined
+from unbraid.experiments.statistics import Estimate
+from unbraid.papers.chen2018 import ELBO, MIG, NAMED, TC
+
+BETAS = (1, 2, 4, 8)
+
+
+def evidence(start, end, **where):
+    return Evidence("x", Estimate((start + end) / 2, float(start), float(end)), **where)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (evidence(0.1, 0.2, low=0.0), "holds"),
+        (evidence(-0.1, 0.2, low=0.0), "inconclusive"),
+        (evidence(-0.2, -0.1, low=0.0), "does not hold"),
+        (evidence(0.1, 0.2, high=0.0), "does not hold"),
+        (evidence(-0.05, 0.05, low=-0.1, high=0.1), "holds"),
+        (evidence(0.05, 0.15, low=-0.1, high=0.1), "inconclusive"),
+        (evidence(0.15, 0.25, low=-0.1, high=0.1), "does not hold"),
+        (evidence(math.nan, 0.2, low=0.0), "inconclusive"),
+    ],
+)
+def test_an_interval_decides(found, verdict):
+    assert found.verdict == verdict
+
+
+def test_all_evidence_must_hold():
+    yes, no, open_ = evidence(1, 2, low=0.0), evidence(-2, -1, low=0.0), evidence(-1, 1, low=0.0)
+    assert combined([yes, yes]) == "holds"
+    assert combined([yes, open_]) == "inconclusive"
+    assert combined([yes, open_, no]) == "does not hold"
+    assert combined([]) == "inconclusive"
+
+
+def verdicts(name, results):
+    return [judge(claim, results).verdict for claim in experiment[f"chen2018/{name}"].facts.claims]
+
+
+def trade_off(above, fall=0.0, correlated=True, **facts):
+    """beta-TCVAE lies `above` beta-VAE at equal ELBO; beta-VAE's MIG falls by `fall` at the largest beta."""
+    migs = {"beta-vae": dict.fromkeys(BETAS, 0.2), "beta-tcvae": dict.fromkeys(BETAS, 0.2 + above)}
+    migs["beta-vae"][8] -= fall
+    tcs = dict(zip(BETAS, (4.0, 3.0, 2.0, 1.0), strict=True))
+    means = {}
+    for series, by_beta in migs.items():
+        for beta, mig in by_beta.items():
+            tied = -0.1 * tcs[beta] if correlated and series == "beta-tcvae" else 0.0
+            means[series, beta] = {MIG: mig + tied, ELBO: -40 - 5 * beta, TC: tcs[beta]}
+    return made_up(means, **facts)
+
+
+def test_fig2_tells_a_better_from_an_equal_and_a_worse_trade_off():
+    better, equal, worse = (trade_off(above, correlated=False) for above in (0.1, 0.0, -0.1))
+    assert verdicts("fig2", better)[0] == "holds"
+    assert verdicts("fig2", equal)[0] == "inconclusive"
+    assert verdicts("fig2", worse)[0] == "does not hold"
+
+
+def test_fig2_tells_whether_beta_vae_degrades():
+    assert verdicts("fig2", trade_off(0.1, fall=0.1))[1] == "holds"
+    assert verdicts("fig2", trade_off(0.1, fall=-0.1))[1] == "does not hold"
+    assert verdicts("fig2", trade_off(0.1, fall=0.0, noise=0.05))[1] == "inconclusive"
+
+
+def test_fig4_correlates_means_over_beta():
+    strong = verdicts("fig4", trade_off(0.1, noise=0.005))
+    assert strong == ["holds", "holds"]
+    assert verdicts("fig4", trade_off(0.1, correlated=False))[0] in ("inconclusive", "does not hold")
+    rising = {(s, b): {MIG: 0.1 * b, TC: b} for s in ("beta-vae", "beta-tcvae") for b in BETAS}
+    assert verdicts("fig4", made_up(rising))[0] == "does not hold"
+
+
+def variants(first, second, mig=0.0, elbo=0.0, **facts):
+    means = {(first, b): {MIG: 0.3, ELBO: -60.0} for b in BETAS}
+    means |= {(second, b): {MIG: 0.3 + mig, ELBO: -60.0 + elbo} for b in BETAS}
+    return made_up(means, **facts)
+
+
+@pytest.mark.parametrize(("name", "series"), [("figS1", ("MWS", "MSS")), ("figS2", ("alpha 1", "alpha 0"))])
+def test_equal_means_within_bounds_not_merely_undetected(name, series):
+    assert verdicts(name, variants(*series)) == ["holds"]
+    assert verdicts(name, variants(*series, mig=0.2)) == ["does not hold"]
+    assert verdicts(name, variants(*series, elbo=-10)) == ["does not hold"]
+    assert verdicts(name, variants(*series, noise=1.0)) == ["inconclusive"]
+
+
+def test_small_batches_must_keep_two_thirds():
+    def batches(*migs):
+        names = ("full batch", "batch / 4", "batch / 16")
+        return made_up({(name, 6): {MIG: mig} for name, mig in zip(names, migs, strict=True)})
+
+    assert verdicts("figS15", batches(0.3, 0.3, 0.28)) == ["holds"]
+    assert verdicts("figS15", batches(0.3, 0.3, 0.2)) == ["inconclusive"]
+    assert verdicts("figS15", batches(0.3, 0.3, 0.1)) == ["does not hold"]
+
+
+def models(curves):
+    """VAEs with Higgins scores at L = 1, 4, 16."""
+    sizes = (1, 4, 16)
+    given = [{f"{NAMED}{size}": score for size, score in zip(sizes, curve, strict=True)} for curve in curves]
+    members = []
+    for seed, scores in enumerate(given):
+        one = member("vae", seed, dict.fromkeys(["a/b"], 0.0))
+        made = {name: one.scores["a/b"].__class__("betavae", "logistic", float(v), 1) for name, v in scores.items()}
+        members.append(one._replace(scores=made))
+    return Results(tuple(members), "small")
+
+
+def test_higgins_rises_saturates_closes_the_gap_and_reorders():
+    rng = np.random.default_rng(0)
+    low = rng.uniform(0.3, 0.6, 20)
+    saturating = np.stack([low, 0.9 + rng.uniform(0, 0.02, 20), 0.91 + rng.uniform(0, 0.02, 20)], -1)
+    assert verdicts("figS5", models(saturating)) == ["holds", "holds", "holds", "holds"]
+    steady = np.stack([low, 0.1 + low, 0.3 + low + 0.2 * (low - 0.45)], -1)
+    assert verdicts("figS5", models(steady)) == ["holds", "does not hold", "does not hold", "does not hold"]
+    assert verdicts("figS5", models(np.stack([low, low, low - 0.2], -1)))[0] == "does not hold"
+
+
+def test_no_verdict_from_smoke_few_seeds_or_unsettled_runs():
+    claim = Claim("beta-TCVAE is better", lambda results: [evidence(1, 2, low=0.0)])
+    sound = trade_off(0.1)
+    assert judge(claim, sound).verdict == "holds"
+    runs = [m.run for m in sound.members]
+    for weak, facts in (
+        (Results(sound.members, "smoke"), ["smoke"]),
+        (Results(sound.members[:-8], "small"), [2]),
+        (Results(sound.members, "small", frozenset(runs[:9])), [9, 80]),
+    ):
+        verdict = judge(claim, weak)
+        assert verdict.verdict == "inconclusive"
+        assert names(verdict.why, *facts)
+        assert verdict.evidence, "the numbers are there all the same"
+    assert judge(claim, Results(sound.members, "small", frozenset(runs[:8]))).verdict == "holds"
+    before = Claim("the data are so", claim.evidence, trained=False)
+    assert judge(before, Results(sound.members, "small", frozenset(runs))).verdict == "holds"
+    assert judge(before, Results(sound.members, "smoke")).verdict == "inconclusive"
+
+
+def test_diverged_runs_count_for_nothing():
+    sound = trade_off(0.1)
+    lost = tuple(m._replace(state="diverged") if m.settings["seed"] > 1 else m for m in sound.members)
+    assert Results(lost).seeds == 2
+    none = tuple(m._replace(state="diverged") for m in sound.members)
+    verdict = judge(experiment["chen2018/fig2"].facts.claims[0], Results(none))
+    assert verdict.verdict == "inconclusive"
+    assert names(verdict.why, "beta-vae", "elbo/closed-form", "mig/exact", "shape")
+
+
+def test_records_are_plain():
+    import json
+
+    record = judge(experiment["chen2018/fig2"].facts.claims[0], trade_off(0.1, seeds=1)).as_record()
+    assert record["evidence"][0]["low"] is None
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+@pytest.mark.parametrize("name", experiment)
+def test_every_experiment_explains_itself_at_all_scales(name):
+    facts = experiment[name].facts
+    assert experiment[name].summary.endswith(".")
+    assert facts.claims
+    assert set(facts.scales) == {"smoke", "small", "budget", "paper"}
+    assert facts.scores
+    assert bool(facts.series) != bool(facts.measure)
+    for scale in ("small", "budget", "paper"):
+        assert len(facts.scales[scale].settings["seed"]) >= 3

@@ -1,0 +1,74 @@
+"""Scores that are computed aside are those that are computed in turn, and factors have to be there."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.evaluations import fixed_evaluation, full_grid
+from tests.support.messages import naming
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics import Evaluation, evaluate, metric
+from unbraid.metrics.background import measuring
+
+FORESTS = ["dci/random-forest", "downstream/random-forest"]
+ASKED = {
+    "dci/random-forest": {"train": 60, "test": 40},
+    "sap/linear-svm": {},
+    "downstream/random-forest": {"labels": (20, 40), "test": 40},
+    "mig/histogram-mean": {},
+}
+
+
+def evaluation(**settings):
+    grid = full_grid((4, 5, 6))
+    noise = np.random.default_rng(0).normal(size=grid.shape)
+    return fixed_evaluation(grid + 0.3 * noise, np.full(grid.shape, 0.1), grid, **settings)
+
+
+def untimed(scores):
+    return [replace(score, seconds=0.0) for score in scores]
+
+
+def test_both_ways_give_the_same_scores_and_forests_come_last():
+    in_turn = {name: untimed(evaluate(evaluation(), [name], **own)) for name, own in ASKED.items()}
+    with measuring(evaluation(), ASKED, aside=True) as (order, measure):
+        assert order == ["sap/linear-svm", "mig/histogram-mean", *FORESTS]
+        assert {name: untimed(measure(name)) for name in order} == {name: in_turn[name] for name in order}
+
+
+def test_without_a_gpu_nothing_is_computed_aside():
+    with measuring(evaluation(), ASKED) as (order, measure):
+        assert order == list(ASKED)
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("aside")]
+        assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
+
+
+def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
+    asked = {**ASKED, "dci/random-forest": {"factors": ("colour",)}}
+    with measuring(evaluation(), asked, aside=True) as (_, measure):
+        assert measure("downstream/random-forest")
+        with pytest.raises(UsageError, match="colour"):  # before it has read anything
+            measure("dci/random-forest")
+
+
+def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
+    names = {name for name in metric if metric[name].facts.processor}
+    assert names == {"dci/gbt", "dci/lightgbm-depth3", *FORESTS}
+
+
+def test_a_metric_states_needs_that_exist():
+    with pytest.raises(UsageError, match="factors"):
+
+        @metric("some/thing", needs=("factor",))
+        def thing(evaluation):
+            """Nothing."""
+
+
+@pytest.mark.parametrize("name", [name for name in metric if "factors" in metric[name].facts.needs])
+def test_data_without_factors_are_refused_by_every_score_of_factors(name):
+    whole = evaluation()
+    bare = Evaluation(whole.model, replace(whole.dataset, factors=(), table=None))
+    with pytest.raises(DataError, match=naming(whole.dataset.name, "factor")):
+        evaluate(bare, [name])

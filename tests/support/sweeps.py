@@ -1,0 +1,48 @@
+"""A small sweep that tests train, and what they ask of it."""
+
+import unbraid as ub
+from unbraid.store import load_tensors
+from unbraid.sweeps import worker
+
+SMALL = {
+    "data": "sprites-small",
+    "network": "mlp",
+    "encoder_hidden": (16,),
+    "decoder_hidden": (16,),
+    "z": 3,
+    "batch": 32,
+    "steps": 12,
+    "device": "cpu",
+    "metrics": ("elbo/closed-form",),
+}
+
+
+WORDS = [
+    "data=sprites-small",
+    "network=mlp",
+    "encoder.hidden=[16]",
+    "decoder.hidden=[16]",
+    "z=3",
+    "batch=32",
+    "steps=12",
+]
+
+
+def sweep(root, recipe="beta-tcvae", **settings):
+    return ub.sweep(recipe, **{**SMALL, "beta": [1, 4], "seed": range(2), "root": root, "name": "one", **settings})
+
+
+def weights(swept):
+    return {run.path.name: load_tensors(run.folder.model_path)[0] for run in swept.runs}
+
+
+def fail_at_batch_16(monkeypatch, error):
+    """Let the training of groups of that batch raise an error."""
+    trained = worker.train_group
+
+    def failing(group, folders, configs, *others):
+        if configs[0].training.batch == 16:
+            raise error
+        return trained(group, folders, configs, *others)
+
+    monkeypatch.setattr(worker, "train_group", failing)

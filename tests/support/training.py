@@ -1,0 +1,23 @@
+"""Small runs on small sprites, and what they have learned."""
+
+import torch
+
+from unbraid.config import Choice
+from unbraid.store import load_tensors
+from unbraid.training import configure
+
+OWN = {"decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
+SMALL = {"encoder.hidden": (16,), **OWN}
+
+
+def config_of(sprites, recipe="beta-tcvae", **overrides):
+    return configure(recipe, Choice("sprites-small", {}), sprites, {**SMALL, **overrides})
+
+
+def weights_of(folder):
+    return load_tensors(folder.model_path)[0]
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
