@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -22,8 +21,8 @@ from unbraid.metrics.predictive.predictors import rescaled
 from .helpers import fixed_evaluation
 from .slow_dci import oracle_data, slow_accuracy, slow_completeness, slow_disentanglement, slow_r2
 
-PREDICTORS = ["gbt", "booster", "lightgbm-depth3", "random-forest", "lasso"]
-FAST = ["lightgbm-depth3", "random-forest", "lasso"]
+PREDICTORS = ["gbt", "booster", "random-forest", "lasso"]
+FAST = ["random-forest", "lasso"]
 PROTOCOLS = [*(f"dci/{name}" for name in PREDICTORS), "dci/disentanglement_lib"]
 
 TRAIN, TRAIN_FACTORS = oracle_data(1000, 0)
@@ -52,13 +51,12 @@ def test_scikit_learn_predictors_meet_the_oracle(predictor, expected):
     ]
 
 
-@pytest.mark.parametrize(("predictor", "gap"), [("booster", 0.02), ("lightgbm-depth3", 0.03)])
-def test_fast_boosting_comes_near_gbt(predictor, gap, record_property):
+def test_the_booster_comes_near_gbt(record_property):
     """ORACLES row 4, GradientBoosting."""
-    found = values(dci_split(TRAIN, TRAIN_FACTORS, TEST, TEST_FACTORS, predictor=predictor))
+    found = values(dci_split(TRAIN, TRAIN_FACTORS, TEST, TEST_FACTORS, predictor="booster"))
     expected = (0.487, 0.520, 0.697)
     record_property("gap", [round(a - b, 4) for a, b in zip(found, expected, strict=True)])
-    assert found == pytest.approx(expected, abs=gap)
+    assert found == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
@@ -271,12 +269,6 @@ def test_parts_of_a_split_must_fit_together():
         dci_split(CODES, FACTORS, CODES, FACTORS[:, :2])
 
 
-def test_lightgbm_is_asked_for_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "lightgbm", None)
-    with pytest.raises(UsageError, match="pip install"):
-        dci(CODES, FACTORS, predictor="lightgbm-depth3")
-
-
 @pytest.mark.gpu
 def test_cuda_codes_are_boosted_where_they_are():
     there = values(dci(torch.tensor(CODES, device="cuda"), FACTORS, predictor="booster"))
@@ -284,12 +276,11 @@ def test_cuda_codes_are_boosted_where_they_are():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("predictor", ["booster", "lightgbm-depth3"])
-def test_gap_to_gbt_on_more_rows(predictor, record_property):
+def test_gap_to_gbt_on_more_rows(record_property):
     codes, factors = oracle_data(6000, 5)
-    expected, found = (values(dci(codes, factors, predictor=name)) for name in ("gbt", predictor))
+    expected, found = (values(dci(codes, factors, predictor=name)) for name in ("gbt", "booster"))
     record_property("gap", [round(a - b, 4) for a, b in zip(found, expected, strict=True)])
-    assert found == pytest.approx(expected, abs=0.02 if predictor == "booster" else 0.06)
+    assert found == pytest.approx(expected, abs=0.02)
 
 
 def test_evaluations_may_be_smaller_than_asked_for():

@@ -54,7 +54,7 @@ def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
 
 def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
     names = {name for name in metric if metric[name].facts.processor}
-    assert names == {"dci/gbt", "dci/lightgbm-depth3", *FORESTS}
+    assert names == {"dci/gbt", *FORESTS}
 
 
 @pytest.mark.parametrize("name", [name for name in metric if "factors" in metric[name].facts.needs])

@@ -67,19 +67,6 @@ def batched_booster(
     return _evaluated(evaluation, "booster", factors, continuous, train, test)
 
 
-@metric("dci/lightgbm-depth3", processor=True, invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
-def lightgbm_depth3(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    continuous: tuple[str, ...] = (),
-    train: int = 10_000,
-    test: int = 5_000,
-) -> list[Score]:
-    """DCI by LightGBM with trees of depth 3."""
-    return _evaluated(evaluation, "lightgbm-depth3", factors, continuous, train, test)
-
-
 @metric(
     "dci/random-forest", processor=True, invariant=("scale",), perfect={"informativeness": 1.0}, noise=NOISE, **FACTS
 )

@@ -1,12 +1,11 @@
 """Predictors of factors from codes, for DCI: each says how important every code was to it.
 
-| predictor         | model                                                                | importance of a code     |
-|-------------------|----------------------------------------------------------------------|--------------------------|
-| `gbt`             | scikit-learn's gradient boosting with its defaults (locatello2019)   | drop of squared error    |
-| `booster`         | the same algorithm with binned codes, all trees at once, CPU or CUDA | drop of squared error    |
-| `lightgbm-depth3` | LightGBM: gbt's 100 stages of depth 3, rate .1, leaves of any size   | gain of its splits       |
-| `random-forest`   | scikit-learn's random forest with its defaults (eastwood2018)        | drop of impurity         |
-| `lasso`           | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
+| predictor       | model                                                                | importance of a code     |
+|-----------------|----------------------------------------------------------------------|--------------------------|
+| `gbt`           | scikit-learn's gradient boosting with its defaults (locatello2019)   | drop of squared error    |
+| `booster`       | the same algorithm with binned codes, all trees at once, CPU or CUDA | drop of squared error    |
+| `random-forest` | scikit-learn's random forest with its defaults (eastwood2018)        | drop of impurity         |
+| `lasso`         | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
 
 Factors of classes get a classifier, real factors the regressor of the same family; `lasso` takes every factor as a
 number. Work is shared among as many threads as torch uses.
@@ -26,7 +25,7 @@ from unbraid.metrics.predictive.booster import Fit, Target, boost
 from unbraid.metrics.predictive.forests import Plot, grow
 from unbraid.progress import progress
 
-Predictor = Literal["gbt", "booster", "lightgbm-depth3", "random-forest", "lasso"]
+Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
 
 STAGES, DEPTH, RATE = 100, 3, 0.1
 """What scikit-learn's gradient boosting does by default."""
@@ -107,23 +106,6 @@ def booster(problem: Problem) -> list[Fit]:
     return boost(problem.train, problem.targets, problem.test, **settings)
 
 
-def lightgbm(problem: Problem) -> list[Fit]:
-    """LightGBM, one model per target."""
-    try:
-        import lightgbm as library
-    except ImportError as error:
-        raise UsageError("dci/lightgbm-depth3 needs lightgbm: pip install 'unbraid[fast-metrics]'.") from error
-
-    def one(target: Target) -> Fit:
-        settings = _lightgbm_settings(target.size, problem.seed)
-        data = library.Dataset(problem.train, target.values, weight=problem.weights, params=settings)
-        model = library.train(settings, data, num_boost_round=STAGES)
-        predicted = np.asarray(model.predict(problem.test, num_threads=1))
-        return Fit(_normalised(model.feature_importance("gain")), _decided(predicted, target.size))
-
-    return _each(problem, one)
-
-
 def lasso(problem: Problem) -> list[Fit]:
     """L1-penalised regression on standardised codes and targets; the penalty is cross-validated if none is given."""
     mean, deviation = problem.train.mean(0), problem.train.std(0)
@@ -143,7 +125,6 @@ def lasso(problem: Problem) -> list[Fit]:
 _PREDICTORS: dict[str, Callable[[Problem], list[Fit]]] = {
     "gbt": gbt,
     "booster": booster,
-    "lightgbm-depth3": lightgbm,
     "random-forest": random_forest,
     "lasso": lasso,
 }
@@ -165,32 +146,6 @@ def _each(problem: Problem, one: Callable[[Target], Fit]) -> list[Fit]:
     return [jobs[k].result() for k in range(len(order))]
 
 
-def _lightgbm_settings(size: int | None, seed: int) -> dict[str, Any]:
-    objective = "regression" if size is None else "binary" if size == 2 else "multiclass"
-    return {
-        "objective": objective,
-        "num_class": size if objective == "multiclass" else 1,
-        "max_depth": DEPTH,
-        "num_leaves": 2**DEPTH,
-        "learning_rate": RATE,
-        "min_data_in_leaf": 1,
-        "min_sum_hessian_in_leaf": 1e-3,  # below it rounding errors look like rows, and LightGBM stops
-        "min_data_in_bin": 1,
-        "num_threads": 1,
-        "deterministic": True,
-        "force_col_wise": True,
-        "seed": seed,
-        "verbosity": -1,
-    }
-
-
-def _decided(predicted: np.ndarray, size: int | None) -> np.ndarray:
-    """Classes of probabilities; real values as they are."""
-    if size is None:
-        return predicted
-    return (predicted > 0.5).astype(int) if size == 2 else predicted.argmax(1)
-
-
 def _lasso(alpha: float | None, rows: int) -> Any:
     from sklearn.linear_model import Lasso, LassoCV
 
@@ -208,8 +163,3 @@ def _guess(problem: Problem, target: Target) -> Fit:
     else:
         answer = np.bincount(target.values, weights=problem.weights).argmax()
     return Fit(np.zeros(problem.train.shape[1]), *(np.full(len(x), answer) for x in (problem.test, problem.train)))
-
-
-def _normalised(importance: np.ndarray) -> np.ndarray:
-    total = importance.sum()
-    return importance / total if total > 0 else importance
