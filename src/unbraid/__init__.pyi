@@ -16,6 +16,7 @@ from unbraid.metrics import Score as Score
 from unbraid.metrics import metric as metric
 from unbraid.networks import decoder as decoder
 from unbraid.networks import encoder as encoder
+from unbraid.networks import refiner as refiner
 from unbraid.objectives import objective as objective
 from unbraid.objectives import preset as preset
 from unbraid.papers import reproduce as reproduce
