@@ -59,7 +59,7 @@ class Mixture(NamedTuple):
         return mean, (weights * (self.variances + (self.means - mean.unsqueeze(-2)).square())).sum(-2)
 
 
-class Fit(NamedTuple):
+class MixtureFit(NamedTuple):
     """A mixture and the mean log likelihood of a row before each step and after the last."""
 
     mixture: Mixture
@@ -68,7 +68,7 @@ class Fit(NamedTuple):
 
 def fit_mixture(
     x: Tensor, components: int, *, floor: float = 1e-4, seed: int = 0, steps: int = 100, tolerance: float = 1e-3
-) -> Fit:
+) -> MixtureFit:
     """Fit rows [rows, features], where they are, in float64.
 
     Ends after `steps`, or when a step adds less than `tolerance` nats to the log likelihood of a row.
@@ -82,10 +82,10 @@ def fit_mixture(
         sums = _moments(x, middle, components, mixture=mixture)
         trace.append(float(sums.log_likelihood) / len(x))
         if len(trace) > 1 and trace[-1] - trace[-2] < tolerance:
-            return Fit(mixture, trace)
+            return MixtureFit(mixture, trace)
         mixture = _maximised(sums, middle, floor, mixture)
     trace.append(float(sum(mixture.log_density(piece).sum() for piece in _pieces(x))) / len(x))
-    return Fit(mixture, trace)
+    return MixtureFit(mixture, trace)
 
 
 def kmeans(x: Tensor, clusters: int, seed: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, bfloat16
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 
 
-class Labels(NamedTuple):
+class FactorLabels(NamedTuple):
     """Discrete factors: `values` [rows, factors] re-coded from 0 up, and the number of different values of each."""
 
     values: np.ndarray
@@ -55,8 +55,8 @@ def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
     return centres, widths
 
 
-def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> Labels:
-    """Factors of any discrete type (numbers, words, booleans) as `Labels`; one factor may be a flat array.
+def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
+    """Factors of any discrete type (numbers, words, booleans) as `FactorLabels`; one factor may be a flat array.
 
     A column of numbers with more than `bins` values, as a continuous factor, is cut into that many bins of about as
     many rows each.
@@ -75,7 +75,7 @@ def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bi
     if len(named) != given.shape[1]:
         raise UsageError(f"There are {given.shape[1]} factors, but {len(named)} names.")
     columns = [_recode(name, column, bins) for name, column in zip(named, np.ascontiguousarray(given.T), strict=True)]
-    return Labels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), named)
+    return FactorLabels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), named)
 
 
 def latent_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from unbraid.metrics.arrays import label_matrix, plain
 MANY_VALUES = 100
 
 
-class Column(NamedTuple):
+class FactorColumn(NamedTuple):
     """A factor's class numbers, or real values where `size` is None; and either as numbers, for a regression."""
 
     name: str
@@ -35,7 +35,7 @@ def factor_table(factors: Any, rows: int) -> np.ndarray:
 
 def factor_columns(
     table: np.ndarray, names: Sequence[str] | None = None, continuous: Sequence[str] = (), detect: bool = True
-) -> list[Column]:
+) -> list[FactorColumn]:
     """The columns of a table [rows, factors], each of its kind.
 
     Those named in `continuous` are quantities, and if `detect`, those of more than 100 values (in few rows: of more
@@ -59,7 +59,7 @@ def _looks_real(column: np.ndarray) -> bool:
     return len(np.unique(column)) > min(MANY_VALUES, len(column) / 2)
 
 
-def _quantity(name: str, column: np.ndarray) -> Column:
+def _quantity(name: str, column: np.ndarray) -> FactorColumn:
     try:
         numbers = column.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -70,12 +70,14 @@ def _quantity(name: str, column: np.ndarray) -> Column:
         raise DataError(
             f"Factor {name} has one value only in these rows, so nothing can be known about it; leave it out."
         )
-    return Column(name, numbers, None, numbers)
+    return FactorColumn(name, numbers, None, numbers)
 
 
-def _classes(name: str, column: np.ndarray) -> Column:
+def _classes(name: str, column: np.ndarray) -> FactorColumn:
     if column.dtype.kind in "biuf" and len(column) > MANY_VALUES and 2 * len(np.unique(column)) > len(column):
         raise UsageError(f"Factor {name} has more values than half the rows: name it in continuous=, or leave it out.")
     labels = label_matrix(column, len(column), [name])
     values = labels.values[:, 0]
-    return Column(name, values, labels.sizes[0], column.astype(np.float64) if column.dtype.kind in "biuf" else values)
+    return FactorColumn(
+        name, values, labels.sizes[0], column.astype(np.float64) if column.dtype.kind in "biuf" else values
+    )

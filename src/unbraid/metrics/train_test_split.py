@@ -19,35 +19,37 @@ def is_compat(compat: str | None) -> bool:
     return compat is not None
 
 
-class Split(NamedTuple):
+class TrainTestRows(NamedTuple):
     """Row numbers to train on and to test on."""
 
     train: np.ndarray
     test: np.ndarray
 
 
-def apart(rows: int, train: int, test: int, rng: np.random.Generator) -> Split:
+def apart(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
     """Different rows for each; of too few rows, both get their share."""
     _check(rows, train, test)
     order = rng.permutation(rows)
     if rows < train + test:
         train = min(max(2, round(rows * train / (train + test))), rows - 1)
-    return Split(order[:train], order[train : train + test])
+    return TrainTestRows(order[:train], order[train : train + test])
 
 
-def redrawn(rows: int, train: int, test: int, rng: np.random.Generator) -> Split:
+def redrawn(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
     """Rows drawn with replacement, each set by itself, as disentanglement_lib draws them."""
     _check(rows, train, test)
-    return Split(rng.integers(rows, size=train), rng.integers(rows, size=test))
+    return TrainTestRows(rng.integers(rows, size=train), rng.integers(rows, size=test))
 
 
-def redrawn_sheet(evaluation: Evaluation, train: int, test: int, factors: Sequence[str] | None) -> tuple[Sheet, Split]:
+def redrawn_sheet(
+    evaluation: Evaluation, train: int, test: int, factors: Sequence[str] | None
+) -> tuple[Sheet, TrainTestRows]:
     """Codes and factors of a `redrawn` split: only its rows are encoded."""
     split = redrawn(len(evaluation), train, test, np.random.default_rng(evaluation.seed))
     positions = torch.as_tensor(np.concatenate(split), device=evaluation.rows.device)
     values, names = evaluation.chosen_factors(factors)
     sheet = Sheet(evaluation.means_at(positions), values[positions], names, evaluation.code_names)
-    return sheet, Split(np.arange(train), np.arange(train, train + test))
+    return sheet, TrainTestRows(np.arange(train), np.arange(train, train + test))
 
 
 def times_drawn(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarray:

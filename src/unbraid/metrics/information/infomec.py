@@ -35,7 +35,7 @@ import numpy as np
 import torch
 
 from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import Labels, label_matrix, latent_names, real_matrix
+from unbraid.metrics.arrays import FactorLabels, label_matrix, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
 from unbraid.metrics.information.nearest_neighbours import neighbour_information
@@ -150,7 +150,7 @@ def _active(codes: np.ndarray, share: float) -> np.ndarray:
 
 def _by_neighbours(
     codes: np.ndarray,
-    labels: Labels,
+    labels: FactorLabels,
     neighbours: int,
     resamples: int,
     rng: np.random.Generator,
@@ -176,7 +176,7 @@ def _by_neighbours(
 
 def _by_counting(
     codes: np.ndarray,
-    labels: Labels,
+    labels: FactorLabels,
     bins: int | None,
     resamples: int,
     rng: np.random.Generator,
@@ -198,7 +198,7 @@ def _ratios(
     normalised: np.ndarray,
     drawn: Sequence[np.ndarray],
     active: np.ndarray,
-    labels: Labels,
+    labels: FactorLabels,
     latents: Sequence[str],
     shared: dict[str, Any],
 ) -> tuple[Score, Score]:
@@ -241,7 +241,7 @@ def _above_chance(shares: np.ndarray, others: int) -> float:
 
 
 def _explicitness(
-    protocol: Protocol, inputs: np.ndarray, labels: Labels, device: torch.device, shared: dict[str, Any]
+    protocol: Protocol, inputs: np.ndarray, labels: FactorLabels, device: torch.device, shared: dict[str, Any]
 ) -> Score:
     """Share of each factor's entropy that a linear predictor takes away, over the rows it was fitted to."""
     (x,) = standardised(torch.as_tensor(inputs, device=device))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import (
-    Labels,
+    FactorLabels,
     chosen_factors,
     entropy,
     label_matrix,
@@ -161,7 +161,7 @@ def mig(
     )
 
 
-def histogram_ceiling(labels: Labels, bins: int) -> float:
+def histogram_ceiling(labels: FactorLabels, bins: int) -> float:
     """The gap of a code that holds each factor's value, evenly spaced, in a latent of its own: mean of H(bin) / H(v).
 
     It is less than 1 where a factor has more values than there are bins.
@@ -263,7 +263,7 @@ def gap_score(
     protocol: str,
     information: np.ndarray,
     entropy: np.ndarray,
-    labels: Labels,
+    labels: FactorLabels,
     latents: Sequence[str],
     samples: int,
 ) -> Score:

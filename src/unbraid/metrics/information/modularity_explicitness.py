@@ -32,12 +32,12 @@ import numpy as np
 import torch
 
 from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import Labels, label_matrix, latent_names, real_matrix
+from unbraid.metrics.arrays import FactorLabels, label_matrix, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import Classifiers, one_vs_rest, softmax, standardised
-from unbraid.metrics.train_test_split import Compat, Split, apart, device_of, is_compat, redrawn, redrawn_sheet
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, apart, device_of, is_compat, redrawn, redrawn_sheet
 
 Classifier = Literal["one-vs-rest", "softmax"]
 
@@ -243,7 +243,7 @@ def _explicitness(
     protocol: str,
     codes: Any,
     factors: Any,
-    split: Split,
+    split: TrainTestRows,
     classifier: Classifier,
     C: float,
     names: Sequence[str] | None,
@@ -280,7 +280,7 @@ def _scores(model: Classifiers, x: torch.Tensor, classifier: Classifier) -> np.n
 
 
 def _areas(
-    scores: np.ndarray, model: Classifiers, labels: Labels, truth: np.ndarray
+    scores: np.ndarray, model: Classifiers, labels: FactorLabels, truth: np.ndarray
 ) -> tuple[dict[str, dict[int, float]], np.ndarray]:
     """The area of each value of each factor, and how far each test row pulls their mean of means."""
     areas: dict[str, dict[int, float]] = {}

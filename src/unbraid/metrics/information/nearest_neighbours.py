@@ -12,14 +12,14 @@ import torch
 from scipy.special import digamma
 from torch import Tensor
 
-from unbraid.metrics.arrays import Labels
+from unbraid.metrics.arrays import FactorLabels
 
 JITTER = 1e-10
 """Standard deviation of what is added to standardised codes, so that equal ones have an order (kraskov2004)."""
 
 
 def neighbour_information(
-    codes: np.ndarray, labels: Labels, neighbours: int, seed: int, device: torch.device | str = "cpu"
+    codes: np.ndarray, labels: FactorLabels, neighbours: int, seed: int, device: torch.device | str = "cpu"
 ) -> np.ndarray:
     """I(z_j; v_k) [latents, factors] in nats; a constant latent has none."""
     jitter = JITTER * np.random.default_rng(seed).standard_normal(len(codes))

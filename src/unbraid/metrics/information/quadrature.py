@@ -48,7 +48,7 @@ class Information(NamedTuple):
     spacing: Tensor
 
 
-class Mixture(NamedTuple):
+class PosteriorMixture(NamedTuple):
     """Weighted components of one latent; each belongs to one or several classes [components, memberships]."""
 
     mean: Tensor
@@ -57,7 +57,7 @@ class Mixture(NamedTuple):
     classes: Tensor
 
 
-class Grid(NamedTuple):
+class QuadratureGrid(NamedTuple):
     """Periodic grids over one interval, the first with `points` points, each next one twice as fine."""
 
     low: float
@@ -66,7 +66,7 @@ class Grid(NamedTuple):
     octaves: int
 
     @classmethod
-    def over(cls, latent: str, mean: Tensor, std: Tensor) -> "Grid":
+    def over(cls, latent: str, mean: Tensor, std: Tensor) -> "QuadratureGrid":
         """Grids for all octaves of `std`, wide enough that no component wraps around."""
         narrow, wide = float(std.min()), float(std.max())
         octaves = math.floor(math.log2(wide / narrow)) + 1
@@ -106,7 +106,7 @@ def mutual_information(
     with one_thread(), progress("mutual information", means.shape[1]) as bar:
         for j, latent in enumerate(names):
             mean, std = means[:, j].contiguous(), stds[:, j].contiguous()
-            grid = Grid.over(latent, mean, std)
+            grid = QuadratureGrid.over(latent, mean, std)
             rows.append(_row(grid, _mixture(mean, std, classes, total), counts, sizes))
             spacing.append(grid.finest)
             bar.advance()
@@ -114,7 +114,9 @@ def mutual_information(
     return Information(matrix, entropy, torch.tensor(spacing, dtype=torch.float64))
 
 
-def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _row(
+    grid: QuadratureGrid, mixture: PosteriorMixture, counts: Tensor, sizes: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
     """I(z; v_k) [factors] and H(z) of one latent."""
     rows = float(counts[: sizes[0]].sum())
     at_once = max(1, DENSITY_VALUES // grid.finest_points)
@@ -133,7 +135,7 @@ def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -
     return information.clamp_min(0), latent  # rounding may say -1e-8
 
 
-def _density(grid: Grid, mixture: Mixture, first: int, last: int) -> Tensor:
+def _density(grid: QuadratureGrid, mixture: PosteriorMixture, first: int, last: int) -> Tensor:
     """Sums of components per class [last - first, finest points], float64."""
     octave = (mixture.std / mixture.std.min()).log2().floor().long().clamp(0, grid.octaves - 1)
     density = torch.zeros(last - first, grid.points, dtype=torch.float64, device=mixture.mean.device)
@@ -141,7 +143,7 @@ def _density(grid: Grid, mixture: Mixture, first: int, last: int) -> Tensor:
         if level:
             density = _refine(density, 2)
         chosen = (octave == grid.octaves - 1 - level).nonzero().squeeze(-1)
-        _add(density, grid, grid.spacing / 2**level, Mixture(*(part[chosen] for part in mixture)), first)
+        _add(density, grid, grid.spacing / 2**level, PosteriorMixture(*(part[chosen] for part in mixture)), first)
     return _refine(density, REFINEMENT)
 
 
@@ -154,7 +156,7 @@ class Placed(NamedTuple):
     height: Tensor
 
     @classmethod
-    def on(cls, grid: Grid, spacing: float, mixture: Mixture) -> "Placed":
+    def on(cls, grid: QuadratureGrid, spacing: float, mixture: PosteriorMixture) -> "Placed":
         """Where the components of a mixture lie on the grid of a given spacing."""
         place = (mixture.mean.double() - grid.low) / spacing
         scale = spacing / mixture.std.double()
@@ -167,7 +169,7 @@ class Placed(NamedTuple):
         return distance.square_().mul_(-0.5).exp_() * self.height[:, None]
 
 
-def _add(density: Tensor, grid: Grid, spacing: float, mixture: Mixture, first: int) -> None:
+def _add(density: Tensor, grid: QuadratureGrid, spacing: float, mixture: PosteriorMixture, first: int) -> None:
     """Lay components onto the grid, in place; classes outside of the density's rows are left out."""
     placed = Placed.on(grid, spacing, mixture)
     inside = (mixture.classes >= first) & (mixture.classes < first + len(density))
@@ -232,10 +234,10 @@ def _half_width() -> int:
     return math.ceil(REACH * 2 * PER_SIGMA)
 
 
-def _mixture(mean: Tensor, std: Tensor, classes: Tensor, total: int) -> Mixture:
+def _mixture(mean: Tensor, std: Tensor, classes: Tensor, total: int) -> PosteriorMixture:
     """One component per row, or one per different (mean, std) and class where that is much less."""
     one = torch.ones_like(mean, dtype=torch.float64)
-    rows = Mixture(mean, std, one, classes)
+    rows = PosteriorMixture(mean, std, one, classes)
     distinct, first = mean.unique(return_inverse=True)
     if len(distinct) * classes.shape[1] > len(mean):
         return rows
@@ -247,4 +249,4 @@ def _mixture(mean: Tensor, std: Tensor, classes: Tensor, total: int) -> Mixture:
     occurring = counts.nonzero().squeeze(-1)
     pair = pairs[occurring // total]
     merged = distinct[pair // len(widths)], widths[pair % len(widths)]
-    return Mixture(*merged, counts[occurring].double(), (occurring % total)[:, None])
+    return PosteriorMixture(*merged, counts[occurring].double(), (occurring % total)[:, None])

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.metrics.arrays import Labels, latent_names
+from unbraid.metrics.arrays import FactorLabels, latent_names
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
 from unbraid.metrics.intervention.fixed_factor_batches import (
@@ -161,7 +161,7 @@ def _local_variances(codes: Tensor, rows: np.ndarray) -> Tensor:
     return torch.cat(parts).clamp(min=0)
 
 
-def _table(winner: np.ndarray, factor: np.ndarray, labels: Labels, latents: int) -> np.ndarray:
+def _table(winner: np.ndarray, factor: np.ndarray, labels: FactorLabels, latents: int) -> np.ndarray:
     """Number of votes by factor and latent."""
     shape = len(labels.names), latents
     return np.bincount(factor * latents + winner, minlength=shape[0] * shape[1]).reshape(shape)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import Labels, label_matrix, plain, real_matrix
+from unbraid.metrics.arrays import FactorLabels, label_matrix, plain, real_matrix
 
 Compat = Literal["disentanglement_lib"]
 
@@ -42,7 +42,7 @@ class Pairs(NamedTuple):
 class Population:
     """Rows by factor and value, ready to be drawn from."""
 
-    def __init__(self, labels: Labels) -> None:
+    def __init__(self, labels: FactorLabels) -> None:
         self.values = labels.values
         shape = len(labels.sizes), max(labels.sizes)
         self.start, self.count = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -91,8 +91,8 @@ def sorted_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.argsort(small, kind="stable").astype(np.int32), np.bincount(column, minlength=size)
 
 
-def factor_table(factors: Any, rows: int, names: Sequence[str] | None = None) -> Labels:
-    """Discrete factors as `Labels`; one whose values hardly repeat cannot be held fixed."""
+def factor_table(factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
+    """Discrete factors as `FactorLabels`; one whose values hardly repeat cannot be held fixed."""
     given = plain(factors)
     given = given[:, None] if given.ndim == 1 else given
     if given.dtype.kind == "f" and given.ndim == 2 and len(given) == rows and np.isfinite(given).all():
@@ -139,7 +139,7 @@ def check_compat(compat: str | None) -> None:
         raise unknown("compat", compat, ["disentanglement_lib"])
 
 
-def check_factors(score: str, labels: Labels) -> None:
+def check_factors(score: str, labels: FactorLabels) -> None:
     """A score that asks which factor was held fixed needs a choice."""
     if len(labels.names) < 2:
         raise UsageError(f"The {score} score asks which factor was held fixed, so it needs at least 2 factors.")

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.errors import SettingError
-from unbraid.metrics.arrays import Labels, latent_names, real_matrix
+from unbraid.metrics.arrays import FactorLabels, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervention.fixed_factor_batches import Compat, check_compat, factor_table, sorted_rows
@@ -104,7 +104,7 @@ def _spread(codes: np.ndarray, column: np.ndarray, quantile: float, compat: Comp
     return np.average(strays, axis=0, weights=counts if compat is None else None)
 
 
-def _details(robust: np.ndarray, reach: np.ndarray, latents: Sequence[str], labels: Labels) -> dict[str, Any]:
+def _details(robust: np.ndarray, reach: np.ndarray, latents: Sequence[str], labels: FactorLabels) -> dict[str, Any]:
     return {
         "latents": dict(zip(latents, robust.max(1).tolist(), strict=True)),
         "parents": {name: labels.names[k] for name, k in zip(latents, robust.argmax(1), strict=True)},

@@ -88,7 +88,7 @@ def kl_blocks_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> list[
     return scores
 
 
-class Drawn(NamedTuple):
+class BlockDraws(NamedTuple):
     """Of a block: one draw [rows, D], its KL and log q - log p at the draw [rows], and which rows have it [rows].
 
     The KL is that in closed form where there is one, and log q - log p elsewhere.
@@ -100,14 +100,14 @@ class Drawn(NamedTuple):
     there: Tensor
 
 
-def drawn_blocks(evaluation: Evaluation, model: Multimodal, samples: int) -> dict[str, Drawn]:
+def drawn_blocks(evaluation: Evaluation, model: Multimodal, samples: int) -> dict[str, BlockDraws]:
     """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
     if samples < 2:
         raise SettingError(f"samples must be at least 2, not {samples}.")
     return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
 
 
-def _drawn(evaluation: Evaluation, model: Multimodal, positions: Tensor) -> dict[str, Drawn]:
+def _drawn(evaluation: Evaluation, model: Multimodal, positions: Tensor) -> dict[str, BlockDraws]:
     there, parts, made = having(evaluation, model, evaluation.rows[positions]), [], {}
     with torch.no_grad(), progress("codes", len(positions)) as bar:
         for number, part in enumerate(positions.split(evaluation.batch)):
@@ -115,7 +115,7 @@ def _drawn(evaluation: Evaluation, model: Multimodal, positions: Tensor) -> dict
             bar.advance(len(part))
     for block, mask in there.items():
         value, kl, ratio = (torch.cat(each) for each in zip(*(part[block] for part in parts), strict=True))
-        made[block] = Drawn(value, kl, ratio, mask)
+        made[block] = BlockDraws(value, kl, ratio, mask)
     return made
 
 

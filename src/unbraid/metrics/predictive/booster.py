@@ -55,7 +55,7 @@ class Target(NamedTuple):
         return 1 if self.size is None or self.size == 2 else self.size
 
 
-class Fit(NamedTuple):
+class FactorFit(NamedTuple):
     """Importance [codes], and what is predicted for the rows of test and, where that is cheap, of training."""
 
     importance: np.ndarray
@@ -74,7 +74,7 @@ def boost(
     bins: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-) -> list[Fit]:
+) -> list[FactorFit]:
     """Fit all targets to the codes `train` [rows, codes] and predict them for the codes `test`.
 
     Without a number of `bins` every value has its own up to 2,048 rows, and 256 are made of more: bins of a few rows
@@ -194,7 +194,7 @@ class _Ensemble:
             self.scores[part] += _looked_up(steps, leaves)
             self.test_scores[part] += _looked_up(steps, _route(self.test, splits))
 
-    def fits(self) -> list[Fit]:
+    def fits(self) -> list[FactorFit]:
         """Importances and predictions of every target."""
         sizes = [target.trees for target in self.targets]
         parts = zip(*(x.split(sizes) for x in (self.importance, self.scores, self.test_scores)), strict=True)
@@ -202,7 +202,7 @@ class _Ensemble:
         for target, (importance, train, test) in zip(self.targets, parts, strict=True):
             sums = importance.sum(0)
             share = sums / sums.sum() if sums.sum() > 0 else sums
-            made.append(Fit(share.cpu().numpy(), _predicted(target, test), _predicted(target, train)))
+            made.append(FactorFit(share.cpu().numpy(), _predicted(target, test), _predicted(target, train)))
         return made
 
     def _expected(self) -> Tensor:

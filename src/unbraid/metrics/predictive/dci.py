@@ -27,9 +27,9 @@ from torch import Tensor
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.factor_types import Column, factor_columns, factor_table
+from unbraid.metrics.factor_types import FactorColumn, factor_columns, factor_table
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.predictive.booster import Fit, Target
+from unbraid.metrics.predictive.booster import FactorFit, Target
 from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescaled
 
 Compat = Literal["disentanglement_lib"]
@@ -181,7 +181,7 @@ class _Sample(NamedTuple):
     """Codes [rows, latents] and factors of all rows, and which rows are learnt from and asked about."""
 
     codes: np.ndarray
-    factors: list[Column]
+    factors: list[FactorColumn]
     latents: Sequence[str]
     learnt: np.ndarray
     asked: np.ndarray
@@ -200,7 +200,7 @@ class _How(NamedTuple):
     def predictor(self) -> Predictor:
         return self.wanted if self.compat is None else "gbt"
 
-    def real(self, factor: Column) -> bool:
+    def real(self, factor: FactorColumn) -> bool:
         """Whether a factor is predicted as a number."""
         return factor.size is None or self.predictor == "lasso"
 
@@ -233,7 +233,9 @@ def _device(codes: Any) -> torch.device:
     return codes.device if isinstance(codes, Tensor) else torch.device("cpu")
 
 
-def _columns(table: np.ndarray, names: Sequence[str] | None, continuous: Sequence[str], how: _How) -> list[Column]:
+def _columns(
+    table: np.ndarray, names: Sequence[str] | None, continuous: Sequence[str], how: _How
+) -> list[FactorColumn]:
     if how.compat is not None and how.compat != "disentanglement_lib":
         raise unknown("compat", how.compat, ["disentanglement_lib"])
     if how.compat is not None and (continuous or how.wanted not in ("random-forest", "gbt")):
@@ -299,7 +301,7 @@ def _concentration(importance: np.ndarray, names: Sequence[str], smallest: float
 
 
 def _informativeness(
-    sample: _Sample, fits: Sequence[Fit], how: _How
+    sample: _Sample, fits: Sequence[FactorFit], how: _How
 ) -> tuple[float, dict[str, Any], tuple[float, float] | None]:
     """Mean accuracy or R^2 on the rows asked about, its details, and its interval."""
     rows = []
@@ -335,7 +337,7 @@ def _relative_error(predicted: np.ndarray, truth: np.ndarray) -> float | None:
     return float(np.sqrt(np.mean((predicted - truth) ** 2)) / spread) if spread > 0 else None
 
 
-def _fits(sample: _Sample, how: _How) -> list[Fit]:
+def _fits(sample: _Sample, how: _How) -> list[FactorFit]:
     """Every factor's importances and its predictions for the rows learnt from and asked about."""
     learnt, weights, copies = sample.learnt, None, np.arange(len(sample.learnt))
     if how.compat is None:
@@ -354,7 +356,7 @@ def _fits(sample: _Sample, how: _How) -> list[Fit]:
     made = []
     for result, found in zip(fit(how.predictor, problem), classes, strict=True):
         train = None if result.train is None else _values(result.train[copies], found)
-        made.append(Fit(np.abs(result.importance), _values(result.test, found), train))
+        made.append(FactorFit(np.abs(result.importance), _values(result.test, found), train))
     return made
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from unbraid.errors import UsageError, unknown
-from unbraid.metrics.predictive.booster import Fit, Target, boost
+from unbraid.metrics.predictive.booster import FactorFit, Target, boost
 from unbraid.metrics.predictive.forests import Plot, grow
 from unbraid.progress import progress
 
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
     alpha: float | None = None
 
 
-def fit(predictor: Predictor, problem: Problem) -> list[Fit]:
+def fit(predictor: Predictor, problem: Problem) -> list[FactorFit]:
     """Importances and predictions for every target.
 
     Where the training rows hold one class only, or where no code varies in them, there is nothing to learn: the most
@@ -56,7 +56,7 @@ def fit(predictor: Predictor, problem: Problem) -> list[Fit]:
         raise unknown("predictor", predictor, get_args(Predictor))
     varied = bool((problem.train != problem.train[0]).any())
     learnt = [varied and bool((target.values != target.values[0]).any()) for target in problem.targets]
-    made: dict[int, Fit] = {}
+    made: dict[int, FactorFit] = {}
     if any(learnt):
         chosen = [k for k, yes in enumerate(learnt) if yes]
         told = problem._replace(targets=[problem.targets[k] for k in chosen])
@@ -77,28 +77,28 @@ def rescaled(codes: np.ndarray) -> np.ndarray:
     return np.ldexp(codes, -np.frexp(codes.std(0))[1])
 
 
-def gbt(problem: Problem) -> list[Fit]:
+def gbt(problem: Problem) -> list[FactorFit]:
     """scikit-learn's gradient boosting."""
     from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-    def one(target: Target) -> Fit:
+    def one(target: Target) -> FactorFit:
         make = GradientBoostingRegressor if target.size is None else GradientBoostingClassifier
         model = make(random_state=problem.seed).fit(problem.train, target.values, sample_weight=problem.weights)
-        return Fit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
+        return FactorFit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
 
     return _each(problem, one)
 
 
-def random_forest(problem: Problem) -> list[Fit]:
+def random_forest(problem: Problem) -> list[FactorFit]:
     """scikit-learn's random forest."""
     real = [target.size is None for target in problem.targets]
     values, threads = [target.values for target in problem.targets], torch.get_num_threads()
     plot = Plot(problem.train, problem.test, values, real, seed=problem.seed, threads=threads, weights=problem.weights)
     with progress("predicting factors", len(values)) as bar:
-        return [Fit(*forest) for forest in grow(plot, bar.advance)]  # it fits training rows
+        return [FactorFit(*forest) for forest in grow(plot, bar.advance)]  # it fits training rows
 
 
-def booster(problem: Problem) -> list[Fit]:
+def booster(problem: Problem) -> list[FactorFit]:
     """Gradient boosting of all trees at once."""
     if problem.weights is not None:
         raise UsageError("The booster counts every row once.")
@@ -106,23 +106,23 @@ def booster(problem: Problem) -> list[Fit]:
     return boost(problem.train, problem.targets, problem.test, **settings)
 
 
-def lasso(problem: Problem) -> list[Fit]:
+def lasso(problem: Problem) -> list[FactorFit]:
     """L1-penalised regression on standardised codes and targets; the penalty is cross-validated if none is given."""
     mean, deviation = problem.train.mean(0), problem.train.std(0)
     deviation[deviation <= 0] = 1.0
     train, test = ((codes - mean) / deviation for codes in (problem.train, problem.test))
 
-    def one(target: Target) -> Fit:
+    def one(target: Target) -> FactorFit:
         wanted = target.values.astype(np.float64)
         centre, spread = wanted.mean(), wanted.std()
         model = _lasso(problem.alpha, len(train))
         model.fit(train, (wanted - centre) / spread)
-        return Fit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
+        return FactorFit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
 
     return _each(problem, one)
 
 
-_PREDICTORS: dict[str, Callable[[Problem], list[Fit]]] = {
+_PREDICTORS: dict[str, Callable[[Problem], list[FactorFit]]] = {
     "gbt": gbt,
     "booster": booster,
     "random-forest": random_forest,
@@ -130,7 +130,7 @@ _PREDICTORS: dict[str, Callable[[Problem], list[Fit]]] = {
 }
 
 
-def _each(problem: Problem, one: Callable[[Target], Fit]) -> list[Fit]:
+def _each(problem: Problem, one: Callable[[Target], FactorFit]) -> list[FactorFit]:
     """`one` of every target, the longest first so that no thread is left with it at the end."""
     workers = min(torch.get_num_threads(), os.cpu_count() or 1, len(problem.targets))
     order = sorted(range(len(problem.targets)), key=lambda k: -problem.targets[k].trees)
@@ -157,9 +157,11 @@ def _lasso(alpha: float | None, rows: int) -> Any:
     return LassoCV(cv=FOLDS, **exact) if alpha is None else Lasso(alpha=alpha, **exact)
 
 
-def _guess(problem: Problem, target: Target) -> Fit:
+def _guess(problem: Problem, target: Target) -> FactorFit:
     if target.size is None:
         answer = np.average(target.values, weights=problem.weights)
     else:
         answer = np.bincount(target.values, weights=problem.weights).argmax()
-    return Fit(np.zeros(problem.train.shape[1]), *(np.full(len(x), answer) for x in (problem.test, problem.train)))
+    return FactorFit(
+        np.zeros(problem.train.shape[1]), *(np.full(len(x), answer) for x in (problem.test, problem.train))
+    )

@@ -22,11 +22,19 @@ from typing import Any
 import numpy as np
 
 from unbraid.errors import SettingError, UsageError, unknown
-from unbraid.metrics.arrays import Labels, label_matrix, latent_names, plain, real_matrix
+from unbraid.metrics.arrays import FactorLabels, label_matrix, latent_names, plain, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
 from unbraid.metrics.predictive.linear_svm import lines
-from unbraid.metrics.train_test_split import Compat, Split, apart, is_compat, redrawn, redrawn_sheet, times_drawn
+from unbraid.metrics.train_test_split import (
+    Compat,
+    TrainTestRows,
+    apart,
+    is_compat,
+    redrawn,
+    redrawn_sheet,
+    times_drawn,
+)
 
 PROMISES: dict[str, Any] = {"bounds": (0, 1), "invariant": ("order", "sign"), "noise": 0.0}
 
@@ -104,7 +112,7 @@ def _scored(
     protocol: str,
     codes: Any,
     factors: Any,
-    split: Split,
+    split: TrainTestRows,
     continuous: Sequence[str],
     named: tuple[Sequence[str] | None, Sequence[str] | None],
     resamples: int,
@@ -147,7 +155,7 @@ def _scored(
 
 def _by_kind(
     factors: Any, rows: int, names: Sequence[str] | None, continuous: Sequence[str]
-) -> tuple[list[str], Labels | None, np.ndarray | None]:
+) -> tuple[list[str], FactorLabels | None, np.ndarray | None]:
     """The names of all factors, the discrete ones as labels, the continuous ones as numbers."""
     given = plain(factors)
     given = given[:, None] if given.ndim == 1 else given
