@@ -1,9 +1,10 @@
-"""Shape and type checks on every call, fixed seeds, and a data folder of the tests' own."""
+"""Type checks on every call, fixed seeds, and a data folder of the tests' own."""
 
 import os
 import random
 
 # The hook rewrites modules as they are imported, so it must come before the first import of unbraid.
+# beartype's own hook would also check named tuples, which torch.func fills with other things than tensors.
 if os.environ.get("UNBRAID_TYPECHECK") != "0":
     from jaxtyping import install_import_hook
 

@@ -218,12 +218,16 @@ def check_dataset(name: str) -> None:
     data = load(name, SMALL_DATA.get(name, {}))
     index = torch.arange(len(data))
     layout = data.layout if isinstance(data.layout, dict) else {"x": data.layout}
+    assert all(images.shape[:2] == (2, 3) for images in data.observed(index[:6].view(2, 3)).values())
     for part, images in data.observed(index[:7]).items():
         assert images.dtype == torch.float32
         assert images.shape == (len(index[:7]), *layout[part])
         assert bool(images.isfinite().all())
         assert len(layout[part]) < 3 or 0 <= float(images.min()) <= float(images.max()) <= 1
+    assert data.labelled(index).dtype == torch.bool
     values = data.values_of(index)
+    assert values.dtype == torch.int64
+    assert data.values_of(index[:6].view(2, 3)).shape == (2, 3, len(data.factors))
     assert torch.equal(data.values_of(data.index_of(values)), values)
     assert ((values >= 0) & (values < torch.tensor(data.sizes))).all()
     assert all(factor.values is None or len(factor.values) == factor.size for factor in data.factors)

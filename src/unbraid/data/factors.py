@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unbraid.errors import DataError, unknown
@@ -71,6 +70,8 @@ def pack_bits(images: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class FactorDataset:
     """Observations with their factors of variation.
+
+    Rows are asked for by an `index` of whole numbers, a tensor of any shape [*index], and answered in that shape.
 
     Without a `table` the factors form a complete grid: row n holds the values that n spells in mixed radix, last
     factor fastest, and every combination occurs once. With a `table` [n, factors] any set of rows is possible, and -1
@@ -138,24 +139,24 @@ class FactorDataset:
         held_out = None if self.held_out is None else self.held_out.to(device)
         return replace(self, pixels=self.pixels.to(device), table=table, held_out=held_out)
 
-    def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
+    def images(self, index: Tensor) -> Tensor:
         """Observations as float32 in [0, 1] (or as stored, for floats), shape [*index, *shape]."""
         return self.pixels[index]
 
-    def observed(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor]:
+    def observed(self, index: Tensor) -> dict[str, Tensor]:
         """Observations by modality; the only one is called x."""
         return {"x": self.images(index)}
 
-    def present(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor] | None:
-        """Whether rows have each modality, or None where nothing is missing."""
+    def present(self, index: Tensor) -> dict[str, Tensor] | None:
+        """Whether rows have each modality [*index], or None where nothing is missing."""
         return None
 
-    def inputs(self, index: Int[Tensor, "*n"]) -> Tensor | dict[str, Tensor]:
+    def inputs(self, index: Tensor) -> Tensor | dict[str, Tensor]:
         """What a model encodes: the observations; of several modalities, those by name and which of them are there."""
         return self.images(index)
 
-    def labelled(self, index: Int[Tensor, "*n"], columns: Sequence[int] | None = None) -> Bool[Tensor, "*n"]:
-        """Whether rows have a label of all these factors (columns; None means every factor)."""
+    def labelled(self, index: Tensor, columns: Sequence[int] | None = None) -> Tensor:
+        """Whether rows [*index] have a label of all these factors (columns; None means every factor)."""
         values = self.values_of(index)
         return ((values if columns is None else values[..., list(columns)]) >= 0).all(-1)
 
@@ -165,8 +166,8 @@ class FactorDataset:
             raise unknown("factor", name, self.factor_names, of=self.name)
         return self.factor_names.index(name)
 
-    def values_of(self, index: Int[Tensor, "*n"]) -> Int[Tensor, "*n k"]:
-        """Factor values of rows."""
+    def values_of(self, index: Tensor) -> Tensor:
+        """Factor values [*index, factors] of rows."""
         if self.table is not None:
             return self.table[index]
         columns = []
@@ -175,8 +176,8 @@ class FactorDataset:
             index = index // size
         return torch.stack(columns[::-1], dim=-1)
 
-    def index_of(self, values: Int[Tensor, "*n k"]) -> Int[Tensor, "*n"]:
-        """Rows of factor values: the inverse of `values_of`.
+    def index_of(self, values: Tensor) -> Tensor:
+        """Rows [*n] of factor values [*n, factors]: the inverse of `values_of`.
 
         With a table, the first row that has them; a combination that does not occur, or has a missing label (-1), is
         a `DataError`. In a grid, whose rows have all their labels, -1 gives a row that does not exist.

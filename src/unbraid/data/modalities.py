@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from unbraid.data.factors import Factor, FactorDataset, Pixels
@@ -157,22 +156,22 @@ class MultimodalDataset(FactorDataset):
         """How many numbers the observations of one thing hold."""
         return sum(math.prod(shape) for shape in self.layout.values())
 
-    def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
+    def images(self, index: Tensor) -> Tensor:
         """There is no single modality to look at."""
         raise self._refusal()
 
-    def observed(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor]:
+    def observed(self, index: Tensor) -> dict[str, Tensor]:
         """Rows of every modality [*index, *shape]; zeros where one is missing."""
         return {name: modality.rows(index) for name, modality in self.modalities.items()}
 
-    def present(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor] | None:
+    def present(self, index: Tensor) -> dict[str, Tensor] | None:
         """Whether rows have each modality [*index], or None where nothing is missing in all the data."""
         if all(modality.present is None for modality in self.modalities.values()):
             return None
         every = torch.ones_like(index, dtype=torch.bool)
         return {n: every if m.present is None else m.present[index] for n, m in self.modalities.items()}
 
-    def inputs(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor]:
+    def inputs(self, index: Tensor) -> dict[str, Tensor]:
         """Observations by modality, and under `present/NAME` which of them are there."""
         return {**self.observed(index), **masks(self.present(index))}
 
