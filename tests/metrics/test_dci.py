@@ -15,8 +15,7 @@ from sklearn.linear_model import Lasso
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.predictive.dci import dci, dci_split
-from unbraid.metrics.predictive.forests import forest_predictions
-from unbraid.metrics.predictive.predictors import rescaled
+from unbraid.metrics.predictive.predictors import forest_predictions, rescaled
 
 from .helpers import fixed_evaluation
 from .slow_dci import oracle_data, slow_accuracy, slow_completeness, slow_disentanglement, slow_r2

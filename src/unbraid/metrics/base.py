@@ -4,11 +4,12 @@ A metric is a decorated function `(evaluation, *, settings) -> Score | list[Scor
 number without its protocol is never printed. Most are thin covers of a function on plain arrays beside them.
 """
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -19,7 +20,7 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
-from unbraid.metrics.arrays import chosen_factors
+from unbraid.metrics.arrays import chosen_factors, plain
 from unbraid.models import Model
 from unbraid.networks.stackable_batchnorm import stackable
 from unbraid.progress import progress
@@ -37,7 +38,7 @@ class MetricFacts(Facts):
     `peers`, `weights`, `strokes`. `bounds`, `invariant` (changes of the codes that leave the score as it is), `perfect`
     (its values of a perfect code), `noise` (its value of pure noise) and `certain` (nothing about it is random) are
     promises that tests check; `trial` holds settings that make it quick there. A `costly` metric runs only when asked
-    for by its full name; a `processor` metric never uses a GPU.
+    for by its full name. A `processor` metric never uses a GPU: it returns `Sheet.work`, which another process can do.
     """
 
     needs: tuple[str, ...] = ()
@@ -58,8 +59,7 @@ Further facts are promises, which the contract tests hold it to: `bounds` of its
 under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
 (`factors`, `normal` or `discrete` latents, a `likelihood`, a `density`, `images`, images of `strokes`, `peers`,
 `weights` of a network, a `staged` model, several `modalities`); a `costly` one takes minutes, and `trial` holds
-settings with which it takes seconds. One that reads a sheet and then computes on the `processor` alone says so, and
-need not wait for a GPU's turn.
+settings with which it takes seconds.
 """
 
 RANDOM = "random rows"
@@ -124,12 +124,27 @@ def _number(stored: float | None) -> float:
 
 
 class Sheet(NamedTuple):
-    """What most metrics look at: codes [rows, latents], factor values [rows, factors], and what the columns are."""
+    """What most metrics look at: codes [rows, latents], factor values [rows, factors], the columns' names, a seed."""
 
     codes: Tensor
     factors: Tensor
     names: list[str]
     latents: list[str]
+    seed: int
+
+    def score(self, function: Callable[..., Made], **settings: Any) -> Made:
+        """Return the scores that a function on arrays gives this sheet."""
+        return self._bound(function, self.codes, self.factors, settings)()
+
+    def work(self, function: Callable[..., Made], **settings: Any) -> partial[Made]:
+        """Return the call that `score` makes, with arrays in the processor's memory: any process can make it."""
+        return self._bound(function, plain(self.codes), plain(self.factors), settings)
+
+    def _bound(self, function: Callable[..., Made], codes: Any, factors: Any, settings: Any) -> partial[Made]:
+        """Names and seed go to a function that takes them."""
+        known, own = inspect.signature(function).parameters, ("names", "latents", "seed")
+        named = {key: getattr(self, key) for key in own if key in known}
+        return partial(function, codes, factors, **named, **settings)
 
 
 class Evaluation:
@@ -228,7 +243,7 @@ class Evaluation:
         positions = torch.arange(len(self), device=self.rows.device) if every else self.choose(count)
         values, names = self.chosen_factors(factors)
         found = self.means_at(positions) if codes == "mean" else self.samples_at(positions)
-        return Sheet(found, values[positions], names, self.code_names)
+        return Sheet(found, values[positions], names, self.code_names, self.seed)
 
     @cached_property
     def factors(self) -> Tensor:
@@ -367,18 +382,29 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
             raise unknown("setting", key, known, of="these metrics")
     scores: list[Score] = []
     for entry in entries:
-        given = {key: value for key, value in settings.items() if key in entry.settings}
         start = time.perf_counter()
-        how = entry.resolve(given)
-        seen = _seen(evaluation, entry, how)
-        made = entry.make(seen, **how)
-        seconds = time.perf_counter() - start
-        made = [made] if isinstance(made, Score) else list(made)
-        told: dict[str, Any] = {"settings": how, "rows": seen.which}
-        if len(seen) < len(evaluation):
-            told["unlabelled"] = len(evaluation) - len(seen)
-        scores += [replace(s, seconds=s.seconds or seconds, details={**s.details, **told}) for s in made]
+        given = {key: value for key, value in settings.items() if key in entry.settings}
+        made, notes = prepare(evaluation, entry.name, given)
+        made = made() if isinstance(made, partial) else made
+        scores += with_notes(made, notes, time.perf_counter() - start)
     return scores
+
+
+def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the scores of one metric, or the work that makes them (of a `processor` metric), and notes for them."""
+    entry = metric[name]
+    how = entry.resolve(settings)
+    seen = _seen(evaluation, entry, how)
+    notes: dict[str, Any] = {"settings": how, "rows": seen.which}
+    if len(seen) < len(evaluation):
+        notes["unlabelled"] = len(evaluation) - len(seen)
+    return entry.make(seen, **how), notes
+
+
+def with_notes(made: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
+    """Return scores as a list, with notes in their details and the time that they took."""
+    scores = [made] if isinstance(made, Score) else made
+    return [replace(s, seconds=s.seconds or seconds, details={**s.details, **notes}) for s in scores]
 
 
 def _seen(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:

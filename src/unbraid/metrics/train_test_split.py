@@ -48,7 +48,7 @@ def redrawn_sheet(
     split = redrawn(len(evaluation), train, test, np.random.default_rng(evaluation.seed))
     positions = torch.as_tensor(np.concatenate(split), device=evaluation.rows.device)
     values, names = evaluation.chosen_factors(factors)
-    sheet = Sheet(evaluation.means_at(positions), values[positions], names, evaluation.code_names)
+    sheet = Sheet(evaluation.means_at(positions), values[positions], names, evaluation.code_names, evaluation.seed)
     return sheet, TrainTestRows(np.arange(train), np.arange(train, train + test))
 
 

@@ -18,6 +18,7 @@ With one factor, D is 1 of necessity, and with one code C is; where no code has 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,9 +50,10 @@ def gradient_boosting(
     continuous: tuple[str, ...] = (),
     train: int = 10_000,
     test: int = 5_000,
-) -> list[Score]:
+) -> partial[list[Score]]:
     """DCI by scikit-learn's gradient boosting, which takes minutes at full size."""
-    return _evaluated(evaluation, "gbt", factors, continuous, train, test)
+    sheet, settings = evaluation.sheet(train + test, factors), {"continuous": continuous, "train": train, "test": test}
+    return sheet.work(dci, predictor="gbt", **settings)
 
 
 @metric("dci/booster", invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
@@ -64,7 +66,8 @@ def batched_booster(
     test: int = 5_000,
 ) -> list[Score]:
     """DCI by gradient boosting as in dci/gbt, of binned codes and all trees at once."""
-    return _evaluated(evaluation, "booster", factors, continuous, train, test)
+    sheet, settings = evaluation.sheet(train + test, factors), {"continuous": continuous, "train": train, "test": test}
+    return sheet.score(dci, predictor="booster", **settings)
 
 
 @metric(
@@ -77,9 +80,10 @@ def random_forest(
     continuous: tuple[str, ...] = (),
     train: int = 10_000,
     test: int = 5_000,
-) -> list[Score]:
+) -> partial[list[Score]]:
     """DCI by scikit-learn's random forest."""
-    return _evaluated(evaluation, "random-forest", factors, continuous, train, test)
+    sheet, settings = evaluation.sheet(train + test, factors), {"continuous": continuous, "train": train, "test": test}
+    return sheet.work(dci, predictor="random-forest", **settings)
 
 
 @metric(
@@ -98,7 +102,7 @@ def linear(
     test: int = 5_000,
 ) -> list[Score]:
     """DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated unless given."""
-    return _evaluated(evaluation, "lasso", factors, (), train, test, alpha)
+    return evaluation.sheet(train + test, factors).score(dci, predictor="lasso", train=train, test=test, alpha=alpha)
 
 
 @metric("dci/disentanglement_lib", year=2019, reference="locatello2019", perfect=PERFECT, **NEEDED, **COSTLY)
@@ -203,30 +207,6 @@ class _How(NamedTuple):
     def real(self, factor: FactorColumn) -> bool:
         """Whether a factor is predicted as a number."""
         return factor.size is None or self.predictor == "lasso"
-
-
-def _evaluated(
-    evaluation: Evaluation,
-    predictor: Predictor,
-    factors: Sequence[str] | None,
-    continuous: Sequence[str],
-    train: int,
-    test: int,
-    alpha: float | None = None,
-) -> list[Score]:
-    sheet = evaluation.sheet(train + test, factors)
-    return dci(
-        sheet.codes,
-        sheet.factors,
-        predictor=predictor,
-        names=sheet.names,
-        latents=sheet.latents,
-        continuous=continuous,
-        train=train,
-        test=test,
-        alpha=alpha,
-        seed=evaluation.seed,
-    )
 
 
 def _device(codes: Any) -> torch.device:

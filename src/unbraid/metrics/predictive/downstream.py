@@ -16,7 +16,8 @@ all that are left over from testing are taken; `samples` and `labels` in the det
 values on one latent apart (a perfect code of sprites: about .67 with 10,000 labels), a forest comes nearer (about .88).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -26,14 +27,13 @@ from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
-from unbraid.metrics.predictive.forests import Plot, grow_each
+from unbraid.metrics.predictive.booster import Target
 from unbraid.metrics.predictive.logistic import softmax, standardised
+from unbraid.metrics.predictive.predictors import Problem
+from unbraid.metrics.predictive.predictors import random_forest as fit_forests
 from unbraid.metrics.train_test_split import apart, device_of, times_drawn
-from unbraid.progress import progress
 
 Protocol = Literal["logistic", "random-forest"]
-Learner = Callable[[Sequence[tuple[np.ndarray, np.ndarray]], np.ndarray], Iterator[np.ndarray]]
-"""Training sets, each of codes and labels [rows, factors], and test codes -> predicted labels [test rows, factors]."""
 
 
 @metric(
@@ -53,7 +53,8 @@ def logistic(
     C: float = 1.0,
 ) -> list[Score]:
     """Accuracy of softmax regression with few and many labels, and their ratio."""
-    return _covered(evaluation, "logistic", factors, labels, test, {"C": C})
+    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
+    return sheet.score(downstream, protocol="logistic", labels=labels, test=test, C=C)
 
 
 @metric(
@@ -71,9 +72,10 @@ def random_forest(
     labels: tuple[int, ...] = (100, 1_000, 10_000),
     test: int = 5_000,
     trees: int = 30,
-) -> list[Score]:
+) -> partial[list[Score]]:
     """Accuracy of a random forest with few and many labels, and their ratio."""
-    return _covered(evaluation, "random-forest", factors, labels, test, {"trees": trees})
+    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
+    return sheet.work(downstream, protocol="random-forest", labels=labels, test=test, trees=trees)
 
 
 def downstream(
@@ -102,16 +104,16 @@ def downstream(
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)
     split = apart(len(values), max(labels), test, rng)
-    learn = _softmax_learner(C, device_of(codes)) if protocol == "logistic" else _forest_learner(trees, seed)
     sizes = {count: min(count, len(split.train)) for count in labels}
     truth = known.values[split.test]
     right: dict[int, np.ndarray] = {}
-    with progress(f"downstream/{protocol}", len(set(sizes.values()))) as bar:
-        rows = {size: split.train[:size] for size in sorted(set(sizes.values()))}
-        sets = [(values[each], known.values[each]) for each in rows.values()]
-        for size, predicted in zip(rows, learn(sets, values[split.test]), strict=True):
-            right[size] = predicted == truth  # [test, factors]
-            bar.advance()
+    for size in sorted(set(sizes.values())):
+        rows = split.train[:size]
+        sets = values[rows], known.values[rows], values[split.test]
+        if protocol == "logistic":
+            right[size] = _softmax_predictions(*sets, C, device_of(codes)) == truth  # [test, factors]
+        else:
+            right[size] = _forest_predictions(*sets, trees, seed) == truth
     scores = []
     for count, size in sizes.items():
         by_row, by_factor = right[size].mean(1), right[size].mean(0)
@@ -140,35 +142,16 @@ def _ratio(pair: np.ndarray) -> float:
     return float(pair[0] / pair[1]) if pair[1] > 0 else 0.0
 
 
-def _softmax_learner(C: float, device: torch.device) -> Learner:
-    def learn(sets: Sequence[tuple[np.ndarray, np.ndarray]], test: np.ndarray) -> Iterator[np.ndarray]:
-        for train, labels in sets:
-            x, y = standardised(*(torch.as_tensor(codes, device=device) for codes in (train, test)))
-            yield softmax(x, labels, C=C, precision=1e-9).predict(y)
-
-    return learn
-
-
-def _forest_learner(trees: int, seed: int) -> Learner:
-    threads = torch.get_num_threads()
-
-    def learn(sets: Sequence[tuple[np.ndarray, np.ndarray]], test: np.ndarray) -> Iterator[np.ndarray]:
-        shared = {"trees": trees, "seed": seed, "threads": threads}
-        plots = [Plot(train, test, list(labels.T), [False] * labels.shape[1], **shared) for train, labels in sets]
-        for forests in grow_each(plots):
-            yield np.stack([forest.predicted for forest in forests], axis=1)
-
-    return learn
+def _softmax_predictions(
+    train: np.ndarray, labels: np.ndarray, test: np.ndarray, C: float, device: torch.device
+) -> np.ndarray:
+    """Predicted labels [test rows, factors] of softmax regressions."""
+    x, y = standardised(*(torch.as_tensor(codes, device=device) for codes in (train, test)))
+    return softmax(x, labels, C=C, precision=1e-9).predict(y)
 
 
-def _covered(
-    evaluation: Evaluation,
-    protocol: Protocol,
-    factors: Sequence[str] | None,
-    labels: Sequence[int],
-    test: int,
-    settings: dict[str, Any],
-) -> list[Score]:
-    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
-    shared = {"labels": labels, "test": test, "names": sheet.names, "seed": evaluation.seed}
-    return downstream(sheet.codes, sheet.factors, protocol=protocol, **shared, **settings)
+def _forest_predictions(train: np.ndarray, labels: np.ndarray, test: np.ndarray, trees: int, seed: int) -> np.ndarray:
+    """Predicted labels [test rows, factors] of random forests."""
+    targets = [Target(column, int(column.max()) + 1) for column in labels.T]
+    fits = fit_forests(Problem(train, test, targets, seed=seed, trees=trees))
+    return np.stack([fit.test for fit in fits], axis=1)

@@ -1,4 +1,4 @@
-"""Predictors of factors from codes, for DCI: each says how important every code was to it.
+"""Predictors of factors from codes: each says how important every code was to it, as DCI asks.
 
 | predictor       | model                                                                | importance of a code     |
 |-----------------|----------------------------------------------------------------------|--------------------------|
@@ -11,10 +11,12 @@ Factors of classes get a classifier, real factors the regressor of the same fami
 number. Work is shared among as many threads as torch uses.
 """
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -22,7 +24,6 @@ import torch
 
 from unbraid.errors import UsageError, unknown
 from unbraid.metrics.predictive.booster import FactorFit, Target, boost
-from unbraid.metrics.predictive.forests import Plot, grow
 from unbraid.progress import progress
 
 Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
@@ -30,12 +31,18 @@ Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
 STAGES, DEPTH, RATE = 100, 3, 0.1
 """What scikit-learn's gradient boosting does by default."""
 
+VOTE_SUMS = 8
+"""Sums into which the votes of a forest are divided, one thread at a time for each."""
+
 FOLDS = 5
 TOLERANCE = 1e-9
 
 
 class Problem(NamedTuple):
-    """Codes of training and of test [rows, codes], the training rows' targets, how often each row counts, and where."""
+    """Codes of training and of test [rows, codes], the training rows' targets, how often each row counts, and where.
+
+    `alpha` is the penalty of `lasso`, `trees` the size of a `random-forest`.
+    """
 
     train: np.ndarray
     test: np.ndarray
@@ -44,6 +51,7 @@ class Problem(NamedTuple):
     seed: int = 0
     device: torch.device | str = "cpu"
     alpha: float | None = None
+    trees: int = 100
 
 
 def fit(predictor: Predictor, problem: Problem) -> list[FactorFit]:
@@ -90,12 +98,33 @@ def gbt(problem: Problem) -> list[FactorFit]:
 
 
 def random_forest(problem: Problem) -> list[FactorFit]:
-    """scikit-learn's random forest."""
-    real = [target.size is None for target in problem.targets]
-    values, threads = [target.values for target in problem.targets], torch.get_num_threads()
-    plot = Plot(problem.train, problem.test, values, real, seed=problem.seed, threads=threads, weights=problem.weights)
-    with progress("predicting factors", len(values)) as bar:
-        return [FactorFit(*forest) for forest in grow(plot, bar.advance)]  # it fits training rows
+    """scikit-learn's random forest; where there are more threads than targets, they share out its trees, too."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    share = math.ceil(torch.get_num_threads() / len(problem.targets))
+
+    def one(target: Target) -> FactorFit:
+        make = RandomForestRegressor if target.size is None else RandomForestClassifier
+        forest = make(problem.trees, random_state=problem.seed, n_jobs=share).fit(problem.train, target.values)
+        return FactorFit(forest.feature_importances_, forest_predictions(forest, problem.test, share))
+
+    return _each(problem, one)
+
+
+def forest_predictions(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
+    """Return what scikit-learn's forest predicts, however many threads ask its trees.
+
+    Votes are added up in the same order whatever happens, so that equal ones end the same. The trees themselves are
+    asked, since the checks of the input that they make, one by one, take longer than their answers.
+    """
+    rows = np.ascontiguousarray(codes, dtype=np.float32)
+    trees = [tree.tree_ for tree in forest.estimators_]
+    parts = [trees[first::VOTE_SUMS] for first in range(min(VOTE_SUMS, len(trees)))]
+    with ThreadPoolExecutor(threads) as pool:
+        total = reduce(np.add, pool.map(lambda part: reduce(np.add, (tree.predict(rows) for tree in part)), parts))
+    if not hasattr(forest, "classes_"):
+        return total[:, 0] / len(trees)
+    return forest.classes_[np.argmax(total, axis=1)]
 
 
 def booster(problem: Problem) -> list[FactorFit]:
