@@ -20,10 +20,8 @@ from unbraid.metrics.generative.features import (
     image_features,
     inception,
 )
-from unbraid.metrics.generative.features import (
-    feature_sets as sets,
-)
 from unbraid.metrics.generative.features.base import build
+from unbraid.metrics.generative.features.feature_sets import chosen_network, prior_codes, reconstructed
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid
 from unbraid.models import VAE
@@ -285,12 +283,12 @@ def test_reconstructions_and_samples_are_the_decoders_means():
     model, rows = evaluation.model, torch.tensor([3, 500])
     posterior = model.encode(evaluation.dataset.images(rows))["z"]
     expected = model.decoder(posterior[:, :3]).sigmoid()
-    torch.testing.assert_close(sets.reconstructed(evaluation, rows), expected)
-    codes = sets.prior_codes(evaluation, 5000)
+    torch.testing.assert_close(reconstructed(evaluation, rows), expected)
+    codes = prior_codes(evaluation, 5000)
     assert codes.shape == (5000, 3)
     assert float(codes.mean()) == pytest.approx(0, abs=0.05)
     assert float(codes.std()) == pytest.approx(1, abs=0.05)
-    assert not torch.equal(codes[:9], sets.prior_codes(Evaluation(model, evaluation.dataset, seed=1), 9))
+    assert not torch.equal(codes[:9], prior_codes(Evaluation(model, evaluation.dataset, seed=1), 9))
 
 
 def test_inception_scores_a_model_with_the_weights_it_is_given(weights):
@@ -375,7 +373,7 @@ def test_a_classifier_learns_once_for_all_models_on_the_same_rows():
 
     def network(chosen=rows, seed=0, dataset=data, **settings):
         seen = Evaluation(picture_model().model, dataset, chosen, seed=seed)
-        return sets.chosen_network(seen, "classifier", **{"steps": 1, **settings})
+        return chosen_network(seen, "classifier", **{"steps": 1, **settings})
 
     first = network()
     assert network() is first

@@ -223,8 +223,8 @@ def test_ties_are_broken_alike_for_reordered_mirrored_and_scaled_latents(change)
         (np.zeros((9, 2)), full_grid((2, 4)), {}, "9 codes, but factors of 8 rows"),
         (np.zeros((9, 2)), np.arange(9) % 3, {}, "only one"),
         (np.zeros((9, 2)), np.zeros((9, 2)), {}, "one value only"),
-        (np.zeros((9, 2)), full_grid((3, 3)), {"bins": 1}, "at least 2 bins"),
-        (np.zeros((9, 2)), full_grid((3, 3)), {"neighbours": 0}, "1 neighbour"),
+        (np.zeros((9, 2)), full_grid((3, 3)), {"bins": 1}, "bins"),
+        (np.zeros((9, 2)), full_grid((3, 3)), {"neighbours": 0}, "neighbours"),
     ],
 )
 def test_bad_input_is_named(codes, factors, settings, words):

@@ -311,7 +311,7 @@ def test_probes_find_each_factor_where_it_is():
     binary = math.log(3) - 2 / 3 * math.log(2)  # I(one of three bits; shape) = H(1/3)
     assert known["c/shape"].value == pytest.approx(binary, abs=0.05)
     assert max(known["c/left"].value, known["s/shape"].value) < 0.03
-    with pytest.raises(UsageError, match="linear or knn"):
+    with pytest.raises(UsageError, match="forest"):
         probe({"c": c}, factors, protocol="forest")
 
 

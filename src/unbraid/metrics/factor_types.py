@@ -1,12 +1,12 @@
 """Factors of both kinds: classes, and quantities that take any value."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import label_matrix, plain
+from unbraid.metrics.arrays import factor_names, label_matrix
 
 MANY_VALUES = 100
 
@@ -20,19 +20,6 @@ class FactorColumn(NamedTuple):
     numbers: np.ndarray
 
 
-def factor_table(factors: Any, rows: int) -> np.ndarray:
-    """Factors [rows, factors] of any type; one factor may be a flat array."""
-    given = plain(factors)
-    given = given[:, None] if given.ndim == 1 else given
-    if given.ndim != 2 or given.shape[1] == 0:
-        raise UsageError(f"factors must have the shape [rows, factors], not {list(given.shape)}.")
-    if len(given) != rows:
-        raise UsageError(f"There are {rows} codes, but factors of {len(given)} rows.")
-    if rows < 1:
-        raise DataError("A score needs at least 2 rows, not 0.")
-    return given
-
-
 def factor_columns(
     table: np.ndarray, names: Sequence[str] | None = None, continuous: Sequence[str] = (), detect: bool = True
 ) -> list[FactorColumn]:
@@ -41,9 +28,7 @@ def factor_columns(
     Those named in `continuous` are quantities, and if `detect`, those of more than 100 values (in few rows: of more
     values than half the rows) that are not all whole numbers.
     """
-    named = tuple(names) if names is not None else tuple(f"v{k}" for k in range(table.shape[1]))
-    if len(named) != table.shape[1]:
-        raise UsageError(f"There are {table.shape[1]} factors, but {len(named)} names.")
+    named = factor_names(table.shape[1], names)
     for name in continuous:
         if name not in named:
             raise unknown("factor", name, named, error=SettingError)

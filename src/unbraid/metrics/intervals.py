@@ -1,9 +1,12 @@
-"""95% intervals of scores."""
+"""95% intervals of scores, and scores that are means."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from unbraid.metrics.score import Score
 
 DEVIATIONS = 1.96
 """Standard errors on either side of a value that hold 95% of a Normal distribution."""
@@ -31,3 +34,16 @@ def of_mean(
         return None
     value, error = float(np.mean(values)), DEVIATIONS * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))
+
+
+def mean_score(
+    metric: str,
+    protocol: str,
+    values: np.ndarray,
+    part: str | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    details: Mapping[str, Any] | None = None,
+) -> Score:
+    """Return the mean of independent values as a score, with its interval."""
+    interval = of_mean(values, bounds)
+    return Score(metric, protocol, float(values.mean()), len(values), interval, part, details=details or {})

@@ -1,22 +1,27 @@
 """Which rows a predictor learns from, which it is tested on, and which a bootstrap draws again."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from unbraid.errors import DataError, SettingError, UsageError
+from unbraid.errors import DataError, SettingError, unknown
 from unbraid.metrics.base import Evaluation, Sheet
 
 Compat = Literal["disentanglement_lib"]
 
 
 def is_compat(compat: str | None) -> bool:
-    """Whether rows are to be drawn as disentanglement_lib draws them."""
+    """Return whether a score is to follow disentanglement_lib, the only published protocol that arrays may ask for."""
     if compat not in (None, "disentanglement_lib"):
-        raise UsageError(f"compat must be none or disentanglement_lib, not {compat}.")
+        raise unknown("compat", compat, ["disentanglement_lib"])
     return compat is not None
+
+
+def compat_of(protocol: str) -> Compat | None:
+    """Return the `compat` of a function on arrays that a metric's protocol stands for."""
+    return "disentanglement_lib" if protocol == "disentanglement_lib" else None
 
 
 class TrainTestRows(NamedTuple):
@@ -56,11 +61,6 @@ def times_drawn(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarr
     """How often each bootstrap resample draws each row [resamples, rows]."""
     drawn = rng.integers(rows, size=(resamples, rows)) + rows * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=resamples * rows).reshape(resamples, rows)
-
-
-def device_of(codes: Any) -> torch.device:
-    """Where codes are, if they are on a CUDA device; else the CPU."""
-    return codes.device if isinstance(codes, torch.Tensor) and codes.is_cuda else torch.device("cpu")
 
 
 def _check(rows: int, train: int, test: int) -> None:

@@ -21,7 +21,7 @@ from unbraid.data.stroke_measures import strokes
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 from unbraid.metrics.intervention.factor_preservation import normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
@@ -54,8 +54,7 @@ def reconstruction(
         "originals": np.histogram(real, edges)[0].tolist(),
         "reconstructions": np.histogram(made, edges)[0].tolist(),
     }
-    value = float(inside.mean())
-    return Score("strokes", "reconstruction", value, len(real), of_mean(inside, (0.0, 1.0)), details=details)
+    return mean_score("strokes", "reconstruction", inside, bounds=(0.0, 1.0), details=details)
 
 
 @metric("strokes/latent", bounds=(-1, 1), **FACTS)

@@ -29,19 +29,26 @@ cuts off at 0, latents of pure noise may well look modular. Read them with InfoE
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import FactorLabels, label_matrix, latent_names, real_matrix
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import (
+    FactorLabels,
+    check_at_least,
+    check_known,
+    device_of,
+    label_matrix,
+    latent_names,
+    real_matrix,
+)
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
 from unbraid.metrics.information.nearest_neighbours import neighbour_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.train_test_split import device_of
 from unbraid.progress import progress
 from unbraid.threads import one_thread
 
@@ -53,7 +60,10 @@ ACTIVE = 1 / 20
 RIDGE = 1e-10
 """Penalty per row on the predictor's weights, so that it has an optimum where values can be told apart exactly."""
 
-PROMISES: dict[str, Any] = {
+FACTS: dict[str, Any] = {
+    "year": 2023,
+    "reference": "hsu2023",
+    "needs": ("factors",),
     "bounds": (0, 1),
     "invariant": ("order", "sign"),  # which latents are active depends on their scales
     "perfect": 1.0,
@@ -61,7 +71,7 @@ PROMISES: dict[str, Any] = {
 }
 
 
-@metric("infomec/knn", year=2023, reference="hsu2023", needs=("factors",), **PROMISES)
+@metric("infomec/knn", **FACTS)
 def knn(
     evaluation: Evaluation,
     *,
@@ -71,10 +81,11 @@ def knn(
     resamples: int = 20,
 ) -> list[Score]:
     """InfoMEC of continuous latents, by nearest neighbours."""
-    return _covered(evaluation, "knn", factors, samples, {"neighbours": neighbours, "resamples": resamples})
+    sheet = evaluation.sheet(samples, factors)
+    return sheet.score(infomec, protocol="knn", neighbours=neighbours, resamples=resamples)
 
 
-@metric("infomec/histogram", year=2023, reference="hsu2023", needs=("factors",), **PROMISES)
+@metric("infomec/histogram", **FACTS)
 def histogram(
     evaluation: Evaluation,
     *,
@@ -84,7 +95,8 @@ def histogram(
     resamples: int = 100,
 ) -> list[Score]:
     """InfoMEC with information by histograms."""
-    return _covered(evaluation, "histogram", factors, samples, {"bins": bins, "resamples": resamples})
+    sheet = evaluation.sheet(samples, factors)
+    return sheet.score(infomec, protocol="histogram", bins=bins, resamples=resamples)
 
 
 def infomec(
@@ -108,10 +120,9 @@ def infomec(
     or, since neighbours bear no repeated rows, from the spread over 20 random halves under `knn`; that of explicitness
     is over rows, with the predictor held fixed.
     """
-    if protocol not in ("knn", "histogram", "quantised"):
-        raise UsageError(f"The protocol of infomec must be knn, histogram or quantised, not {protocol}.")
-    if bins < 2 or neighbours < 1:
-        raise SettingError(f"There must be at least 2 bins and 1 neighbour, not {bins} and {neighbours}.")
+    check_known("protocol", protocol, get_args(Protocol))
+    check_at_least(2, bins=bins)
+    check_at_least(1, neighbours=neighbours)
     values = real_matrix("codes", codes)
     labels = label_matrix(factors, len(values), names)
     if len(labels.sizes) < 2:
@@ -121,31 +132,17 @@ def infomec(
         rows = rng.choice(len(values), max(samples, 2), replace=False)
         values, labels = values[rows], label_matrix(labels.values[rows], len(rows), labels.names)
     resamples = resamples if resamples is not None else 20 if protocol == "knn" else 100
-    named = latent_names(values.shape[1], latents)
-    active = _active(values, 0.0 if protocol == "quantised" else ACTIVE)
+    named, device, quantised = latent_names(values.shape[1], latents), device_of(codes), protocol == "quantised"
+    width = np.ptp(values, axis=0)
+    active = width > (0.0 if quantised else ACTIVE) * width.max(initial=0.0)
     if protocol == "knn":
-        normalised, drawn = _by_neighbours(values, labels, neighbours, resamples, rng, device_of(codes))
+        normalised, drawn = _by_neighbours(values, labels, neighbours, resamples, rng, device)
     else:
-        normalised, drawn = _by_counting(
-            values, labels, None if protocol == "quantised" else bins, resamples, rng, device_of(codes)
-        )
+        normalised, drawn = _by_counting(values, labels, None if quantised else bins, resamples, rng, device)
     shared = {"active": [name for name, is_active in zip(named, active, strict=True) if is_active]}
-    scores = _ratios(protocol, normalised, drawn, active, labels, named, shared)
-    inputs = _one_hot(values) if protocol == "quantised" else values
-    return [scores[0], _explicitness(protocol, inputs, labels, device_of(codes), shared), scores[1]]
-
-
-def _covered(
-    evaluation: Evaluation, protocol: Protocol, factors: Sequence[str] | None, samples: int, settings: dict[str, int]
-) -> list[Score]:
-    sheet = evaluation.sheet(samples, factors)
-    named = {"names": sheet.names, "latents": sheet.latents}
-    return infomec(sheet.codes, sheet.factors, protocol=protocol, **named, seed=evaluation.seed, **settings)
-
-
-def _active(codes: np.ndarray, share: float) -> np.ndarray:
-    width = np.ptp(codes, axis=0)
-    return width > share * width.max(initial=0.0)
+    modularity, compactness = _ratios(protocol, normalised, drawn, active, labels, named, shared)
+    inputs = _one_hot(values) if quantised else values
+    return [modularity, _explicitness(protocol, inputs, labels, device, shared), compactness]
 
 
 def _by_neighbours(

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import SettingError, UsageError
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 from unbraid.metrics.multimodal.conditional_draws import having
 from unbraid.metrics.unsupervised.code_dependence import total_correlation
 from unbraid.models import Multimodal
@@ -81,11 +82,9 @@ def kl_blocks(evaluation: Evaluation) -> list[Score]:
 @metric("kl-blocks/sampled", **FACTS, trial={"samples": 64})
 def kl_blocks_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> list[Score]:
     """E[log q - log p] of c and of each s_m at one draw of each row, for any posterior of c."""
-    codes, scores = drawn_blocks(evaluation, several(evaluation.model), samples), []
-    for block, one in codes.items():
-        values = one.ratio[one.there].cpu().double().numpy()
-        scores.append(Score("kl-blocks", "sampled", float(values.mean()), len(values), of_mean(values), block))
-    return scores
+    codes = drawn_blocks(evaluation, several(evaluation.model), samples)
+    ratios = {block: one.ratio[one.there].cpu().double().numpy() for block, one in codes.items()}
+    return [mean_score("kl-blocks", "sampled", values, block) for block, values in ratios.items()]
 
 
 class BlockDraws(NamedTuple):
@@ -102,8 +101,7 @@ class BlockDraws(NamedTuple):
 
 def drawn_blocks(evaluation: Evaluation, model: Multimodal, samples: int) -> dict[str, BlockDraws]:
     """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+    check_at_least(2, samples=samples)
     return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
 
 

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import entropy
+from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 from unbraid.metrics.multimodal.conditional_draws import Shared, beliefs_of, made_of, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import Multimodal
@@ -69,8 +69,7 @@ def diversity(
     `factors` leaves some out, and `factor` is the one that modalities share.
     """
     model = several(evaluation.model)
-    if samples < 2 or draws < 2:
-        raise SettingError(f"samples and draws must be at least 2, not {samples} and {draws}.")
+    check_at_least(2, samples=samples, draws=draws)
     for name in (target, source):
         if name is not None and name not in model.names:
             raise unknown("modality", name, model.names, error=SettingError)
@@ -128,9 +127,11 @@ def _scores(
     facts |= {"coherent": float(torch.cat(right).mean()), "classifier": own.details}
     told = [_ceilings(own, factor, size, how.count) for factor, size in zip(read, sizes, strict=True)]
     whole = {key: float(np.mean([one[key] for one in told])) for key in told[0]}
+    parts = {target: (each.mean(1), {**whole, "factors": read})}
+    parts |= {f"{target}/{name}": (each[:, k], told[k]) for k, name in enumerate(read)}
     return [
-        _score(each.mean(1), target, {**facts, **whole, "factors": read}),
-        *(_score(each[:, k], f"{target}/{name}", {**facts, **told[k]}) for k, name in enumerate(read)),
+        mean_score("diversity", "entropy", values, part, (0.0, math.inf), {**facts, **own})
+        for part, (values, own) in parts.items()
     ]
 
 
@@ -138,11 +139,6 @@ def _ceilings(own: Reader, factor: str, size: int, draws: int) -> dict[str, floa
     """What entropy a factor may have: at most, of so many draws, and of real rows as they are read."""
     real = own.readings[:, list(own.accuracy).index(factor)].bincount().numpy()
     return {"ceiling": math.log(size), "ceiling_of_draws": drawn_entropy(size, draws), "real": entropy(real)}
-
-
-def _score(values: np.ndarray, part: str, details: dict[str, Any]) -> Score:
-    value, interval = float(values.mean()), of_mean(values, (0.0, math.inf))
-    return Score("diversity", "entropy", value, len(values), interval, part, details=details)
 
 
 def _entropy(seen: Tensor, size: int) -> Tensor:

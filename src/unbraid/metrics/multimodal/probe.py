@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import entropy, label_matrix, real_matrix
+from unbraid.errors import SettingError, unknown
+from unbraid.metrics.arrays import check_at_least, device_of, entropy, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.nearest_neighbours import neighbour_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.multimodal.block_dependence import drawn_blocks
 from unbraid.metrics.multimodal.conditional_draws import having
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.train_test_split import apart, device_of
+from unbraid.metrics.train_test_split import apart
 from unbraid.models.generation import several
 from unbraid.progress import progress
 
@@ -91,7 +91,7 @@ def probe(
         elif protocol == "knn":
             scores += _knn(values, factors, names, part, neighbours, resamples, seed)
         else:
-            raise UsageError(f"The protocol of probe must be linear or knn, not {protocol}.")
+            raise unknown("protocol", protocol, ["linear", "knn"])
     return scores
 
 
@@ -132,8 +132,7 @@ def _nats(chances: Tensor, values: np.ndarray, truth: np.ndarray) -> float:
 def _knn(
     codes: Any, factors: Any, names: Sequence[str] | None, block: str, neighbours: int, resamples: int, seed: int
 ) -> list[Score]:
-    if neighbours < 1:
-        raise SettingError(f"There must be at least 1 neighbour, not {neighbours}.")
+    check_at_least(1, neighbours=neighbours)
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)
     rng, device = np.random.default_rng(seed), device_of(codes)

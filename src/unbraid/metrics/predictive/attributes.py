@@ -22,11 +22,11 @@ from torch import Tensor
 
 from unbraid.density.small_fit import descend
 from unbraid.errors import UsageError
-from unbraid.metrics.arrays import label_matrix, real_matrix
+from unbraid.metrics.arrays import device_of, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.predictive.logistic import standardised
-from unbraid.metrics.train_test_split import apart, device_of
+from unbraid.metrics.train_test_split import apart
 from unbraid.threads import one_thread
 
 NEVER = -1e30

@@ -24,14 +24,14 @@ import numpy as np
 import torch
 
 from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import label_matrix, real_matrix
+from unbraid.metrics.arrays import device_of, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.booster import Target
 from unbraid.metrics.predictive.logistic import softmax, standardised
 from unbraid.metrics.predictive.predictors import Problem
 from unbraid.metrics.predictive.predictors import random_forest as fit_forests
-from unbraid.metrics.train_test_split import apart, device_of, times_drawn
+from unbraid.metrics.train_test_split import apart, times_drawn
 
 Protocol = Literal["logistic", "random-forest"]
 

@@ -16,8 +16,9 @@ import torch
 from scipy.stats import rankdata
 
 from unbraid.data.label_codes import Labels
-from unbraid.errors import DataError, SettingError, UsageError
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import check_at_least
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import around
 from unbraid.models import Staged
 
@@ -26,40 +27,18 @@ Protocol = Literal["spearman", "pearson"]
 FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("staged", "factors"), "bounds": (0, 1)}
 
 
-@metric("unseen/spearman", **FACTS)
-def rank_correlation(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
-    """Rank correlation of a stage's own latents with each factor that it was not given, the largest by size."""
-    return _scores(evaluation, "spearman", samples, resamples)
-
-
-@metric("unseen/pearson", **FACTS)
-def linear_correlation(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
-    """Correlation of a stage's own latents with each factor that it was not given, the largest by size."""
-    return _scores(evaluation, "pearson", samples, resamples)
-
-
-def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman") -> np.ndarray:
-    """Correlations [latents] of codes [rows, latents] with values [rows]; 0 where one of both does not vary."""
-    if protocol == "spearman":
-        codes, values = rankdata(codes, axis=0), rankdata(values)
-    codes, values = codes - codes.mean(0), values - values.mean()
-    size = np.sqrt((codes**2).sum(0) * (values**2).sum())
-    return np.where(size > 0, values @ codes / np.where(size > 0, size, 1.0), 0.0)
-
-
-def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
-    """Means [rows, latents] of a stage's own latents at some of the rows, y being that of their labels."""
-    model = evaluation.model
-    assert isinstance(model, Staged)
-    labels, rows = Labels(evaluation.dataset, model.given, model.circular), evaluation.rows[positions]
-    labels.refuse_missing(rows)
-    with torch.no_grad():
-        codes = labels.codes(evaluation.dataset.values_of(rows))
-        posterior = model.encode_given(evaluation.dataset.images(rows), codes)
-        return model.space.own.center(posterior).double().cpu().numpy()
-
-
-def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples: int) -> list[Score]:
+@metric_protocol(
+    "unseen/spearman",
+    "Rank correlation of a stage's own latents with each factor that it was not given, the largest by size.",
+    **FACTS,
+)
+@metric_protocol(
+    "unseen/pearson",
+    "Correlation of a stage's own latents with each factor that it was not given, the largest by size.",
+    **FACTS,
+)
+def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
+    """Correlations of a stage's own latents with factors that it was not given."""
     if not isinstance(evaluation.model, Staged):
         raise UsageError(
             f"unseen/{protocol} is of a stage upon another one, and this model has a single stage; refine it first."
@@ -67,8 +46,7 @@ def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples:
     given, data = evaluation.model.given, evaluation.dataset
     if not given:
         raise UsageError(f"unseen/{protocol} is of a stage that was given labels; refine with given=[…].")
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+    check_at_least(2, samples=samples)
     positions, rng = evaluation.choose(samples), np.random.default_rng(evaluation.seed)
     codes = given_means(evaluation, positions)
     places = data.values_of(evaluation.rows[positions]).cpu().numpy()
@@ -90,3 +68,24 @@ def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples:
         interval, details = around(value, drawn, (0.0, 1.0)), {"latents": each.tolist(), "given": list(given)}
         made.append(Score("unseen", protocol, value, count, interval, part=factor.name, details=details))
     return made
+
+
+def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman") -> np.ndarray:
+    """Correlations [latents] of codes [rows, latents] with values [rows]; 0 where one of both does not vary."""
+    if protocol == "spearman":
+        codes, values = rankdata(codes, axis=0), rankdata(values)
+    codes, values = codes - codes.mean(0), values - values.mean()
+    size = np.sqrt((codes**2).sum(0) * (values**2).sum())
+    return np.where(size > 0, values @ codes / np.where(size > 0, size, 1.0), 0.0)
+
+
+def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
+    """Means [rows, latents] of a stage's own latents at some of the rows, y being that of their labels."""
+    model = evaluation.model
+    assert isinstance(model, Staged)
+    labels, rows = Labels(evaluation.dataset, model.given, model.circular), evaluation.rows[positions]
+    labels.refuse_missing(rows)
+    with torch.no_grad():
+        codes = labels.codes(evaluation.dataset.values_of(rows))
+        posterior = model.encode_given(evaluation.dataset.images(rows), codes)
+        return model.space.own.center(posterior).double().cpu().numpy()

@@ -21,14 +21,14 @@ score 1, by the lasso .9, since its penalty shrinks every weight. A model with n
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from scipy.stats import rankdata
 
-from unbraid.errors import DataError, SettingError, UsageError
-from unbraid.metrics.arrays import plain, real_matrix
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import check_at_least, check_known, plain, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
 from unbraid.metrics.unsupervised.elbo import latent_kl
@@ -39,28 +39,21 @@ Correlation = Literal["spearman", "lasso"]
 TOLERANCE = 1e-9
 MOST_SWEEPS = 10_000
 
+FACTS: dict[str, Any] = {
+    "year": 2020,
+    "reference": "duan2020",
+    "needs": ("peers",),
+    "invariant": ("order", "sign"),
+}
 
-@metric(
-    "udr/spearman",
-    year=2020,
-    reference="duan2020",
-    needs=("peers",),
-    bounds=(0, 1),
-    invariant=("order", "sign"),
-)
+
+@metric("udr/spearman", bounds=(0, 1), **FACTS)
 def spearman(evaluation: Evaluation, *, samples: int = 10_000, threshold: float = 0.01, resamples: int = 200) -> Score:
     """Agreement of a model's latents with those of other models, by rank correlation."""
     return _of(evaluation, samples, correlation="spearman", threshold=threshold, resamples=resamples)
 
 
-@metric(
-    "udr/lasso",
-    year=2020,
-    reference="duan2020",
-    needs=("peers",),
-    bounds=(0, math.inf),  # a weight in a regression on correlated latents may exceed 1
-    invariant=("order", "sign"),
-)
+@metric("udr/lasso", bounds=(0, math.inf), **FACTS)  # a weight in a regression on correlated latents may exceed 1
 def lasso(
     evaluation: Evaluation,
     *,
@@ -152,7 +145,7 @@ def lasso_weights(gram: np.ndarray, cross: np.ndarray, penalty: float) -> np.nda
 
 def _of(evaluation: Evaluation, samples: int, correlation: Correlation, **settings: Any) -> Score:
     """The score of the evaluation's own model among its peers."""
-    peers: tuple[Evaluation, ...] = getattr(evaluation, "peers", ())
+    peers = evaluation.peers
     if not peers:
         raise UsageError("udr needs runs to compare with: unbraid evaluate RUN RUN … --metric udr")
     together = (evaluation, *peers)
@@ -184,10 +177,8 @@ def _scores(
     penalty: float = 0.1,
 ) -> list[Score]:
     """Scores of the first models among all of them."""
-    if correlation not in ("spearman", "lasso"):
-        raise UsageError(f"correlation must be spearman or lasso, not {correlation}.")
-    if not penalty >= 0:
-        raise SettingError(f"penalty must be at least 0, not {penalty}.")
+    check_known("correlation", correlation, get_args(Correlation))
+    check_at_least(0, penalty=penalty)
     models = Models(codes, kl, threshold, ranks=correlation == "spearman")
     named = [f"model {m}" for m in range(len(codes))] if names is None else list(names)
     if len(named) != len(codes):

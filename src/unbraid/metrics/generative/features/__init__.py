@@ -8,12 +8,13 @@ from unbraid.metrics.generative.features.base import (
     image_features,
     pieces,
 )
-from unbraid.metrics.generative.features.feature_sets import FeatureSets, feature_sets
+from unbraid.metrics.generative.features.feature_sets import FeatureSets, compare, feature_sets
 
 __all__ = [
     "FeatureNetwork",
     "FeatureSets",
     "classifier",
+    "compare",
     "efficientnet",
     "feature_network",
     "feature_pair",
