@@ -178,8 +178,8 @@ def test_hard_codes_and_few_rows():
         ({}, {}, "at least one part"),
         ({"C": np.zeros((20, 2)), "Z": np.zeros((19, 2))}, {}, "as many rows"),
         ({"C": np.full((20, 2), np.nan)}, {}, "codes C hold NaN"),
-        (np.zeros((20, 2)), {"steps": 0}, "must be positive"),
-        (np.zeros((20, 2)), {"hidden": (0,)}, "must be positive"),
+        (np.zeros((20, 2)), {"steps": 0}, "steps"),
+        (np.zeros((20, 2)), {"hidden": (0,)}, "hidden"),
         (np.zeros((19, 2)), {}, "19 codes, but factors of 20 rows"),
     ],
 )

@@ -16,6 +16,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import chosen_factors, plain
+from unbraid.metrics.score import LOCATELLO as LOCATELLO
 from unbraid.metrics.score import RANDOM, MetricFacts, Score, metric
 from unbraid.metrics.score import metric_protocol as metric_protocol
 from unbraid.models import Model
@@ -78,6 +79,10 @@ class Evaluation:
         return len(self.rows)
 
     @property
+    def _every(self) -> Tensor:
+        return torch.arange(len(self), device=self.rows.device)
+
+    @property
     def space(self) -> Space:
         """The model's latent space."""
         return self.model.space
@@ -91,7 +96,7 @@ class Evaluation:
     @cached_property
     def posterior(self) -> dict[str, Tensor]:
         """Posterior parameters [rows, parameters] by block."""
-        return self.posterior_at(torch.arange(len(self), device=self.rows.device))
+        return self.posterior_at(self._every)
 
     @cached_property
     def means(self) -> Tensor:
@@ -101,7 +106,7 @@ class Evaluation:
     @cached_property
     def samples(self) -> Tensor:
         """One posterior sample per row [rows, width], fixed by the evaluation's seed."""
-        return self.samples_at(torch.arange(len(self), device=self.rows.device))
+        return self.samples_at(self._every)
 
     def posterior_at(self, positions: Tensor) -> dict[str, Tensor]:
         """Posterior parameters [*positions, parameters] by block; only rows never asked for before are encoded."""
@@ -143,7 +148,7 @@ class Evaluation:
     ) -> Sheet:
         """Codes and factors of `count` random rows (all if there are fewer, or for None, then in order)."""
         every = count is None or count >= len(self)
-        positions = torch.arange(len(self), device=self.rows.device) if every else self.choose(count)
+        positions = self._every if every else self.choose(count)
         values, names = self.chosen_factors(factors)
         found = self.means_at(positions) if codes == "mean" else self.samples_at(positions)
         return Sheet(found, values[positions], names, self.code_names, self.seed)
@@ -151,9 +156,13 @@ class Evaluation:
     @cached_property
     def factors(self) -> Tensor:
         """Factor values [rows, factors]."""
+        self.check_factors()
+        return self.dataset.values_of(self.rows)
+
+    def check_factors(self) -> None:
+        """Refuse data without labels."""
         if not self.dataset.factors:
             raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
-        return self.dataset.values_of(self.rows)
 
     def chosen_factors(self, wanted: Sequence[str] | None) -> tuple[Tensor, list[str]]:
         """Values [rows, chosen] and names of the wanted factors, in the data set's order; None means all."""
@@ -165,8 +174,7 @@ class Evaluation:
 
     def labelled(self, wanted: Sequence[str] | None = None) -> "Evaluation":
         """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
-        if not self.dataset.factors:
-            raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
+        self.check_factors()
         columns = chosen_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self

@@ -8,13 +8,14 @@ import numpy as np
 
 from unbraid.metrics.score import Score
 
+Range = tuple[float, float]
+REALS = (-math.inf, math.inf)
+
 DEVIATIONS = 1.96
 """Standard errors on either side of a value that hold 95% of a Normal distribution."""
 
 
-def around(
-    value: float, resampled: Sequence[float] | np.ndarray, bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> tuple[float, float] | None:
+def around(value: float, resampled: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
     """The value -+ 1.96 standard deviations of what resampled rows give, cut off at the score's bounds.
 
     Resampled rows repeat, which lifts every mutual information and every fit a little, so percentiles of the resampled
@@ -26,9 +27,7 @@ def around(
     return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))
 
 
-def of_mean(
-    values: Sequence[float] | np.ndarray, bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> tuple[float, float] | None:
+def of_mean(values: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
     """Interval of the mean of independent values, as an accuracy is the mean of right and wrong."""
     if len(values) < 2:
         return None
@@ -41,7 +40,7 @@ def mean_score(
     protocol: str,
     values: np.ndarray,
     part: str | None = None,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
+    bounds: Range = REALS,
     details: Mapping[str, Any] | None = None,
 ) -> Score:
     """Return the mean of independent values as a score, with its interval."""

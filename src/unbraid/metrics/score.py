@@ -18,11 +18,12 @@ from unbraid.store import storable
 class MetricFacts(Facts):
     """What a metric needs and promises.
 
-    `needs` names what must be there: `factors`, `modalities`, `discrete` latents, a `density`, a `staged` model,
-    `peers`, `weights`, `strokes`. `bounds`, `invariant` (changes of the codes that leave the score as it is), `perfect`
-    (its values of a perfect code), `noise` (its value of pure noise) and `certain` (nothing about it is random) are
-    promises that tests check; `trial` holds settings that make it quick there. A `costly` metric runs only when asked
-    for by its full name. A `processor` metric never uses a GPU: it returns `Sheet.work`, which another process can do.
+    `needs` names what must be there: `factors`, `normal` or `discrete` latents, a `likelihood`, a `density`, `images`,
+    images of `strokes`, `peers`, `weights` of a network, a `staged` model, several `modalities`. `bounds`, `invariant`
+    (changes of the codes that leave the score as it is: `order`, `sign`, `scale`), `perfect` (its values of a perfect
+    code), `noise` (its value of pure noise) and `certain` (nothing about it is random) are promises that tests check;
+    `trial` holds settings that make it quick there. A `costly` metric takes minutes and runs only when asked for by its
+    full name. A `processor` metric never uses a GPU: it returns `Sheet.work`, which another process can do.
     """
 
     needs: tuple[str, ...] = ()
@@ -37,14 +38,7 @@ class MetricFacts(Facts):
 
 
 metric: Registry[Callable[..., Any], MetricFacts] = Registry("metric", MetricFacts)
-"""Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`.
-
-Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
-under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. `needs` says what a metric asks for
-(`factors`, `normal` or `discrete` latents, a `likelihood`, a `density`, `images`, images of `strokes`, `peers`,
-`weights` of a network, a `staged` model, several `modalities`); a `costly` one takes minutes, and `trial` holds
-settings with which it takes seconds.
-"""
+"""Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`."""
 
 
 def metric_protocol(name: str, summary: str, **facts: Any) -> Callable[[Any], Any]:
@@ -67,6 +61,9 @@ def metric_protocol(name: str, summary: str, **facts: Any) -> Callable[[Any], An
 
     return register
 
+
+LOCATELLO: dict[str, Any] = {"year": 2019, "reference": "locatello2019"}
+"""Source of the protocols that are called disentanglement_lib."""
 
 RANDOM = "random rows"
 """What a record says of rows that were drawn."""

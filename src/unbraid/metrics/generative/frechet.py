@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features import compare, feature_pair
-from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION
+from unbraid.metrics.generative.features.base import feature_pair
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
 from unbraid.metrics.intervals import around
 from unbraid.progress import progress
 
@@ -70,9 +69,7 @@ def frechet(
     With `resamples` the 95% interval is the value -+ 1.96 bootstrap standard errors, rows drawn together where they are
     `paired`; it shows the spread, not the bias of few rows. A CUDA tensor is worked on where it is.
     """
-    a, b = feature_pair(features_a, features_b, ("features_a", "features_b"))
-    if paired and len(a) != len(b):
-        raise UsageError(f"Paired features must have as many rows, not {len(a)} and {len(b)}.")
+    a, b = feature_pair(features_a, features_b, paired=paired)
     mean, covariance = _terms(a, b)
     details = {
         "features": a.shape[1],

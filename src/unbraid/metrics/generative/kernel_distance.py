@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features import compare, feature_pair, pieces
-from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION
+from unbraid.metrics.generative.features.base import feature_pair, pieces
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
 from unbraid.metrics.intervals import DEVIATIONS
 from unbraid.progress import progress
 
@@ -69,9 +69,7 @@ def kid(
     random subsets of `size` rows, and the interval comes from their spread where they are at most half of the rows.
     A CUDA tensor is worked on where it is.
     """
-    a, b = feature_pair(features_a, features_b, ("features_a", "features_b"))
-    if paired and len(a) != len(b):
-        raise UsageError(f"Paired features must have as many rows, not {len(a)} and {len(b)}.")
+    a, b = feature_pair(features_a, features_b, paired=paired)
     details: dict[str, Any] = {"features": a.shape[1], "sizes": [len(a), len(b)], "paired": paired}
     if subsets is None:
         value, error = _discrepancy(a, b, paired)

@@ -13,8 +13,8 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features import compare, feature_pair, pieces
-from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION
+from unbraid.metrics.generative.features.base import feature_pair, pieces
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
 from unbraid.metrics.intervals import mean_score
 
 SAME = 1e-12

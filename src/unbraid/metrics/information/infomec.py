@@ -28,7 +28,6 @@ cuts off at 0, latents of pure noise may well look modular. Read them with InfoE
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -46,11 +45,9 @@ from unbraid.metrics.arrays import (
 )
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
-from unbraid.metrics.information.nearest_neighbours import neighbour_information
+from unbraid.metrics.information.nearest_neighbours import halved_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.progress import progress
-from unbraid.threads import one_thread
 
 Protocol = Literal["knn", "histogram", "quantised"]
 
@@ -136,39 +133,15 @@ def infomec(
     width = np.ptp(values, axis=0)
     active = width > (0.0 if quantised else ACTIVE) * width.max(initial=0.0)
     if protocol == "knn":
-        normalised, drawn = _by_neighbours(values, labels, neighbours, resamples, rng, device)
+        its_seed, halves = int(rng.integers(2**31)), resamples if len(values) >= 20 else 0
+        found = halved_information(values, labels, neighbours, halves, rng, its_seed, device)
+        normalised, *drawn = (information / _positive(some.entropy) for information, some in found)
     else:
-        normalised, drawn = _by_counting(values, labels, None if quantised else bins, resamples, rng, device)
+        normalised, *drawn = _by_counting(values, labels, None if quantised else bins, resamples, rng, device)
     shared = {"active": [name for name, is_active in zip(named, active, strict=True) if is_active]}
     modularity, compactness = _ratios(protocol, normalised, drawn, active, labels, named, shared)
     inputs = _one_hot(values) if quantised else values
     return [modularity, _explicitness(protocol, inputs, labels, device, shared), compactness]
-
-
-def _by_neighbours(
-    codes: np.ndarray,
-    labels: FactorLabels,
-    neighbours: int,
-    resamples: int,
-    rng: np.random.Generator,
-    device: torch.device,
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Normalised information [latents, factors], and the same of random halves of the rows."""
-    seed = int(rng.integers(2**31))
-    count = resamples if len(codes) >= 20 else 0
-    drawn = [rng.permutation(len(codes))[: len(codes) // 2] for _ in range(count)]
-
-    def of_rows(rows: np.ndarray) -> np.ndarray:
-        some = labels._replace(values=labels.values[rows])
-        return neighbour_information(codes[rows], some, neighbours, seed, device) / _positive(some.entropy)
-
-    found = []
-    workers = 1 if device.type == "cuda" else torch.get_num_threads()
-    with progress("neighbours", 1 + count) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
-        for one in pool.map(of_rows, [np.arange(len(codes)), *drawn]):
-            found.append(one)
-            bar.advance()
-    return found[0], found[1:]
 
 
 def _by_counting(
@@ -178,16 +151,15 @@ def _by_counting(
     resamples: int,
     rng: np.random.Generator,
     device: torch.device,
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Normalised information [latents, factors] by histogram, or by equal values, and that of bootstrap resamples."""
+) -> list[np.ndarray]:
+    """Normalised information [latents, factors] by histogram, or by equal values; then that of bootstrap resamples."""
     if bins is None:
         binned = np.stack([np.unique(column, return_inverse=True)[1] for column in codes.T], axis=1)
     else:
         binned = discretise(codes, bins)
     cells = Cells(binned, int(binned.max()) + 1, labels, device)
     draws = [None, *(rng.integers(len(codes), size=len(codes)) for _ in range(resamples))]
-    found = [information / _positive(entropy) for information, entropy in cells.informations(draws)]
-    return found[0], found[1:]
+    return [information / _positive(entropy) for information, entropy in cells.informations(draws)]
 
 
 def _ratios(

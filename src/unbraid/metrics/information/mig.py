@@ -36,7 +36,7 @@ from unbraid.metrics.arrays import (
     plain,
     real_matrix,
 )
-from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
 from unbraid.metrics.information.histogram import Cells, bin_of, discretise
 from unbraid.metrics.information.quadrature import mutual_information
 from unbraid.metrics.intervals import around
@@ -77,7 +77,7 @@ def by_histograms(
     return left_out(sheet.score(mig, protocol=protocol, **settings), evaluation)
 
 
-@metric("mig/disentanglement_lib", year=2019, reference="locatello2019", **ALIKE, **FACTS)
+@metric("mig/disentanglement_lib", **LOCATELLO, **ALIKE, **FACTS)
 def disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, bins: int = 20, samples: int = 10_000
 ) -> Score:

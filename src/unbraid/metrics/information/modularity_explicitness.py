@@ -41,7 +41,7 @@ from unbraid.metrics.arrays import (
     latent_names,
     real_matrix,
 )
-from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
 from unbraid.metrics.information.histogram import Cells, discretise
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import Classifiers, one_vs_rest, softmax, standardised
@@ -64,9 +64,8 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "invariant": ("order", "sign", "
 @metric_protocol(
     "modularity/disentanglement_lib",
     "Modularity as disentanglement_lib computes it: a latent that tells nothing counts as 0.",
-    year=2019,
-    reference="locatello2019",
     bounds=(0, 1),
+    **LOCATELLO,
     **FACTS,
 )
 def modularity_of_run(
@@ -110,11 +109,10 @@ def explicitness_logistic(
 
 @metric(
     "explicitness/disentanglement_lib",
-    year=2019,
-    reference="locatello2019",
     bounds=(0, 1),
     perfect=1.0,
     noise=0.5,
+    **LOCATELLO,
     **FACTS,
 )
 def explicitness_disentanglement_lib(
@@ -203,9 +201,13 @@ def explicitness(
         rows = (redrawn if published else apart)(len(values), train, test, np.random.default_rng(seed))
     labels = label_matrix(factors, len(values), names)
     x, x_test = standardised(*(torch.as_tensor(values[part], device=device_of(codes)) for part in rows))
-    fit = one_vs_rest if classifier == "one-vs-rest" else softmax
-    model = fit(x, labels.values[rows.train], C=C)
-    areas, influence = _areas(_scores(model, x_test, classifier), model, labels, labels.values[rows.test])
+    if classifier == "softmax":
+        model = softmax(x, labels.values[rows.train], C=C)
+        ranked = torch.cat(model.log_probabilities(x_test), dim=1)
+    else:
+        model = one_vs_rest(x, labels.values[rows.train], C=C)
+        ranked = model.logits(x_test)
+    areas, influence = _areas(ranked.cpu().numpy(), model, labels, labels.values[rows.test])
     mean = float(np.mean([np.mean(list(of.values())) for of in areas.values() if of] or [0.5]))
     details = {
         "mean_auc": mean,
@@ -228,13 +230,6 @@ def _from_information(information: np.ndarray, dead: float | None) -> tuple[floa
     each = [1 - float(o) / (information.shape[1] - 1) if a else dead for o, a in zip(others, alive, strict=True)]
     counted = [one for one in each if one is not None]
     return float(np.mean(counted)) if counted else 0.0, each
-
-
-def _scores(model: Classifiers, x: torch.Tensor, classifier: Classifier) -> np.ndarray:
-    """What the rows are ranked by [rows, values of all factors]."""
-    if classifier == "one-vs-rest":
-        return model.logits(x).cpu().numpy()
-    return torch.cat(model.log_probabilities(x), dim=1).cpu().numpy()
 
 
 def _areas(

@@ -30,6 +30,9 @@ REFINEMENT = 4
 REACH = 7.0
 """Standard deviations after which a component is cut off; 3e-12 of its mass lies beyond."""
 
+HALF_WIDTH = math.ceil(REACH * 2 * PER_SIGMA)
+"""Points on either side that a component touches, when its sigma is at the upper end of the octave."""
+
 MOST_POINTS = 2**24
 CHUNK_VALUES = 2**17
 STRETCH = 128
@@ -71,7 +74,7 @@ class QuadratureGrid(NamedTuple):
         narrow, wide = float(std.min()), float(std.max())
         octaves = math.floor(math.log2(wide / narrow)) + 1
         spacing = narrow / PER_SIGMA * 2.0 ** (octaves - 1)
-        margin = (_half_width() + 2) * spacing
+        margin = (HALF_WIDTH + 2) * spacing
         low = float(mean.min()) - margin
         length = float(mean.max()) + margin - low
         wanted = math.ceil(length / spacing / 2)
@@ -182,7 +185,7 @@ def _add_by_scattering(density: Tensor, placed: Placed, target: Tensor) -> None:
     """Point by point, as many components at a time as fit a CPU's cache, or fill a GPU."""
     kept, points = density.shape
     flat = torch.zeros((kept + 1) * points, dtype=torch.float64, device=density.device)
-    offsets = torch.arange(-_half_width(), _half_width() + 2, device=density.device)
+    offsets = torch.arange(-HALF_WIDTH, HALF_WIDTH + 2, device=density.device)
     rows = max(1, CHUNK_VALUES * (128 if density.is_cuda else 1) // len(offsets))
     for *part, classes in zip(*(column.split(rows) for column in placed), target.split(rows), strict=True):
         some = Placed(*part)
@@ -205,8 +208,8 @@ def _add_by_products(density: Tensor, placed: Placed, target: Tensor) -> None:
     counts = torch.unique_consecutive(stretch, return_counts=True)
     start = 0
     for number, count in zip(*(part.tolist() for part in counts), strict=True):
-        low = max(0, number * STRETCH - _half_width())
-        high = min(points, (number + 1) * STRETCH + _half_width() + 2)
+        low = max(0, number * STRETCH - HALF_WIDTH)
+        high = min(points, (number + 1) * STRETCH + HALF_WIDTH + 2)
         at = torch.arange(low, high, device=density.device)
         for begin in range(start, start + count, STRETCH_ROWS):
             rows = slice(begin, min(begin + STRETCH_ROWS, start + count))
@@ -227,11 +230,6 @@ def _refine(density: Tensor, factor: int) -> Tensor:
     spectrum = torch.fft.rfft(density)
     spectrum[..., -1] *= 0.5  # the highest frequency is its own mirror image only on the coarse grid
     return torch.fft.irfft(spectrum, n=points * factor) * factor
-
-
-def _half_width() -> int:
-    """Points on either side that a component touches, when its sigma is at the upper end of the octave."""
-    return math.ceil(REACH * 2 * PER_SIGMA)
 
 
 def _mixture(mean: Tensor, std: Tensor, classes: Tensor, total: int) -> PosteriorMixture:

@@ -30,7 +30,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from unbraid.metrics.arrays import check_at_least, latent_names
-from unbraid.metrics.base import Evaluation, Score, metric_protocol
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.intervention.fixed_factor_batches import Pairs, Population, code_tensor, gathered, several_factors
 from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
@@ -50,9 +50,8 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0
 @metric_protocol(
     "betavae/disentanglement_lib",
     "beta-VAE score as disentanglement_lib computed it.",
-    year=2019,
-    reference="locatello2019",
     invariant=("order", "sign"),
+    **LOCATELLO,
     **FACTS,
 )
 def on_run(

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels, check_at_least, latent_names
-from unbraid.metrics.base import Evaluation, Score, metric_protocol
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import around
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Batches,
@@ -51,11 +51,7 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": (
     **FACTS,
 )
 @metric_protocol(
-    "factorvae/disentanglement_lib",
-    "FactorVAE score as disentanglement_lib computes it.",
-    year=2019,
-    reference="locatello2019",
-    **FACTS,
+    "factorvae/disentanglement_lib", "FactorVAE score as disentanglement_lib computes it.", **LOCATELLO, **FACTS
 )
 def on_run(
     evaluation: Evaluation,

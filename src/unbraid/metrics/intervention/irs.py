@@ -25,7 +25,7 @@ import numpy as np
 
 from unbraid.errors import SettingError
 from unbraid.metrics.arrays import FactorLabels, latent_names, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric_protocol
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervention.fixed_factor_batches import fixable_factors, sorted_rows
 from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
@@ -45,11 +45,7 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (-1, 1), "invariant": 
     **FACTS,
 )
 @metric_protocol(
-    "irs/disentanglement_lib",
-    "Interventional robustness as disentanglement_lib computes it.",
-    year=2019,
-    reference="locatello2019",
-    **FACTS,
+    "irs/disentanglement_lib", "Interventional robustness as disentanglement_lib computes it.", **LOCATELLO, **FACTS
 )
 def on_run(
     evaluation: Evaluation,

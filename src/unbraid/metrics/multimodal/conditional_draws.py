@@ -24,18 +24,13 @@ AT_ONCE = (512, 4096)
 """Observations that are decoded at a time, on a CPU and on a GPU."""
 
 
-def given(beliefs: Beliefs, sets: Tensor) -> Beliefs:
-    """What modalities say of c where only those of a set [sets, M] speak, as [rows x sets, …]: rows first."""
-    experts = (part.repeat_interleave(len(sets), 0) for part in beliefs.experts)
-    there = (beliefs.there.unsqueeze(1) & sets).flatten(0, 1)
-    return Beliefs(Gaussian(*experts), {}, there)
-
-
 def shared_codes(
     model: Multimodal, beliefs: Beliefs, sets: Tensor, count: int, seeds: Tensor, step: int, shared: Shared
 ) -> Tensor:
     """c [rows, sets, count, D] of q(c|x_A) for every set A [sets, M]."""
-    some, width = given(beliefs, sets), model.space.blocks[SHARED].width
+    experts = Gaussian(*(part.repeat_interleave(len(sets), 0) for part in beliefs.experts))
+    some = Beliefs(experts, {}, (beliefs.there.unsqueeze(1) & sets).flatten(0, 1))  # [rows x sets, …]
+    width = model.space.blocks[SHARED].width
     if shared == "mean":
         c = model.fused(some).mean.unsqueeze(1).expand(-1, count, -1)
     else:

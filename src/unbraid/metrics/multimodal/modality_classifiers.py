@@ -33,7 +33,7 @@ ROWS = 256
 
 @dataclass(frozen=True)
 class Alone(FactorDataset):
-    """One modality of several as data by themselves; made by `alone`."""
+    """One modality of several as data by themselves, with all factors."""
 
     whole: MultimodalDataset | None = None
     modality: str = ""
@@ -53,11 +53,6 @@ class Alone(FactorDataset):
         """That of all modalities, and which one this is."""
         assert self.whole is not None
         return f"{self.whole.content_hash()}/{self.modality}/expected"
-
-
-def alone(data: MultimodalDataset, name: str) -> Alone:
-    """One modality of the data, with all factors."""
-    return Alone(data.name, data.pixels, data.factors, data.table, data.held_out, data.source, data, name)
 
 
 class Reader(NamedTuple):
@@ -104,7 +99,7 @@ def _reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:
     asked = asked[:HELD_OUT]
     if len(trained) < 2 or len(asked) < 1:
         raise DataError(f"Too few rows of {data.name} have the modality {name} to train a classifier of it.")
-    seen = alone(data, name)
+    seen = Alone(data.name, data.pixels, data.factors, data.table, data.held_out, data.source, data, name)
     network = learned(NAME, seen, trained, evaluation.seed, {"steps": steps})
     assert isinstance(network.module, Classifier)
     factors = list(network.module.names)
@@ -136,8 +131,6 @@ def _having(data: MultimodalDataset, name: str, rows: Tensor) -> Tensor:
 
 def shared_factor(evaluation: Evaluation, factor: str | None) -> tuple[str, Tensor]:
     """The factor that modalities share, the data's first unless named, and its value in every row."""
-    data = evaluation.dataset
-    if not data.factors:
-        raise DataError(f"{data.name} has no factor labels, so this score cannot be computed on it.")
-    name = factor or data.factor_names[0]
-    return name, evaluation.factors[:, data.factor_position(name)]
+    evaluation.check_factors()
+    name = factor or evaluation.dataset.factor_names[0]
+    return name, evaluation.factors[:, evaluation.dataset.factor_position(name)]

@@ -23,14 +23,13 @@ from torch import Tensor
 from unbraid.errors import SettingError, unknown
 from unbraid.metrics.arrays import check_at_least, device_of, entropy, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.nearest_neighbours import neighbour_information
+from unbraid.metrics.information.nearest_neighbours import halved_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.multimodal.block_dependence import drawn_blocks
 from unbraid.metrics.multimodal.conditional_draws import having
 from unbraid.metrics.predictive.logistic import softmax, standardised
 from unbraid.metrics.train_test_split import apart
 from unbraid.models.generation import several
-from unbraid.progress import progress
 
 Codes = Literal["sampled", "mean"]
 """One draw of each posterior, or its mean."""
@@ -136,19 +135,14 @@ def _knn(
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)
     rng, device = np.random.default_rng(seed), device_of(codes)
-    found = neighbour_information(values, known, neighbours, seed, device)  # [latents, factors]
-    halves = []
-    with progress("neighbours", resamples) as bar:
-        for _ in range(resamples):
-            rows = rng.permutation(len(values))[: len(values) // 2]
-            some = known._replace(values=known.values[rows])
-            halves.append(neighbour_information(values[rows], some, neighbours, seed, device).max(0))
-            bar.advance()
+    found, *halves = (
+        one for one, _ in halved_information(values, known, neighbours, resamples, rng, seed, device)
+    )  # [latents, factors]
     scores = []
     for k, name in enumerate(known.names):
         value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
         most = max(value, float(known.entropy[k]))  # an estimate may lie above what there is to know
-        interval = around(value, [half[k] for half in halves], bounds=(0.0, most))
+        interval = around(value, [half[:, k].max() for half in halves], bounds=(0.0, most))
         scores.append(Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details))
     return scores
 

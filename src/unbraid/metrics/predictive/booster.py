@@ -117,12 +117,8 @@ class _Binned:
         self.bins = max(len(low) for _, low, _ in columns)
         self.device = device
         self.index = torch.from_numpy(np.stack([index for index, _, _ in columns])).to(device)
-        self.low, self.high = (
-            torch.from_numpy(np.stack([np.pad(c[end], (0, self.bins - len(c[end])), "edge") for c in columns])).to(
-                device
-            )
-            for end in (1, 2)
-        )
+        padded = ([np.pad(c[end], (0, self.bins - len(c[end])), "edge") for c in columns] for end in (1, 2))
+        self.low, self.high = (torch.from_numpy(np.stack(ends)).to(device) for ends in padded)
         cells = self.index.T.long() + self.bins * torch.arange(self.codes, device=device)
         shape = (self.rows, self.codes * self.bins)
         if device.type == "cuda":
@@ -247,7 +243,8 @@ class _Ensemble:
         best, at = gain.max(1)  # [codes, trees, nodes]
         code = torch.where(best == best.amax(0), lots, -1.0).argmax(0)
         best, at = best.gather(0, code[None])[0], at.gather(0, code[None])[0]
-        own = count.movedim(1, -1)[code, *_grid(code)]  # [trees, nodes, bins]
+        trees, nodes = (torch.arange(size, device=code.device) for size in code.shape)
+        own = count.movedim(1, -1)[code, trees[:, None], nodes]  # [trees, nodes, bins]
         after = (own <= own.gather(-1, at[..., None])).sum(-1).clamp(max=self.binned.bins - 1)
         value = (self.binned.high[code, at] + self.binned.low[code, after]) / 2
         whole_node = best <= 0
@@ -327,9 +324,8 @@ def _looked_up(steps: Tensor, leaves: Tensor) -> Tensor:
 
 def _cells(leaves: Tensor, count: int) -> Tensor:
     """Position of each row's leaf in a flattened [trees, leaves]."""
-    return (
-        leaves.int() + count * torch.arange(len(leaves), dtype=torch.int32, device=leaves.device)[:, None]
-    ).flatten()
+    first = count * torch.arange(len(leaves), dtype=torch.int32, device=leaves.device)
+    return (leaves.int() + first[:, None]).flatten()
 
 
 def _above(values: Tensor, cut: Tensor) -> Tensor:
@@ -340,9 +336,3 @@ def _above(values: Tensor, cut: Tensor) -> Tensor:
 def _equal(values: Tensor, number: int) -> Tensor:
     """values == number, likewise."""
     return values == number if values.is_cuda else torch.from_numpy(values.numpy() == number)
-
-
-def _grid(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column numbers of a matrix."""
-    rows, columns = (torch.arange(size, device=like.device) for size in like.shape)
-    return rows[:, None], columns

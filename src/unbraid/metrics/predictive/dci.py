@@ -26,7 +26,7 @@ import torch
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import device_of, factor_table, latent_names, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
 from unbraid.metrics.factor_types import FactorColumn, factor_columns
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.predictive.booster import FactorFit, Target
@@ -98,7 +98,7 @@ def linear(
     return evaluation.sheet(train + test, factors).score(dci, predictor="lasso", train=train, test=test, alpha=alpha)
 
 
-@metric("dci/disentanglement_lib", year=2019, reference="locatello2019", **FACTS, **COSTLY)
+@metric("dci/disentanglement_lib", **LOCATELLO, **FACTS, **COSTLY)
 def disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
 ) -> list[Score]:
@@ -217,8 +217,9 @@ def _informativeness(
         if made.train is not None:
             details["train"][factor.name] = float(_quality(made.train, truth[task.learnt], real).mean())
         details["measure"][factor.name] = "R2" if real else "accuracy"
-        if real:
-            details["error"][factor.name] = _relative_error(made.test, truth[task.asked])
+        if real:  # root mean square error over that of guessing the mean, where the rows asked about differ
+            error, spread = np.sqrt(np.mean((made.test - truth[task.asked]) ** 2)), truth[task.asked].std()
+            details["error"][factor.name] = float(error / spread) if spread > 0 else None
     each_row = np.mean(rows, axis=0)
     if len(details["train"]) == len(rows):
         details["train_mean"] = float(np.mean(list(details["train"].values())))
@@ -232,12 +233,6 @@ def _quality(predicted: np.ndarray, truth: np.ndarray, real: bool) -> np.ndarray
     spread = truth.var()
     rows = 1 - (predicted - truth) ** 2 / (spread if spread > 0 else 1.0)
     return rows if spread > 0 and rows.mean() > 0 else np.zeros(len(rows))
-
-
-def _relative_error(predicted: np.ndarray, truth: np.ndarray) -> float | None:
-    """Root mean square error over that of guessing the mean; None where all rows asked about are the same."""
-    spread = truth.std()
-    return float(np.sqrt(np.mean((predicted - truth) ** 2)) / spread) if spread > 0 else None
 
 
 def _fits(task: _Task) -> list[FactorFit]:

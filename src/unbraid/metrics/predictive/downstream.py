@@ -18,14 +18,14 @@ values on one latent apart (a perfect code of sprites: about .67 with 10,000 lab
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import device_of, label_matrix, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.errors import SettingError
+from unbraid.metrics.arrays import check_known, device_of, label_matrix, real_matrix
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.booster import Target
 from unbraid.metrics.predictive.logistic import softmax, standardised
@@ -36,14 +36,10 @@ from unbraid.metrics.train_test_split import apart, times_drawn
 Protocol = Literal["logistic", "random-forest"]
 
 
-@metric(
-    "downstream/logistic",
-    year=2019,
-    reference="locatello2019",
-    needs=("factors",),
-    bounds=(0, float("inf")),  # efficiency is a ratio
-    invariant=("order", "sign", "scale"),
-)
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, float("inf"))}  # efficiency is a ratio
+
+
+@metric("downstream/logistic", invariant=("order", "sign", "scale"), **LOCATELLO, **FACTS)
 def logistic(
     evaluation: Evaluation,
     *,
@@ -57,14 +53,7 @@ def logistic(
     return sheet.score(downstream, protocol="logistic", labels=labels, test=test, C=C)
 
 
-@metric(
-    "downstream/random-forest",
-    processor=True,
-    year=2019,
-    reference="locatello2019",
-    needs=("factors",),
-    bounds=(0, float("inf")),
-)
+@metric("downstream/random-forest", processor=True, **LOCATELLO, **FACTS)
 def random_forest(
     evaluation: Evaluation,
     *,
@@ -96,8 +85,7 @@ def downstream(
     Also the efficiency, if there are several. The 95% intervals are those of the test rows, with the classifiers held
     fixed; of the efficiency, by bootstrap.
     """
-    if protocol not in ("logistic", "random-forest"):
-        raise UsageError(f"The protocol of downstream must be logistic or random-forest, not {protocol}.")
+    check_known("protocol", protocol, get_args(Protocol))
     if not labels or min(labels) < 2 or not C > 0 or trees < 1:
         raise SettingError(f"labels must be 2 or more, C above 0 and trees 1 or more, not {labels}, {C} and {trees}.")
     rng = np.random.default_rng(seed)
@@ -108,12 +96,16 @@ def downstream(
     truth = known.values[split.test]
     right: dict[int, np.ndarray] = {}
     for size in sorted(set(sizes.values())):
-        rows = split.train[:size]
-        sets = values[rows], known.values[rows], values[split.test]
+        train, labelled = values[split.train[:size]], known.values[split.train[:size]]
         if protocol == "logistic":
-            right[size] = _softmax_predictions(*sets, C, device_of(codes)) == truth  # [test, factors]
+            tensors = (torch.as_tensor(x, device=device_of(codes)) for x in (train, values[split.test]))
+            x, x_test = standardised(*tensors)
+            predicted = softmax(x, labelled, C=C, precision=1e-9).predict(x_test)
         else:
-            right[size] = _forest_predictions(*sets, trees, seed) == truth
+            targets = [Target(column, int(column.max()) + 1) for column in labelled.T]
+            fits = fit_forests(Problem(train, values[split.test], targets, seed=seed, trees=trees))
+            predicted = np.stack([fit.test for fit in fits], axis=1)
+        right[size] = predicted == truth  # [test, factors]
     scores = []
     for count, size in sizes.items():
         by_row, by_factor = right[size].mean(1), right[size].mean(0)
@@ -140,18 +132,3 @@ def _efficiency(
 
 def _ratio(pair: np.ndarray) -> float:
     return float(pair[0] / pair[1]) if pair[1] > 0 else 0.0
-
-
-def _softmax_predictions(
-    train: np.ndarray, labels: np.ndarray, test: np.ndarray, C: float, device: torch.device
-) -> np.ndarray:
-    """Predicted labels [test rows, factors] of softmax regressions."""
-    x, y = standardised(*(torch.as_tensor(codes, device=device) for codes in (train, test)))
-    return softmax(x, labels, C=C, precision=1e-9).predict(y)
-
-
-def _forest_predictions(train: np.ndarray, labels: np.ndarray, test: np.ndarray, trees: int, seed: int) -> np.ndarray:
-    """Predicted labels [test rows, factors] of random forests."""
-    targets = [Target(column, int(column.max()) + 1) for column in labels.T]
-    fits = fit_forests(Problem(train, test, targets, seed=seed, trees=trees))
-    return np.stack([fit.test for fit in fits], axis=1)

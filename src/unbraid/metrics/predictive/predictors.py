@@ -28,9 +28,6 @@ from unbraid.progress import progress
 
 Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
 
-STAGES, DEPTH, RATE = 100, 3, 0.1
-"""What scikit-learn's gradient boosting does by default."""
-
 VOTE_SUMS = 8
 """Sums into which the votes of a forest are divided, one thread at a time for each."""
 
@@ -131,8 +128,7 @@ def booster(problem: Problem) -> list[FactorFit]:
     """Gradient boosting of all trees at once."""
     if problem.weights is not None:
         raise UsageError("The booster counts every row once.")
-    settings = {"stages": STAGES, "depth": DEPTH, "rate": RATE, "seed": problem.seed, "device": problem.device}
-    return boost(problem.train, problem.targets, problem.test, **settings)
+    return boost(problem.train, problem.targets, problem.test, seed=problem.seed, device=problem.device)
 
 
 def lasso(problem: Problem) -> list[FactorFit]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import factor_table, latent_names, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric_protocol
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.factor_types import FactorColumn, factor_columns
 from unbraid.metrics.intervals import around
 from unbraid.metrics.predictive.linear_svm import lines
@@ -50,8 +50,7 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": (
 @metric_protocol(
     "sap/disentanglement_lib",
     "Separated attribute predictability as disentanglement_lib draws its rows.",
-    year=2019,
-    reference="locatello2019",
+    **LOCATELLO,
     **FACTS,
 )
 def on_run(
