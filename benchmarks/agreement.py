@@ -22,7 +22,7 @@ from unbraid.metrics import Score
 SCORES = (
     *("mig/exact", "mig/histogram-mean", "mig/histogram-sampled", "mig/disentanglement_lib"),
     *("modularity/histogram-mean", "infomec/knn/modularity", "infomec/knn/compactness", "infomec/knn/explicitness"),
-    *("dci/booster/disentanglement", "dci/lightgbm-depth3/disentanglement", "dci/random-forest/disentanglement"),
+    *("dci/booster/disentanglement", "dci/random-forest/disentanglement"),
     *("dci/lasso/disentanglement", "dci/booster/completeness", "dci/booster/informativeness", "sap/linear-svm"),
     *("explicitness/logistic", "downstream/logistic/10000-labels", "attributes/mlp", "betavae/logistic"),
     *("factorvae/majority-vote", "factorvae/disentanglement_lib", "irs/quantile"),

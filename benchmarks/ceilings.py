@@ -20,7 +20,7 @@ from unbraid import metrics
 from unbraid.metrics import Score
 
 SIZES = (3, 6, 40, 32, 32)
-PREDICTORS = ("booster", "lightgbm-depth3", "random-forest", "lasso")
+PREDICTORS = ("booster", "random-forest", "lasso")
 Codes = tuple[np.ndarray, np.ndarray]
 
 

@@ -250,7 +250,7 @@ def race_dci() -> dict[str, Any]:
         model = GradientBoostingClassifier(random_state=0).fit(codes[:ROWS], column)
         model.score(codes[ROWS:], factors[ROWS:, 0])
     found: dict[str, Any] = {REFERENCE: _seconds(start)}
-    for predictor in ("gbt", "lightgbm-depth3", "booster", "random-forest", "lasso"):
+    for predictor in ("gbt", "booster", "random-forest", "lasso"):
         start = time.perf_counter(), time.process_time()
         scores = metrics.dci(codes, factors, predictor=predictor, train=ROWS, test=TEST)
         found[predictor] = {**_seconds(start), **{score.part: score.value for score in scores}}
@@ -317,7 +317,7 @@ def main() -> None:
     else:
         found = {**race(asked.rounds, asked.threads), "factorvae, end to end": end_to_end()}
     device = found["suite"]["device"] if "suite" in found else "cpu"
-    record = {**facts("metrics.py", device, ("scikit-learn", "lightgbm", "disent")), **found}
+    record = {**facts("metrics.py", device, ("scikit-learn", "disent")), **found}
     print(json.dumps(record, indent=1))
     if asked.out is not None:
         write(asked.out, record)

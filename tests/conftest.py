@@ -4,7 +4,8 @@ import gc
 import os
 import random
 
-# The hooks rewrite modules as they are imported, so they must come before the first import of unbraid.
+# The hook rewrites modules as they are imported, so it must come before the first import of unbraid.
+# beartype's own hook would also check named tuples, which torch.func fills with other things than tensors.
 if os.environ.get("UNBRAID_TYPECHECK") != "0":
     from beartype import BeartypeConf, BeartypeDecorPlace
     from beartype.claw import beartype_package

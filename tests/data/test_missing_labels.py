@@ -15,7 +15,7 @@ from unbraid.errors import DataError
 from unbraid.metrics import evaluate, metric, mig
 from unbraid.metrics.base import _seen
 from unbraid.metrics.generative.features.classifier import classifier
-from unbraid.report.latent_factor import conditional
+from unbraid.report.latent_factor import codes_by_label
 
 BYTES = np.random.default_rng(0).integers(0, 256, (600, 4)).astype(np.uint8)
 
@@ -138,7 +138,7 @@ def test_too_few_labels_and_bare_calls_are_refused(evaluation):
 def test_classifier_and_figure_leave_them_out(evaluation):
     network = classifier(evaluation.dataset, evaluation.rows, 0, steps=2)
     assert network.details["training_rows"] + network.details["held_out_rows"] == (labels() >= 0).all(1).sum()
-    means = conditional(torch.tensor([[1.0], [2.0], [7.0]]), torch.tensor([0, 0, -1]), 2).mean
+    means = codes_by_label(torch.tensor([[1.0], [2.0], [7.0]]), torch.tensor([0, 0, -1]), 2).mean
     assert means[0, 0] == 1.5
 
 

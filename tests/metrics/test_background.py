@@ -1,6 +1,5 @@
 """Scores that are computed aside are those that are computed in turn, and factors have to be there."""
 
-import threading
 from dataclasses import replace
 
 import numpy as np
@@ -38,10 +37,10 @@ def test_both_ways_give_the_same_scores_and_forests_come_last():
         assert {name: untimed(measure(name)) for name in order} == {name: in_turn[name] for name in order}
 
 
-def test_without_a_gpu_nothing_is_computed_aside():
+def test_without_a_gpu_nothing_is_computed_aside(monkeypatch):
+    monkeypatch.setattr("unbraid.metrics.background._start", lambda *_: pytest.fail("something was started"))
     with measuring(evaluation(), ASKED) as (order, measure):
         assert order == list(ASKED)
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("aside")]
         assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
 
 
@@ -53,9 +52,19 @@ def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
             measure("dci/random-forest")
 
 
+def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch):
+    def broken(work):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("unbraid.metrics.background._quiet", broken)
+    in_turn = evaluate(evaluation(), ["dci/random-forest"], **ASKED["dci/random-forest"])
+    with measuring(evaluation(), ASKED, aside=True) as (_, measure), pytest.warns(UserWarning, match="no more proc"):
+        assert untimed(measure("dci/random-forest")) == untimed(in_turn)
+
+
 def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
     names = {name for name in metric if metric[name].facts.processor}
-    assert names == {"dci/gbt", "dci/lightgbm-depth3", *FORESTS}
+    assert names == {"dci/gbt", *FORESTS}
 
 
 def test_a_metric_states_needs_that_exist():

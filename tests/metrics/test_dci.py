@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -18,17 +17,24 @@ from tests.support.messages import naming
 from tests.support.slow_dci import oracle_data, slow_accuracy, slow_completeness, slow_disentanglement, slow_r2
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
-from unbraid.metrics.predictive.dci import dci, dci_split
-from unbraid.metrics.predictive.forests import forest_predictions
-from unbraid.metrics.predictive.predictors import rescaled
+from unbraid.metrics.predictive.dci import dci
+from unbraid.metrics.predictive.predictors import forest_predictions, rescaled
+from unbraid.metrics.train_test_split import TrainTestRows
 
-PREDICTORS = ["gbt", "booster", "lightgbm-depth3", "random-forest", "lasso"]
-FAST = ["lightgbm-depth3", "random-forest", "lasso"]
+PREDICTORS = ["gbt", "booster", "random-forest", "lasso"]
+FAST = ["random-forest", "lasso"]
 PROTOCOLS = [*(f"dci/{name}" for name in PREDICTORS), "dci/disentanglement_lib"]
 
 TRAIN, TRAIN_FACTORS = oracle_data(1000, 0)
 TEST, TEST_FACTORS = oracle_data(500, 1)
 CODES, FACTORS = oracle_data(150, 2)
+
+
+def dci_split(train_codes, train_factors, test_codes, test_factors, **settings):
+    """DCI learnt from some rows and asked about others."""
+    rows = np.split(np.arange(len(train_codes) + len(test_codes)), [len(train_codes)])
+    pairs = (train_codes, test_codes), (train_factors, test_factors)
+    return dci(*(np.concatenate(pair) for pair in pairs), rows=TrainTestRows(*rows), **settings)
 
 
 def values(scores):
@@ -52,13 +58,12 @@ def test_scikit_learn_predictors_meet_the_oracle(predictor, expected):
     ]
 
 
-@pytest.mark.parametrize(("predictor", "gap"), [("booster", 0.02), ("lightgbm-depth3", 0.03)])
-def test_fast_boosting_comes_near_gbt(predictor, gap, record_property):
+def test_the_booster_comes_near_gbt(record_property):
     """tests/oracles.md, row 4, GradientBoosting."""
-    found = values(dci_split(TRAIN, TRAIN_FACTORS, TEST, TEST_FACTORS, predictor=predictor))
+    found = values(dci_split(TRAIN, TRAIN_FACTORS, TEST, TEST_FACTORS, predictor="booster"))
     expected = (0.487, 0.520, 0.697)
     record_property("gap", [round(a - b, 4) for a, b in zip(found, expected, strict=True)])
-    assert found == pytest.approx(expected, abs=gap)
+    assert found == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("predictor", PREDICTORS)
@@ -271,12 +276,6 @@ def test_parts_of_a_split_must_fit_together():
         dci_split(CODES, FACTORS, CODES, FACTORS[:, :2])
 
 
-def test_lightgbm_is_asked_for_where_it_is_missing(monkeypatch):
-    monkeypatch.setitem(sys.modules, "lightgbm", None)
-    with pytest.raises(UsageError, match=r"unbraid\[fast-metrics\]"):
-        dci(CODES, FACTORS, predictor="lightgbm-depth3")
-
-
 @pytest.mark.gpu
 def test_cuda_codes_are_boosted_where_they_are():
     there = values(dci(torch.tensor(CODES, device="cuda"), FACTORS, predictor="booster"))
@@ -284,12 +283,11 @@ def test_cuda_codes_are_boosted_where_they_are():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("predictor", ["booster", "lightgbm-depth3"])
-def test_gap_to_gbt_on_more_rows(predictor, record_property):
+def test_gap_to_gbt_on_more_rows(record_property):
     codes, factors = oracle_data(6000, 5)
-    expected, found = (values(dci(codes, factors, predictor=name)) for name in ("gbt", predictor))
+    expected, found = (values(dci(codes, factors, predictor=name)) for name in ("gbt", "booster"))
     record_property("gap", [round(a - b, 4) for a, b in zip(found, expected, strict=True)])
-    assert found == pytest.approx(expected, abs=0.02 if predictor == "booster" else 0.06)
+    assert found == pytest.approx(expected, abs=0.02)
 
 
 def test_evaluations_may_be_smaller_than_asked_for():

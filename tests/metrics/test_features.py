@@ -15,14 +15,8 @@ from unbraid.data import from_array, load
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, evaluate
-from unbraid.metrics.generative.features import (
-    classifier,
-    efficientnet,
-    feature_network,
-    image_features,
-    inception,
-)
-from unbraid.metrics.generative.features.base import build
+from unbraid.metrics.generative.features import classifier, efficientnet, inception
+from unbraid.metrics.generative.features.base import build, feature_network, image_features
 from unbraid.metrics.generative.features.feature_sets import chosen_network, prior_codes, reconstructed
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid

@@ -12,14 +12,14 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Population,
     code_tensor,
-    factor_table,
+    fixable_factors,
     gathered,
     sorted_rows,
 )
 
 
 def population(factors, **names):
-    return Population(factor_table(factors, len(factors), **names))
+    return Population(fixable_factors(factors, len(factors), **names))
 
 
 def unbalanced(rows=300, seed=0):
@@ -108,12 +108,12 @@ def test_rows_are_sorted_by_value(size):
 
 def test_continuous_factors_are_refused():
     factors = np.stack([np.random.default_rng(0).random(200), np.arange(200) % 4], axis=1)
-    with pytest.raises(UsageError, match=naming("angle", "continuous", "factor_bins")):
-        factor_table(factors, 200, names=["angle", "hue"])
-    with pytest.raises(UsageError, match="factor_bins"):
-        factor_table(factors[:, 0], 200)
+    with pytest.raises(UsageError, match=naming("angle", "continuous", "bins")):
+        fixable_factors(factors, 200, names=["angle", "hue"])
+    with pytest.raises(UsageError, match="bins"):
+        fixable_factors(factors[:, 0], 200)
     words = np.array([["red", "round"], ["blue", "round"], ["red", "square"], ["blue", "square"]])
-    assert factor_table(words, 4).sizes == (2, 2)
+    assert fixable_factors(words, 4).sizes == (2, 2)
 
 
 def test_codes_come_in_chunks_and_are_checked(monkeypatch):

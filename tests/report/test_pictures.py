@@ -9,7 +9,7 @@ from unbraid.api import train
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
 from unbraid.report import traversal, traverse
-from unbraid.report.latent_factor import active_latents, conditional, latent_factor
+from unbraid.report.latent_factor import active_latents, codes_by_label, latent_factor
 from unbraid.report.pictures import as_bytes, enlargement, pitch, tiled
 from unbraid.report.traversals import coordinate_kl, decode
 
@@ -134,7 +134,7 @@ def test_colours_and_odd_channels():
 
 def test_conditional_means_and_spreads():
     codes, labels = torch.randn(50, 2), torch.randint(0, 3, (50,))
-    stats = conditional(codes, labels, 4)
+    stats = codes_by_label(codes, labels, 4)
     for value in range(3):
         rows = codes[labels == value].double().numpy()
         np.testing.assert_allclose(stats.mean[value], rows.mean(0), atol=1e-9)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from unbraid.data.modality import Modality
@@ -72,6 +71,8 @@ def pack_bits(images: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class FactorDataset:
     """Observations with their factors of variation.
+
+    Rows are asked for by an `index` of whole numbers, a tensor of any shape [*index], and answered in that shape.
 
     Without a `table` the factors form a complete grid: row n holds the values that n spells in mixed radix, last
     factor fastest, and every combination occurs once. With a `table` [n, factors] any set of rows is possible, and -1
@@ -155,29 +156,29 @@ class FactorDataset:
         held_out = None if self.held_out is None else self.held_out.to(device)
         return {"pixels": self.pixels.to(device), "table": table, "held_out": held_out}
 
-    def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
+    def images(self, index: Tensor) -> Tensor:
         """Observations as float32 in [0, 1] (or as stored, for floats), shape [*index, *shape]."""
         return self.pixels[index]
 
-    def observed(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor]:
+    def observed(self, index: Tensor) -> dict[str, Tensor]:
         """Return observations by modality; the only one is called x."""
         return {"x": self.images(index)}
 
-    def present(self, index: Int[Tensor, "*n"]) -> Bool[Tensor, "*n m"] | None:
+    def present(self, index: Tensor) -> Tensor | None:
         """Return which modalities rows have [*index, modalities]; None if nothing is missing in all the data."""
         return None
 
-    def has(self, modality: str, index: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+    def has(self, modality: str, index: Tensor) -> Tensor:
         """Return which rows have a modality [*index]."""
         present = self.modalities[modality].present
         return torch.ones_like(index, dtype=torch.bool) if present is None else present[index]
 
-    def inputs(self, index: Int[Tensor, "*n"]) -> Inputs:
+    def inputs(self, index: Tensor) -> Inputs:
         """Return rows as a model encodes them."""
         return Inputs(self.observed(index), self.present(index))
 
-    def labelled(self, index: Int[Tensor, "*n"], columns: Sequence[int] | None = None) -> Bool[Tensor, "*n"]:
-        """Whether rows have a label of all these factors (columns; None means every factor)."""
+    def labelled(self, index: Tensor, columns: Sequence[int] | None = None) -> Tensor:
+        """Whether rows [*index] have a label of all these factors (columns; None means every factor)."""
         values = self.values_of(index)
         return ((values if columns is None else values[..., list(columns)]) >= 0).all(-1)
 
@@ -187,8 +188,8 @@ class FactorDataset:
             raise unknown("factor", name, self.factor_names, of=self.name)
         return self.factor_names.index(name)
 
-    def values_of(self, index: Int[Tensor, "*n"]) -> Int[Tensor, "*n k"]:
-        """Factor values of rows."""
+    def values_of(self, index: Tensor) -> Tensor:
+        """Factor values [*index, factors] of rows."""
         if self.table is not None:
             return self.table[index]
         columns = []
@@ -197,8 +198,8 @@ class FactorDataset:
             index = index // size
         return torch.stack(columns[::-1], dim=-1)
 
-    def index_of(self, values: Int[Tensor, "*n k"]) -> Int[Tensor, "*n"]:
-        """Rows of factor values: the inverse of `values_of`.
+    def index_of(self, values: Tensor) -> Tensor:
+        """Rows [*n] of factor values [*n, factors]: the inverse of `values_of`.
 
         With a table, the first row that has them; a combination that does not occur, or has a missing label (-1), is
         a `DataError`. In a grid, whose rows have all their labels, -1 gives a row that does not exist.

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from unbraid.data.factors import Factor, FactorDataset, Pixels
@@ -52,15 +51,15 @@ class MultimodalDataset(FactorDataset):
         """How many numbers the observations of one thing hold."""
         return sum(math.prod(shape) for shape in self.layout.values())
 
-    def images(self, index: Int[Tensor, "*n"]) -> Float[Tensor, "..."]:
+    def images(self, index: Tensor) -> Tensor:
         """Raise a `UsageError`: there is no single modality."""
         raise self._refusal()
 
-    def observed(self, index: Int[Tensor, "*n"]) -> dict[str, Tensor]:
+    def observed(self, index: Tensor) -> dict[str, Tensor]:
         """Return rows of every modality [*index, *shape], zeros where one is missing."""
         return {name: modality.rows(index) for name, modality in self.modalities.items()}
 
-    def present(self, index: Int[Tensor, "*n"]) -> Bool[Tensor, "*n m"] | None:
+    def present(self, index: Tensor) -> Tensor | None:
         """Return which modalities rows have [*index, modalities]; None if nothing is missing in all the data."""
         if all(modality.present is None for modality in self.modalities.values()):
             return None

@@ -7,7 +7,7 @@ from unbraid.metrics.base import Evaluation, Score, encode_together, evaluate, e
 from unbraid.metrics.discrete import class_purity
 from unbraid.metrics.discrete.cluster_accuracy import clusters
 from unbraid.metrics.generative import flow_density, log_likelihood, pixel_error, strokes
-from unbraid.metrics.generative.features import image_features
+from unbraid.metrics.generative.features.base import image_features
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid
 from unbraid.metrics.generative.precision_recall import precision_recall

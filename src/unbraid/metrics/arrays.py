@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor, bfloat16
+from torch import Tensor, bfloat16, device
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 
 
-class Labels(NamedTuple):
+class FactorLabels(NamedTuple):
     """Discrete factors: `values` [rows, factors] re-coded from 0 up, and the number of different values of each."""
 
     values: np.ndarray
@@ -45,6 +45,24 @@ def real_matrix(what: str, array: Any) -> np.ndarray:
     return given.astype(np.float64)
 
 
+def device_of(codes: Any) -> device:
+    """Return the CUDA device that codes are on, or the CPU."""
+    return codes.device if isinstance(codes, Tensor) and codes.is_cuda else device("cpu")
+
+
+def check_at_least(least: int, **settings: int | float) -> None:
+    """Refuse settings below `least`."""
+    for name, value in settings.items():
+        if not value >= least:
+            raise SettingError(f"{name} must be at least {least}, not {value}.")
+
+
+def check_known(kind: str, value: str, known: Sequence[str]) -> None:
+    """Refuse a word that is none of those that are known."""
+    if value not in known:
+        raise unknown(kind, value, known)
+
+
 def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
     """Means and standard deviations [rows, latents] of Normal posteriors, checked, as float64."""
     centres, widths = real_matrix("means", means), real_matrix("stds", stds)
@@ -55,14 +73,22 @@ def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
     return centres, widths
 
 
-def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> Labels:
-    """Factors of any discrete type (numbers, words, booleans) as `Labels`; one factor may be a flat array.
+def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
+    """Factors of any discrete type (numbers, words, booleans) as `FactorLabels`; one factor may be a flat array.
 
     A column of numbers with more than `bins` values, as a continuous factor, is cut into that many bins of about as
     many rows each.
     """
     if bins is not None and bins < 2:
         raise SettingError(f"factor_bins must be at least 2, not {bins}.")
+    given = factor_table(factors, rows)
+    named = factor_names(given.shape[1], names)
+    columns = [_recode(name, column, bins) for name, column in zip(named, np.ascontiguousarray(given.T), strict=True)]
+    return FactorLabels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), named)
+
+
+def factor_table(factors: Any, rows: int) -> np.ndarray:
+    """Factors [rows, factors] of any type; one factor may be a flat array."""
     given = plain(factors)
     given = given[:, None] if given.ndim == 1 else given
     if given.ndim != 2 or given.shape[1] == 0:
@@ -71,18 +97,23 @@ def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bi
         raise UsageError(f"There are {rows} codes, but factors of {len(given)} rows.")
     if rows < 2:
         raise DataError(f"A score needs at least 2 rows, not {rows}.")
-    named = tuple(names) if names is not None else tuple(f"v{k}" for k in range(given.shape[1]))
-    if len(named) != given.shape[1]:
-        raise UsageError(f"There are {given.shape[1]} factors, but {len(named)} names.")
-    columns = [_recode(name, column, bins) for name, column in zip(named, np.ascontiguousarray(given.T), strict=True)]
-    return Labels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), named)
+    return given
 
 
 def latent_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    """The given names, or z0, z1, …"""
+    """Return the given names, or z0, z1, …"""
+    return _names("latents", "z", count, names)
+
+
+def factor_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the given names, or v0, v1, …"""
+    return _names("factors", "v", count, names)
+
+
+def _names(what: str, letter: str, count: int, names: Sequence[str] | None) -> tuple[str, ...]:
     if names is not None and len(names) != count:
-        raise UsageError(f"There are {count} latents, but {len(names)} names.")
-    return tuple(names) if names is not None else tuple(f"z{j}" for j in range(count))
+        raise UsageError(f"There are {count} {what}, but {len(names)} names.")
+    return tuple(names) if names is not None else tuple(f"{letter}{k}" for k in range(count))
 
 
 def chosen_factors(names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:

@@ -1,17 +1,19 @@
-"""Scores that the processor computes while a GPU computes others.
+"""A suite of metrics; those that never use a GPU are computed by other processes while it is busy.
 
-Random forests grow on the processor. Where codes lie on a GPU, nothing that they need is in the way of other scores, so
-they grow aside, in processes that threads wait for, and are asked for at the end.
+Trees grow in Python threads, and Python's lock also feeds the GPU: beside other scores, only processes save time.
+They are joblib's, which do not import the user's script again as those of the standard library do.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Event
-from typing import Any, Literal
+from functools import cache, partial
+from typing import Any
 
-from unbraid.metrics.base import Evaluation, Score, Sheet, evaluate, metric
-from unbraid.metrics.predictive.forests import APART
+from unbraid.errors import UnbraidError
+from unbraid.metrics.base import Evaluation, Score, evaluate, metric, prepare, with_notes
 
 Asked = Mapping[str, Mapping[str, Any]]
 """Settings of each metric by its full name."""
@@ -21,62 +23,61 @@ Measure = Callable[[str], list[Score]]
 
 @contextmanager
 def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -> Iterator[tuple[list[str], Measure]]:
-    """Names in the order in which they are best asked for, and what measures them.
+    """Yield names in the order in which they are best asked for, and the function that measures one of them.
 
-    Metrics that compute on the `processor` begin at once and come last if `aside` says so, or (None) if the data are on
-    a GPU and others are asked for, too; otherwise the order stays.
+    If `aside`, metrics of the `processor` start at once in other processes and come last; otherwise the order stays.
+    By default that is so where the data are on a GPU and there are other metrics to measure.
     """
-    grown = [name for name in asked if metric[name].facts.processor]
     if aside is None:
         aside = evaluation.dataset.device.type == "cuda" and len(asked) > 1
-    if not (aside and grown):
-        yield list(asked), lambda name: evaluate(evaluation, [name], **asked[name])
-        return
-    pool = ThreadPoolExecutor(len(grown), thread_name_prefix="aside")
-    try:
-        waiting = _begun(pool, evaluation, {name: asked[name] for name in grown})
-        yield (
-            [name for name in asked if name not in waiting] + grown,
-            lambda name: waiting[name].result() if name in waiting else evaluate(evaluation, [name], **asked[name]),
-        )
-    finally:
-        pool.shutdown(cancel_futures=True)
+    apart = [name for name in asked if aside and metric[name].facts.processor]
+    wait = _start(evaluation, {name: asked[name] for name in apart}) if apart else None
+
+    def measure(name: str) -> list[Score]:
+        return wait(name) if wait and name in apart else evaluate(evaluation, [name], **asked[name])
+
+    yield [name for name in asked if name not in apart] + apart, measure
 
 
-def _begun(pool: ThreadPoolExecutor, evaluation: Evaluation, asked: Asked) -> dict[str, Future[list[Score]]]:
-    """Scores in the making; each has its codes, and is done with the GPU, when this returns."""
-    made: dict[str, Future[list[Score]]] = {}
+def _start(evaluation: Evaluation, asked: Asked) -> Measure:
+    """Read codes here, start the work on them in other processes, and return the function that waits for scores."""
+    from joblib import Parallel, delayed
+
+    begun, failed = {}, {}
     for name, settings in asked.items():
-        read = Event()
-        made[name] = pool.submit(_evaluate, _Aside(evaluation, read), name, settings)
-        made[name].add_done_callback(lambda _, read=read: read.set())  # one that was refused has read nothing
-        read.wait()  # a graph that is being captured would not bear another thread's copy
-    return made
+        try:
+            begun[name] = prepare(evaluation, name, settings)
+        except UnbraidError as error:
+            failed[name] = error  # raised when the score is asked for
+    pool = Parallel(max(2, len(begun)), return_as="generator", max_nbytes=None)  # one job would run in this process
+    results = pool(delayed(_quiet)(work) for work, _ in begun.values())
+
+    @cache
+    def collect() -> dict[str, Any]:
+        try:
+            return dict(zip(begun, results, strict=True))
+        except Exception as error:  # a machine has many ways to refuse processes
+            warnings.warn(f"Processes for scores failed, so they are computed here: {error}", stacklevel=2)
+            return {name: _timed(work) for name, (work, _) in begun.items()}
+
+    def wait(name: str) -> list[Score]:
+        found = failed.get(name) or collect()[name]
+        if isinstance(found, UnbraidError):
+            raise found
+        return with_notes(found[0], begun[name][1], found[1])
+
+    return wait
 
 
-def _evaluate(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> list[Score]:
-    """In a thread: forests must leave Python to the one that feeds the GPU."""
-    APART.set(True)
-    return evaluate(evaluation, [name], **settings)
+def _quiet(work: partial[Any]) -> Any:
+    os.environ["UNBRAID_QUIET"] = "1"  # a progress bar would be drawn over that of the first process
+    return _timed(work)
 
 
-class _Aside(Evaluation):
-    """An evaluation that hands out its sheets on the processor, and says when it did."""
-
-    def __init__(self, whole: Evaluation, read: Event) -> None:
-        self.__dict__.update(whole.__dict__)
-        self._read = read
-
-    def sheet(
-        self, count: int | None, factors: Sequence[str] | None = None, codes: Literal["mean", "sampled"] = "mean"
-    ) -> Sheet:
-        """Codes and factors of some rows, in the processor's memory."""
-        found = super().sheet(count, factors, codes)
-        made = found._replace(codes=found.codes.cpu(), factors=found.factors.cpu())
-        self._read.set()
-        return made
-
-    def labelled(self, wanted: Sequence[str] | None = None) -> Evaluation:
-        """The rows that have a label of all wanted factors."""
-        part = super().labelled(wanted)
-        return self if part is self else _Aside(part, self._read)
+def _timed(work: partial[Any]) -> Any:
+    """Return scores and seconds, or the error that says why there are no scores."""
+    start = time.perf_counter()
+    try:
+        return work(), time.perf_counter() - start
+    except UnbraidError as error:
+        return error

@@ -1,14 +1,10 @@
-"""Scores: records that carry their protocol, and what a metric gets to see of a model.
+"""What a metric gets to see of a model, and how metrics are chosen, run and timed."""
 
-A metric is a decorated function `(evaluation, *, settings) -> Score | list[Score]`. Its name is `metric/protocol`; a
-number without its protocol is never printed. Most are thin covers of a function on plain arrays beside them.
-"""
-
-import math
+import inspect
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -19,120 +15,41 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
-from unbraid.metrics.arrays import chosen_factors
-from unbraid.metrics.needs import NEEDS, check_needs
+from unbraid.metrics.arrays import chosen_factors, plain
+from unbraid.metrics.needs import check_needs
+from unbraid.metrics.score import LOCATELLO as LOCATELLO
+from unbraid.metrics.score import RANDOM, MetricFacts, Score, metric
+from unbraid.metrics.score import metric_protocol as metric_protocol
 from unbraid.models import Model
 from unbraid.networks.stackable_batchnorm import stackable
 from unbraid.progress import progress
-from unbraid.registry import Entry, Facts, Registry
-from unbraid.store import storable
+from unbraid.registry import Entry
 
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True)
-class MetricFacts(Facts):
-    """What a metric needs and promises.
-
-    `needs` names conditions of `unbraid.metrics.needs`, as `factors`. `bounds`, `invariant` (changes of the codes that
-    leave the score as it is), `perfect` (its values of a perfect code), `noise` (its value of pure noise) and `certain`
-    (nothing about it is random) are promises that tests check; `trial` holds settings that make it quick there. A
-    `costly` metric runs only when asked for by its full name; a `processor` metric never uses a GPU.
-    """
-
-    needs: tuple[str, ...] = ()
-    bounds: tuple[float | int, float | int] | None = None
-    invariant: tuple[str, ...] = ()
-    perfect: Any = None
-    noise: Any = None
-    certain: bool = False
-    costly: bool = False
-    processor: bool = False
-    trial: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for need in self.needs:
-            if need not in NEEDS:
-                raise unknown("need", need, NEEDS, of="a metric")
-
-
-metric: Registry[Callable[..., Any], MetricFacts] = Registry("metric", MetricFacts)
-"""Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`.
-
-Further facts are promises, which the contract tests hold it to: `bounds` of its values; what its codes are `invariant`
-under, of `order`, `sign` and `scale`; the value of a `perfect` code and of `noise`. A `costly` metric takes minutes,
-and `trial` holds settings with which it takes seconds. A `processor` metric reads a sheet and then computes on the
-processor alone, so it need not wait for a GPU's turn.
-"""
-
-RANDOM = "random rows"
-"""What a record says of rows that were drawn."""
-
-
-@dataclass(frozen=True)
-class Score:
-    """One measured number: what, by which protocol, from how many samples, how certain, how long it took."""
-
-    metric: str
-    protocol: str
-    value: float
-    samples: int
-    interval: tuple[float, float] | None = None
-    part: str | None = None
-    predictor: str | None = None
-    seconds: float = 0.0
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """`metric/protocol`, and which part of it where it has several: `dci/gbt/completeness`."""
-        return "/".join(part for part in (self.metric, self.protocol, self.part) if part)
-
-    @property
-    def certain(self) -> bool:
-        """Whether nothing about it is random, so that its interval is the value."""
-        name = f"{self.metric}/{self.protocol}"
-        return name in metric and metric[name].facts.certain
-
-    @property
-    def usual(self) -> bool:
-        """Whether it was measured with the metric's usual settings, and on all rows that scores are of."""
-        if RANDOM in str(self.details.get("rows", "")):
-            return False
-        name = f"{self.metric}/{self.protocol}"
-        usual = metric[name].resolve({}) if name in metric else {}
-        given = {key: value for key, value in self.details.get("settings", {}).items() if key in usual}
-        return storable(given) == storable({key: usual[key] for key in given})
-
-    def as_record(self) -> dict[str, Any]:
-        """Plain mapping for scores.jsonl."""
-        record = {key: getattr(self, key) for key in self.__dataclass_fields__}
-        record["interval"] = None if self.interval is None else list(self.interval)
-        record["details"] = dict(self.details)
-        return record
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> "Score":
-        """Inverse of `as_record`, also where a file has null for a number that is not finite."""
-        fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
-        if "value" in fields:
-            fields["value"] = _number(fields["value"])
-        if fields.get("interval") is not None:
-            fields["interval"] = tuple(map(_number, fields["interval"]))
-        return cls(**fields)
-
-
-def _number(stored: float | None) -> float:
-    return math.nan if stored is None else stored
-
-
 class Sheet(NamedTuple):
-    """What most metrics look at: codes [rows, latents], factor values [rows, factors], and what the columns are."""
+    """What most metrics look at: codes [rows, latents], factor values [rows, factors], the columns' names, a seed."""
 
     codes: Tensor
     factors: Tensor
     names: list[str]
     latents: list[str]
+    seed: int
+
+    def score(self, function: Callable[..., Made], **settings: Any) -> Made:
+        """Return the scores that a function on arrays gives this sheet."""
+        return self._bound(function, self.codes, self.factors, settings)()
+
+    def work(self, function: Callable[..., Made], **settings: Any) -> partial[Made]:
+        """Return the call that `score` makes, with arrays in the processor's memory: any process can make it."""
+        return self._bound(function, plain(self.codes), plain(self.factors), settings)
+
+    def _bound(self, function: Callable[..., Made], codes: Any, factors: Any, settings: Any) -> partial[Made]:
+        """Names and seed go to a function that takes them."""
+        known, own = inspect.signature(function).parameters, ("names", "latents", "seed")
+        named = {key: getattr(self, key) for key in own if key in known}
+        return partial(function, codes, factors, **named, **settings)
 
 
 class Evaluation:
@@ -163,6 +80,10 @@ class Evaluation:
         return len(self.rows)
 
     @property
+    def _every(self) -> Tensor:
+        return torch.arange(len(self), device=self.rows.device)
+
+    @property
     def space(self) -> Space:
         """The model's latent space."""
         return self.model.space
@@ -176,7 +97,7 @@ class Evaluation:
     @cached_property
     def posterior(self) -> dict[str, Tensor]:
         """Posterior parameters [rows, parameters] by block."""
-        return self.posterior_at(torch.arange(len(self), device=self.rows.device))
+        return self.posterior_at(self._every)
 
     @cached_property
     def means(self) -> Tensor:
@@ -186,7 +107,7 @@ class Evaluation:
     @cached_property
     def samples(self) -> Tensor:
         """One posterior sample per row [rows, width], fixed by the evaluation's seed."""
-        return self.samples_at(torch.arange(len(self), device=self.rows.device))
+        return self.samples_at(self._every)
 
     def posterior_at(self, positions: Tensor) -> dict[str, Tensor]:
         """Posterior parameters [*positions, parameters] by block; only rows never asked for before are encoded."""
@@ -228,17 +149,21 @@ class Evaluation:
     ) -> Sheet:
         """Codes and factors of `count` random rows (all if there are fewer, or for None, then in order)."""
         every = count is None or count >= len(self)
-        positions = torch.arange(len(self), device=self.rows.device) if every else self.choose(count)
+        positions = self._every if every else self.choose(count)
         values, names = self.chosen_factors(factors)
         found = self.means_at(positions) if codes == "mean" else self.samples_at(positions)
-        return Sheet(found, values[positions], names, self.code_names)
+        return Sheet(found, values[positions], names, self.code_names, self.seed)
 
     @cached_property
     def factors(self) -> Tensor:
         """Factor values [rows, factors]."""
+        self.check_factors()
+        return self.dataset.values_of(self.rows)
+
+    def check_factors(self) -> None:
+        """Refuse data without labels."""
         if not self.dataset.factors:
             raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
-        return self.dataset.values_of(self.rows)
 
     def chosen_factors(self, wanted: Sequence[str] | None) -> tuple[Tensor, list[str]]:
         """Values [rows, chosen] and names of the wanted factors, in the data set's order; None means all."""
@@ -368,19 +293,30 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
             raise unknown("setting", key, known, of="these metrics")
     scores: list[Score] = []
     for entry in entries:
-        given = {key: value for key, value in settings.items() if key in entry.settings}
         start = time.perf_counter()
-        how = entry.resolve(given)
-        seen = _seen(evaluation, entry, how)
-        check_needs(evaluation, entry.name, entry.facts.needs, how)
-        made = entry.make(seen, **how)
-        seconds = time.perf_counter() - start
-        made = [made] if isinstance(made, Score) else list(made)
-        told: dict[str, Any] = {"settings": how, "rows": seen.which}
-        if len(seen) < len(evaluation):
-            told["unlabelled"] = len(evaluation) - len(seen)
-        scores += [replace(s, seconds=s.seconds or seconds, details={**s.details, **told}) for s in made]
+        given = {key: value for key, value in settings.items() if key in entry.settings}
+        made, notes = prepare(evaluation, entry.name, given)
+        made = made() if isinstance(made, partial) else made
+        scores += with_notes(made, notes, time.perf_counter() - start)
     return scores
+
+
+def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the scores of one metric, or the work that makes them (of a `processor` metric), and notes for them."""
+    entry = metric[name]
+    how = entry.resolve(settings)
+    seen = _seen(evaluation, entry, how)
+    notes: dict[str, Any] = {"settings": how, "rows": seen.which}
+    if len(seen) < len(evaluation):
+        notes["unlabelled"] = len(evaluation) - len(seen)
+    check_needs(evaluation, entry.name, entry.facts.needs, how)
+    return entry.make(seen, **how), notes
+
+
+def with_notes(made: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
+    """Return scores as a list, with notes in their details and the time that they took."""
+    scores = [made] if isinstance(made, Score) else made
+    return [replace(s, seconds=s.seconds or seconds, details={**s.details, **notes}) for s in scores]
 
 
 def _seen(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:

@@ -1,17 +1,17 @@
 """Factors of both kinds: classes, and quantities that take any value."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import label_matrix, plain
+from unbraid.metrics.arrays import factor_names, label_matrix
 
 MANY_VALUES = 100
 
 
-class Column(NamedTuple):
+class FactorColumn(NamedTuple):
     """A factor's class numbers, or real values where `size` is None; and either as numbers, for a regression."""
 
     name: str
@@ -20,30 +20,15 @@ class Column(NamedTuple):
     numbers: np.ndarray
 
 
-def factor_table(factors: Any, rows: int) -> np.ndarray:
-    """Factors [rows, factors] of any type; one factor may be a flat array."""
-    given = plain(factors)
-    given = given[:, None] if given.ndim == 1 else given
-    if given.ndim != 2 or given.shape[1] == 0:
-        raise UsageError(f"factors must have the shape [rows, factors], not {list(given.shape)}.")
-    if len(given) != rows:
-        raise UsageError(f"There are {rows} codes, but factors of {len(given)} rows.")
-    if rows < 1:
-        raise DataError("A score needs at least 2 rows, not 0.")
-    return given
-
-
 def factor_columns(
     table: np.ndarray, names: Sequence[str] | None = None, continuous: Sequence[str] = (), detect: bool = True
-) -> list[Column]:
+) -> list[FactorColumn]:
     """The columns of a table [rows, factors], each of its kind.
 
     Those named in `continuous` are quantities, and if `detect`, those of more than 100 values (in few rows: of more
     values than half the rows) that are not all whole numbers.
     """
-    named = tuple(names) if names is not None else tuple(f"v{k}" for k in range(table.shape[1]))
-    if len(named) != table.shape[1]:
-        raise UsageError(f"There are {table.shape[1]} factors, but {len(named)} names.")
+    named = factor_names(table.shape[1], names)
     for name in continuous:
         if name not in named:
             raise unknown("factor", name, named, error=SettingError)
@@ -59,7 +44,7 @@ def _looks_real(column: np.ndarray) -> bool:
     return len(np.unique(column)) > min(MANY_VALUES, len(column) / 2)
 
 
-def _quantity(name: str, column: np.ndarray) -> Column:
+def _quantity(name: str, column: np.ndarray) -> FactorColumn:
     try:
         numbers = column.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -70,12 +55,14 @@ def _quantity(name: str, column: np.ndarray) -> Column:
         raise DataError(
             f"Factor {name} has one value only in these rows, so nothing can be known about it; leave it out."
         )
-    return Column(name, numbers, None, numbers)
+    return FactorColumn(name, numbers, None, numbers)
 
 
-def _classes(name: str, column: np.ndarray) -> Column:
+def _classes(name: str, column: np.ndarray) -> FactorColumn:
     if column.dtype.kind in "biuf" and len(column) > MANY_VALUES and 2 * len(np.unique(column)) > len(column):
         raise UsageError(f"Factor {name} has more values than half the rows: name it in continuous=, or leave it out.")
     labels = label_matrix(column, len(column), [name])
     values = labels.values[:, 0]
-    return Column(name, values, labels.sizes[0], column.astype(np.float64) if column.dtype.kind in "biuf" else values)
+    return FactorColumn(
+        name, values, labels.sizes[0], column.astype(np.float64) if column.dtype.kind in "biuf" else values
+    )

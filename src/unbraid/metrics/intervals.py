@@ -1,17 +1,21 @@
-"""95% intervals of scores."""
+"""95% intervals of scores, and scores that are means."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+from unbraid.metrics.score import Score
+
+Range = tuple[float, float]
+REALS = (-math.inf, math.inf)
 
 DEVIATIONS = 1.96
 """Standard errors on either side of a value that hold 95% of a Normal distribution."""
 
 
-def around(
-    value: float, resampled: Sequence[float] | np.ndarray, bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> tuple[float, float] | None:
+def around(value: float, resampled: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
     """The value -+ 1.96 standard deviations of what resampled rows give, cut off at the score's bounds.
 
     Resampled rows repeat, which lifts every mutual information and every fit a little, so percentiles of the resampled
@@ -23,11 +27,22 @@ def around(
     return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))
 
 
-def of_mean(
-    values: Sequence[float] | np.ndarray, bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> tuple[float, float] | None:
+def of_mean(values: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
     """Interval of the mean of independent values, as an accuracy is the mean of right and wrong."""
     if len(values) < 2:
         return None
     value, error = float(np.mean(values)), DEVIATIONS * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))
+
+
+def mean_score(
+    metric: str,
+    protocol: str,
+    values: np.ndarray,
+    part: str | None = None,
+    bounds: Range = REALS,
+    details: Mapping[str, Any] | None = None,
+) -> Score:
+    """Return the mean of independent values as a score, with its interval."""
+    interval = of_mean(values, bounds)
+    return Score(metric, protocol, float(values.mean()), len(values), interval, part, details=details or {})

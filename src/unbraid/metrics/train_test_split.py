@@ -1,64 +1,66 @@
 """Which rows a predictor learns from, which it is tested on, and which a bootstrap draws again."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from unbraid.errors import DataError, SettingError, UsageError
+from unbraid.errors import DataError, SettingError, unknown
 from unbraid.metrics.base import Evaluation, Sheet
 
 Compat = Literal["disentanglement_lib"]
 
 
 def is_compat(compat: str | None) -> bool:
-    """Whether rows are to be drawn as disentanglement_lib draws them."""
+    """Return whether a score is to follow disentanglement_lib, the only published protocol that arrays may ask for."""
     if compat not in (None, "disentanglement_lib"):
-        raise UsageError(f"compat must be none or disentanglement_lib, not {compat}.")
+        raise unknown("compat", compat, ["disentanglement_lib"])
     return compat is not None
 
 
-class Split(NamedTuple):
+def compat_of(protocol: str) -> Compat | None:
+    """Return the `compat` of a function on arrays that a metric's protocol stands for."""
+    return "disentanglement_lib" if protocol == "disentanglement_lib" else None
+
+
+class TrainTestRows(NamedTuple):
     """Row numbers to train on and to test on."""
 
     train: np.ndarray
     test: np.ndarray
 
 
-def apart(rows: int, train: int, test: int, rng: np.random.Generator) -> Split:
+def apart(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
     """Different rows for each; of too few rows, both get their share."""
     _check(rows, train, test)
     order = rng.permutation(rows)
     if rows < train + test:
         train = min(max(2, round(rows * train / (train + test))), rows - 1)
-    return Split(order[:train], order[train : train + test])
+    return TrainTestRows(order[:train], order[train : train + test])
 
 
-def redrawn(rows: int, train: int, test: int, rng: np.random.Generator) -> Split:
+def redrawn(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
     """Rows drawn with replacement, each set by itself, as disentanglement_lib draws them."""
     _check(rows, train, test)
-    return Split(rng.integers(rows, size=train), rng.integers(rows, size=test))
+    return TrainTestRows(rng.integers(rows, size=train), rng.integers(rows, size=test))
 
 
-def redrawn_sheet(evaluation: Evaluation, train: int, test: int, factors: Sequence[str] | None) -> tuple[Sheet, Split]:
+def redrawn_sheet(
+    evaluation: Evaluation, train: int, test: int, factors: Sequence[str] | None
+) -> tuple[Sheet, TrainTestRows]:
     """Codes and factors of a `redrawn` split: only its rows are encoded."""
     split = redrawn(len(evaluation), train, test, np.random.default_rng(evaluation.seed))
     positions = torch.as_tensor(np.concatenate(split), device=evaluation.rows.device)
     values, names = evaluation.chosen_factors(factors)
-    sheet = Sheet(evaluation.means_at(positions), values[positions], names, evaluation.code_names)
-    return sheet, Split(np.arange(train), np.arange(train, train + test))
+    sheet = Sheet(evaluation.means_at(positions), values[positions], names, evaluation.code_names, evaluation.seed)
+    return sheet, TrainTestRows(np.arange(train), np.arange(train, train + test))
 
 
 def times_drawn(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
     """How often each bootstrap resample draws each row [resamples, rows]."""
     drawn = rng.integers(rows, size=(resamples, rows)) + rows * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=resamples * rows).reshape(resamples, rows)
-
-
-def device_of(codes: Any) -> torch.device:
-    """Where codes are, if they are on a CUDA device; else the CPU."""
-    return codes.device if isinstance(codes, torch.Tensor) and codes.is_cuda else torch.device("cpu")
 
 
 def _check(rows: int, train: int, test: int) -> None:

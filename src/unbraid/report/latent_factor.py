@@ -18,21 +18,21 @@ MOST_LATENTS = 10
 POSITIONS = ("posX", "posY")
 
 
-class Conditional(NamedTuple):
+class CodesByLabel(NamedTuple):
     """Mean and standard deviation of codes at each value of a label [values, latents]; NaN where no row has it."""
 
     mean: np.ndarray
     std: np.ndarray
 
 
-def conditional(codes: Tensor, labels: Tensor, size: int) -> Conditional:
+def codes_by_label(codes: Tensor, labels: Tensor, size: int) -> CodesByLabel:
     """Mean and spread of codes [rows, latents] over the rows of each label; a negative one is missing."""
     codes, labels = codes.cpu().double(), labels.cpu()
     codes, labels = codes[labels >= 0], labels[labels >= 0]
     count = torch.bincount(labels, minlength=size).double()[:, None]
     mean = torch.zeros(size, codes.shape[1], dtype=codes.dtype).index_add_(0, labels, codes) / count
     squares = torch.zeros_like(mean).index_add_(0, labels, (codes - mean[labels]).square())
-    return Conditional(mean.numpy(), (squares / count).sqrt().numpy())
+    return CodesByLabel(mean.numpy(), (squares / count).sqrt().numpy())
 
 
 def active_latents(evaluation: Evaluation) -> list[int]:
@@ -100,7 +100,7 @@ def _curves(line: np.ndarray, codes: Tensor, values: Tensor, data: FactorDataset
     factor, split = data.factors[k], _split_factor(data)
     x = np.arange(factor.size)
     if _words(factor) or split is None:
-        stats = conditional(codes, values[:, k], factor.size)
+        stats = codes_by_label(codes, values[:, k], factor.size)
         for j, axes in enumerate(line):
             if _words(factor):
                 axes.errorbar(x, stats.mean[:, j], stats.std[:, j], fmt="o", color=ACCENT, markersize=3, linewidth=1)
@@ -108,7 +108,7 @@ def _curves(line: np.ndarray, codes: Tensor, values: Tensor, data: FactorDataset
                 _band(axes, x, stats.mean[:, j], stats.std[:, j], ACCENT)
     else:
         groups = data.factors[split].size
-        stats = conditional(codes, _both(values[:, split], values[:, k], factor.size), groups * factor.size)
+        stats = codes_by_label(codes, _both(values[:, split], values[:, k], factor.size), groups * factor.size)
         for j, axes in enumerate(line):
             for g in range(groups):
                 part = slice(g * factor.size, (g + 1) * factor.size)
@@ -141,7 +141,7 @@ def _axes(line: np.ndarray, factor: Factor) -> None:
 def _maps(line: np.ndarray, codes: Tensor, values: Tensor, factors: list[Factor]) -> None:
     """Mean code at each position, y downwards as in the image."""
     across, down = factors[0].size, factors[1].size
-    stats = conditional(codes, _both(values[:, 1], values[:, 0], across), down * across)
+    stats = codes_by_label(codes, _both(values[:, 1], values[:, 0], across), down * across)
     reach = float(np.nanmax(np.abs(stats.mean))) or 1.0
     for j, axes in enumerate(line):
         axes.imshow(stats.mean[:, j].reshape(down, across), cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")

@@ -13,7 +13,7 @@ details say how many values are some class's most frequent one, and how good the
 import numpy as np
 import torch
 
-from unbraid.errors import SettingError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.discrete.discrete_latents import chosen_variable
 from unbraid.metrics.generative.features.classifier import NAME, predicted
@@ -38,8 +38,7 @@ def purity(
     steps: int | None = None,
 ) -> Score:
     """Share of pictures of one class of a discrete latent that a classifier gives the class's most frequent value."""
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+    check_at_least(2, samples=samples)
     variable = chosen_variable(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(name)]

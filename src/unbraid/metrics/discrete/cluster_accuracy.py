@@ -13,37 +13,47 @@ Raghavan and Schuetze (2008), Introduction to information retrieval, section 16.
 """
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import plain
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.errors import DataError
+from unbraid.metrics.arrays import check_known, plain
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.discrete.discrete_latents import chosen_variable
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 
 Match = Literal["hungarian", "majority"]
 FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
 
 
-@metric("clusters/hungarian", year=2016, reference="xie2016", **FACTS)
-def hungarian(evaluation: Evaluation, *, factor: str | None = None, latent: str | None = None) -> Score:
-    """Accuracy of a discrete latent as a label of a factor (the first), classes and values matched one to one."""
-    return _score(evaluation, factor, latent, "hungarian")
-
-
-@metric("clusters/majority", year=2008, reference="manning2008", **FACTS)
-def majority(evaluation: Evaluation, *, factor: str | None = None, latent: str | None = None) -> Score:
-    """Accuracy of a discrete latent as a label of a factor (the first), each class being its most frequent value."""
-    return _score(evaluation, factor, latent, "majority")
+@metric_protocol(
+    "clusters/hungarian",
+    "Accuracy of a discrete latent as a label of a factor (the first), classes and values matched one to one.",
+    year=2016,
+    reference="xie2016",
+    **FACTS,
+)
+@metric_protocol(
+    "clusters/majority",
+    "Accuracy of a discrete latent as a label of a factor (the first), each class being its most frequent value.",
+    year=2008,
+    reference="manning2008",
+    **FACTS,
+)
+def on_run(evaluation: Evaluation, protocol: Match, *, factor: str | None = None, latent: str | None = None) -> Score:
+    """Accuracy of a discrete latent of a run as a label of a factor."""
+    variable = chosen_variable(evaluation, latent)
+    name = factor or evaluation.dataset.factor_names[0]
+    values, _ = evaluation.chosen_factors([name])
+    made = clusters(variable.classes(evaluation.means), values[:, 0], match=protocol)
+    return replace(made, details={**made.details, "factor": name, "latent": variable.name})
 
 
 def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
     """Accuracy of classes [rows] as labels [rows] under the best match; `details` has the match and n_kv."""
-    if match not in ("hungarian", "majority"):
-        raise UsageError(f"clusters are matched by hungarian or majority, not {match}.")
+    check_known("match of clusters", match, get_args(Match))
     own, other = plain(classes), plain(labels)
     for array in (own, other):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -62,12 +72,4 @@ def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
         "counts": table.tolist(),
         "chance": float(table.sum(0).max() / table.sum()),
     }
-    return Score("clusters", match, float(right.mean()), len(right), of_mean(right, (0.0, 1.0)), details=details)
-
-
-def _score(evaluation: Evaluation, factor: str | None, latent: str | None, match: Match) -> Score:
-    variable = chosen_variable(evaluation, latent)
-    name = factor or evaluation.dataset.factor_names[0]
-    values, _ = evaluation.chosen_factors([name])
-    made = clusters(variable.classes(evaluation.means), values[:, 0], match=match)
-    return replace(made, details={**made.details, "factor": name, "latent": variable.name})
+    return mean_score("clusters", match, right, bounds=(0.0, 1.0), details=details)

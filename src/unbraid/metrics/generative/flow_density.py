@@ -11,14 +11,16 @@ tighten.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import of_mean
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import check_at_least
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
+from unbraid.metrics.intervals import mean_score
 from unbraid.models.dequantise import DEQUANTISE
 from unbraid.progress import progress
 
@@ -26,35 +28,27 @@ PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Numbers, rows x components x values, that are looked at between two moves of the progress bar."""
 
 FLOW, MIXTURE, GAIN = "flow", "mixture", "gain"
+FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("density",)}
 
 
-@metric("density/mixture", year=2020, reference="msvae2020", needs=("density",))
-def mixture_density(evaluation: Evaluation, *, samples: int = 10_000, draws: int = 1) -> Score:
-    """Log density under the mixture of Gaussians alone, nats per observation."""
-    return _score(evaluation, samples, draws, MIXTURE)
-
-
-@metric("density/flow", year=2020, reference="msvae2020", needs=("density",))
-def flow_density(evaluation: Evaluation, *, samples: int = 10_000, draws: int = 1) -> Score:
-    """Log density under the flow behind a mixture, or given what a refined run draws, nats per observation."""
-    return _score(evaluation, samples, draws, FLOW)
-
-
-@metric("density/gain", year=2020, reference="msvae2020", needs=("density",))
-def gain(evaluation: Evaluation, *, samples: int = 10_000, draws: int = 1) -> Score:
-    """What the flow adds to the mixture's log density, row by row, nats per observation."""
-    return _score(evaluation, samples, draws, GAIN)
-
-
-def _score(evaluation: Evaluation, samples: int, draws: int, protocol: str) -> Score:
-    if samples < 2 or draws < 1:
-        raise SettingError(f"Densities need 2 samples and 1 draw at least, not {samples} and {draws}.")
+@metric_protocol("density/mixture", "Log density under the mixture of Gaussians alone, nats per observation.", **FACTS)
+@metric_protocol(
+    "density/flow",
+    "Log density under the flow behind a mixture, or given what a refined run draws, nats per observation.",
+    **FACTS,
+)
+@metric_protocol(
+    "density/gain", "What the flow adds to the mixture's log density, row by row, nats per observation.", **FACTS
+)
+def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000, draws: int = 1) -> Score:
+    """Log density of observations under a run that has one."""
+    check_at_least(2, samples=samples)
+    check_at_least(1, draws=draws)
     values = evaluation.once(("densities", samples, draws), lambda: _densities(evaluation, samples, draws))
     if protocol != FLOW and MIXTURE not in values:
         raise UsageError(f"density/{protocol} is of an ms-flow; a flow that refines a run has density/flow.")
     each = values[FLOW] - values[MIXTURE] if protocol == GAIN else values[protocol]
-    found = each.cpu().numpy()
-    return Score("density", protocol, float(found.mean()), len(found), of_mean(found))
+    return mean_score("density", protocol, each.cpu().numpy())
 
 
 def _densities(evaluation: Evaluation, samples: int, draws: int) -> dict[str, Tensor]:

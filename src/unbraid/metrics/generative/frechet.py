@@ -18,45 +18,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features import feature_pair, feature_sets
+from unbraid.metrics.generative.features.base import feature_pair
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
 from unbraid.metrics.intervals import around
 from unbraid.progress import progress
 
+FACTS: dict[str, Any] = {"year": 2017, "reference": "heusel2017"}
 
-@metric(
-    "frechet/efficientnet-lite0",
-    year=2017,
-    reference="heusel2017",
-    needs=("images",),
-    costly=True,
-    trial={"samples": 16},
-)
+
+@metric("frechet/efficientnet-lite0", **FACTS, **EFFICIENTNET)
 def efficientnet(evaluation: Evaluation, *, samples: int = 2_000, size: int = 224) -> list[Score]:
     """Frechet distance of EfficientNet-Lite0 features from the originals', of reconstructions and of prior samples."""
     return _on_run(evaluation, "efficientnet-lite0", samples, size=size)
 
 
-@metric("frechet/inception", year=2017, reference="heusel2017", needs=("images", "weights"), costly=True)
+@metric("frechet/inception", **FACTS, **INCEPTION)
 def inception(evaluation: Evaluation, *, samples: int = 10_000, weights: str | None = None) -> list[Score]:
     """Frechet inception distance from the originals, of reconstructions and of prior samples."""
     return _on_run(evaluation, "inception", samples, weights=weights)
 
 
-@metric(
-    "frechet/classifier",
-    year=2017,
-    reference="heusel2017",
-    needs=("factors",),
-    bounds=(0.0, math.inf),
-    trial={"samples": 400, "steps": 20},
-)
+@metric("frechet/classifier", bounds=(0.0, math.inf), **FACTS, **CLASSIFIER)
 def classifier(
     evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, resamples: int = 20
 ) -> list[Score]:
     """Frechet distance of a label classifier's features from the originals', of reconstructions and of samples."""
     return _on_run(evaluation, "classifier", samples, resamples, steps=steps)
+
+
+def _on_run(evaluation: Evaluation, network: str, samples: int, resamples: int = 0, **settings: Any) -> list[Score]:
+    def measure(originals: Tensor, features: Tensor, paired: bool) -> list[Score]:
+        how = {"network": network, "paired": paired, "resamples": resamples, "seed": evaluation.seed}
+        return [frechet(originals, features, **how)]
+
+    return compare(evaluation, network, samples, measure, **settings)
 
 
 def frechet(
@@ -73,9 +69,7 @@ def frechet(
     With `resamples` the 95% interval is the value -+ 1.96 bootstrap standard errors, rows drawn together where they are
     `paired`; it shows the spread, not the bias of few rows. A CUDA tensor is worked on where it is.
     """
-    a, b = feature_pair(features_a, features_b, ("features_a", "features_b"))
-    if paired and len(a) != len(b):
-        raise UsageError(f"Paired features must have as many rows, not {len(a)} and {len(b)}.")
+    a, b = feature_pair(features_a, features_b, paired=paired)
     mean, covariance = _terms(a, b)
     details = {
         "features": a.shape[1],
@@ -88,17 +82,6 @@ def frechet(
     drawn = _resampled(a, b, paired, resamples, np.random.default_rng(seed))
     interval = around(value, drawn, bounds=(0.0, math.inf))
     return Score("frechet", network, value, min(len(a), len(b)), interval, details=details)
-
-
-def _on_run(evaluation: Evaluation, network: str, samples: int, resamples: int = 0, **settings: Any) -> list[Score]:
-    sets = feature_sets(evaluation, network, samples, **settings)
-    scores = []
-    for part, features, paired in sets.parts():
-        score = frechet(
-            sets.originals, features, network=network, paired=paired, resamples=resamples, seed=evaluation.seed
-        )
-        scores.append(sets.described(score, part))
-    return scores
 
 
 def _terms(a: Tensor, b: Tensor) -> tuple[float, float]:

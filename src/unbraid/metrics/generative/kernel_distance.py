@@ -18,21 +18,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, SettingError, UsageError
+from unbraid.errors import DataError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features import feature_pair, feature_sets, pieces
+from unbraid.metrics.generative.features.base import feature_pair, pieces
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
 from unbraid.metrics.intervals import DEVIATIONS
 from unbraid.progress import progress
 
+FACTS: dict[str, Any] = {"year": 2018, "reference": "binkowski2018"}
 
-@metric(
-    "kid/efficientnet-lite0",
-    year=2018,
-    reference="binkowski2018",
-    needs=("images",),
-    costly=True,
-    trial={"samples": 16},
-)
+
+@metric("kid/efficientnet-lite0", **FACTS, **EFFICIENTNET)
 def efficientnet(
     evaluation: Evaluation, *, samples: int = 2_000, size: int = 224, subsets: int | None = None
 ) -> list[Score]:
@@ -40,7 +37,7 @@ def efficientnet(
     return _on_run(evaluation, "efficientnet-lite0", samples, subsets, size=size)
 
 
-@metric("kid/inception", year=2018, reference="binkowski2018", needs=("images", "weights"), costly=True)
+@metric("kid/inception", **FACTS, **INCEPTION)
 def inception(
     evaluation: Evaluation, *, samples: int = 10_000, weights: str | None = None, subsets: int | None = None
 ) -> list[Score]:
@@ -48,7 +45,7 @@ def inception(
     return _on_run(evaluation, "inception", samples, subsets, weights=weights)
 
 
-@metric("kid/classifier", year=2018, reference="binkowski2018", needs=("factors",), trial={"samples": 400, "steps": 20})
+@metric("kid/classifier", **FACTS, **CLASSIFIER)
 def classifier(
     evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, subsets: int | None = None
 ) -> list[Score]:
@@ -72,9 +69,7 @@ def kid(
     random subsets of `size` rows, and the interval comes from their spread where they are at most half of the rows.
     A CUDA tensor is worked on where it is.
     """
-    a, b = feature_pair(features_a, features_b, ("features_a", "features_b"))
-    if paired and len(a) != len(b):
-        raise UsageError(f"Paired features must have as many rows, not {len(a)} and {len(b)}.")
+    a, b = feature_pair(features_a, features_b, paired=paired)
     details: dict[str, Any] = {"features": a.shape[1], "sizes": [len(a), len(b)], "paired": paired}
     if subsets is None:
         value, error = _discrepancy(a, b, paired)
@@ -89,12 +84,11 @@ def kid(
 
 
 def _on_run(evaluation: Evaluation, network: str, samples: int, subsets: int | None, **settings: Any) -> list[Score]:
-    sets = feature_sets(evaluation, network, samples, **settings)
-    own: dict[str, Any] = {"network": network, "subsets": subsets, "seed": evaluation.seed}
-    return [
-        sets.described(kid(sets.originals, features, paired=paired, **own), part)
-        for part, features, paired in sets.parts()
-    ]
+    def measure(originals: Tensor, features: Tensor, paired: bool) -> list[Score]:
+        how = {"network": network, "paired": paired, "subsets": subsets, "seed": evaluation.seed}
+        return [kid(originals, features, **how)]
+
+    return compare(evaluation, network, samples, measure, **settings)
 
 
 def _discrepancy(a: Tensor, b: Tensor, paired: bool) -> tuple[float, float]:
@@ -122,8 +116,8 @@ def _mean_kernels(x: Tensor, y: Tensor, without_own: bool) -> tuple[Tensor, Tens
 
 
 def _over_subsets(a: Tensor, b: Tensor, paired: bool, count: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    if count < 1 or size < 2:
-        raise SettingError(f"subsets must be at least 1 and their size at least 2, not {count} and {size}.")
+    check_at_least(1, subsets=count)
+    check_at_least(2, size=size)
     size, values = min(size, len(a), len(b)), []
     with progress("subsets", count) as bar:
         for _ in range(count):

@@ -9,10 +9,13 @@ below the truth on average, less so the more draws there are; `draws` is part of
 of two of them is no bound.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from unbraid.errors import SettingError, UsageError
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.unsupervised.elbo import Sampled
 from unbraid.models import MultimodalModel, as_multimodal
@@ -37,11 +40,8 @@ def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> 
 @metric("log-likelihood/marginal", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
 def marginal(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m) of each modality alone, mean over random rows that have it."""
-    model, made = _model(evaluation, draws, samples), []
-    for name in model.modalities:
-        values = _estimates(evaluation, (name,), (name,), draws, samples)
-        made.append(_part(values, "marginal", name))
-    return made
+    names = _model(evaluation, draws, samples).modalities
+    return [_part(_estimates(evaluation, (name,), (name,), draws, samples), "marginal", name) for name in names]
 
 
 @metric("log-likelihood/conditional", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
@@ -58,13 +58,12 @@ def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_00
 
 
 def _part(values: Tensor, protocol: str, name: str) -> Score:
-    score = Sampled({name: values}, len(values)).score(name, "log-likelihood", protocol)
-    return Score(score.metric, protocol, score.value, score.samples, score.interval, part=name)
+    return replace(Sampled({name: values}, len(values)).score(name, "log-likelihood", protocol), part=name)
 
 
 def _model(evaluation: Evaluation, draws: int, samples: int) -> MultimodalModel:
-    if draws < 1 or samples < 2:
-        raise SettingError(f"log-likelihood needs at least 1 draw and 2 rows, not {draws} and {samples}.")
+    check_at_least(1, draws=draws)
+    check_at_least(2, samples=samples)
     return as_multimodal(evaluation.model)
 
 

@@ -5,48 +5,38 @@ feature of the set (k = 3). Precision is the share of made features that lie in 
 share of real features that lie in the region of the made ones. Both depend on the number of rows; compare equal ones.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, SettingError
+from unbraid.errors import DataError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features import feature_pair, feature_sets, pieces
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.generative.features.base import feature_pair, pieces
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
+from unbraid.metrics.intervals import mean_score
 
 SAME = 1e-12
 """Squared distance, over the sum of squared lengths, below which two features are the same but for rounding."""
 
 
-@metric(
-    "precision-recall/efficientnet-lite0",
-    year=2019,
-    reference="kynkaanniemi2019",
-    needs=("images",),
-    costly=True,
-    trial={"samples": 16},
-)
+FACTS: dict[str, Any] = {"year": 2019, "reference": "kynkaanniemi2019"}
+
+
+@metric("precision-recall/efficientnet-lite0", **FACTS, **EFFICIENTNET)
 def efficientnet(evaluation: Evaluation, *, samples: int = 2_000, size: int = 224, k: int = 3) -> list[Score]:
     """Precision and recall of reconstructions and of prior samples in EfficientNet-Lite0 features."""
     return _on_run(evaluation, "efficientnet-lite0", samples, k, size=size)
 
 
-@metric("precision-recall/inception", year=2019, reference="kynkaanniemi2019", needs=("images", "weights"), costly=True)
+@metric("precision-recall/inception", **FACTS, **INCEPTION)
 def inception(evaluation: Evaluation, *, samples: int = 10_000, weights: str | None = None, k: int = 3) -> list[Score]:
     """Precision and recall of reconstructions and of prior samples in Inception features."""
     return _on_run(evaluation, "inception", samples, k, weights=weights)
 
 
-@metric(
-    "precision-recall/classifier",
-    year=2019,
-    reference="kynkaanniemi2019",
-    needs=("factors",),
-    bounds=(0.0, 1.0),
-    trial={"samples": 400, "steps": 20},
-)
+@metric("precision-recall/classifier", bounds=(0.0, 1.0), **FACTS, **CLASSIFIER)
 def classifier(evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, k: int = 3) -> list[Score]:
     """Precision and recall of reconstructions and of prior samples in features of a label classifier."""
     return _on_run(evaluation, "classifier", samples, k, steps=steps)
@@ -58,30 +48,22 @@ def precision_recall(real: Any, made: Any, *, k: int = 3, network: str = "given"
     The 95% intervals are those of a share, the regions taken as given. A CUDA tensor is worked on where it is.
     """
     truth, other = feature_pair(real, made, ("real", "made"))
-    if k < 1:
-        raise SettingError(f"k must be at least 1, not {k}.")
+    check_at_least(1, k=k)
     if min(len(truth), len(other)) <= k:
         raise DataError(f"{k} nearest neighbours need more than {k} rows, not {min(len(truth), len(other))}.")
     middle = truth.mean(0)
     truth, other = truth - middle, other - middle  # distances stay, and their rounding error falls
     inside = {"precision": _inside(truth, other, k), "recall": _inside(other, truth, k)}
     details = {"features": truth.shape[1], "sizes": [len(truth), len(other)], "k": k}
-    return [_share(part, hits, network, details) for part, hits in inside.items()]
+    shares = {part: hits.double().cpu().numpy() for part, hits in inside.items()}
+    return [mean_score("precision-recall", network, each, part, (0.0, 1.0), details) for part, each in shares.items()]
 
 
 def _on_run(evaluation: Evaluation, network: str, samples: int, k: int, **settings: Any) -> list[Score]:
-    sets = feature_sets(evaluation, network, samples, **settings)
-    return [
-        sets.described(score, f"{part}-{score.part}")
-        for part, features, _ in sets.parts()
-        for score in precision_recall(sets.originals, features, k=k, network=network)
-    ]
+    def measure(originals: Tensor, features: Tensor, paired: bool) -> list[Score]:
+        return precision_recall(originals, features, k=k, network=network)
 
-
-def _share(part: str, hits: Tensor, network: str, details: dict[str, Any]) -> Score:
-    values = hits.double().cpu().numpy()
-    score = Score("precision-recall", network, float(values.mean()), len(values), part=part, details=details)
-    return replace(score, interval=of_mean(values, bounds=(0.0, 1.0)))
+    return compare(evaluation, network, samples, measure, **settings)
 
 
 def _inside(centres: Tensor, points: Tensor, k: int) -> Tensor:

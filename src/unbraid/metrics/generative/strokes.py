@@ -21,7 +21,7 @@ from unbraid.data.stroke_measures import strokes
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 from unbraid.metrics.intervention.factor_preservation import normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
@@ -42,7 +42,9 @@ def reconstruction(
 ) -> Score:
     """Share of reconstructions whose stroke thickness or width lies within the range of the originals'."""
     positions = _positions(evaluation, where, samples)
-    real, made = _measured(evaluation, positions, measure)
+    seen = ((evaluation.dataset.images(evaluation.rows[part]), part) for part in positions.split(CHUNK))
+    pairs = [(_strokes(x, measure), _strokes(reconstructed(evaluation, part), measure)) for x, part in seen]
+    real, made = (np.concatenate(each) for each in zip(*pairs, strict=True))
     low, high = real.min() - ROUNDING, real.max() + ROUNDING
     inside = ((made >= low) & (made <= high)).astype(np.float64)
     edges = np.histogram_bin_edges(np.concatenate([real, made]), BINS)
@@ -54,8 +56,7 @@ def reconstruction(
         "originals": np.histogram(real, edges)[0].tolist(),
         "reconstructions": np.histogram(made, edges)[0].tolist(),
     }
-    value = float(inside.mean())
-    return Score("strokes", "reconstruction", value, len(real), of_mean(inside, (0.0, 1.0)), details=details)
+    return mean_score("strokes", "reconstruction", inside, bounds=(0.0, 1.0), details=details)
 
 
 @metric("strokes/latent", bounds=(-1, 1), **FACTS)
@@ -82,14 +83,6 @@ def _positions(evaluation: Evaluation, where: str | None, samples: int) -> torch
     if samples < 4 or len(positions) < 4:
         raise UsageError(f"Strokes are compared on at least 4 rows, not on {min(samples, len(positions))}.")
     return positions[:samples]
-
-
-def _measured(evaluation: Evaluation, positions: torch.Tensor, measure: Measure) -> tuple[np.ndarray, np.ndarray]:
-    real, made = [], []
-    for part in positions.split(CHUNK):
-        real.append(_strokes(evaluation.dataset.images(evaluation.rows[part]), measure))
-        made.append(_strokes(reconstructed(evaluation, part), measure))
-    return np.concatenate(real), np.concatenate(made)
 
 
 def _strokes(images: torch.Tensor, measure: Measure) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from scipy.special import entr
 from torch import Tensor
 
-from unbraid.metrics.arrays import Labels
+from unbraid.metrics.arrays import FactorLabels
 
 AT_EDGE = 1e-6
 """Distance from an edge, in widths of a bin, below which rounding may decide."""
@@ -54,7 +54,7 @@ def bin_of(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray
 class Cells:
     """The cell of each row in the joint histogram of every latent with every factor; counted on the CPU or on CUDA."""
 
-    def __init__(self, binned: np.ndarray, bins: int, labels: Labels, device: torch.device | str = "cpu") -> None:
+    def __init__(self, binned: np.ndarray, bins: int, labels: FactorLabels, device: torch.device | str = "cpu") -> None:
         values = max(labels.sizes)
         self.shape = (binned.shape[1], len(labels.sizes), bins, values)
         first = np.arange(len(labels.sizes))[:, None] * (bins * values)

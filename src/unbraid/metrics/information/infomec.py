@@ -28,22 +28,26 @@ cuts off at 0, latents of pure noise may well look modular. Read them with InfoE
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import Labels, label_matrix, latent_names, real_matrix
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import (
+    FactorLabels,
+    check_at_least,
+    check_known,
+    device_of,
+    label_matrix,
+    latent_names,
+    real_matrix,
+)
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import Cells, discretise
-from unbraid.metrics.information.nearest_neighbours import neighbour_information
+from unbraid.metrics.information.nearest_neighbours import halved_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.train_test_split import device_of
-from unbraid.progress import progress
-from unbraid.threads import one_thread
 
 Protocol = Literal["knn", "histogram", "quantised"]
 
@@ -53,7 +57,10 @@ ACTIVE = 1 / 20
 RIDGE = 1e-10
 """Penalty per row on the predictor's weights, so that it has an optimum where values can be told apart exactly."""
 
-PROMISES: dict[str, Any] = {
+FACTS: dict[str, Any] = {
+    "year": 2023,
+    "reference": "hsu2023",
+    "needs": ("factors",),
     "bounds": (0, 1),
     "invariant": ("order", "sign"),  # which latents are active depends on their scales
     "perfect": 1.0,
@@ -61,7 +68,7 @@ PROMISES: dict[str, Any] = {
 }
 
 
-@metric("infomec/knn", year=2023, reference="hsu2023", needs=("factors",), **PROMISES)
+@metric("infomec/knn", **FACTS)
 def knn(
     evaluation: Evaluation,
     *,
@@ -71,10 +78,11 @@ def knn(
     resamples: int = 20,
 ) -> list[Score]:
     """InfoMEC of continuous latents, by nearest neighbours."""
-    return _covered(evaluation, "knn", factors, samples, {"neighbours": neighbours, "resamples": resamples})
+    sheet = evaluation.sheet(samples, factors)
+    return sheet.score(infomec, protocol="knn", neighbours=neighbours, resamples=resamples)
 
 
-@metric("infomec/histogram", year=2023, reference="hsu2023", needs=("factors",), **PROMISES)
+@metric("infomec/histogram", **FACTS)
 def histogram(
     evaluation: Evaluation,
     *,
@@ -84,7 +92,8 @@ def histogram(
     resamples: int = 100,
 ) -> list[Score]:
     """InfoMEC with information by histograms."""
-    return _covered(evaluation, "histogram", factors, samples, {"bins": bins, "resamples": resamples})
+    sheet = evaluation.sheet(samples, factors)
+    return sheet.score(infomec, protocol="histogram", bins=bins, resamples=resamples)
 
 
 def infomec(
@@ -108,10 +117,9 @@ def infomec(
     or, since neighbours bear no repeated rows, from the spread over 20 random halves under `knn`; that of explicitness
     is over rows, with the predictor held fixed.
     """
-    if protocol not in ("knn", "histogram", "quantised"):
-        raise UsageError(f"The protocol of infomec must be knn, histogram or quantised, not {protocol}.")
-    if bins < 2 or neighbours < 1:
-        raise SettingError(f"There must be at least 2 bins and 1 neighbour, not {bins} and {neighbours}.")
+    check_known("protocol", protocol, get_args(Protocol))
+    check_at_least(2, bins=bins)
+    check_at_least(1, neighbours=neighbours)
     values = real_matrix("codes", codes)
     labels = label_matrix(factors, len(values), names)
     if len(labels.sizes) < 2:
@@ -121,76 +129,37 @@ def infomec(
         rows = rng.choice(len(values), max(samples, 2), replace=False)
         values, labels = values[rows], label_matrix(labels.values[rows], len(rows), labels.names)
     resamples = resamples if resamples is not None else 20 if protocol == "knn" else 100
-    named = latent_names(values.shape[1], latents)
-    active = _active(values, 0.0 if protocol == "quantised" else ACTIVE)
+    named, device, quantised = latent_names(values.shape[1], latents), device_of(codes), protocol == "quantised"
+    width = np.ptp(values, axis=0)
+    active = width > (0.0 if quantised else ACTIVE) * width.max(initial=0.0)
     if protocol == "knn":
-        normalised, drawn = _by_neighbours(values, labels, neighbours, resamples, rng, device_of(codes))
+        its_seed, halves = int(rng.integers(2**31)), resamples if len(values) >= 20 else 0
+        found = halved_information(values, labels, neighbours, halves, rng, its_seed, device)
+        normalised, *drawn = (information / _positive(some.entropy) for information, some in found)
     else:
-        normalised, drawn = _by_counting(
-            values, labels, None if protocol == "quantised" else bins, resamples, rng, device_of(codes)
-        )
+        normalised, *drawn = _by_counting(values, labels, None if quantised else bins, resamples, rng, device)
     shared = {"active": [name for name, is_active in zip(named, active, strict=True) if is_active]}
-    scores = _ratios(protocol, normalised, drawn, active, labels, named, shared)
-    inputs = _one_hot(values) if protocol == "quantised" else values
-    return [scores[0], _explicitness(protocol, inputs, labels, device_of(codes), shared), scores[1]]
-
-
-def _covered(
-    evaluation: Evaluation, protocol: Protocol, factors: Sequence[str] | None, samples: int, settings: dict[str, int]
-) -> list[Score]:
-    sheet = evaluation.sheet(samples, factors)
-    named = {"names": sheet.names, "latents": sheet.latents}
-    return infomec(sheet.codes, sheet.factors, protocol=protocol, **named, seed=evaluation.seed, **settings)
-
-
-def _active(codes: np.ndarray, share: float) -> np.ndarray:
-    width = np.ptp(codes, axis=0)
-    return width > share * width.max(initial=0.0)
-
-
-def _by_neighbours(
-    codes: np.ndarray,
-    labels: Labels,
-    neighbours: int,
-    resamples: int,
-    rng: np.random.Generator,
-    device: torch.device,
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Normalised information [latents, factors], and the same of random halves of the rows."""
-    seed = int(rng.integers(2**31))
-    count = resamples if len(codes) >= 20 else 0
-    drawn = [rng.permutation(len(codes))[: len(codes) // 2] for _ in range(count)]
-
-    def of_rows(rows: np.ndarray) -> np.ndarray:
-        some = labels._replace(values=labels.values[rows])
-        return neighbour_information(codes[rows], some, neighbours, seed, device) / _positive(some.entropy)
-
-    found = []
-    workers = 1 if device.type == "cuda" else torch.get_num_threads()
-    with progress("neighbours", 1 + count) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
-        for one in pool.map(of_rows, [np.arange(len(codes)), *drawn]):
-            found.append(one)
-            bar.advance()
-    return found[0], found[1:]
+    modularity, compactness = _ratios(protocol, normalised, drawn, active, labels, named, shared)
+    inputs = _one_hot(values) if quantised else values
+    return [modularity, _explicitness(protocol, inputs, labels, device, shared), compactness]
 
 
 def _by_counting(
     codes: np.ndarray,
-    labels: Labels,
+    labels: FactorLabels,
     bins: int | None,
     resamples: int,
     rng: np.random.Generator,
     device: torch.device,
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Normalised information [latents, factors] by histogram, or by equal values, and that of bootstrap resamples."""
+) -> list[np.ndarray]:
+    """Normalised information [latents, factors] by histogram, or by equal values; then that of bootstrap resamples."""
     if bins is None:
         binned = np.stack([np.unique(column, return_inverse=True)[1] for column in codes.T], axis=1)
     else:
         binned = discretise(codes, bins)
     cells = Cells(binned, int(binned.max()) + 1, labels, device)
     draws = [None, *(rng.integers(len(codes), size=len(codes)) for _ in range(resamples))]
-    found = [information / _positive(entropy) for information, entropy in cells.informations(draws)]
-    return found[0], found[1:]
+    return [information / _positive(entropy) for information, entropy in cells.informations(draws)]
 
 
 def _ratios(
@@ -198,7 +167,7 @@ def _ratios(
     normalised: np.ndarray,
     drawn: Sequence[np.ndarray],
     active: np.ndarray,
-    labels: Labels,
+    labels: FactorLabels,
     latents: Sequence[str],
     shared: dict[str, Any],
 ) -> tuple[Score, Score]:
@@ -241,7 +210,7 @@ def _above_chance(shares: np.ndarray, others: int) -> float:
 
 
 def _explicitness(
-    protocol: Protocol, inputs: np.ndarray, labels: Labels, device: torch.device, shared: dict[str, Any]
+    protocol: Protocol, inputs: np.ndarray, labels: FactorLabels, device: torch.device, shared: dict[str, Any]
 ) -> Score:
     """Share of each factor's entropy that a linear predictor takes away, over the rows it was fitted to."""
     (x,) = standardised(torch.as_tensor(inputs, device=device))

@@ -22,12 +22,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from unbraid.errors import SettingError, UsageError
+from unbraid.errors import UsageError
 from unbraid.metrics.arrays import (
-    Labels,
+    FactorLabels,
+    check_at_least,
     chosen_factors,
+    device_of,
     entropy,
     label_matrix,
     latent_names,
@@ -35,44 +36,34 @@ from unbraid.metrics.arrays import (
     plain,
     real_matrix,
 )
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
 from unbraid.metrics.information.histogram import Cells, bin_of, discretise
 from unbraid.metrics.information.quadrature import mutual_information
 from unbraid.metrics.intervals import around
-from unbraid.metrics.train_test_split import device_of
+from unbraid.metrics.train_test_split import is_compat
 from unbraid.metrics.unsupervised.code_dependence import normal_posteriors
 
 Histogram = Literal["histogram-mean", "histogram-sampled"]
 
-PROMISES: dict[str, Any] = {"bounds": (0, 1), "invariant": ("order", "sign", "scale"), "perfect": 1.0, "noise": 0.0}
+RANGE: dict[str, Any] = {"bounds": (0, 1), "noise": 0.0}
+FACTS: dict[str, Any] = {"needs": ("factors",), **RANGE}
+CHEN: dict[str, Any] = {"year": 2018, "reference": "chen2018"}
+ALIKE: dict[str, Any] = {"invariant": ("order", "sign", "scale"), "perfect": 1.0}
 
 
-@metric("mig/histogram-mean", year=2018, reference="chen2018", needs=("factors",), **PROMISES)
-def histogram_mean(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    bins: int = 20,
-    factor_bins: int | None = None,
-    samples: int = 10_000,
-    resamples: int = 100,
-) -> Score:
-    """Mutual information gap of posterior means, by histograms."""
-    settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
-    return _histogram(evaluation, "mean", "histogram-mean", factors, settings)
-
-
-@metric(
-    "mig/histogram-sampled",
-    year=2018,
-    reference="chen2018",
-    needs=("factors",),
-    bounds=(0, 1),
-    invariant=("scale",),  # each latent and each side of 0 meets its own noise
-    noise=0.0,
+@metric_protocol(
+    "mig/histogram-mean", "Mutual information gap of posterior means, by histograms.", **CHEN, **ALIKE, **FACTS
 )
-def histogram_sampled(
+@metric_protocol(
+    "mig/histogram-sampled",
+    "Mutual information gap of posterior samples, by histograms.",
+    invariant=("scale",),  # each latent and each side of 0 meets its own noise
+    **CHEN,
+    **FACTS,
+)
+def by_histograms(
     evaluation: Evaluation,
+    protocol: Histogram,
     *,
     factors: tuple[str, ...] | None = None,
     bins: int = 20,
@@ -80,37 +71,27 @@ def histogram_sampled(
     samples: int = 10_000,
     resamples: int = 100,
 ) -> Score:
-    """Mutual information gap of posterior samples, by histograms."""
+    """Mutual information gap of codes, by histograms."""
+    sheet = evaluation.sheet(samples, factors, "mean" if protocol == "histogram-mean" else "sampled")
     settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
-    return _histogram(evaluation, "sampled", "histogram-sampled", factors, settings)
+    return left_out(sheet.score(mig, protocol=protocol, **settings), evaluation)
 
 
-@metric("mig/disentanglement_lib", year=2019, reference="locatello2019", needs=("factors",), **PROMISES)
+@metric("mig/disentanglement_lib", **LOCATELLO, **ALIKE, **FACTS)
 def disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, bins: int = 20, samples: int = 10_000
 ) -> Score:
     """Mutual information gap of posterior means of rows drawn with repetition, by histograms of 20 bins."""
     sheet = evaluation.sheet(None, factors)
-    score = mig(
-        sheet.codes,
-        sheet.factors,
-        names=sheet.names,
-        latents=sheet.latents,
-        bins=bins,
-        samples=samples,
-        compat="disentanglement_lib",
-        seed=evaluation.seed,
-    )
-    return left_out(score, evaluation)
+    return left_out(sheet.score(mig, bins=bins, samples=samples, compat="disentanglement_lib"), evaluation)
 
 
-@metric("mig/exact", year=2018, reference="chen2018", needs=("factors", "normal"), certain=True, **PROMISES)
+@metric("mig/exact", needs=("factors", "normal"), certain=True, **CHEN, **ALIKE, **RANGE)
 def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
     means, stds = normal_posteriors(evaluation)
     values, names = evaluation.chosen_factors(factors)
-    score = mig_exact(means, stds, values, names=names, latents=evaluation.code_names)
-    return left_out(score, evaluation)
+    return left_out(mig_exact(means, stds, values, names=names, latents=evaluation.code_names), evaluation)
 
 
 def mig(
@@ -141,14 +122,17 @@ def mig(
     if protocol not in ("histogram-mean", "histogram-sampled"):
         hint = "; use mig_exact(means, stds, factors)" if protocol == "exact" else ""
         raise UsageError(f"The protocol of mig must be histogram-mean or histogram-sampled, not {protocol}{hint}.")
-    if bins < 2:
-        raise SettingError(f"bins must be at least 2, not {bins}.")
-    if compat not in (None, "disentanglement_lib"):
-        raise UsageError(f"mig knows compat=disentanglement_lib, not {compat}; chen2018's is mig_monte_carlo.")
-    rng = np.random.default_rng(seed)
-    every = _codes(codes)
-    label_matrix(factors, len(every), names, bins=factor_bins)  # before rows are drawn, which may repeat
-    values, given = _some_rows(every, plain(factors), samples, rng, repeat=compat is not None)
+    check_at_least(2, bins=bins, **({} if samples is None else {"samples": samples}))
+    if compat == "chen2018":
+        raise UsageError("The protocol of chen2018 looks at posteriors: mig_monte_carlo(means, stds, factors).")
+    repeat, rng = is_compat(compat), np.random.default_rng(seed)
+    every, given = real_matrix("codes", codes), plain(factors)
+    refuse_single(every)
+    label_matrix(given, len(every), names, bins=factor_bins)  # before rows are drawn, which may repeat
+    values = every
+    if samples is not None and (repeat or samples < len(every)):
+        rows = rng.choice(len(every), samples, replace=repeat)
+        values, given = every[rows], given[rows]
     labels = label_matrix(given, len(values), names, bins=factor_bins)
     cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
     drawn = cells.informations([rng.integers(len(values), size=len(values)) for _ in range(resamples)])
@@ -161,7 +145,7 @@ def mig(
     )
 
 
-def histogram_ceiling(labels: Labels, bins: int) -> float:
+def histogram_ceiling(labels: FactorLabels, bins: int) -> float:
     """The gap of a code that holds each factor's value, evenly spaced, in a latent of its own: mean of H(bin) / H(v).
 
     It is less than 1 where a factor has more values than there are bins.
@@ -185,8 +169,7 @@ def mig_exact(
     refuse_single(centres)
     labels = label_matrix(factors, len(centres), names)
     named = latent_names(centres.shape[1], latents)
-    device = means.device if isinstance(means, Tensor) and means.is_cuda else torch.device("cpu")
-    tensors = [torch.as_tensor(array, device=device) for array in (centres, widths, labels.values)]
+    tensors = [torch.as_tensor(array, device=device_of(means)) for array in (centres, widths, labels.values)]
     information = mutual_information(tensors[0], tensors[1], tensors[2], labels.sizes, named)
     score = gap_score("exact", information.matrix.numpy(), labels.entropy, labels, named, len(centres))
     details = {**score.details, "spacing": dict(zip(named, information.spacing.tolist(), strict=True))}
@@ -209,48 +192,10 @@ def restricted(score: Score, factors: Sequence[str]) -> Score:
     return replace(score, value=value, interval=(value, value) if score.protocol == "exact" else None, details=details)
 
 
-def _histogram(
-    evaluation: Evaluation,
-    codes: Literal["mean", "sampled"],
-    protocol: Histogram,
-    factors: Sequence[str] | None,
-    settings: dict[str, Any],
-) -> Score:
-    sheet = evaluation.sheet(settings["samples"], factors, codes)
-    score = mig(
-        sheet.codes,
-        sheet.factors,
-        protocol=protocol,
-        names=sheet.names,
-        latents=sheet.latents,
-        seed=evaluation.seed,
-        **settings,
-    )
-    return left_out(score, evaluation)
-
-
-def _codes(codes: Any) -> np.ndarray:
-    """Codes of at least two latents."""
-    values = real_matrix("codes", codes)
-    refuse_single(values)
-    return values
-
-
 def refuse_single(codes: np.ndarray) -> None:
     """A gap needs a runner-up."""
     if codes.shape[1] < 2:
         raise UsageError(f"MIG sets the best latent against the second best, but there are {codes.shape[1]} latents.")
-
-
-def _some_rows(
-    codes: np.ndarray, factors: np.ndarray, count: int | None, rng: np.random.Generator, repeat: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    if count is not None and count < 2:
-        raise SettingError(f"samples must be at least 2, not {count}.")
-    if count is None or factors.ndim == 0 or len(factors) != len(codes) or (len(codes) <= count and not repeat):
-        return codes, factors
-    rows = rng.choice(len(codes), count, replace=repeat)
-    return codes[rows], factors[rows]
 
 
 def _gaps(information: np.ndarray, entropy: np.ndarray) -> np.ndarray:
@@ -263,7 +208,7 @@ def gap_score(
     protocol: str,
     information: np.ndarray,
     entropy: np.ndarray,
-    labels: Labels,
+    labels: FactorLabels,
     latents: Sequence[str],
     samples: int,
 ) -> Score:

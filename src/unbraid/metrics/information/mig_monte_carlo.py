@@ -9,7 +9,7 @@ may also carry a perfect one a little over 1.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from unbraid.density import exact_aggregate
-from unbraid.errors import SettingError
 from unbraid.latents import Normal, Space
-from unbraid.metrics.arrays import label_matrix, latent_names, normal_matrices
+from unbraid.metrics.arrays import check_at_least, device_of, label_matrix, latent_names, normal_matrices
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.mig import gap_score, left_out, refuse_single
 from unbraid.metrics.intervals import DEVIATIONS
@@ -46,14 +45,11 @@ PIECE = {"cpu": 256, "cuda": 4096}
 )
 def chen2018(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, samples: int = 10_000) -> Score:
     """Mutual information gap of posterior samples, entropies by Monte Carlo over all rows, shape left out."""
-    names = evaluation.dataset.factor_names
-    scored = tuple(name for name in names if name not in NOISE_FACTORS) or None
-    values, chosen = evaluation.chosen_factors(factors or scored)
+    scored = tuple(name for name in evaluation.dataset.factor_names if name not in NOISE_FACTORS) or None
+    values, names = evaluation.chosen_factors(factors or scored)
     means, stds = normal_posteriors(evaluation)
-    latents, seed = evaluation.code_names, evaluation.seed
-    return left_out(
-        mig_monte_carlo(means, stds, values, names=chosen, latents=latents, samples=samples, seed=seed), evaluation
-    )
+    named = {"names": names, "latents": evaluation.code_names}
+    return left_out(mig_monte_carlo(means, stds, values, samples=samples, seed=evaluation.seed, **named), evaluation)
 
 
 def mig_monte_carlo(
@@ -70,20 +66,20 @@ def mig_monte_carlo(
 
     All given factors are scored. Works where the means are, in float32.
     """
-    where = means.device if isinstance(means, Tensor) else torch.device("cpu")
     centres, widths = normal_matrices(means, stds)
     refuse_single(centres)
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+    check_at_least(2, samples=samples)
     labels, named = label_matrix(factors, len(centres), names), latent_names(centres.shape[1], latents)
-    posterior = torch.as_tensor(np.concatenate([centres, 2 * np.log(widths)], axis=1), dtype=torch.float32).to(where)
+    posterior = torch.as_tensor(np.concatenate([centres, 2 * np.log(widths)], axis=1), dtype=torch.float32).to(
+        device_of(means)
+    )
     entropies = Entropies(posterior, samples, torch.Generator().manual_seed(seed))
     with one_thread(), progress("Monte Carlo entropies", 1 + sum(labels.sizes)) as bar:
         whole, error = entropies.of(torch.arange(len(centres)))
         bar.advance()
         information, variance = [], []
         for column, size in zip(labels.values.T, labels.sizes, strict=True):
-            parts = list(_by_value(column, size))
+            parts = [torch.as_tensor(np.flatnonzero(column == value)) for value in range(size)]
             conditional = [entropies.of(rows) for rows in parts]
             share = np.array([len(rows) for rows in parts])[:, None] / len(centres)
             information.append(whole - (share * [h for h, _ in conditional]).sum(0))
@@ -116,11 +112,6 @@ class Entropies:
             found = [exact_aggregate(self.space, {"z": mixture}, {"z": piece}).leaves for piece in pieces]
         log_density = torch.cat(found).double()
         return -log_density.mean(0).cpu().numpy(), (log_density.var(0) / len(z)).cpu().numpy()
-
-
-def _by_value(column: np.ndarray, size: int) -> Iterator[Tensor]:
-    for value in range(size):
-        yield torch.as_tensor(np.flatnonzero(column == value))
 
 
 def _gap_error(information: np.ndarray, variance: np.ndarray, entropy: np.ndarray) -> float:

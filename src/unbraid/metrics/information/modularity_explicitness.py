@@ -26,80 +26,72 @@ each. A softmax (`classifier="softmax"`) ranks them all and comes near 1.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import Labels, label_matrix, latent_names, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.arrays import (
+    FactorLabels,
+    check_at_least,
+    check_known,
+    device_of,
+    label_matrix,
+    latent_names,
+    real_matrix,
+)
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
 from unbraid.metrics.information.histogram import Cells, discretise
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.predictive.logistic import Classifiers, one_vs_rest, softmax, standardised
-from unbraid.metrics.train_test_split import Compat, Split, apart, device_of, is_compat, redrawn, redrawn_sheet
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, apart, is_compat, redrawn, redrawn_sheet
 
 Classifier = Literal["one-vs-rest", "softmax"]
 
-INVARIANT = ("order", "sign", "scale")
+FACTS: dict[str, Any] = {"needs": ("factors",), "invariant": ("order", "sign", "scale")}
 
 
-@metric(
+@metric_protocol(
     "modularity/histogram-mean",
+    "Modularity of posterior means, by histograms.",
     year=2018,
     reference="ridgeway2018",
-    needs=("factors",),
     bounds=(0, 1),
-    invariant=INVARIANT,
     perfect=1.0,
+    **FACTS,
 )
-def modularity_histogram(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    bins: int = 20,
-    samples: int = 10_000,
-    resamples: int = 100,
-) -> Score:
-    """Modularity of posterior means, by histograms."""
-    sheet = evaluation.sheet(samples, factors)
-    rows = np.arange(len(sheet.codes))
-    named = sheet.names, sheet.latents
-    rng = np.random.default_rng(evaluation.seed)
-    return _modularity("histogram-mean", sheet.codes, sheet.factors, rows, bins, resamples, named, rng)
-
-
-@metric(
+@metric_protocol(
     "modularity/disentanglement_lib",
-    year=2019,
-    reference="locatello2019",
-    needs=("factors",),
+    "Modularity as disentanglement_lib computes it: a latent that tells nothing counts as 0.",
     bounds=(0, 1),
-    invariant=INVARIANT,
+    **LOCATELLO,
+    **FACTS,
 )
-def modularity_disentanglement_lib(
+def modularity_of_run(
     evaluation: Evaluation,
+    protocol: str,
     *,
     factors: tuple[str, ...] | None = None,
     bins: int = 20,
     samples: int = 10_000,
     resamples: int = 100,
 ) -> Score:
-    """Modularity as disentanglement_lib computes it: a latent that tells nothing counts as 0."""
+    """The modularity of a run."""
+    settings = {"bins": bins, "resamples": resamples}
+    if protocol == "histogram-mean":
+        return evaluation.sheet(samples, factors).score(modularity, samples=samples, **settings)
     sheet, split = redrawn_sheet(evaluation, samples, 1, factors)
-    named = sheet.names, sheet.latents
-    rng = np.random.default_rng(evaluation.seed)
-    return _modularity("disentanglement_lib", sheet.codes, sheet.factors, split.train, bins, resamples, named, rng)
+    return sheet.score(modularity, rows=split.train, compat="disentanglement_lib", **settings)
 
 
 @metric(
     "explicitness/logistic",
     year=2018,
     reference="ridgeway2018",
-    needs=("factors",),
     bounds=(-1, 1),
-    invariant=INVARIANT,
     noise=0.0,
+    **FACTS,
 )
 def explicitness_logistic(
     evaluation: Evaluation,
@@ -112,26 +104,23 @@ def explicitness_logistic(
 ) -> Score:
     """Explicitness: area under the ROC curve of linear classifiers on the whole code."""
     sheet = evaluation.sheet(train + test, factors)
-    settings = {"classifier": classifier, "train": train, "test": test, "C": C}
-    return explicitness(sheet.codes, sheet.factors, names=sheet.names, seed=evaluation.seed, **settings)
+    return sheet.score(explicitness, classifier=classifier, train=train, test=test, C=C)
 
 
 @metric(
     "explicitness/disentanglement_lib",
-    year=2019,
-    reference="locatello2019",
-    needs=("factors",),
     bounds=(0, 1),
-    invariant=INVARIANT,
     perfect=1.0,
     noise=0.5,
+    **LOCATELLO,
+    **FACTS,
 )
 def explicitness_disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
 ) -> Score:
     """Explicitness as disentanglement_lib computes it: the mean area itself, by softmax regressions."""
     sheet, split = redrawn_sheet(evaluation, train, test, factors)
-    return _explicitness("disentanglement_lib", sheet.codes, sheet.factors, split, "softmax", 1.0, sheet.names)
+    return sheet.score(explicitness, rows=split, compat="disentanglement_lib")
 
 
 def modularity(
@@ -140,6 +129,7 @@ def modularity(
     *,
     bins: int = 20,
     samples: int | None = 10_000,
+    rows: np.ndarray | None = None,
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
     resamples: int = 100,
@@ -148,20 +138,37 @@ def modularity(
 ) -> Score:
     """Modularity of any codes [rows, latents] and discrete factors [rows, factors], by histograms.
 
-    Of more than `samples` rows that many are drawn (None takes all); with `compat` they are drawn with replacement, and
-    a latent that tells nothing counts as 0 instead of being left out. The 95% interval is the value -+ 1.96 bootstrap
-    standard errors.
+    Of more than `samples` rows that many are drawn (None takes all), unless `rows` says which; with `compat` they are
+    drawn with replacement, and a latent that tells nothing counts as 0 instead of being left out. The 95% interval is
+    the value -+ 1.96 bootstrap standard errors.
     """
     rng = np.random.default_rng(seed)
     values = real_matrix("codes", codes)
-    if samples is not None and samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
     count = len(values) if samples is None else samples
-    if is_compat(compat):
+    check_at_least(2, bins=bins, samples=count)
+    published = is_compat(compat)
+    if rows is None and published:
         rows = redrawn(len(values), count, 1, rng).train
-    else:
+    elif rows is None:
         rows = rng.permutation(len(values))[:count] if count < len(values) else np.arange(len(values))
-    return _modularity(compat or "histogram-mean", values, factors, rows, bins, resamples, (names, latents), rng)
+    labels = label_matrix(factors, len(values), names)
+    if len(labels.sizes) < 2:
+        raise UsageError("Modularity sets factors against each other, but there is only one.")
+    labels, values = labels._replace(values=labels.values[rows]), values[rows]
+    cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
+    information, dead = cells.information()[0], 0.0 if published else None
+    value, each = _from_information(information, dead)
+    draws = [rng.integers(len(rows), size=len(rows)) for _ in range(resamples)]
+    drawn = [_from_information(one, dead)[0] for one, _ in cells.informations(draws)]
+    named = latent_names(values.shape[1], latents)
+    details = {
+        "modularity": dict(zip(named, each, strict=True)),
+        "information": dict(zip(labels.names, information.T.tolist(), strict=True)),
+        "latents": list(named),
+        "bins": bins,
+    }
+    interval = around(value, drawn, bounds=(0.0, 1.0))
+    return Score("modularity", compat or "histogram-mean", value, len(rows), interval, details=details)
 
 
 def explicitness(
@@ -171,6 +178,7 @@ def explicitness(
     classifier: Classifier = "one-vs-rest",
     train: int = 10_000,
     test: int = 5_000,
+    rows: TrainTestRows | None = None,
     C: float = 1.0,
     names: Sequence[str] | None = None,
     seed: int = 0,
@@ -178,54 +186,39 @@ def explicitness(
 ) -> Score:
     """Explicitness of any codes [rows, latents] and discrete factors [rows, factors].
 
-    Codes are standardised on the training rows; a value that is in none or all of the test rows has no area and is left
-    out. `compat` takes a softmax, draws both sets with replacement and gives the mean area without rescaling it.
+    Of the rows, `train` and `test` random ones are taken, unless `rows` says which. Codes are standardised on the
+    training rows; a value that is in none or all of the test rows has no area and is left out. `compat` takes a
+    softmax, draws both sets with replacement and gives the mean area without rescaling it.
 
     The 95% interval is that of the test rows (delong1988, for the mean of all areas); the classifiers are held fixed.
     """
-    rng = np.random.default_rng(seed)
-    if is_compat(compat):
-        classifier, draw = "softmax", redrawn
+    published, values = is_compat(compat), real_matrix("codes", codes)
+    classifier = "softmax" if published else classifier
+    check_known("classifier", classifier, get_args(Classifier))
+    if not C > 0:
+        raise SettingError(f"C must be greater than 0, not {C}.")
+    if rows is None:
+        rows = (redrawn if published else apart)(len(values), train, test, np.random.default_rng(seed))
+    labels = label_matrix(factors, len(values), names)
+    x, x_test = standardised(*(torch.as_tensor(values[part], device=device_of(codes)) for part in rows))
+    if classifier == "softmax":
+        model = softmax(x, labels.values[rows.train], C=C)
+        ranked = torch.cat(model.log_probabilities(x_test), dim=1)
     else:
-        draw = apart
-    if classifier not in ("one-vs-rest", "softmax"):
-        raise UsageError(f"The classifier of explicitness must be one-vs-rest or softmax, not {classifier}.")
-    split = draw(len(real_matrix("codes", codes)), train, test, rng)
-    return _explicitness(compat or "logistic", codes, factors, split, classifier, C, names)
-
-
-def _modularity(
-    protocol: str,
-    codes: Any,
-    factors: Any,
-    rows: np.ndarray,
-    bins: int,
-    resamples: int,
-    named: tuple[Sequence[str] | None, Sequence[str] | None],
-    rng: np.random.Generator,
-) -> Score:
-    if bins < 2:
-        raise SettingError(f"bins must be at least 2, not {bins}.")
-    values = real_matrix("codes", codes)
-    labels = label_matrix(factors, len(values), named[0])
-    if len(labels.sizes) < 2:
-        raise UsageError("Modularity sets factors against each other, but there is only one.")
-    labels, values = labels._replace(values=labels.values[rows]), values[rows]
-    cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
-    information = cells.information()[0]
-    dead = 0.0 if protocol == "disentanglement_lib" else None
-    value, each = _from_information(information, dead)
-    draws = [rng.integers(len(rows), size=len(rows)) for _ in range(resamples)]
-    drawn = [one for one, _ in cells.informations(draws)]
-    latents = latent_names(values.shape[1], named[1])
+        model = one_vs_rest(x, labels.values[rows.train], C=C)
+        ranked = model.logits(x_test)
+    areas, influence = _areas(ranked.cpu().numpy(), model, labels, labels.values[rows.test])
+    mean = float(np.mean([np.mean(list(of.values())) for of in areas.values() if of] or [0.5]))
     details = {
-        "modularity": dict(zip(latents, each, strict=True)),
-        "information": dict(zip(labels.names, information.T.tolist(), strict=True)),
-        "latents": list(latents),
-        "bins": bins,
+        "mean_auc": mean,
+        "auc": {name: float(np.mean(list(of.values()))) if of else None for name, of in areas.items()},
+        "auc_of_values": {name: list(of.values()) for name, of in areas.items()},
+        "train": len(rows.train),
+        "test": len(rows.test),
     }
-    interval = around(value, [_from_information(one, dead)[0] for one in drawn], bounds=(0.0, 1.0))
-    return Score("modularity", protocol, value, len(rows), interval, details=details)
+    value, scale, bounds = (mean, 1, (0.0, 1.0)) if published else (2 * mean - 1, 2, (-1.0, 1.0))
+    interval, used = of_mean(value + scale * influence, bounds), len(rows.train) + len(rows.test)
+    return Score("explicitness", compat or "logistic", value, used, interval, predictor=classifier, details=details)
 
 
 def _from_information(information: np.ndarray, dead: float | None) -> tuple[float, list[float | None]]:
@@ -239,48 +232,8 @@ def _from_information(information: np.ndarray, dead: float | None) -> tuple[floa
     return float(np.mean(counted)) if counted else 0.0, each
 
 
-def _explicitness(
-    protocol: str,
-    codes: Any,
-    factors: Any,
-    split: Split,
-    classifier: Classifier,
-    C: float,
-    names: Sequence[str] | None,
-) -> Score:
-    if not C > 0:
-        raise SettingError(f"C must be greater than 0, not {C}.")
-    values = real_matrix("codes", codes)
-    labels = label_matrix(factors, len(values), names)
-    tensors = (torch.as_tensor(values[rows], device=device_of(codes)) for rows in split)
-    train, test = standardised(*tensors)
-    fit = one_vs_rest if classifier == "one-vs-rest" else softmax
-    model = fit(train, labels.values[split.train], C=C)
-    areas, influence = _areas(_scores(model, test, classifier), model, labels, labels.values[split.test])
-    mean = float(np.mean([np.mean(list(of.values())) for of in areas.values() if of] or [0.5]))
-    scaled = protocol != "disentanglement_lib"
-    details = {
-        "mean_auc": mean,
-        "auc": {name: float(np.mean(list(of.values()))) if of else None for name, of in areas.items()},
-        "auc_of_values": {name: list(of.values()) for name, of in areas.items()},
-        "train": len(split.train),
-        "test": len(split.test),
-    }
-    value, bounds = (2 * mean - 1, (-1.0, 1.0)) if scaled else (mean, (0.0, 1.0))
-    interval = of_mean(value + (2 if scaled else 1) * influence, bounds)
-    used = len(split.train) + len(split.test)
-    return Score("explicitness", protocol, value, used, interval, predictor=classifier, details=details)
-
-
-def _scores(model: Classifiers, x: torch.Tensor, classifier: Classifier) -> np.ndarray:
-    """What the rows are ranked by [rows, values of all factors]."""
-    if classifier == "one-vs-rest":
-        return model.logits(x).cpu().numpy()
-    return torch.cat(model.log_probabilities(x), dim=1).cpu().numpy()
-
-
 def _areas(
-    scores: np.ndarray, model: Classifiers, labels: Labels, truth: np.ndarray
+    scores: np.ndarray, model: Classifiers, labels: FactorLabels, truth: np.ndarray
 ) -> tuple[dict[str, dict[int, float]], np.ndarray]:
     """The area of each value of each factor, and how far each test row pulls their mean of means."""
     areas: dict[str, dict[int, float]] = {}

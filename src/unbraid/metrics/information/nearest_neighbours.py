@@ -7,19 +7,23 @@ and m_i how many rows, itself included, lie nearer than row i's k_i-th neighbour
 theirs alone are left out. In one dimension neighbours are next to each other once sorted, so no tree is needed.
 """
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import torch
 from scipy.special import digamma
 from torch import Tensor
 
-from unbraid.metrics.arrays import Labels
+from unbraid.metrics.arrays import FactorLabels
+from unbraid.progress import progress
+from unbraid.threads import one_thread
 
 JITTER = 1e-10
 """Standard deviation of what is added to standardised codes, so that equal ones have an order (kraskov2004)."""
 
 
 def neighbour_information(
-    codes: np.ndarray, labels: Labels, neighbours: int, seed: int, device: torch.device | str = "cpu"
+    codes: np.ndarray, labels: FactorLabels, neighbours: int, seed: int, device: torch.device | str = "cpu"
 ) -> np.ndarray:
     """I(z_j; v_k) [latents, factors] in nats; a constant latent has none."""
     jitter = JITTER * np.random.default_rng(seed).standard_normal(len(codes))
@@ -31,6 +35,33 @@ def neighbour_information(
         if known.any() and len(rows):
             own = x if len(rows) == len(column) else x[:, torch.as_tensor(rows, device=device)]
             found[known, k] = _information(own, column[rows], neighbours)
+    return found
+
+
+def halved_information(
+    codes: np.ndarray,
+    labels: FactorLabels,
+    neighbours: int,
+    halves: int,
+    rng: np.random.Generator,
+    seed: int,
+    device: torch.device,
+) -> list[tuple[np.ndarray, FactorLabels]]:
+    """I(z_j; v_k) [latents, factors] of all rows, then of random halves of them, each with its rows' labels.
+
+    The spread over halves stands for a bootstrap, since neighbours bear no repeated rows.
+    """
+    drawn = [np.arange(len(codes)), *(rng.permutation(len(codes))[: len(codes) // 2] for _ in range(halves))]
+
+    def of_rows(rows: np.ndarray) -> tuple[np.ndarray, FactorLabels]:
+        some = labels._replace(values=labels.values[rows])
+        return neighbour_information(codes[rows], some, neighbours, seed, device), some
+
+    found, workers = [], 1 if device.type == "cuda" else torch.get_num_threads()
+    with progress("neighbours", len(drawn)) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
+        for one in pool.map(of_rows, drawn):
+            found.append(one)
+            bar.advance()
     return found
 
 

@@ -30,6 +30,9 @@ REFINEMENT = 4
 REACH = 7.0
 """Standard deviations after which a component is cut off; 3e-12 of its mass lies beyond."""
 
+HALF_WIDTH = math.ceil(REACH * 2 * PER_SIGMA)
+"""Points on either side that a component touches, when its sigma is at the upper end of the octave."""
+
 MOST_POINTS = 2**24
 CHUNK_VALUES = 2**17
 STRETCH = 128
@@ -48,7 +51,7 @@ class Information(NamedTuple):
     spacing: Tensor
 
 
-class Mixture(NamedTuple):
+class PosteriorMixture(NamedTuple):
     """Weighted components of one latent; each belongs to one or several classes [components, memberships]."""
 
     mean: Tensor
@@ -57,7 +60,7 @@ class Mixture(NamedTuple):
     classes: Tensor
 
 
-class Grid(NamedTuple):
+class QuadratureGrid(NamedTuple):
     """Periodic grids over one interval, the first with `points` points, each next one twice as fine."""
 
     low: float
@@ -66,12 +69,12 @@ class Grid(NamedTuple):
     octaves: int
 
     @classmethod
-    def over(cls, latent: str, mean: Tensor, std: Tensor) -> "Grid":
+    def over(cls, latent: str, mean: Tensor, std: Tensor) -> "QuadratureGrid":
         """Grids for all octaves of `std`, wide enough that no component wraps around."""
         narrow, wide = float(std.min()), float(std.max())
         octaves = math.floor(math.log2(wide / narrow)) + 1
         spacing = narrow / PER_SIGMA * 2.0 ** (octaves - 1)
-        margin = (_half_width() + 2) * spacing
+        margin = (HALF_WIDTH + 2) * spacing
         low = float(mean.min()) - margin
         length = float(mean.max()) + margin - low
         wanted = math.ceil(length / spacing / 2)
@@ -106,7 +109,7 @@ def mutual_information(
     with one_thread(), progress("mutual information", means.shape[1]) as bar:
         for j, latent in enumerate(names):
             mean, std = means[:, j].contiguous(), stds[:, j].contiguous()
-            grid = Grid.over(latent, mean, std)
+            grid = QuadratureGrid.over(latent, mean, std)
             rows.append(_row(grid, _mixture(mean, std, classes, total), counts, sizes))
             spacing.append(grid.finest)
             bar.advance()
@@ -114,7 +117,9 @@ def mutual_information(
     return Information(matrix, entropy, torch.tensor(spacing, dtype=torch.float64))
 
 
-def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _row(
+    grid: QuadratureGrid, mixture: PosteriorMixture, counts: Tensor, sizes: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
     """I(z; v_k) [factors] and H(z) of one latent."""
     rows = float(counts[: sizes[0]].sum())
     at_once = max(1, DENSITY_VALUES // grid.finest_points)
@@ -133,7 +138,7 @@ def _row(grid: Grid, mixture: Mixture, counts: Tensor, sizes: tuple[int, ...]) -
     return information.clamp_min(0), latent  # rounding may say -1e-8
 
 
-def _density(grid: Grid, mixture: Mixture, first: int, last: int) -> Tensor:
+def _density(grid: QuadratureGrid, mixture: PosteriorMixture, first: int, last: int) -> Tensor:
     """Sums of components per class [last - first, finest points], float64."""
     octave = (mixture.std / mixture.std.min()).log2().floor().long().clamp(0, grid.octaves - 1)
     density = torch.zeros(last - first, grid.points, dtype=torch.float64, device=mixture.mean.device)
@@ -141,7 +146,7 @@ def _density(grid: Grid, mixture: Mixture, first: int, last: int) -> Tensor:
         if level:
             density = _refine(density, 2)
         chosen = (octave == grid.octaves - 1 - level).nonzero().squeeze(-1)
-        _add(density, grid, grid.spacing / 2**level, Mixture(*(part[chosen] for part in mixture)), first)
+        _add(density, grid, grid.spacing / 2**level, PosteriorMixture(*(part[chosen] for part in mixture)), first)
     return _refine(density, REFINEMENT)
 
 
@@ -154,7 +159,7 @@ class Placed(NamedTuple):
     height: Tensor
 
     @classmethod
-    def on(cls, grid: Grid, spacing: float, mixture: Mixture) -> "Placed":
+    def on(cls, grid: QuadratureGrid, spacing: float, mixture: PosteriorMixture) -> "Placed":
         """Where the components of a mixture lie on the grid of a given spacing."""
         place = (mixture.mean.double() - grid.low) / spacing
         scale = spacing / mixture.std.double()
@@ -167,7 +172,7 @@ class Placed(NamedTuple):
         return distance.square_().mul_(-0.5).exp_() * self.height[:, None]
 
 
-def _add(density: Tensor, grid: Grid, spacing: float, mixture: Mixture, first: int) -> None:
+def _add(density: Tensor, grid: QuadratureGrid, spacing: float, mixture: PosteriorMixture, first: int) -> None:
     """Lay components onto the grid, in place; classes outside of the density's rows are left out."""
     placed = Placed.on(grid, spacing, mixture)
     inside = (mixture.classes >= first) & (mixture.classes < first + len(density))
@@ -180,7 +185,7 @@ def _add_by_scattering(density: Tensor, placed: Placed, target: Tensor) -> None:
     """Point by point, as many components at a time as fit a CPU's cache, or fill a GPU."""
     kept, points = density.shape
     flat = torch.zeros((kept + 1) * points, dtype=torch.float64, device=density.device)
-    offsets = torch.arange(-_half_width(), _half_width() + 2, device=density.device)
+    offsets = torch.arange(-HALF_WIDTH, HALF_WIDTH + 2, device=density.device)
     rows = max(1, CHUNK_VALUES * (128 if density.is_cuda else 1) // len(offsets))
     for *part, classes in zip(*(column.split(rows) for column in placed), target.split(rows), strict=True):
         some = Placed(*part)
@@ -203,8 +208,8 @@ def _add_by_products(density: Tensor, placed: Placed, target: Tensor) -> None:
     counts = torch.unique_consecutive(stretch, return_counts=True)
     start = 0
     for number, count in zip(*(part.tolist() for part in counts), strict=True):
-        low = max(0, number * STRETCH - _half_width())
-        high = min(points, (number + 1) * STRETCH + _half_width() + 2)
+        low = max(0, number * STRETCH - HALF_WIDTH)
+        high = min(points, (number + 1) * STRETCH + HALF_WIDTH + 2)
         at = torch.arange(low, high, device=density.device)
         for begin in range(start, start + count, STRETCH_ROWS):
             rows = slice(begin, min(begin + STRETCH_ROWS, start + count))
@@ -227,15 +232,10 @@ def _refine(density: Tensor, factor: int) -> Tensor:
     return torch.fft.irfft(spectrum, n=points * factor) * factor
 
 
-def _half_width() -> int:
-    """Points on either side that a component touches, when its sigma is at the upper end of the octave."""
-    return math.ceil(REACH * 2 * PER_SIGMA)
-
-
-def _mixture(mean: Tensor, std: Tensor, classes: Tensor, total: int) -> Mixture:
+def _mixture(mean: Tensor, std: Tensor, classes: Tensor, total: int) -> PosteriorMixture:
     """One component per row, or one per different (mean, std) and class where that is much less."""
     one = torch.ones_like(mean, dtype=torch.float64)
-    rows = Mixture(mean, std, one, classes)
+    rows = PosteriorMixture(mean, std, one, classes)
     distinct, first = mean.unique(return_inverse=True)
     if len(distinct) * classes.shape[1] > len(mean):
         return rows
@@ -247,4 +247,4 @@ def _mixture(mean: Tensor, std: Tensor, classes: Tensor, total: int) -> Mixture:
     occurring = counts.nonzero().squeeze(-1)
     pair = pairs[occurring // total]
     merged = distinct[pair // len(widths)], widths[pair % len(widths)]
-    return Mixture(*merged, counts[occurring].double(), (occurring % total)[:, None])
+    return PosteriorMixture(*merged, counts[occurring].double(), (occurring % total)[:, None])

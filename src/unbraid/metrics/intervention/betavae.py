@@ -29,56 +29,34 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from unbraid.metrics.arrays import latent_names
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.arrays import check_at_least, latent_names
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.intervention.fixed_factor_batches import (
-    Compat,
-    Pairs,
-    Population,
-    at_least,
-    check_compat,
-    check_factors,
-    code_tensor,
-    factor_table,
-    gathered,
-)
+from unbraid.metrics.intervention.fixed_factor_batches import Pairs, Population, code_tensor, gathered, several_factors
+from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
 from unbraid.threads import one_thread
 
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0}
 
-@metric(
+
+@metric_protocol(
     "betavae/logistic",
+    "beta-VAE score: can a logistic regression tell which factor two images have in common.",
     year=2017,
     reference="higgins2017",
-    needs=("factors",),
-    bounds=(0, 1),
     invariant=("order", "sign", "scale"),
-    perfect=1.0,
+    **FACTS,
 )
-def logistic(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = None,
-    batch: int = 64,
-    train: int = 10_000,
-    test: int = 5_000,
-) -> Score:
-    """beta-VAE score: can a logistic regression tell which factor two images have in common."""
-    return _of(evaluation, factors, samples, batch=batch, train=train, test=test)
-
-
-@metric(
+@metric_protocol(
     "betavae/disentanglement_lib",
-    year=2019,
-    reference="locatello2019",
-    needs=("factors",),
-    bounds=(0, 1),
+    "beta-VAE score as disentanglement_lib computed it.",
     invariant=("order", "sign"),
-    perfect=1.0,
+    **LOCATELLO,
+    **FACTS,
 )
-def published(
+def on_run(
     evaluation: Evaluation,
+    protocol: str,
     *,
     factors: tuple[str, ...] | None = None,
     samples: int | None = None,
@@ -86,8 +64,9 @@ def published(
     train: int = 10_000,
     test: int = 5_000,
 ) -> Score:
-    """beta-VAE score as disentanglement_lib computed it."""
-    return _of(evaluation, factors, samples, batch=batch, train=train, test=test, compat="disentanglement_lib")
+    """The beta-VAE score of a run."""
+    sheet, compat = evaluation.sheet(samples, factors), compat_of(protocol)
+    return sheet.score(betavae, batch=batch, train=train, test=test, compat=compat)
 
 
 def betavae(
@@ -107,17 +86,15 @@ def betavae(
     The given rows are the population that pairs are drawn from. Codes on a GPU are gathered there, with the same rows
     as on the CPU. The 95% interval is that of the accuracy on the test points; rows and classifier count as given.
     """
-    check_compat(compat)
-    at_least(1, batch=batch, test=test)
-    at_least(100, train=train)
+    check_at_least(1, batch=batch, test=test)
+    check_at_least(100, train=train)
     values = code_tensor(codes)
-    labels = factor_table(factors, len(values), names)
-    check_factors("beta-VAE", labels)
+    labels = several_factors("beta-VAE", factors, len(values), names)
     rng = np.random.default_rng(seed)
     population = Population(labels)
     drawn = [population.pairs(rng, count, batch) for count in (train, test)]
     (features, known), (asked, answer) = ((differences(values, pairs), pairs.factor) for pairs in drawn)
-    classifier = _classifier(compat, seed).fit(features, known)
+    classifier = _classifier(is_compat(compat), seed).fit(features, known)
     right = classifier.predict(asked) == answer
     each = {name: right[answer == k] for k, name in enumerate(labels.names)}
     details = {
@@ -136,13 +113,7 @@ def differences(codes: Tensor, pairs: Pairs) -> np.ndarray:
     return torch.cat([(first - second).abs().mean(1) for first, second in both]).cpu().numpy()
 
 
-def _of(evaluation: Evaluation, factors: Sequence[str] | None, samples: int | None, **settings: Any) -> Score:
-    sheet = evaluation.sheet(samples, factors)
-    names = {"names": sheet.names, "latents": sheet.latents}
-    return betavae(sheet.codes, sheet.factors, **names, seed=evaluation.seed, **settings)
-
-
-def _classifier(compat: Compat | None, seed: int) -> Any:
-    if compat is None:
-        return make_pipeline(StandardScaler(), LogisticRegression(tol=1e-6, max_iter=10_000))
-    return OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=seed))
+def _classifier(published: bool, seed: int) -> Any:
+    if published:
+        return OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=seed))
+    return make_pipeline(StandardScaler(), LogisticRegression(tol=1e-6, max_iter=10_000))

@@ -26,24 +26,20 @@ from torch import Tensor
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.latents import Normal
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import FeatureNetwork
 from unbraid.metrics.generative.features.classifier import NAME, predicted
 from unbraid.metrics.generative.features.feature_sets import CHUNK, chosen_network, decoded, prior_codes
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 
 ACTIVE = 0.01
 """Variance of the means of a latent that carries something (burda2016)."""
 
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "trial": {"samples": 32, "steps": 20}}
 
-@metric(
-    "kept/classifier",
-    year=2018,
-    reference="esmaeili2018",
-    needs=("factors",),
-    bounds=(0, 1),
-    trial={"samples": 32, "steps": 20},
-)
+
+@metric("kept/classifier", year=2018, reference="esmaeili2018", **FACTS)
 def kept(
     evaluation: Evaluation,
     *,
@@ -55,7 +51,7 @@ def kept(
     steps: int | None = None,
 ) -> Score:
     """Share of pictures in which a classifier sees the same value of a factor (the first) while one latent moves."""
-    _refuse(samples, places, span)
+    _check(samples, places, span)
     name = factor or evaluation.dataset.factor_names[0]
     network = chosen_network(evaluation, NAME, steps=steps)
     moving, correlation = latents_along(evaluation, along)
@@ -64,14 +60,7 @@ def kept(
     return replace(score, details={**score.details, "correlation": correlation})
 
 
-@metric(
-    "kept/drawn",
-    year=2020,
-    reference="msvae2020",
-    needs=("factors",),
-    bounds=(0, 1),
-    trial={"samples": 32, "steps": 20},
-)
+@metric("kept/drawn", year=2020, reference="msvae2020", **FACTS)
 def kept_drawn(
     evaluation: Evaluation,
     *,
@@ -86,7 +75,7 @@ def kept_drawn(
 
     Moved are the active latents, with `block` those of one block alone: `c` of a model in stages.
     """
-    _refuse(samples, places, span)
+    _check(samples, places, span)
     name = factor or evaluation.dataset.factor_names[0]
     if block is not None and block not in evaluation.space.blocks:
         raise unknown("block of latents", block, evaluation.space.blocks, error=SettingError)
@@ -97,11 +86,10 @@ def kept_drawn(
     return _kept(evaluation, "drawn", network, name, codes, moving, (span, places), drawn)
 
 
-def _refuse(samples: int, places: int, span: float) -> None:
-    if samples < 2 or places < 2 or not span > 0:
-        raise SettingError(
-            f"samples and places must be at least 2 and span above 0, not {samples}, {places} and {span}."
-        )
+def _check(samples: int, places: int, span: float) -> None:
+    check_at_least(2, samples=samples, places=places)
+    if not span > 0:
+        raise SettingError(f"span must be above 0, not {span}.")
 
 
 def _kept(
@@ -137,7 +125,7 @@ def _kept(
         "network": dict(network.details),
     }
     rows = shares.mean(0)
-    return Score("kept", protocol, float(rows.mean()), len(rows), of_mean(rows, (0.0, 1.0)), details=details)
+    return mean_score("kept", protocol, rows, bounds=(0.0, 1.0), details=details)
 
 
 def _alike(seen: Tensor) -> float:

@@ -27,28 +27,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.metrics.arrays import Labels, latent_names
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.arrays import FactorLabels, check_at_least, latent_names
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import around
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Batches,
-    Compat,
     Population,
-    at_least,
-    check_compat,
-    check_factors,
     code_tensor,
-    factor_table,
     gathered,
+    several_factors,
 )
+from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
 from unbraid.threads import one_thread
 
-PROMISES: dict[str, Any] = {"bounds": (0, 1), "invariant": ("order", "sign"), "perfect": 1.0}
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": ("order", "sign"), "perfect": 1.0}
 
 
-@metric("factorvae/majority-vote", year=2018, reference="kim2018", needs=("factors",), **PROMISES)
-def majority_vote(
+@metric_protocol(
+    "factorvae/majority-vote",
+    "FactorVAE score: which latent stands still when one factor does, by majority vote.",
+    year=2018,
+    reference="kim2018",
+    **FACTS,
+)
+@metric_protocol(
+    "factorvae/disentanglement_lib", "FactorVAE score as disentanglement_lib computes it.", **LOCATELLO, **FACTS
+)
+def on_run(
     evaluation: Evaluation,
+    protocol: str,
     *,
     factors: tuple[str, ...] | None = None,
     samples: int | None = None,
@@ -59,27 +66,10 @@ def majority_vote(
     threshold: float = 0.05,
     resamples: int = 200,
 ) -> Score:
-    """FactorVAE score: which latent stands still when one factor does, by majority vote."""
+    """The FactorVAE score of a run."""
     settings = {"batch": batch, "train": train, "test": test, "pool": pool, "resamples": resamples}
-    return _of(evaluation, factors, samples, threshold=threshold, **settings)
-
-
-@metric("factorvae/disentanglement_lib", year=2019, reference="locatello2019", needs=("factors",), **PROMISES)
-def published(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = None,
-    batch: int = 64,
-    train: int = 10_000,
-    test: int = 5_000,
-    pool: int = 10_000,
-    threshold: float = 0.05,
-    resamples: int = 200,
-) -> Score:
-    """FactorVAE score as disentanglement_lib computes it."""
-    settings = {"batch": batch, "train": train, "test": test, "pool": pool, "resamples": resamples}
-    return _of(evaluation, factors, samples, threshold=threshold, compat="disentanglement_lib", **settings)
+    sheet, compat = evaluation.sheet(samples, factors), compat_of(protocol)
+    return sheet.score(factorvae, threshold=threshold, compat=compat, **settings)
 
 
 def factorvae(
@@ -103,16 +93,15 @@ def factorvae(
     rows as on the CPU. The 95% interval is the value -+ 1.96 standard errors over resampled votes, those of training
     and of test; the rows count as given.
     """
-    check_compat(compat)
-    at_least(2, batch=batch, pool=pool)
-    at_least(1, train=train, test=test)
-    at_least(0, threshold=threshold)
+    published = is_compat(compat)
+    check_at_least(2, batch=batch, pool=pool)
+    check_at_least(1, train=train, test=test)
+    check_at_least(0, threshold=threshold)
     values = code_tensor(codes)
-    labels = factor_table(factors, len(values), names)
-    check_factors("FactorVAE", labels)
+    labels = several_factors("FactorVAE", factors, len(values), names)
     latents = latent_names(values.shape[1], latents)
     population, rng = Population(labels), np.random.default_rng(seed)
-    variance = _global_variance(values, pool, rng, repeat=compat is not None)
+    variance = _global_variance(values, pool, rng, repeat=published)
     active = np.flatnonzero(variance.sqrt().cpu().numpy() >= threshold)
     protocol = compat or "majority-vote"
     if not len(active):
@@ -123,11 +112,10 @@ def factorvae(
         values, variance = values[:, kept], variance[kept]
     drawn = [population.batches(rng, count, batch) for count in (train, test)]
     trained, tested = (_table(winners(values, variance, one), one.factor, labels, len(active)) for one in drawn)
-    seen_only = compat is None
-    value = float(_accuracy(trained, tested, seen_only))
-    resampled = _accuracy(_resampled(rng, resamples, trained), _resampled(rng, resamples, tested), seen_only)
+    value = float(_accuracy(trained, tested, not published))
+    resampled = _accuracy(_resampled(rng, resamples, trained), _resampled(rng, resamples, tested), not published)
     details = _details(trained, tested, labels.names, [latents[j] for j in active])
-    details["train_accuracy"] = float(_accuracy(trained, trained, seen_only))
+    details["train_accuracy"] = float(_accuracy(trained, trained, not published))
     interval = around(value, resampled, bounds=(0.0, 1.0))
     return Score("factorvae", protocol, value, len(values), interval, details=details)
 
@@ -137,12 +125,6 @@ def winners(codes: Tensor, variance: Tensor, drawn: Batches) -> np.ndarray:
     """The latent of least relative variance in each batch; one that never varies comes before all others."""
     relative = torch.where(variance > 0, _local_variances(codes, drawn.rows) / variance, -1.0)
     return relative.argmin(1).cpu().numpy()
-
-
-def _of(evaluation: Evaluation, factors: Sequence[str] | None, samples: int | None, **settings: Any) -> Score:
-    sheet = evaluation.sheet(samples, factors)
-    names = {"names": sheet.names, "latents": sheet.latents}
-    return factorvae(sheet.codes, sheet.factors, **names, seed=evaluation.seed, **settings)
 
 
 @one_thread()
@@ -161,7 +143,7 @@ def _local_variances(codes: Tensor, rows: np.ndarray) -> Tensor:
     return torch.cat(parts).clamp(min=0)
 
 
-def _table(winner: np.ndarray, factor: np.ndarray, labels: Labels, latents: int) -> np.ndarray:
+def _table(winner: np.ndarray, factor: np.ndarray, labels: FactorLabels, latents: int) -> np.ndarray:
     """Number of votes by factor and latent."""
     shape = len(labels.names), latents
     return np.bincount(factor * latents + winner, minlength=shape[0] * shape[1]).reshape(shape)

@@ -9,16 +9,14 @@ Rows are sorted by value once per factor, so a draw is a random position in a sl
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import Labels, label_matrix, plain, real_matrix
-
-Compat = Literal["disentanglement_lib"]
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import FactorLabels, factor_names, factor_table, label_matrix, real_matrix
 
 CHUNK_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes gathered at a time: what fits a core's cache, or a small part of a GPU's memory."""
@@ -42,7 +40,7 @@ class Pairs(NamedTuple):
 class Population:
     """Rows by factor and value, ready to be drawn from."""
 
-    def __init__(self, labels: Labels) -> None:
+    def __init__(self, labels: FactorLabels) -> None:
         self.values = labels.values
         shape = len(labels.sizes), max(labels.sizes)
         self.start, self.count = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
@@ -91,15 +89,13 @@ def sorted_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     return np.argsort(small, kind="stable").astype(np.int32), np.bincount(column, minlength=size)
 
 
-def factor_table(factors: Any, rows: int, names: Sequence[str] | None = None) -> Labels:
-    """Discrete factors as `Labels`; one whose values hardly repeat cannot be held fixed."""
-    given = plain(factors)
-    given = given[:, None] if given.ndim == 1 else given
-    if given.dtype.kind == "f" and given.ndim == 2 and len(given) == rows and np.isfinite(given).all():
-        for k, column in enumerate(given.T):
+def fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
+    """Discrete factors as `FactorLabels`; one whose values hardly repeat cannot be held fixed."""
+    given = factor_table(factors, rows)
+    if given.dtype.kind == "f" and np.isfinite(given).all():
+        for name, column in zip(factor_names(given.shape[1], names), given.T, strict=True):
             different = len(np.unique(column))
             if different > max(10, rows / 2):
-                name = names[k] if names is not None and len(names) == given.shape[1] else f"v{k}"
                 raise UsageError(
                     f"Factor {name} is continuous ({different} values in {rows} rows), so hardly any share one; "
                     "cut it into factor bins (factor_bins=…)."
@@ -126,20 +122,9 @@ def gathered(codes: Tensor, rows: np.ndarray) -> Iterator[Tensor]:
         yield codes.index_select(0, part.flatten()).view(len(part), batch, latents)
 
 
-def at_least(least: int, **settings: int | float) -> None:
-    """Refuse settings below `least`."""
-    for name, value in settings.items():
-        if not value >= least:
-            raise SettingError(f"{name} must be at least {least}, not {value}.")
-
-
-def check_compat(compat: str | None) -> None:
-    """Refuse a published protocol that is not known."""
-    if compat not in (None, "disentanglement_lib"):
-        raise unknown("compat", compat, ["disentanglement_lib"])
-
-
-def check_factors(score: str, labels: Labels) -> None:
-    """A score that asks which factor was held fixed needs a choice."""
+def several_factors(score: str, factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
+    """At least two discrete factors, of a score that asks which of them was held fixed."""
+    labels = fixable_factors(factors, rows, names)
     if len(labels.names) < 2:
         raise UsageError(f"The {score} score asks which factor was held fixed, so it needs at least 2 factors.")
+    return labels

@@ -24,42 +24,39 @@ from typing import Any
 import numpy as np
 
 from unbraid.errors import SettingError
-from unbraid.metrics.arrays import Labels, latent_names, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.arrays import FactorLabels, latent_names, real_matrix
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
-from unbraid.metrics.intervention.fixed_factor_batches import Compat, check_compat, factor_table, sorted_rows
-
-PROMISES: dict[str, Any] = {"bounds": (-1, 1), "invariant": ("order", "sign"), "perfect": 1.0}
+from unbraid.metrics.intervention.fixed_factor_batches import fixable_factors, sorted_rows
+from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
 
 BINS = 20
 """Bins that disentanglement_lib cuts every factor into."""
 
 
-@metric("irs/quantile", year=2019, reference="suter2019", needs=("factors",), **PROMISES)
-def quantiles(
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (-1, 1), "invariant": ("order", "sign"), "perfect": 1.0}
+
+
+@metric_protocol(
+    "irs/quantile",
+    "Interventional robustness: how little other factors move a latent whose own factor stands still.",
+    year=2019,
+    reference="suter2019",
+    **FACTS,
+)
+@metric_protocol(
+    "irs/disentanglement_lib", "Interventional robustness as disentanglement_lib computes it.", **LOCATELLO, **FACTS
+)
+def on_run(
     evaluation: Evaluation,
+    protocol: str,
     *,
     factors: tuple[str, ...] | None = None,
     samples: int | None = 10_000,
     quantile: float = 0.99,
 ) -> Score:
-    """Interventional robustness: how little other factors move a latent whose own factor stands still."""
-    sheet = evaluation.sheet(samples, factors)
-    return irs(sheet.codes, sheet.factors, quantile=quantile, names=sheet.names, latents=sheet.latents)
-
-
-@metric("irs/disentanglement_lib", year=2019, reference="locatello2019", needs=("factors",), **PROMISES)
-def published(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = 10_000,
-    quantile: float = 0.99,
-) -> Score:
-    """Interventional robustness as disentanglement_lib computes it."""
-    sheet = evaluation.sheet(samples, factors)
-    named = {"names": sheet.names, "latents": sheet.latents}
-    return irs(sheet.codes, sheet.factors, quantile=quantile, compat="disentanglement_lib", **named)
+    """The interventional robustness score of a run."""
+    return evaluation.sheet(samples, factors).score(irs, quantile=quantile, compat=compat_of(protocol))
 
 
 def irs(
@@ -75,18 +72,18 @@ def irs(
 
     Nothing is random. There is no interval: the normaliser is a maximum, which resampled rows do not vary honestly.
     """
-    check_compat(compat)
+    published = is_compat(compat)
     if not 0 < quantile <= 1:
         raise SettingError(f"quantile must lie between 0 and 1, not {quantile}.")
     values = real_matrix("codes", codes)
-    labels = factor_table(factors, len(values), names)
+    labels = fixable_factors(factors, len(values), names)
     named = latent_names(values.shape[1], latents)
     reach = np.abs(values - values.mean(0)).max(0)
     active = np.flatnonzero(values.max(0) > values.min(0))
     protocol = compat or "quantile"
     if not len(active):
         return Score("irs", protocol, 0.0, len(values), details={"why": "Every latent is constant."})
-    columns = [_spread(values[:, active], column, quantile, compat) for column in labels.values.T]
+    columns = [_spread(values[:, active], column, quantile, published) for column in labels.values.T]
     robust = 1 - np.stack(columns, axis=1) / reach[active, None]  # [active latents, factors]
     value = float(np.average(robust.max(1), weights=reach[active]))
     details = _details(robust, reach[active], [named[j] for j in active], labels)
@@ -94,17 +91,17 @@ def irs(
     return Score("irs", protocol, value, len(values), details=details)
 
 
-def _spread(codes: np.ndarray, column: np.ndarray, quantile: float, compat: Compat | None) -> np.ndarray:
+def _spread(codes: np.ndarray, column: np.ndarray, quantile: float, published: bool) -> np.ndarray:
     """Mean over a factor's values of how far each latent strays from its mean there [latents]."""
-    if compat is not None:
+    if published:
         column = np.unique(discretise(column[:, None].astype(np.float64), BINS), return_inverse=True)[1].reshape(-1)
     order, counts = sorted_rows(column, int(column.max()) + 1)
     groups = np.split(codes[order], counts.cumsum()[:-1])
     strays = [np.quantile(np.abs(group - group.mean(0)), quantile, axis=0) for group in groups]
-    return np.average(strays, axis=0, weights=counts if compat is None else None)
+    return np.average(strays, axis=0, weights=None if published else counts)
 
 
-def _details(robust: np.ndarray, reach: np.ndarray, latents: Sequence[str], labels: Labels) -> dict[str, Any]:
+def _details(robust: np.ndarray, reach: np.ndarray, latents: Sequence[str], labels: FactorLabels) -> dict[str, Any]:
     return {
         "latents": dict(zip(latents, robust.max(1).tolist(), strict=True)),
         "parents": {name: labels.names[k] for name, k in zip(latents, robust.argmax(1), strict=True)},

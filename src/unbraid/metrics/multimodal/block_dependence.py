@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import SettingError, UsageError
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 from unbraid.metrics.multimodal.conditional_draws import rows_with_block
 from unbraid.metrics.unsupervised.code_dependence import total_correlation
 from unbraid.models import MultimodalModel, as_multimodal
@@ -79,14 +80,12 @@ def kl_blocks(evaluation: Evaluation) -> list[Score]:
 @metric("kl-blocks/sampled", **SOURCE, needs=("modalities",), trial={"samples": 64})
 def kl_blocks_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> list[Score]:
     """E[log q - log p] of c and of each s_m at one draw of each row, for any posterior of c."""
-    codes, scores = drawn_blocks(evaluation, as_multimodal(evaluation.model), samples), []
-    for block, one in codes.items():
-        values = one.ratio[one.there].cpu().double().numpy()
-        scores.append(Score("kl-blocks", "sampled", float(values.mean()), len(values), of_mean(values), block))
-    return scores
+    codes = drawn_blocks(evaluation, as_multimodal(evaluation.model), samples)
+    ratios = {block: one.ratio[one.there].cpu().double().numpy() for block, one in codes.items()}
+    return [mean_score("kl-blocks", "sampled", values, block) for block, values in ratios.items()]
 
 
-class Drawn(NamedTuple):
+class BlockDraws(NamedTuple):
     """Of a block: one draw [rows, D], its KL and log q - log p at the draw [rows], and which rows have it [rows].
 
     The KL is that in closed form where there is one, and log q - log p elsewhere.
@@ -98,14 +97,13 @@ class Drawn(NamedTuple):
     there: Tensor
 
 
-def drawn_blocks(evaluation: Evaluation, model: MultimodalModel, samples: int) -> dict[str, Drawn]:
+def drawn_blocks(evaluation: Evaluation, model: MultimodalModel, samples: int) -> dict[str, BlockDraws]:
     """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+    check_at_least(2, samples=samples)
     return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
 
 
-def _drawn(evaluation: Evaluation, model: MultimodalModel, positions: Tensor) -> dict[str, Drawn]:
+def _drawn(evaluation: Evaluation, model: MultimodalModel, positions: Tensor) -> dict[str, BlockDraws]:
     there, parts, made = rows_with_block(evaluation, model, evaluation.rows[positions]), [], {}
     with torch.no_grad(), progress("codes", len(positions)) as bar:
         for number, part in enumerate(positions.split(evaluation.batch)):
@@ -113,7 +111,7 @@ def _drawn(evaluation: Evaluation, model: MultimodalModel, positions: Tensor) ->
             bar.advance(len(part))
     for block, mask in there.items():
         value, kl, ratio = (torch.cat(each) for each in zip(*(part[block] for part in parts), strict=True))
-        made[block] = Drawn(value, kl, ratio, mask)
+        made[block] = BlockDraws(value, kl, ratio, mask)
     return made
 
 

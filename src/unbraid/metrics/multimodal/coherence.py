@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import SettingError, UsageError
+from unbraid.errors import UsageError
 from unbraid.latents.fusion import subsets
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import batch_on
 from unbraid.metrics.generative.features.feature_sets import prior_codes
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 from unbraid.metrics.multimodal.conditional_draws import AT_ONCE, Shared, made_of, posteriors_in_parts, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import MultimodalModel, as_multimodal
@@ -52,8 +53,7 @@ def coherence(
 ) -> list[Score]:
     """Share of modalities made from others, for each set of them, in which a classifier sees the shared factor."""
     model = as_multimodal(evaluation.model)
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+    check_at_least(2, samples=samples)
     if len(model.modalities) < 2:
         raise UsageError("coherence/classifier makes one modality from others, and this model has one.")
     name, values = shared_factor(evaluation, factor)
@@ -103,7 +103,7 @@ def _given(names: tuple[str, ...], right: np.ndarray, details: dict[str, Any]) -
     }
     for size in range(1, len(names)):
         chosen = {pair: right[:, s, m] for pair, (s, m) in pairs.items() if sizes[s] == size}
-        shares = {pair: value for pair, column in chosen.items() if (value := _mean(column)) is not None}
+        shares = {pair: float(np.nanmean(c)) for pair, c in chosen.items() if not np.isnan(c).all()}
         by_row = _known_mean(np.stack(list(chosen.values()), 1))
         scores += _score(by_row, f"given-{size}", {**details, "pairs": shares})
     for pair, (s, m) in pairs.items():
@@ -115,10 +115,7 @@ def _given(names: tuple[str, ...], right: np.ndarray, details: dict[str, Any]) -
 def _score(values: np.ndarray, part: str, details: dict[str, Any]) -> list[Score]:
     """The mean of what is known of rows; nothing where no row has what it takes."""
     known = values[~np.isnan(values)]
-    if not len(known):
-        return []
-    value, interval = float(known.mean()), of_mean(known, BOUNDS)
-    return [Score("coherence", "classifier", value, len(known), interval, part, details=details)]
+    return [mean_score("coherence", "classifier", known, part, BOUNDS, details)] if len(known) else []
 
 
 def _joint(
@@ -141,13 +138,7 @@ def _joint(
     shares = torch.stack([column.bincount(minlength=size) for column in seen.T]).double() / samples
     told = {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
     about = {key: value for key, value in details.items() if key not in ("shared", "chance")}
-    value, interval = float(same.mean()), of_mean(same, BOUNDS)
-    return Score("coherence", "classifier", value, samples, interval, "joint", details={**about, **told})
-
-
-def _mean(column: np.ndarray) -> float | None:
-    known = column[~np.isnan(column)]
-    return float(known.mean()) if len(known) else None
+    return mean_score("coherence", "classifier", same, "joint", BOUNDS, {**about, **told})
 
 
 def _known_mean(table: np.ndarray) -> np.ndarray:

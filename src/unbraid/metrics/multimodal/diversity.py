@@ -16,7 +16,7 @@ which the shared factor is seen as the condition has it.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,21 +25,13 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import entropy
+from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_score
 from unbraid.metrics.multimodal.conditional_draws import Shared, made_of, posteriors_in_parts, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import MultimodalModel, as_multimodal
-
-
-class Draws(NamedTuple):
-    """What is drawn: how many for each condition, whether c is, and the seed."""
-
-    count: int
-    shared: Shared
-    seed: int
 
 
 @metric(
@@ -68,8 +60,7 @@ def diversity(
     `factors` leaves some out, and `factor` is the one that modalities share.
     """
     model = as_multimodal(evaluation.model)
-    if samples < 2 or draws < 2:
-        raise SettingError(f"samples and draws must be at least 2, not {samples} and {draws}.")
+    check_at_least(2, samples=samples, draws=draws)
     for name in (target, source):
         if name is not None and name not in model.modalities:
             raise unknown("modality", name, model.modalities, error=SettingError)
@@ -77,12 +68,14 @@ def diversity(
         raise UsageError("diversity/entropy makes one modality from another one, so there must be two.")
     common, values = shared_factor(evaluation, factor)
     readers = {name: reader(evaluation, name, steps) for name in model.modalities}
-    scores, how = [], Draws(draws, shared, evaluation.seed)
+    scores: list[Score] = []
     for name in [target] if target else [n for n in model.modalities if n != source]:
         own = [f for f in _own_factors(readers, name, common) if factors is None or f in factors]
         if own:
             others = [n for n in model.modalities if n == source or (source is None and n != name)]
-            scores += _scores(evaluation, model, readers[name], (name, others), (common, own), values, how, samples)
+            scores += _scores(
+                evaluation, model, readers[name], (name, others), (common, own), values, (draws, shared), samples
+            )
     if not scores:
         raise DataError(
             f"No factor of {evaluation.dataset.name} but {common} can be read off one modality alone, so nothing is "
@@ -104,34 +97,34 @@ def _scores(
     made: tuple[str, list[str]],
     factors: tuple[str, list[str]],
     values: Tensor,
-    how: Draws,
+    drawn: tuple[int, Shared],
     samples: int,
 ) -> list[Score]:
     """Of one modality, made of each of the others: the mean over its factors, then each factor."""
     positions, (target, sources), (common, read) = evaluation.choose(samples), made, factors
-    data = evaluation.dataset
+    data, (draws, shared) = evaluation.dataset, drawn
     sizes = [data.sizes[data.factor_position(factor)] for factor in read]
     sets = torch.stack([torch.tensor([n == s for n in model.modalities]) for s in sources]).to(positions.device)
-    seeds, found, right = noise.seed_tensor(how.seed, device=positions.device), [], []
-    for number, part, posteriors in posteriors_in_parts(
-        evaluation, model, positions, len(sets) * how.count, "diversity"
-    ):
+    seeds, found, right = noise.seed_tensor(evaluation.seed, device=positions.device), [], []
+    for number, part, posteriors in posteriors_in_parts(evaluation, model, positions, len(sets) * draws, "diversity"):
         there = (posteriors.present.unsqueeze(1) & sets).any(-1)  # [rows, sources]
-        c = shared_codes(model, posteriors, sets, how.count, seeds, number, how.shared)
+        c = shared_codes(model, posteriors, sets, draws, seeds, number, shared)
         seen = own.read(made_of(model, target, c.flatten(0, 2), seeds, number), [common, *read])
-        seen, there = seen.view(*there.shape, how.count, -1).cpu(), there.cpu()
+        seen, there = seen.view(*there.shape, draws, -1).cpu(), there.cpu()
         right.append((seen[..., 0] == values[part, None, None].cpu())[there].double().mean(-1))
         found.append(torch.stack([_entropy(seen[..., 1 + k], size) for k, size in enumerate(sizes)], -1)[there])
     each = torch.cat(found).numpy()  # [conditions, factors]
     if len(each) < 2:
         raise DataError(f"Fewer than 2 rows have {' or '.join(sources)}, so {target} cannot be made of them.")
-    facts: dict[str, Any] = {"sources": sources, "draws": how.count, "shared": how.shared, "factor": common}
+    facts: dict[str, Any] = {"sources": sources, "draws": draws, "shared": shared, "factor": common}
     facts |= {"coherent": float(torch.cat(right).mean()), "classifier": own.details}
-    told = [_ceilings(own, factor, size, how.count) for factor, size in zip(read, sizes, strict=True)]
+    told = [_ceilings(own, factor, size, draws) for factor, size in zip(read, sizes, strict=True)]
     whole = {key: float(np.mean([one[key] for one in told])) for key in told[0]}
+    parts = {target: (each.mean(1), {**whole, "factors": read})}
+    parts |= {f"{target}/{name}": (each[:, k], told[k]) for k, name in enumerate(read)}
     return [
-        _score(each.mean(1), target, {**facts, **whole, "factors": read}),
-        *(_score(each[:, k], f"{target}/{name}", {**facts, **told[k]}) for k, name in enumerate(read)),
+        mean_score("diversity", "entropy", values, part, (0.0, math.inf), {**facts, **own})
+        for part, (values, own) in parts.items()
     ]
 
 
@@ -139,11 +132,6 @@ def _ceilings(own: Reader, factor: str, size: int, draws: int) -> dict[str, floa
     """What entropy a factor may have: at most, of so many draws, and of real rows as they are read."""
     real = own.readings[:, list(own.accuracy).index(factor)].bincount().numpy()
     return {"ceiling": math.log(size), "ceiling_of_draws": drawn_entropy(size, draws), "real": entropy(real)}
-
-
-def _score(values: np.ndarray, part: str, details: dict[str, Any]) -> Score:
-    value, interval = float(values.mean()), of_mean(values, (0.0, math.inf))
-    return Score("diversity", "entropy", value, len(values), interval, part, details=details)
 
 
 def _entropy(seen: Tensor, size: int) -> Tensor:

@@ -33,7 +33,7 @@ ROWS = 256
 
 @dataclass(frozen=True)
 class Alone(FactorDataset):
-    """One modality of several as data by themselves; made by `alone`."""
+    """One modality of several as data by themselves, with all factors."""
 
     whole: FactorDataset | None = None
     modality: str = ""
@@ -53,11 +53,6 @@ class Alone(FactorDataset):
         """That of all modalities, and which one this is."""
         assert self.whole is not None
         return f"{self.whole.content_hash()}/{self.modality}/expected"
-
-
-def alone(data: FactorDataset, name: str) -> Alone:
-    """One modality of the data, with all factors."""
-    return Alone(data.name, data.pixels, data.factors, data.table, data.held_out, data.source, data, name)
 
 
 class Reader(NamedTuple):
@@ -103,7 +98,7 @@ def _reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:
     asked = asked[:HELD_OUT]
     if len(trained) < 2 or len(asked) < 1:
         raise DataError(f"Too few rows of {data.name} have the modality {name} to train a classifier of it.")
-    seen = alone(data, name)
+    seen = Alone(data.name, data.pixels, data.factors, data.table, data.held_out, data.source, data, name)
     network = learned(NAME, seen, trained, evaluation.seed, {"steps": steps})
     assert isinstance(network.module, Classifier)
     factors = list(network.module.names)

@@ -20,17 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import entropy, label_matrix, real_matrix
+from unbraid.errors import SettingError, unknown
+from unbraid.metrics.arrays import check_at_least, device_of, entropy, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.nearest_neighbours import neighbour_information
+from unbraid.metrics.information.nearest_neighbours import halved_information
 from unbraid.metrics.intervals import around, of_mean
 from unbraid.metrics.multimodal.block_dependence import drawn_blocks
 from unbraid.metrics.multimodal.conditional_draws import rows_with_block
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.train_test_split import apart, device_of
+from unbraid.metrics.train_test_split import apart
 from unbraid.models import as_multimodal
-from unbraid.progress import progress
 
 Codes = Literal["sampled", "mean"]
 """One draw of each posterior, or its mean."""
@@ -91,7 +90,7 @@ def probe(
         elif protocol == "knn":
             scores += _knn(values, factors, names, part, neighbours, resamples, seed)
         else:
-            raise UsageError(f"The protocol of probe must be linear or knn, not {protocol}.")
+            raise unknown("protocol", protocol, ["linear", "knn"])
     return scores
 
 
@@ -132,24 +131,18 @@ def _nats(chances: Tensor, values: np.ndarray, truth: np.ndarray) -> float:
 def _knn(
     codes: Any, factors: Any, names: Sequence[str] | None, block: str, neighbours: int, resamples: int, seed: int
 ) -> list[Score]:
-    if neighbours < 1:
-        raise SettingError(f"There must be at least 1 neighbour, not {neighbours}.")
+    check_at_least(1, neighbours=neighbours)
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)
     rng, device = np.random.default_rng(seed), device_of(codes)
-    found = neighbour_information(values, known, neighbours, seed, device)  # [latents, factors]
-    halves = []
-    with progress("neighbours", resamples) as bar:
-        for _ in range(resamples):
-            rows = rng.permutation(len(values))[: len(values) // 2]
-            some = known._replace(values=known.values[rows])
-            halves.append(neighbour_information(values[rows], some, neighbours, seed, device).max(0))
-            bar.advance()
+    found, *halves = (
+        one for one, _ in halved_information(values, known, neighbours, resamples, rng, seed, device)
+    )  # [latents, factors]
     scores = []
     for k, name in enumerate(known.names):
         value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
         most = max(value, float(known.entropy[k]))  # an estimate may lie above what there is to know
-        interval = around(value, [half[k] for half in halves], bounds=(0.0, most))
+        interval = around(value, [half[:, k].max() for half in halves], bounds=(0.0, most))
         scores.append(Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details))
     return scores
 

@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unbraid.density.small_fit import descend
-from unbraid.errors import UsageError
-from unbraid.metrics.arrays import label_matrix, real_matrix
+from unbraid.errors import SettingError, UsageError
+from unbraid.metrics.arrays import check_at_least, device_of, label_matrix, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import of_mean
 from unbraid.metrics.predictive.logistic import standardised
-from unbraid.metrics.train_test_split import apart, device_of
+from unbraid.metrics.train_test_split import apart
 from unbraid.threads import one_thread
 
 NEVER = -1e30
@@ -73,10 +73,9 @@ def attributes(
     Codes may be a mapping of parts, `{"C": c, "Z": z}`: then each is scored alone, and all of them as `C+Z`. The 95%
     interval is that of the test rows, with the networks held fixed.
     """
-    if min(steps, batch, *hidden) < 1 or not lr > 0:
-        raise UsageError(
-            f"steps, batch, hidden and lr must be positive, not {steps}, {batch}, {tuple(hidden)} and {lr}."
-        )
+    check_at_least(1, steps=steps, batch=batch, hidden=min(hidden, default=1))
+    if not lr > 0:
+        raise SettingError(f"lr must be above 0, not {lr}.")
     given = dict(codes) if isinstance(codes, Mapping) else {None: codes}
     values, masks = _parts(given)
     known = label_matrix(factors, len(values), names)

@@ -55,7 +55,7 @@ class Target(NamedTuple):
         return 1 if self.size is None or self.size == 2 else self.size
 
 
-class Fit(NamedTuple):
+class FactorFit(NamedTuple):
     """Importance [codes], and what is predicted for the rows of test and, where that is cheap, of training."""
 
     importance: np.ndarray
@@ -74,7 +74,7 @@ def boost(
     bins: int | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-) -> list[Fit]:
+) -> list[FactorFit]:
     """Fit all targets to the codes `train` [rows, codes] and predict them for the codes `test`.
 
     Without a number of `bins` every value has its own up to 2,048 rows, and 256 are made of more: bins of a few rows
@@ -117,12 +117,8 @@ class _Binned:
         self.bins = max(len(low) for _, low, _ in columns)
         self.device = device
         self.index = torch.from_numpy(np.stack([index for index, _, _ in columns])).to(device)
-        self.low, self.high = (
-            torch.from_numpy(np.stack([np.pad(c[end], (0, self.bins - len(c[end])), "edge") for c in columns])).to(
-                device
-            )
-            for end in (1, 2)
-        )
+        padded = ([np.pad(c[end], (0, self.bins - len(c[end])), "edge") for c in columns] for end in (1, 2))
+        self.low, self.high = (torch.from_numpy(np.stack(ends)).to(device) for ends in padded)
         cells = self.index.T.long() + self.bins * torch.arange(self.codes, device=device)
         shape = (self.rows, self.codes * self.bins)
         if device.type == "cuda":
@@ -194,7 +190,7 @@ class _Ensemble:
             self.scores[part] += _looked_up(steps, leaves)
             self.test_scores[part] += _looked_up(steps, _route(self.test, splits))
 
-    def fits(self) -> list[Fit]:
+    def fits(self) -> list[FactorFit]:
         """Importances and predictions of every target."""
         sizes = [target.trees for target in self.targets]
         parts = zip(*(x.split(sizes) for x in (self.importance, self.scores, self.test_scores)), strict=True)
@@ -202,7 +198,7 @@ class _Ensemble:
         for target, (importance, train, test) in zip(self.targets, parts, strict=True):
             sums = importance.sum(0)
             share = sums / sums.sum() if sums.sum() > 0 else sums
-            made.append(Fit(share.cpu().numpy(), _predicted(target, test), _predicted(target, train)))
+            made.append(FactorFit(share.cpu().numpy(), _predicted(target, test), _predicted(target, train)))
         return made
 
     def _expected(self) -> Tensor:
@@ -247,7 +243,8 @@ class _Ensemble:
         best, at = gain.max(1)  # [codes, trees, nodes]
         code = torch.where(best == best.amax(0), lots, -1.0).argmax(0)
         best, at = best.gather(0, code[None])[0], at.gather(0, code[None])[0]
-        own = count.movedim(1, -1)[code, *_grid(code)]  # [trees, nodes, bins]
+        trees, nodes = (torch.arange(size, device=code.device) for size in code.shape)
+        own = count.movedim(1, -1)[code, trees[:, None], nodes]  # [trees, nodes, bins]
         after = (own <= own.gather(-1, at[..., None])).sum(-1).clamp(max=self.binned.bins - 1)
         value = (self.binned.high[code, at] + self.binned.low[code, after]) / 2
         whole_node = best <= 0
@@ -327,9 +324,8 @@ def _looked_up(steps: Tensor, leaves: Tensor) -> Tensor:
 
 def _cells(leaves: Tensor, count: int) -> Tensor:
     """Position of each row's leaf in a flattened [trees, leaves]."""
-    return (
-        leaves.int() + count * torch.arange(len(leaves), dtype=torch.int32, device=leaves.device)[:, None]
-    ).flatten()
+    first = count * torch.arange(len(leaves), dtype=torch.int32, device=leaves.device)
+    return (leaves.int() + first[:, None]).flatten()
 
 
 def _above(values: Tensor, cut: Tensor) -> Tensor:
@@ -340,9 +336,3 @@ def _above(values: Tensor, cut: Tensor) -> Tensor:
 def _equal(values: Tensor, number: int) -> Tensor:
     """values == number, likewise."""
     return values == number if values.is_cuda else torch.from_numpy(values.numpy() == number)
-
-
-def _grid(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column numbers of a matrix."""
-    rows, columns = (torch.arange(size, device=like.device) for size in like.shape)
-    return rows[:, None], columns

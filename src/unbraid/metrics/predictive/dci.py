@@ -18,85 +18,69 @@ With one factor, D is 1 of necessity, and with one code C is; where no code has 
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import latent_names, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.factor_types import Column, factor_columns, factor_table
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import device_of, factor_table, latent_names, real_matrix
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.factor_types import FactorColumn, factor_columns
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.predictive.booster import Fit, Target
+from unbraid.metrics.predictive.booster import FactorFit, Target
 from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescaled
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, apart, is_compat, redrawn, redrawn_sheet
 
-Compat = Literal["disentanglement_lib"]
-
-NEEDED: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1)}
-FACTS: dict[str, Any] = {"year": 2018, "reference": "eastwood2018", **NEEDED}
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1)}
 PERFECT = {"disentanglement": 1.0, "completeness": 1.0, "informativeness": 1.0}
-NOISE = {"disentanglement": 0.0, "completeness": 0.0}
-COSTLY: dict[str, Any] = {"costly": True, "trial": {"train": 60, "test": 30}}
+COSTLY: dict[str, Any] = {"costly": True, "trial": {"train": 60, "test": 30}, "perfect": PERFECT}
+NOISE: dict[str, Any] = {"noise": {"disentanglement": 0.0, "completeness": 0.0}}
+TREES: dict[str, Any] = {"year": 2018, "reference": "eastwood2018", "invariant": ("scale",), **FACTS}
 
 
-@metric("dci/gbt", processor=True, invariant=("scale",), perfect=PERFECT, **FACTS, **COSTLY)
-def gradient_boosting(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    continuous: tuple[str, ...] = (),
-    train: int = 10_000,
-    test: int = 5_000,
-) -> list[Score]:
-    """DCI by scikit-learn's gradient boosting, which takes minutes at full size."""
-    return _evaluated(evaluation, "gbt", factors, continuous, train, test)
-
-
-@metric("dci/booster", invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
-def batched_booster(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    continuous: tuple[str, ...] = (),
-    train: int = 10_000,
-    test: int = 5_000,
-) -> list[Score]:
-    """DCI by gradient boosting as in dci/gbt, of binned codes and all trees at once."""
-    return _evaluated(evaluation, "booster", factors, continuous, train, test)
-
-
-@metric("dci/lightgbm-depth3", processor=True, invariant=("scale",), perfect=PERFECT, noise=NOISE, **FACTS)
-def lightgbm_depth3(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    continuous: tuple[str, ...] = (),
-    train: int = 10_000,
-    test: int = 5_000,
-) -> list[Score]:
-    """DCI by LightGBM with trees of depth 3."""
-    return _evaluated(evaluation, "lightgbm-depth3", factors, continuous, train, test)
-
-
-@metric(
-    "dci/random-forest", processor=True, invariant=("scale",), perfect={"informativeness": 1.0}, noise=NOISE, **FACTS
+@metric_protocol(
+    "dci/gbt",
+    "DCI by scikit-learn's gradient boosting, which takes minutes at full size.",
+    processor=True,
+    **COSTLY,
+    **TREES,
 )
-def random_forest(
+@metric_protocol(
+    "dci/booster",
+    "DCI by gradient boosting as in dci/gbt, of binned codes and all trees at once.",
+    perfect=PERFECT,
+    **NOISE,
+    **TREES,
+)
+@metric_protocol(
+    "dci/random-forest",
+    "DCI by scikit-learn's random forest.",
+    processor=True,
+    perfect={"informativeness": 1.0},
+    **NOISE,
+    **TREES,
+)
+def by_trees(
     evaluation: Evaluation,
+    protocol: Predictor,
     *,
     factors: tuple[str, ...] | None = None,
     continuous: tuple[str, ...] = (),
     train: int = 10_000,
     test: int = 5_000,
-) -> list[Score]:
-    """DCI by scikit-learn's random forest."""
-    return _evaluated(evaluation, "random-forest", factors, continuous, train, test)
+) -> list[Score] | partial[list[Score]]:
+    """DCI by one of the predictors that are trees."""
+    sheet = evaluation.sheet(train + test, factors)
+    found = sheet.score if protocol == "booster" else sheet.work
+    return found(dci, predictor=protocol, continuous=continuous, train=train, test=test)
 
 
 @metric(
     "dci/lasso",
+    year=2018,
+    reference="eastwood2018",
     invariant=("order", "sign", "scale"),
     perfect=PERFECT,
     noise={"informativeness": 0.0},
@@ -111,24 +95,16 @@ def linear(
     test: int = 5_000,
 ) -> list[Score]:
     """DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated unless given."""
-    return _evaluated(evaluation, "lasso", factors, (), train, test, alpha)
+    return evaluation.sheet(train + test, factors).score(dci, predictor="lasso", train=train, test=test, alpha=alpha)
 
 
-@metric("dci/disentanglement_lib", year=2019, reference="locatello2019", perfect=PERFECT, **NEEDED, **COSTLY)
+@metric("dci/disentanglement_lib", **LOCATELLO, **FACTS, **COSTLY)
 def disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
 ) -> list[Score]:
     """DCI as disentanglement_lib computes it, which takes minutes at full size."""
-    values, names = evaluation.chosen_factors(factors)
-    rows = _with_repetition(len(evaluation), train, test, evaluation.seed)
-    learnt, asked = (torch.from_numpy(part).to(values.device) for part in rows)
-    return dci_split(
-        *(evaluation.means_at(learnt), values[learnt], evaluation.means_at(asked), values[asked]),
-        names=names,
-        latents=evaluation.code_names,
-        seed=evaluation.seed,
-        compat="disentanglement_lib",
-    )
+    sheet, rows = redrawn_sheet(evaluation, train, test, factors)
+    return sheet.score(dci, rows=rows, compat="disentanglement_lib")
 
 
 def dci(
@@ -141,157 +117,73 @@ def dci(
     continuous: Sequence[str] = (),
     train: int = 10_000,
     test: int = 5_000,
+    rows: TrainTestRows | None = None,
     alpha: float | None = None,
     seed: int = 0,
     compat: Compat | None = None,
 ) -> list[Score]:
     """Disentanglement, completeness and informativeness of any codes [rows, latents] and factors [rows, factors].
 
-    The predictor learns from `train` random rows and is asked about `test` others; fewer rows are divided in the same
-    proportion. Factors named in `continuous`, and those of more than 100 values that are not all whole numbers, are
-    real ones. `alpha` is the penalty of `lasso` (None: cross-validated). `compat` overrides the predictor.
+    The predictor learns from `train` random rows and is asked about `test` others, or about those that `rows` names;
+    fewer rows are divided in the same proportion. Factors named in `continuous`, and those of more than 100 values that
+    are not all whole numbers, are real ones. `alpha` is the penalty of `lasso` (None: cross-validated). `compat`
+    overrides the predictor.
 
     The 95% interval of informativeness is that of a mean over the test rows; the other two have none.
     """
-    values = real_matrix("codes", codes)
-    if train < 1 or test < 1:
-        raise SettingError(f"train and test must be at least 1, not {train} and {test}.")
-    how = _How(predictor, compat, seed, alpha, _device(codes))
-    columns = _columns(factor_table(factors, len(values)), names, continuous, how)
-    divide = _without_repetition if compat is None else _with_repetition
-    rows = divide(len(values), train, test, seed)
-    return _scores(_Sample(values, columns, latent_names(values.shape[1], latents), *rows), how)
+    values, table = real_matrix("codes", codes), factor_table(factors, len(codes))
+    if is_compat(compat) and (continuous or predictor not in ("random-forest", "gbt")):
+        raise UsageError(f"compat={compat} predicts with gbt, and all factors as classes.")
+    columns = factor_columns(table, names, continuous, detect=compat is None)
+    if rows is None:
+        rows = (redrawn if compat else apart)(len(values), train, test, np.random.default_rng(seed))
+    how = predictor if compat is None else "gbt", compat, seed, alpha, device_of(codes)
+    return _scores(_Task(values, columns, latent_names(values.shape[1], latents), *rows, *how))
 
 
-def dci_split(
-    train_codes: Any,
-    train_factors: Any,
-    test_codes: Any,
-    test_factors: Any,
-    *,
-    predictor: Predictor = "random-forest",
-    names: Sequence[str] | None = None,
-    latents: Sequence[str] | None = None,
-    continuous: Sequence[str] = (),
-    alpha: float | None = None,
-    seed: int = 0,
-    compat: Compat | None = None,
-) -> list[Score]:
-    """`dci` where the rows to learn from and the rows to be asked about are given."""
-    codes = [real_matrix(f"{what} codes", array) for what, array in (("train", train_codes), ("test", test_codes))]
-    if codes[0].shape[1] != codes[1].shape[1]:
-        raise UsageError(f"Train codes have {codes[0].shape[1]} latents, but test codes {codes[1].shape[1]}.")
-    tables = [factor_table(train_factors, len(codes[0])), factor_table(test_factors, len(codes[1]))]
-    if tables[0].shape[1] != tables[1].shape[1]:
-        raise UsageError(f"There are {tables[0].shape[1]} factors in train, but {tables[1].shape[1]} in test.")
-    how = _How(predictor, compat, seed, alpha, _device(train_codes))
-    columns, values = _columns(np.concatenate(tables), names, continuous, how), np.concatenate(codes)
-    learnt, asked = np.split(np.arange(len(values)), [len(codes[0])])
-    return _scores(_Sample(values, columns, latent_names(values.shape[1], latents), learnt, asked), how)
-
-
-class _Sample(NamedTuple):
-    """Codes [rows, latents] and factors of all rows, and which rows are learnt from and asked about."""
+class _Task(NamedTuple):
+    """Codes [rows, latents] and factors of all rows, which rows are learnt from and asked about, and how."""
 
     codes: np.ndarray
-    factors: list[Column]
+    factors: list[FactorColumn]
     latents: Sequence[str]
     learnt: np.ndarray
     asked: np.ndarray
-
-
-class _How(NamedTuple):
-    """How factors are predicted."""
-
-    wanted: Predictor
+    predictor: Predictor
     compat: Compat | None
     seed: int
     alpha: float | None
     device: torch.device
 
-    @property
-    def predictor(self) -> Predictor:
-        return self.wanted if self.compat is None else "gbt"
-
-    def real(self, factor: Column) -> bool:
+    def real(self, factor: FactorColumn) -> bool:
         """Whether a factor is predicted as a number."""
         return factor.size is None or self.predictor == "lasso"
 
 
-def _evaluated(
-    evaluation: Evaluation,
-    predictor: Predictor,
-    factors: Sequence[str] | None,
-    continuous: Sequence[str],
-    train: int,
-    test: int,
-    alpha: float | None = None,
-) -> list[Score]:
-    sheet = evaluation.sheet(train + test, factors)
-    return dci(
-        sheet.codes,
-        sheet.factors,
-        predictor=predictor,
-        names=sheet.names,
-        latents=sheet.latents,
-        continuous=continuous,
-        train=train,
-        test=test,
-        alpha=alpha,
-        seed=evaluation.seed,
-    )
-
-
-def _device(codes: Any) -> torch.device:
-    return codes.device if isinstance(codes, Tensor) else torch.device("cpu")
-
-
-def _columns(table: np.ndarray, names: Sequence[str] | None, continuous: Sequence[str], how: _How) -> list[Column]:
-    if how.compat is not None and how.compat != "disentanglement_lib":
-        raise unknown("compat", how.compat, ["disentanglement_lib"])
-    if how.compat is not None and (continuous or how.wanted not in ("random-forest", "gbt")):
-        raise UsageError(f"compat={how.compat} predicts with gbt, and all factors as classes.")
-    return factor_columns(table, names, continuous, detect=how.compat is None)
-
-
-def _without_repetition(rows: int, train: int, test: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to learn from and others to be asked about; fewer rows than both are divided in the same proportion."""
-    if rows < train + test:
-        train = min(max(2, round(rows * train / (train + test))), rows - 1)
-        test = rows - train
-    order = np.random.default_rng(seed).permutation(rows)
-    return order[:train], order[train : train + test]
-
-
-def _with_repetition(rows: int, train: int, test: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return rng.integers(rows, size=train), rng.integers(rows, size=test)
-
-
-def _scores(sample: _Sample, how: _How) -> list[Score]:
-    if len(sample.learnt) < 2 or len(sample.asked) < 1:
-        raise DataError(f"DCI cannot learn from {len(sample.learnt)} rows and be asked about {len(sample.asked)}.")
-    if not sample.latents:
+def _scores(task: _Task) -> list[Score]:
+    if len(task.learnt) < 2 or len(task.asked) < 1:
+        raise DataError(f"DCI cannot learn from {len(task.learnt)} rows and be asked about {len(task.asked)}.")
+    if not task.latents:
         raise UsageError("DCI needs codes of at least one latent.")
-    fits = _fits(sample, how)
+    fits = _fits(task)
     importance = np.stack([fit.importance for fit in fits], axis=1)  # [latents, factors]
-    names = [factor.name for factor in sample.factors]
+    names = [factor.name for factor in task.factors]
     shared: dict[str, Any] = {
         "importance": dict(zip(names, importance.T.tolist(), strict=True)),
-        "latents": list(sample.latents),
-        "split": [len(sample.learnt), len(sample.asked)],
+        "latents": list(task.latents),
+        "split": [len(task.learnt), len(task.asked)],
     }
     if not importance.any():
         shared["note"] = "no latent has any importance, so disentanglement and completeness are 0"
-    smallest = 0.0 if how.compat is None else 1e-11
+    smallest = 0.0 if task.compat is None else 1e-11
     found = [
-        ("disentanglement", *_concentration(importance, sample.latents, smallest), None),
+        ("disentanglement", *_concentration(importance, task.latents, smallest), None),
         ("completeness", *_concentration(importance.T, names, smallest), None),
-        ("informativeness", *_informativeness(sample, fits, how)),
+        ("informativeness", *_informativeness(task, fits)),
     ]
-    protocol, samples = how.compat or how.predictor, len(sample.learnt) + len(sample.asked)
+    protocol, samples = task.compat or task.predictor, len(task.learnt) + len(task.asked)
     return [
-        Score("dci", protocol, value, samples, interval, part, how.predictor, details={**details, **shared})
+        Score("dci", protocol, value, samples, interval, part, task.predictor, details={**details, **shared})
         for part, value, details, interval in found
     ]
 
@@ -312,21 +204,22 @@ def _concentration(importance: np.ndarray, names: Sequence[str], smallest: float
 
 
 def _informativeness(
-    sample: _Sample, fits: Sequence[Fit], how: _How
+    task: _Task, fits: Sequence[FactorFit]
 ) -> tuple[float, dict[str, Any], tuple[float, float] | None]:
     """Mean accuracy or R^2 on the rows asked about, its details, and its interval."""
     rows = []
     details: dict[str, Any] = {"each": {}, "train": {}, "measure": {}, "error": {}}
-    for factor, made in zip(sample.factors, fits, strict=True):
-        real = how.real(factor)
+    for factor, made in zip(task.factors, fits, strict=True):
+        real = task.real(factor)
         truth = factor.numbers if real else factor.values
-        rows.append(_quality(made.test, truth[sample.asked], real))
+        rows.append(_quality(made.test, truth[task.asked], real))
         details["each"][factor.name] = float(rows[-1].mean())
         if made.train is not None:
-            details["train"][factor.name] = float(_quality(made.train, truth[sample.learnt], real).mean())
+            details["train"][factor.name] = float(_quality(made.train, truth[task.learnt], real).mean())
         details["measure"][factor.name] = "R2" if real else "accuracy"
-        if real:
-            details["error"][factor.name] = _relative_error(made.test, truth[sample.asked])
+        if real:  # root mean square error over that of guessing the mean, where the rows asked about differ
+            error, spread = np.sqrt(np.mean((made.test - truth[task.asked]) ** 2)), truth[task.asked].std()
+            details["error"][factor.name] = float(error / spread) if spread > 0 else None
     each_row = np.mean(rows, axis=0)
     if len(details["train"]) == len(rows):
         details["train_mean"] = float(np.mean(list(details["train"].values())))
@@ -342,32 +235,26 @@ def _quality(predicted: np.ndarray, truth: np.ndarray, real: bool) -> np.ndarray
     return rows if spread > 0 and rows.mean() > 0 else np.zeros(len(rows))
 
 
-def _relative_error(predicted: np.ndarray, truth: np.ndarray) -> float | None:
-    """Root mean square error over that of guessing the mean; None where all rows asked about are the same."""
-    spread = truth.std()
-    return float(np.sqrt(np.mean((predicted - truth) ** 2)) / spread) if spread > 0 else None
-
-
-def _fits(sample: _Sample, how: _How) -> list[Fit]:
+def _fits(task: _Task) -> list[FactorFit]:
     """Every factor's importances and its predictions for the rows learnt from and asked about."""
-    learnt, weights, copies = sample.learnt, None, np.arange(len(sample.learnt))
-    if how.compat is None:
-        codes = rescaled(sample.codes)
+    learnt, weights, copies = task.learnt, None, np.arange(len(task.learnt))
+    if task.compat is None:
+        codes = rescaled(task.codes)
     else:
-        codes = sample.codes
+        codes = task.codes
         if np.abs(codes).max(initial=0.0) > np.finfo(np.float32).max:
             raise DataError("codes are too large for float32, in which scikit-learn works.")
-        learnt, weights, copies = _merged(sample)
-    classes = [None if how.real(f) else np.unique(f.values[learnt], return_inverse=True) for f in sample.factors]
+        learnt, weights, copies = _merged(task)
+    classes = [None if task.real(f) else np.unique(f.values[learnt], return_inverse=True) for f in task.factors]
     targets = [
         Target(factor.numbers[learnt], None) if found is None else Target(found[1], len(found[0]))
-        for factor, found in zip(sample.factors, classes, strict=True)
+        for factor, found in zip(task.factors, classes, strict=True)
     ]
-    problem = Problem(codes[learnt], codes[sample.asked], targets, weights, how.seed, how.device, how.alpha)
+    problem = Problem(codes[learnt], codes[task.asked], targets, weights, task.seed, task.device, task.alpha)
     made = []
-    for result, found in zip(fit(how.predictor, problem), classes, strict=True):
+    for result, found in zip(fit(task.predictor, problem), classes, strict=True):
         train = None if result.train is None else _values(result.train[copies], found)
-        made.append(Fit(np.abs(result.importance), _values(result.test, found), train))
+        made.append(FactorFit(np.abs(result.importance), _values(result.test, found), train))
     return made
 
 
@@ -376,13 +263,13 @@ def _values(predicted: np.ndarray, found: tuple[np.ndarray, np.ndarray] | None) 
     return predicted if found is None else found[0][predicted]
 
 
-def _merged(sample: _Sample) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+def _merged(task: _Task) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Rows to learn from, how often each counts, and which of them each drawn row is.
 
     Ten thousand rows drawn with repetition from a few hundred are those few hundred with weights.
     """
-    told = np.column_stack([sample.codes, *(factor.values for factor in sample.factors)])[sample.learnt]
+    told = np.column_stack([task.codes, *(factor.values for factor in task.factors)])[task.learnt]
     _, first, copies, counts = np.unique(told, axis=0, return_index=True, return_inverse=True, return_counts=True)
     if 2 * len(first) > len(told):
-        return sample.learnt, None, np.arange(len(told))
-    return sample.learnt[first], counts.astype(np.float64), copies.reshape(-1)
+        return task.learnt, None, np.arange(len(told))
+    return task.learnt[first], counts.astype(np.float64), copies.reshape(-1)

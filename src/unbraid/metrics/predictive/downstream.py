@@ -16,34 +16,30 @@ all that are left over from testing are taken; `samples` and `labels` in the det
 values on one latent apart (a perfect code of sprites: about .67 with 10,000 labels), a forest comes nearer (about .88).
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import label_matrix, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.errors import SettingError
+from unbraid.metrics.arrays import check_known, device_of, label_matrix, real_matrix
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric
 from unbraid.metrics.intervals import around, of_mean
-from unbraid.metrics.predictive.forests import Plot, grow_each
+from unbraid.metrics.predictive.booster import Target
 from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.train_test_split import apart, device_of, times_drawn
-from unbraid.progress import progress
+from unbraid.metrics.predictive.predictors import Problem
+from unbraid.metrics.predictive.predictors import random_forest as fit_forests
+from unbraid.metrics.train_test_split import apart, times_drawn
 
 Protocol = Literal["logistic", "random-forest"]
-Learner = Callable[[Sequence[tuple[np.ndarray, np.ndarray]], np.ndarray], Iterator[np.ndarray]]
-"""Training sets, each of codes and labels [rows, factors], and test codes -> predicted labels [test rows, factors]."""
 
 
-@metric(
-    "downstream/logistic",
-    year=2019,
-    reference="locatello2019",
-    needs=("factors",),
-    bounds=(0, float("inf")),  # efficiency is a ratio
-    invariant=("order", "sign", "scale"),
-)
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, float("inf"))}  # efficiency is a ratio
+
+
+@metric("downstream/logistic", invariant=("order", "sign", "scale"), **LOCATELLO, **FACTS)
 def logistic(
     evaluation: Evaluation,
     *,
@@ -53,17 +49,11 @@ def logistic(
     C: float = 1.0,
 ) -> list[Score]:
     """Accuracy of softmax regression with few and many labels, and their ratio."""
-    return _covered(evaluation, "logistic", factors, labels, test, {"C": C})
+    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
+    return sheet.score(downstream, protocol="logistic", labels=labels, test=test, C=C)
 
 
-@metric(
-    "downstream/random-forest",
-    processor=True,
-    year=2019,
-    reference="locatello2019",
-    needs=("factors",),
-    bounds=(0, float("inf")),
-)
+@metric("downstream/random-forest", processor=True, **LOCATELLO, **FACTS)
 def random_forest(
     evaluation: Evaluation,
     *,
@@ -71,9 +61,10 @@ def random_forest(
     labels: tuple[int, ...] = (100, 1_000, 10_000),
     test: int = 5_000,
     trees: int = 30,
-) -> list[Score]:
+) -> partial[list[Score]]:
     """Accuracy of a random forest with few and many labels, and their ratio."""
-    return _covered(evaluation, "random-forest", factors, labels, test, {"trees": trees})
+    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
+    return sheet.work(downstream, protocol="random-forest", labels=labels, test=test, trees=trees)
 
 
 def downstream(
@@ -94,24 +85,27 @@ def downstream(
     Also the efficiency, if there are several. The 95% intervals are those of the test rows, with the classifiers held
     fixed; of the efficiency, by bootstrap.
     """
-    if protocol not in ("logistic", "random-forest"):
-        raise UsageError(f"The protocol of downstream must be logistic or random-forest, not {protocol}.")
+    check_known("protocol", protocol, get_args(Protocol))
     if not labels or min(labels) < 2 or not C > 0 or trees < 1:
         raise SettingError(f"labels must be 2 or more, C above 0 and trees 1 or more, not {labels}, {C} and {trees}.")
     rng = np.random.default_rng(seed)
     values = real_matrix("codes", codes)
     known = label_matrix(factors, len(values), names)
     split = apart(len(values), max(labels), test, rng)
-    learn = _softmax_learner(C, device_of(codes)) if protocol == "logistic" else _forest_learner(trees, seed)
     sizes = {count: min(count, len(split.train)) for count in labels}
     truth = known.values[split.test]
     right: dict[int, np.ndarray] = {}
-    with progress(f"downstream/{protocol}", len(set(sizes.values()))) as bar:
-        rows = {size: split.train[:size] for size in sorted(set(sizes.values()))}
-        sets = [(values[each], known.values[each]) for each in rows.values()]
-        for size, predicted in zip(rows, learn(sets, values[split.test]), strict=True):
-            right[size] = predicted == truth  # [test, factors]
-            bar.advance()
+    for size in sorted(set(sizes.values())):
+        train, labelled = values[split.train[:size]], known.values[split.train[:size]]
+        if protocol == "logistic":
+            tensors = (torch.as_tensor(x, device=device_of(codes)) for x in (train, values[split.test]))
+            x, x_test = standardised(*tensors)
+            predicted = softmax(x, labelled, C=C, precision=1e-9).predict(x_test)
+        else:
+            targets = [Target(column, int(column.max()) + 1) for column in labelled.T]
+            fits = fit_forests(Problem(train, values[split.test], targets, seed=seed, trees=trees))
+            predicted = np.stack([fit.test for fit in fits], axis=1)
+        right[size] = predicted == truth  # [test, factors]
     scores = []
     for count, size in sizes.items():
         by_row, by_factor = right[size].mean(1), right[size].mean(0)
@@ -138,37 +132,3 @@ def _efficiency(
 
 def _ratio(pair: np.ndarray) -> float:
     return float(pair[0] / pair[1]) if pair[1] > 0 else 0.0
-
-
-def _softmax_learner(C: float, device: torch.device) -> Learner:
-    def learn(sets: Sequence[tuple[np.ndarray, np.ndarray]], test: np.ndarray) -> Iterator[np.ndarray]:
-        for train, labels in sets:
-            x, y = standardised(*(torch.as_tensor(codes, device=device) for codes in (train, test)))
-            yield softmax(x, labels, C=C, precision=1e-9).predict(y)
-
-    return learn
-
-
-def _forest_learner(trees: int, seed: int) -> Learner:
-    threads = torch.get_num_threads()
-
-    def learn(sets: Sequence[tuple[np.ndarray, np.ndarray]], test: np.ndarray) -> Iterator[np.ndarray]:
-        shared = {"trees": trees, "seed": seed, "threads": threads}
-        plots = [Plot(train, test, list(labels.T), [False] * labels.shape[1], **shared) for train, labels in sets]
-        for forests in grow_each(plots):
-            yield np.stack([forest.predicted for forest in forests], axis=1)
-
-    return learn
-
-
-def _covered(
-    evaluation: Evaluation,
-    protocol: Protocol,
-    factors: Sequence[str] | None,
-    labels: Sequence[int],
-    test: int,
-    settings: dict[str, Any],
-) -> list[Score]:
-    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
-    shared = {"labels": labels, "test": test, "names": sheet.names, "seed": evaluation.seed}
-    return downstream(sheet.codes, sheet.factors, protocol=protocol, **shared, **settings)

@@ -4,6 +4,9 @@ r"""Logistic regression of many labels from the same codes, exact enough to stan
 
 for one value of a factor against the rest (`one_vs_rest`), or softmax over all values of a factor (`softmax`), by
 Newton steps that keep a factorised Hessian for as long as it serves. Float64, on the device of the codes.
+
+Kept beside scikit-learn's: that one adds 14 s to the 47 s of a suite on a CPU, for scores that agree to 3e-4, and does
+not use a GPU.
 """
 
 import math
@@ -57,23 +60,23 @@ def softmax(
     `balanced` weighs each row by n / (K n_k). With two values the penalty is that on the difference of their weights,
     as in scikit-learn. `precision` is how far, in nats per row, the loss may lie above its minimum.
     """
-    inputs, coded = _with_intercept(x), _coded(labels, x.device)
-    found = []
-    for values, target in coded:
-        counts = target.bincount().double()
-        weights = (len(x) / (len(values) * counts))[target] if balanced else inputs.new_ones(len(x))
-        penalty = (2 if len(values) == 2 else 1) / (C * len(x))
-        found.append(_fit_softmax(inputs, target, weights, penalty, precision, len(values)))
-    return _classifiers(found, [values for values, _ in coded])
+    inputs, found = _with_intercept(x), []
+    values, targets = _coded(labels, x.device)
+    for count, target in zip(map(len, values), targets, strict=True):
+        weights = (len(x) / (count * target.bincount().double()))[target] if balanced else inputs.new_ones(len(x))
+        penalty = (2 if count == 2 else 1) / (C * len(x))
+        found.append(_fit_softmax(inputs, target, weights, penalty, precision, count))
+    return _classifiers(found, values)
 
 
 @one_thread()
 def one_vs_rest(x: Tensor, labels: np.ndarray, *, C: float = 1.0, precision: float = 1e-12) -> Classifiers:
     """Logistic regression of each value of each column of labels [rows, factors] against the factor's other values."""
-    coded = _coded(labels, x.device)
-    y = torch.cat([F.one_hot(target, len(values)) for values, target in coded], dim=1).double()
+    values, targets = _coded(labels, x.device)
+    sizes = [len(own) for own in values]
+    y = torch.cat([F.one_hot(target, size) for target, size in zip(targets, sizes, strict=True)], dim=1).double()
     theta = _fit_one_vs_rest(_with_intercept(x), y, 1 / (C * len(x)), precision)
-    return _classifiers(theta.split([len(values) for values, _ in coded]), [values for values, _ in coded])
+    return _classifiers(theta.split(sizes), values)
 
 
 def _fit_one_vs_rest(inputs: Tensor, y: Tensor, ridge: float, precision: float) -> Tensor:
@@ -163,13 +166,12 @@ class _Pairs:
 
     def __init__(self, inputs: Tensor, ridge: float, weights: Tensor | None = None) -> None:
         self.inputs, self.weights = inputs, weights
-        coarse = ridge >= 1e-6 * float(inputs.square().mean(0).max())
+        coarse, width = ridge >= 1e-6 * float(inputs.square().mean(0).max()), inputs.shape[1]
         self.dtype = torch.float32 if coarse else torch.float64
-        width = inputs.shape[1]
         self.first, self.second = torch.triu_indices(width, width, device=inputs.device)
-        self.index = torch.zeros(width, width, dtype=torch.long, device=inputs.device)
-        self.index[self.first, self.second] = torch.arange(len(self.first), device=inputs.device)
-        self.index[self.second, self.first] = self.index[self.first, self.second]
+        index = torch.zeros(width, width, dtype=torch.long, device=inputs.device)
+        index[self.first, self.second] = torch.arange(len(self.first), device=inputs.device)
+        self.index = index.maximum(index.T)
 
     @cached_property
     def products(self) -> Tensor:
@@ -275,10 +277,10 @@ def _penalty(inputs: Tensor, ridge: float) -> Tensor:
     return penalty
 
 
-def _coded(labels: np.ndarray, device: torch.device) -> list[tuple[np.ndarray, Tensor]]:
+def _coded(labels: np.ndarray, device: torch.device) -> tuple[list[np.ndarray], list[Tensor]]:
     """The values of each factor, and each row's position among them."""
-    coded = (np.unique(column, return_inverse=True) for column in labels.T)
-    return [(values, torch.as_tensor(inverse, device=device)) for values, inverse in coded]
+    coded = [np.unique(column, return_inverse=True) for column in labels.T]
+    return [values for values, _ in coded], [torch.as_tensor(inverse, device=device) for _, inverse in coded]
 
 
 def _classifiers(weights: Sequence[Tensor], values: Sequence[np.ndarray]) -> Classifiers:

@@ -1,42 +1,45 @@
-"""Predictors of factors from codes, for DCI: each says how important every code was to it.
+"""Predictors of factors from codes: each says how important every code was to it, as DCI asks.
 
-| predictor         | model                                                                | importance of a code     |
-|-------------------|----------------------------------------------------------------------|--------------------------|
-| `gbt`             | scikit-learn's gradient boosting with its defaults (locatello2019)   | drop of squared error    |
-| `booster`         | the same algorithm with binned codes, all trees at once, CPU or CUDA | drop of squared error    |
-| `lightgbm-depth3` | LightGBM: gbt's 100 stages of depth 3, rate .1, leaves of any size   | gain of its splits       |
-| `random-forest`   | scikit-learn's random forest with its defaults (eastwood2018)        | drop of impurity         |
-| `lasso`           | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
+| predictor       | model                                                                | importance of a code     |
+|-----------------|----------------------------------------------------------------------|--------------------------|
+| `gbt`           | scikit-learn's gradient boosting with its defaults (locatello2019)   | drop of squared error    |
+| `booster`       | the same algorithm with binned codes, all trees at once, CPU or CUDA | drop of squared error    |
+| `random-forest` | scikit-learn's random forest with its defaults (eastwood2018)        | drop of impurity         |
+| `lasso`         | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
 
 Factors of classes get a classifier, real factors the regressor of the same family; `lasso` takes every factor as a
 number. Work is shared among as many threads as torch uses.
 """
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import reduce
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 
 from unbraid.errors import UsageError, unknown
-from unbraid.metrics.predictive.booster import Fit, Target, boost
-from unbraid.metrics.predictive.forests import Plot, grow
+from unbraid.metrics.predictive.booster import FactorFit, Target, boost
 from unbraid.progress import progress
 
-Predictor = Literal["gbt", "booster", "lightgbm-depth3", "random-forest", "lasso"]
+Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
 
-STAGES, DEPTH, RATE = 100, 3, 0.1
-"""What scikit-learn's gradient boosting does by default."""
+VOTE_SUMS = 8
+"""Sums into which the votes of a forest are divided, one thread at a time for each."""
 
 FOLDS = 5
 TOLERANCE = 1e-9
 
 
 class Problem(NamedTuple):
-    """Codes of training and of test [rows, codes], the training rows' targets, how often each row counts, and where."""
+    """Codes of training and of test [rows, codes], the training rows' targets, how often each row counts, and where.
+
+    `alpha` is the penalty of `lasso`, `trees` the size of a `random-forest`.
+    """
 
     train: np.ndarray
     test: np.ndarray
@@ -45,9 +48,10 @@ class Problem(NamedTuple):
     seed: int = 0
     device: torch.device | str = "cpu"
     alpha: float | None = None
+    trees: int = 100
 
 
-def fit(predictor: Predictor, problem: Problem) -> list[Fit]:
+def fit(predictor: Predictor, problem: Problem) -> list[FactorFit]:
     """Importances and predictions for every target.
 
     Where the training rows hold one class only, or where no code varies in them, there is nothing to learn: the most
@@ -57,7 +61,7 @@ def fit(predictor: Predictor, problem: Problem) -> list[Fit]:
         raise unknown("predictor", predictor, get_args(Predictor))
     varied = bool((problem.train != problem.train[0]).any())
     learnt = [varied and bool((target.values != target.values[0]).any()) for target in problem.targets]
-    made: dict[int, Fit] = {}
+    made: dict[int, FactorFit] = {}
     if any(learnt):
         chosen = [k for k, yes in enumerate(learnt) if yes]
         told = problem._replace(targets=[problem.targets[k] for k in chosen])
@@ -78,78 +82,80 @@ def rescaled(codes: np.ndarray) -> np.ndarray:
     return np.ldexp(codes, -np.frexp(codes.std(0))[1])
 
 
-def gbt(problem: Problem) -> list[Fit]:
+def gbt(problem: Problem) -> list[FactorFit]:
     """scikit-learn's gradient boosting."""
     from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-    def one(target: Target) -> Fit:
+    def one(target: Target) -> FactorFit:
         make = GradientBoostingRegressor if target.size is None else GradientBoostingClassifier
         model = make(random_state=problem.seed).fit(problem.train, target.values, sample_weight=problem.weights)
-        return Fit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
+        return FactorFit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
 
     return _each(problem, one)
 
 
-def random_forest(problem: Problem) -> list[Fit]:
-    """scikit-learn's random forest."""
-    real = [target.size is None for target in problem.targets]
-    values, threads = [target.values for target in problem.targets], torch.get_num_threads()
-    plot = Plot(problem.train, problem.test, values, real, seed=problem.seed, threads=threads, weights=problem.weights)
-    with progress("predicting factors", len(values)) as bar:
-        return [Fit(*forest) for forest in grow(plot, bar.advance)]  # it fits training rows
+def random_forest(problem: Problem) -> list[FactorFit]:
+    """scikit-learn's random forest; where there are more threads than targets, they share out its trees, too."""
+    from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+    share = math.ceil(torch.get_num_threads() / len(problem.targets))
+
+    def one(target: Target) -> FactorFit:
+        make = RandomForestRegressor if target.size is None else RandomForestClassifier
+        forest = make(problem.trees, random_state=problem.seed, n_jobs=share).fit(problem.train, target.values)
+        return FactorFit(forest.feature_importances_, forest_predictions(forest, problem.test, share))
+
+    return _each(problem, one)
 
 
-def booster(problem: Problem) -> list[Fit]:
+def forest_predictions(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
+    """Return what scikit-learn's forest predicts, however many threads ask its trees.
+
+    Votes are added up in the same order whatever happens, so that equal ones end the same. The trees themselves are
+    asked, since the checks of the input that they make, one by one, take longer than their answers.
+    """
+    rows = np.ascontiguousarray(codes, dtype=np.float32)
+    trees = [tree.tree_ for tree in forest.estimators_]
+    parts = [trees[first::VOTE_SUMS] for first in range(min(VOTE_SUMS, len(trees)))]
+    with ThreadPoolExecutor(threads) as pool:
+        total = reduce(np.add, pool.map(lambda part: reduce(np.add, (tree.predict(rows) for tree in part)), parts))
+    if not hasattr(forest, "classes_"):
+        return total[:, 0] / len(trees)
+    return forest.classes_[np.argmax(total, axis=1)]
+
+
+def booster(problem: Problem) -> list[FactorFit]:
     """Gradient boosting of all trees at once."""
     if problem.weights is not None:
         raise UsageError("The booster counts every row once.")
-    settings = {"stages": STAGES, "depth": DEPTH, "rate": RATE, "seed": problem.seed, "device": problem.device}
-    return boost(problem.train, problem.targets, problem.test, **settings)
+    return boost(problem.train, problem.targets, problem.test, seed=problem.seed, device=problem.device)
 
 
-def lightgbm(problem: Problem) -> list[Fit]:
-    """LightGBM, one model per target."""
-    try:
-        import lightgbm as library
-    except ImportError as error:
-        raise UsageError("dci/lightgbm-depth3 needs lightgbm: pip install 'unbraid[fast-metrics]'.") from error
-
-    def one(target: Target) -> Fit:
-        settings = _lightgbm_settings(target.size, problem.seed)
-        data = library.Dataset(problem.train, target.values, weight=problem.weights, params=settings)
-        model = library.train(settings, data, num_boost_round=STAGES)
-        predicted = np.asarray(model.predict(problem.test, num_threads=1))
-        return Fit(_normalised(model.feature_importance("gain")), _decided(predicted, target.size))
-
-    return _each(problem, one)
-
-
-def lasso(problem: Problem) -> list[Fit]:
+def lasso(problem: Problem) -> list[FactorFit]:
     """L1-penalised regression on standardised codes and targets; the penalty is cross-validated if none is given."""
     mean, deviation = problem.train.mean(0), problem.train.std(0)
     deviation[deviation <= 0] = 1.0
     train, test = ((codes - mean) / deviation for codes in (problem.train, problem.test))
 
-    def one(target: Target) -> Fit:
+    def one(target: Target) -> FactorFit:
         wanted = target.values.astype(np.float64)
         centre, spread = wanted.mean(), wanted.std()
         model = _lasso(problem.alpha, len(train))
         model.fit(train, (wanted - centre) / spread)
-        return Fit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
+        return FactorFit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
 
     return _each(problem, one)
 
 
-_PREDICTORS: dict[str, Callable[[Problem], list[Fit]]] = {
+_PREDICTORS: dict[str, Callable[[Problem], list[FactorFit]]] = {
     "gbt": gbt,
     "booster": booster,
-    "lightgbm-depth3": lightgbm,
     "random-forest": random_forest,
     "lasso": lasso,
 }
 
 
-def _each(problem: Problem, one: Callable[[Target], Fit]) -> list[Fit]:
+def _each(problem: Problem, one: Callable[[Target], FactorFit]) -> list[FactorFit]:
     """`one` of every target, the longest first so that no thread is left with it at the end."""
     workers = min(torch.get_num_threads(), os.cpu_count() or 1, len(problem.targets))
     order = sorted(range(len(problem.targets)), key=lambda k: -problem.targets[k].trees)
@@ -165,32 +171,6 @@ def _each(problem: Problem, one: Callable[[Target], Fit]) -> list[Fit]:
     return [jobs[k].result() for k in range(len(order))]
 
 
-def _lightgbm_settings(size: int | None, seed: int) -> dict[str, Any]:
-    objective = "regression" if size is None else "binary" if size == 2 else "multiclass"
-    return {
-        "objective": objective,
-        "num_class": size if objective == "multiclass" else 1,
-        "max_depth": DEPTH,
-        "num_leaves": 2**DEPTH,
-        "learning_rate": RATE,
-        "min_data_in_leaf": 1,
-        "min_sum_hessian_in_leaf": 1e-3,  # below it rounding errors look like rows, and LightGBM stops
-        "min_data_in_bin": 1,
-        "num_threads": 1,
-        "deterministic": True,
-        "force_col_wise": True,
-        "seed": seed,
-        "verbosity": -1,
-    }
-
-
-def _decided(predicted: np.ndarray, size: int | None) -> np.ndarray:
-    """Classes of probabilities; real values as they are."""
-    if size is None:
-        return predicted
-    return (predicted > 0.5).astype(int) if size == 2 else predicted.argmax(1)
-
-
 def _lasso(alpha: float | None, rows: int) -> Any:
     from sklearn.linear_model import Lasso, LassoCV
 
@@ -202,14 +182,11 @@ def _lasso(alpha: float | None, rows: int) -> Any:
     return LassoCV(cv=FOLDS, **exact) if alpha is None else Lasso(alpha=alpha, **exact)
 
 
-def _guess(problem: Problem, target: Target) -> Fit:
+def _guess(problem: Problem, target: Target) -> FactorFit:
     if target.size is None:
         answer = np.average(target.values, weights=problem.weights)
     else:
         answer = np.bincount(target.values, weights=problem.weights).argmax()
-    return Fit(np.zeros(problem.train.shape[1]), *(np.full(len(x), answer) for x in (problem.test, problem.train)))
-
-
-def _normalised(importance: np.ndarray) -> np.ndarray:
-    total = importance.sum()
-    return importance / total if total > 0 else importance
+    return FactorFit(
+        np.zeros(problem.train.shape[1]), *(np.full(len(x), answer) for x in (problem.test, problem.train))
+    )

@@ -21,19 +21,41 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.errors import SettingError, UsageError, unknown
-from unbraid.metrics.arrays import Labels, label_matrix, latent_names, plain, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import factor_table, latent_names, real_matrix
+from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.factor_types import FactorColumn, factor_columns
 from unbraid.metrics.intervals import around
 from unbraid.metrics.predictive.linear_svm import lines
-from unbraid.metrics.train_test_split import Compat, Split, apart, is_compat, redrawn, redrawn_sheet, times_drawn
+from unbraid.metrics.train_test_split import (
+    Compat,
+    TrainTestRows,
+    apart,
+    is_compat,
+    redrawn,
+    redrawn_sheet,
+    times_drawn,
+)
 
-PROMISES: dict[str, Any] = {"bounds": (0, 1), "invariant": ("order", "sign"), "noise": 0.0}
+FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": ("order", "sign"), "noise": 0.0}
 
 
-@metric("sap/linear-svm", year=2018, reference="kumar2018", needs=("factors",), **PROMISES)
-def linear_svm(
+@metric_protocol(
+    "sap/linear-svm",
+    "Separated attribute predictability by linear support vector machines.",
+    year=2018,
+    reference="kumar2018",
+    **FACTS,
+)
+@metric_protocol(
+    "sap/disentanglement_lib",
+    "Separated attribute predictability as disentanglement_lib draws its rows.",
+    **LOCATELLO,
+    **FACTS,
+)
+def on_run(
     evaluation: Evaluation,
+    protocol: str,
     *,
     factors: tuple[str, ...] | None = None,
     continuous: tuple[str, ...] = (),
@@ -41,36 +63,12 @@ def linear_svm(
     test: int = 5_000,
     resamples: int = 200,
 ) -> Score:
-    """Separated attribute predictability by linear support vector machines."""
-    sheet = evaluation.sheet(train + test, factors)
-    return sap(
-        sheet.codes,
-        sheet.factors,
-        train=train,
-        test=test,
-        continuous=continuous,
-        names=sheet.names,
-        latents=sheet.latents,
-        resamples=resamples,
-        seed=evaluation.seed,
-    )
-
-
-@metric("sap/disentanglement_lib", year=2019, reference="locatello2019", needs=("factors",), **PROMISES)
-def disentanglement_lib(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    continuous: tuple[str, ...] = (),
-    train: int = 10_000,
-    test: int = 5_000,
-    resamples: int = 200,
-) -> Score:
-    """Separated attribute predictability as disentanglement_lib draws its rows."""
-    sheet, split = redrawn_sheet(evaluation, train, test, factors)
-    rng = np.random.default_rng(evaluation.seed)
-    named = sheet.names, sheet.latents
-    return _scored("disentanglement_lib", sheet.codes, sheet.factors, split, continuous, named, resamples, rng)
+    """The SAP score of a run."""
+    settings = {"continuous": continuous, "train": train, "test": test, "resamples": resamples}
+    if protocol == "linear-svm":
+        return evaluation.sheet(train + test, factors).score(sap, **settings)
+    sheet, rows = redrawn_sheet(evaluation, train, test, factors)
+    return sheet.score(sap, rows=rows, compat="disentanglement_lib", **settings)
 
 
 def sap(
@@ -79,6 +77,7 @@ def sap(
     *,
     train: int = 10_000,
     test: int = 5_000,
+    rows: TrainTestRows | None = None,
     continuous: Sequence[str] = (),
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
@@ -88,88 +87,56 @@ def sap(
 ) -> Score:
     """Separated attribute predictability of any codes [rows, latents] and factors [rows, factors].
 
-    Where there are fewer than `train` + `test` rows, each gets its share. `continuous` names factors that are scored by
-    squared correlation. `compat="disentanglement_lib"` draws both sets with replacement.
+    Where there are fewer than `train` + `test` rows, each gets its share; `rows` says which to take. `continuous` names
+    factors that are scored by squared correlation. `compat="disentanglement_lib"` draws both sets with replacement.
 
     The 95% interval is the value -+ 1.96 bootstrap standard errors over the test rows (over the training rows for
     continuous factors); the classifiers are held fixed.
     """
     rng = np.random.default_rng(seed)
     values = real_matrix("codes", codes)
-    split = (redrawn if is_compat(compat) else apart)(len(values), train, test, rng)
-    return _scored(compat or "linear-svm", values, factors, split, continuous, (names, latents), resamples, rng)
-
-
-def _scored(
-    protocol: str,
-    codes: Any,
-    factors: Any,
-    split: Split,
-    continuous: Sequence[str],
-    named: tuple[Sequence[str] | None, Sequence[str] | None],
-    resamples: int,
-    rng: np.random.Generator,
-) -> Score:
-    values = real_matrix("codes", codes)
+    if rows is None:
+        rows = (redrawn if is_compat(compat) else apart)(len(values), train, test, rng)
     if values.shape[1] < 2:
         raise UsageError(f"SAP sets the best latent against the second best, but there are {values.shape[1]} latents.")
-    latents = latent_names(values.shape[1], named[1])
-    names, labels, real = _by_kind(factors, len(values), named[0], continuous)
+    named = latent_names(values.shape[1], latents)
+    columns = factor_columns(factor_table(factors, len(values)), names, continuous, detect=False)
+    discrete, real = ([c for c in columns if (c.size is None) == is_real] for is_real in (False, True))
     parts = {}
-    if labels is not None:
-        predicted = lines(values[split.train], labels.values[split.train]).predict(values[split.test])
-        right = (predicted == labels.values[split.test][:, None, :]).astype(np.float32)  # [test, latents, factors]
+    if discrete:
+        labels = np.stack([column.values for column in discrete], axis=1)
+        predicted = lines(values[rows.train], labels[rows.train]).predict(values[rows.test])
+        right = (predicted == labels[rows.test][:, None, :]).astype(np.float32)  # [test, latents, factors]
         drawn = times_drawn(len(right), resamples, rng).astype(np.float32) @ right.reshape(len(right), -1)
-        parts.update(
-            _columns(labels.names, right.mean(0, dtype=float), drawn.reshape(-1, *right.shape[1:]) / len(right))
-        )
-    if real is not None:
-        x, y = values[split.train], real[split.train]
+        found = right.mean(0, dtype=float), drawn.reshape(-1, *right.shape[1:]) / len(right)
+        parts.update(_by_factor(discrete, *found))
+    if real:
+        x, y = values[rows.train], np.stack([column.values for column in real], axis=1)[rows.train]
         every = np.ones((1, len(x)), dtype=np.int64)
         counts = np.concatenate([every, times_drawn(len(x), resamples, rng)])
         squared = _squared_correlation(x, y, counts)
-        parts.update(_columns([n for n in names if n in continuous], squared[0], squared[1:]))
-    scores = np.stack([parts[name][0] for name in names], axis=1)  # [latents, factors]
-    resampled = np.stack([parts[name][1] for name in names], axis=2)
+        parts.update(_by_factor(real, squared[0], squared[1:]))
+    known = [column.name for column in columns]
+    scores = np.stack([parts[name][0] for name in known], axis=1)  # [latents, factors]
     gaps = _gaps(scores)
     details = {
-        "gaps": dict(zip(names, gaps.tolist(), strict=True)),
-        "winner": {name: latents[j] for name, j in zip(names, scores.argmax(0), strict=True)},
-        "scores": dict(zip(names, scores.T.tolist(), strict=True)),
-        "latents": list(latents),
-        "train": len(split.train),
-        "test": len(split.test),
+        "gaps": dict(zip(known, gaps.tolist(), strict=True)),
+        "winner": {name: named[j] for name, j in zip(known, scores.argmax(0), strict=True)},
+        "scores": dict(zip(known, scores.T.tolist(), strict=True)),
+        "latents": list(named),
+        "train": len(rows.train),
+        "test": len(rows.test),
     }
-    value = float(gaps.mean())
-    interval = around(value, _gaps(resampled).mean(-1), bounds=(0.0, 1.0))
-    return Score("sap", protocol, value, len(split.train) + len(split.test), interval, details=details)
+    value, resampled = float(gaps.mean()), _gaps(np.stack([parts[name][1] for name in known], axis=2)).mean(-1)
+    interval = around(value, resampled, bounds=(0.0, 1.0))
+    return Score("sap", compat or "linear-svm", value, len(rows.train) + len(rows.test), interval, details=details)
 
 
-def _by_kind(
-    factors: Any, rows: int, names: Sequence[str] | None, continuous: Sequence[str]
-) -> tuple[list[str], Labels | None, np.ndarray | None]:
-    """The names of all factors, the discrete ones as labels, the continuous ones as numbers."""
-    given = plain(factors)
-    given = given[:, None] if given.ndim == 1 else given
-    known = list(names) if names is not None else [f"v{k}" for k in range(given.shape[1] if given.ndim == 2 else 0)]
-    for name in continuous:
-        if name not in known:
-            raise unknown("factor", name, known, error=SettingError)
-    chosen = np.array([name in continuous for name in known], dtype=bool)
-    if not chosen.any() or len(chosen) != given.shape[-1] or given.ndim != 2:
-        return known, label_matrix(given, rows, names), None
-    if len(given) != rows:
-        raise UsageError(f"There are {rows} codes, but factors of {len(given)} rows.")
-    real = real_matrix("continuous factors", given[:, chosen])
-    discrete = [name for name in known if name not in continuous]
-    return known, label_matrix(given[:, ~chosen], rows, discrete) if discrete else None, real
-
-
-def _columns(
-    names: Sequence[str], scores: np.ndarray, resampled: np.ndarray
+def _by_factor(
+    columns: Sequence[FactorColumn], scores: np.ndarray, resampled: np.ndarray
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Each factor's scores [latents] and resampled scores [resamples, latents]."""
-    return {name: (scores[:, k], resampled[:, :, k]) for k, name in enumerate(names)}
+    return {column.name: (scores[:, k], resampled[:, :, k]) for k, column in enumerate(columns)}
 
 
 def _squared_correlation(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:

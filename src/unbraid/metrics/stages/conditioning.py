@@ -28,9 +28,9 @@ from scipy.special import entr
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.errors import DataError, SettingError, UsageError
-from unbraid.metrics.arrays import latent_names, real_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import check_at_least, latent_names, real_matrix
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervals import around
 from unbraid.models import LaterStage, as_stage
@@ -45,28 +45,33 @@ SHUFFLES = 4
 FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("staged",), "bounds": (0, 1)}
 
 
-@metric("cond/Y", **FACTS)
-def first_stage(evaluation: Evaluation, *, bins: int = 20, samples: int = 10_000, resamples: int = 100) -> Score:
-    """Information that the code of the first stage's y has of the code of x, by histograms."""
-    return _score(evaluation, "Y", bins, samples, resamples)
-
-
-@metric("cond/X", **FACTS)
-def second_stage(evaluation: Evaluation, *, bins: int = 20, samples: int = 10_000, resamples: int = 100) -> Score:
-    """Information that the code of the second stage's reconstruction has of the code of x, by histograms."""
-    return _score(evaluation, "X", bins, samples, resamples)
-
-
-@metric("cond/Z-noise", **FACTS)
-def noise_for_z(evaluation: Evaluation, *, bins: int = 20, samples: int = 10_000, resamples: int = 100) -> Score:
-    """As cond/X, with Normal noise in the place of z: what y alone conveys."""
-    return _score(evaluation, "Z-noise", bins, samples, resamples)
-
-
-@metric("cond/Y-noise", **FACTS)
-def noise_for_y(evaluation: Evaluation, *, bins: int = 20, samples: int = 10_000, resamples: int = 100) -> Score:
-    """As cond/X, with Normal noise in the place of y: what z alone conveys, which should be nothing."""
-    return _score(evaluation, "Y-noise", bins, samples, resamples)
+@metric_protocol(
+    "cond/Y", "Information that the code of the first stage's y has of the code of x, by histograms.", **FACTS
+)
+@metric_protocol(
+    "cond/X",
+    "Information that the code of the second stage's reconstruction has of the code of x, by histograms.",
+    **FACTS,
+)
+@metric_protocol("cond/Z-noise", "As cond/X, with Normal noise in the place of z: what y alone conveys.", **FACTS)
+@metric_protocol(
+    "cond/Y-noise",
+    "As cond/X, with Normal noise in the place of y: what z alone conveys, which should be nothing.",
+    **FACTS,
+)
+def on_run(
+    evaluation: Evaluation, protocol: str, *, bins: int = 20, samples: int = 10_000, resamples: int = 100
+) -> Score:
+    """How much the code of something that a model in stages made says of the code of x."""
+    model = as_stage(evaluation.model)
+    check_at_least(2, samples=samples)
+    if protocol == "Z-noise" and not model.space.own.width:
+        raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
+    positions = evaluation.choose(samples)
+    real, others = _codes(evaluation, model, positions, protocol)
+    names = evaluation.code_names[: others.shape[1]]
+    how: dict[str, Any] = {"bins": bins, "resamples": resamples, "latents": names, "seed": evaluation.seed}
+    return conditioning(real, others, protocol=protocol, **how)
 
 
 def conditioning(
@@ -84,8 +89,7 @@ def conditioning(
     Latents whose code of x never varies are left out, since nothing can be known of them. The 95% interval is the value
     -+ 1.96 bootstrap standard errors. `details` has each latent's own share, and what chance alone gives.
     """
-    if bins < 2:
-        raise SettingError(f"bins must be at least 2, not {bins}.")
+    check_at_least(2, bins=bins)
     real, other = real_matrix("codes_of_x", codes_of_x), real_matrix("codes_of_other", codes_of_other)
     if real.shape != other.shape:
         raise UsageError(f"Both codes must have one shape, not {list(real.shape)} and {list(other.shape)}.")
@@ -118,19 +122,6 @@ def _shares(cells: np.ndarray, bins: int) -> np.ndarray:
     real, other = (entr(joint.sum(axis)).sum(1) for axis in (2, 1))
     information = real + other - entr(joint).sum((1, 2))
     return (information / np.where(real > 0, real, 1.0)).clip(0, 1)  # a resample may miss all bins but one: then I = 0
-
-
-def _score(evaluation: Evaluation, protocol: str, bins: int, samples: int, resamples: int) -> Score:
-    model = as_stage(evaluation.model)
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
-    if protocol == "Z-noise" and not model.space.own.width:
-        raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
-    positions = evaluation.choose(samples)
-    real, others = _codes(evaluation, model, positions, protocol)
-    names = evaluation.code_names[: others.shape[1]]
-    how: dict[str, Any] = {"bins": bins, "resamples": resamples, "latents": names, "seed": evaluation.seed}
-    return conditioning(real, others, protocol=protocol, **how)
 
 
 def _codes(evaluation: Evaluation, model: LaterStage, positions: Tensor, protocol: str) -> tuple[Tensor, Tensor]:

@@ -33,14 +33,13 @@ def blocks(
     resamples: int = 100,
 ) -> list[Score]:
     """Mutual information gap of posterior means of each latent block of at least two variables, by histograms."""
-    sheet = evaluation.sheet(samples, factors)
-    names, made, start = evaluation.code_names, [], 0
+    sheet, made, start = evaluation.sheet(samples, factors), [], 0
     for name, block in evaluation.space.blocks.items():
         columns = slice(start, start + block.width)
         start += block.width
         if block.width > 1:
-            how: dict[str, Any] = {"bins": bins, "samples": samples, "resamples": resamples, "seed": evaluation.seed}
-            score = mig(sheet.codes[:, columns], sheet.factors, names=sheet.names, latents=list(names[columns]), **how)
+            part = sheet._replace(codes=sheet.codes[:, columns], latents=sheet.latents[columns])
+            score = part.score(mig, bins=bins, samples=samples, resamples=resamples)
             made.append(replace(left_out(score, evaluation), metric="mig-of", protocol="blocks", part=name))
     if not made:
         raise UsageError("MIG sets the best latent of a block against its second best, and no block has two latents.")

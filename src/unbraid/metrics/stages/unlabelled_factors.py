@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from scipy.stats import rankdata
 
-from unbraid.errors import DataError, SettingError
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.errors import DataError
+from unbraid.metrics.arrays import check_at_least
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import around
 from unbraid.models import as_stage
 
@@ -30,43 +31,20 @@ FACTS: dict[str, Any] = {
 }
 
 
-@metric("unseen/spearman", **FACTS)
-def rank_correlation(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
-    """Rank correlation of a stage's own latents with each factor that it was not given, the largest by size."""
-    return _scores(evaluation, "spearman", samples, resamples)
-
-
-@metric("unseen/pearson", **FACTS)
-def linear_correlation(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
-    """Correlation of a stage's own latents with each factor that it was not given, the largest by size."""
-    return _scores(evaluation, "pearson", samples, resamples)
-
-
-def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman") -> np.ndarray:
-    """Correlations [latents] of codes [rows, latents] with values [rows]; 0 where one of both does not vary."""
-    if protocol == "spearman":
-        codes, values = rankdata(codes, axis=0), rankdata(values)
-    codes, values = codes - codes.mean(0), values - values.mean()
-    size = np.sqrt((codes**2).sum(0) * (values**2).sum())
-    return np.where(size > 0, values @ codes / np.where(size > 0, size, 1.0), 0.0)
-
-
-def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
-    """Means [rows, latents] of a stage's own latents at some of the rows, y being that of their labels."""
-    model, dataset, rows = as_stage(evaluation.model), evaluation.dataset, evaluation.rows[positions]
-    labels = model.label_codes(dataset)
-    if labels is not None:
-        labels.check_complete(rows)
-    with torch.no_grad():
-        posterior = model.encode(model.training_inputs(dataset, rows))
-        return model.space.own.center(posterior).double().cpu().numpy()
-
-
-def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples: int) -> list[Score]:
-    model, data = as_stage(evaluation.model), evaluation.dataset
-    given = model.given_factors
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+@metric_protocol(
+    "unseen/spearman",
+    "Rank correlation of a stage's own latents with each factor that it was not given, the largest by size.",
+    **FACTS,
+)
+@metric_protocol(
+    "unseen/pearson",
+    "Correlation of a stage's own latents with each factor that it was not given, the largest by size.",
+    **FACTS,
+)
+def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
+    """Correlations of a stage's own latents with factors that it was not given."""
+    given, data = as_stage(evaluation.model).given_factors, evaluation.dataset
+    check_at_least(2, samples=samples)
     positions, rng = evaluation.choose(samples), np.random.default_rng(evaluation.seed)
     codes = given_means(evaluation, positions)
     places = data.values_of(evaluation.rows[positions]).cpu().numpy()
@@ -88,3 +66,23 @@ def _scores(evaluation: Evaluation, protocol: Protocol, samples: int, resamples:
         interval, details = around(value, drawn, (0.0, 1.0)), {"latents": each.tolist(), "given": list(given)}
         made.append(Score("unseen", protocol, value, count, interval, part=factor.name, details=details))
     return made
+
+
+def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman") -> np.ndarray:
+    """Correlations [latents] of codes [rows, latents] with values [rows]; 0 where one of both does not vary."""
+    if protocol == "spearman":
+        codes, values = rankdata(codes, axis=0), rankdata(values)
+    codes, values = codes - codes.mean(0), values - values.mean()
+    size = np.sqrt((codes**2).sum(0) * (values**2).sum())
+    return np.where(size > 0, values @ codes / np.where(size > 0, size, 1.0), 0.0)
+
+
+def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
+    """Means [rows, latents] of a stage's own latents at some of the rows, y being that of their labels."""
+    model, dataset, rows = as_stage(evaluation.model), evaluation.dataset, evaluation.rows[positions]
+    labels = model.label_codes(dataset)
+    if labels is not None:
+        labels.check_complete(rows)
+    with torch.no_grad():
+        posterior = model.encode(model.training_inputs(dataset, rows))
+        return model.space.own.center(posterior).double().cpu().numpy()

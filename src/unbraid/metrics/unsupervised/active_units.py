@@ -11,18 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from unbraid.errors import DataError, SettingError
-from unbraid.metrics.arrays import latent_names, real_matrix
+from unbraid.errors import DataError
+from unbraid.metrics.arrays import check_at_least, latent_names, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 
 
 @metric(
-    "units/active",
-    year=2016,
-    reference="burda2016",
-    bounds=(0, math.inf),
-    invariant=("order", "sign"),
-    certain=True,
+    "units/active", year=2016, reference="burda2016", bounds=(0, math.inf), invariant=("order", "sign"), certain=True
 )
 def active(evaluation: Evaluation, *, threshold: float = 0.01) -> Score:
     """Number of latents whose posterior mean varies over all rows by more than a threshold."""
@@ -34,8 +29,7 @@ def active_units(means: Any, *, threshold: float = 0.01, latents: Sequence[str] 
 
     The rows are the whole population, so the interval is the value itself. `details` has each latent's variance.
     """
-    if not threshold >= 0:
-        raise SettingError(f"threshold must be at least 0, not {threshold}.")
+    check_at_least(0, threshold=threshold)
     values = real_matrix("means", means)
     if len(values) < 2:
         raise DataError(f"A variance needs at least 2 rows, not {len(values)}.")

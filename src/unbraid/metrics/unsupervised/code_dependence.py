@@ -25,10 +25,10 @@ from torch import Tensor
 from unbraid.density.density_ratio import log_ratios
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal
-from unbraid.metrics.arrays import latent_names, normal_matrices, real_matrix
+from unbraid.metrics.arrays import check_known, device_of, latent_names, normal_matrices, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.quadrature import mutual_information
-from unbraid.metrics.intervals import around, of_mean
+from unbraid.metrics.intervals import around, mean_score
 
 
 def total_correlation(
@@ -44,14 +44,16 @@ def total_correlation(
     `network` (width, depth, steps, batch, lr, held_out, groups) goes to the discriminator of `ratio`; with
     `groups=[[0, 1], [2]]` it is the total correlation of these groups of latents.
     """
+    check_known("protocol", protocol, ["gaussian", "ratio"])
+    values = real_matrix("codes", codes)
+    if values.shape[1] < 2:
+        raise UsageError(f"A total correlation needs at least 2 latents, not {values.shape[1]}.")
+    if len(values) < 2:
+        raise DataError(f"A score needs at least 2 rows, not {len(values)}.")
     if protocol == "gaussian":
-        return _gaussian(_several(real_matrix("codes", codes)), resamples, seed)
-    if protocol != "ratio":
-        raise UsageError(f"The protocol of total_correlation must be gaussian or ratio, not {protocol}.")
-    values = torch.as_tensor(_several(real_matrix("codes", codes)))
-    where = codes.device if isinstance(codes, Tensor) else torch.device("cpu")
-    ratios = log_ratios(values.to(where), seed=seed, **network).double().cpu().numpy()
-    return Score("tc", "ratio", float(ratios.mean()), len(values), of_mean(ratios))
+        return _gaussian(values, resamples, seed)
+    ratios = log_ratios(torch.as_tensor(values, device=device_of(codes)), seed=seed, **network).double().cpu().numpy()
+    return replace(mean_score("tc", "ratio", ratios), samples=len(values))
 
 
 @metric("tc/gaussian", year=2019, reference="locatello2019", needs=("normal",), invariant=("scale",))
@@ -100,7 +102,7 @@ def latent_mi(evaluation: Evaluation) -> list[Score]:
 
 def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None = None) -> list[Score]:
     """I(n; z_d) in nats of every latent of Normal posteriors [rows, latents], one score per latent."""
-    where = means.device if isinstance(means, Tensor) else torch.device("cpu")
+    where = device_of(means)
     centres, widths = normal_matrices(means, stds)
     named, rows = latent_names(centres.shape[1], latents), len(centres)
     alone = torch.zeros(rows, 1, dtype=torch.long, device=where)  # one class: only H(z_d) is asked for
@@ -150,11 +152,3 @@ def _half_log_determinant(codes: np.ndarray, weights: np.ndarray) -> float:
     scale = np.sqrt(np.diag(covariance))
     sign, value = np.linalg.slogdet(covariance / np.outer(scale, scale))
     return max(0.0, -0.5 * float(value)) if sign > 0 else math.inf
-
-
-def _several(codes: np.ndarray) -> np.ndarray:
-    if codes.shape[1] < 2:
-        raise UsageError(f"A total correlation needs at least 2 latents, not {codes.shape[1]}.")
-    if len(codes) < 2:
-        raise DataError(f"A score needs at least 2 rows, not {len(codes)}.")
-    return codes

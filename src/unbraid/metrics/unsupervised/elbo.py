@@ -16,7 +16,7 @@ from scipy.stats import t
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
-from unbraid.errors import SettingError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
 from unbraid.progress import progress
@@ -148,7 +148,8 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 
     def make() -> Sampled:
         model, losses = evaluation.model, []
-        rows = evaluation.choose(_at_least(2, "samples", samples))
+        check_at_least(2, samples=samples)
+        rows = evaluation.choose(samples)
         with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
             for part in rows.split(min(evaluation.batch, 1024)):
                 code = evaluation.samples_at(part)
@@ -161,7 +162,8 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
 
 def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
     """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
-    rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
+    check_at_least(2, samples=samples)
+    rows, space = evaluation.choose(samples), evaluation.space
     posterior, values = evaluation.posterior_at(rows), evaluation.values_at(rows)
     with torch.no_grad():
         prior = space.prior_levels(evaluation.model.prior_of(posterior), values)[0]
@@ -172,7 +174,8 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
     """Terms of each sampled row under the aggregate posterior of all rows."""
 
     def make() -> Sampled:
-        rows, space = evaluation.choose(_at_least(2, "samples", samples)), evaluation.space
+        check_at_least(2, samples=samples)
+        rows, space = evaluation.choose(samples), evaluation.space
         parts, posterior = [], _wide(evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
             for part in rows.split(PIECE.get(rows.device.type, 64)):
@@ -189,8 +192,10 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
     """Terms of each of several disjoint batches, as means over the batch."""
 
     def make() -> Sampled:
-        size = min(_at_least(2, "batch", batch), len(evaluation))
-        count = min(_at_least(1, "batches", batches), len(evaluation) // size)
+        check_at_least(2, batch=batch)
+        check_at_least(1, batches=batches)
+        size = min(batch, len(evaluation))
+        count = min(batches, len(evaluation) // size)
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
         posterior = _wide(evaluation.posterior_at(rows))
         with torch.no_grad():
@@ -220,9 +225,3 @@ def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sample
 def _correlations(evaluation: Evaluation, sampled: Sampled, protocol: str) -> list[Score]:
     levels = [name for name in total_correlation_names(evaluation.space) if name != "tc"]
     return [sampled.score(name, name.replace("_", "-"), protocol) for name in ("tc", *levels)]
-
-
-def _at_least(least: int, name: str, value: int) -> int:
-    if value < least:
-        raise SettingError(f"{name} must be at least {least}, not {value}.")
-    return value

@@ -21,14 +21,14 @@ score 1, by the lasso .9, since its penalty shrinks every weight. A model with n
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from scipy.stats import rankdata
 
-from unbraid.errors import DataError, SettingError, UsageError
-from unbraid.metrics.arrays import plain, real_matrix
+from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import check_at_least, check_known, plain, real_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import around
 from unbraid.metrics.unsupervised.elbo import latent_kl
@@ -39,28 +39,21 @@ Correlation = Literal["spearman", "lasso"]
 TOLERANCE = 1e-9
 MOST_SWEEPS = 10_000
 
+FACTS: dict[str, Any] = {
+    "year": 2020,
+    "reference": "duan2020",
+    "needs": ("peers",),
+    "invariant": ("order", "sign"),
+}
 
-@metric(
-    "udr/spearman",
-    year=2020,
-    reference="duan2020",
-    needs=("peers",),
-    bounds=(0, 1),
-    invariant=("order", "sign"),
-)
+
+@metric("udr/spearman", bounds=(0, 1), **FACTS)
 def spearman(evaluation: Evaluation, *, samples: int = 10_000, threshold: float = 0.01, resamples: int = 200) -> Score:
     """Agreement of a model's latents with those of other models, by rank correlation."""
     return _of(evaluation, samples, correlation="spearman", threshold=threshold, resamples=resamples)
 
 
-@metric(
-    "udr/lasso",
-    year=2020,
-    reference="duan2020",
-    needs=("peers",),
-    bounds=(0, math.inf),  # a weight in a regression on correlated latents may exceed 1
-    invariant=("order", "sign"),
-)
+@metric("udr/lasso", bounds=(0, math.inf), **FACTS)  # a weight in a regression on correlated latents may exceed 1
 def lasso(
     evaluation: Evaluation,
     *,
@@ -84,15 +77,36 @@ def udr(
     names: Sequence[str] | None = None,
     resamples: int = 200,
     seed: int = 0,
+    first: int | None = None,
 ) -> list[Score]:
-    """UDR of each of several models from their codes [rows, latents] of the same rows.
+    """UDR of each of several models, or of the `first` of them, from their codes [rows, latents] of the same rows.
 
     `kl` has each model's KL to the prior by latent, the mean over rows; without it every latent counts that is not
     constant. Models may differ in their number of latents. `names` names the models in the scores' details. The 95%
     interval is the value -+ 1.96 standard errors over resampled partners, from three partners on.
     """
-    settings = {"correlation": correlation, "threshold": threshold, "penalty": penalty, "resamples": resamples}
-    return _scores(codes, kl, len(codes), names, seed, **settings)
+    check_known("correlation", correlation, get_args(Correlation))
+    check_at_least(0, penalty=penalty)
+    models = Models(codes, kl, threshold, ranks=correlation == "spearman")
+    named = [f"model {m}" for m in range(len(codes))] if names is None else list(names)
+    if len(named) != len(codes):
+        raise UsageError(f"There are codes of {len(codes)} models, but {len(named)} names.")
+    first = len(codes) if first is None else first
+    agreement = models.agreement(first, penalty if correlation == "lasso" else None)
+    rng, scores = np.random.default_rng(seed), []
+    for m in range(first):
+        pairs = np.delete(agreement[:, m], m)
+        value = float(np.median(pairs))
+        drawn = pairs[rng.integers(len(pairs), size=(resamples, len(pairs)))] if len(pairs) > 2 else pairs[:0]
+        greatest = 1.0 if correlation == "spearman" else math.inf
+        interval = around(value, np.median(drawn, axis=-1) if len(drawn) else [], bounds=(0.0, greatest))
+        details = {
+            "model": named[m],
+            "pairs": dict(zip([name for k, name in enumerate(named) if k != m], pairs.tolist(), strict=True)),
+            "informative": np.flatnonzero(models.informative[m]).tolist(),
+        }
+        scores.append(Score("udr", correlation, value, models.codes.shape[1], interval, details=details))
+    return scores
 
 
 class Models:
@@ -160,51 +174,13 @@ def _of(evaluation: Evaluation, samples: int, correlation: Correlation, **settin
     codes = [one.means_at(positions.to(one.rows.device)) for one in together]
     kl = [_kl_by_coordinate(one) for one in together]
     names = ["this", *(f"peer {m}" for m in range(1, len(together)))]
-    return _scores(codes, kl, 1, names, evaluation.seed, correlation=correlation, **settings)[0]
+    return udr(codes, kl, correlation=correlation, names=names, seed=evaluation.seed, first=1, **settings)[0]
 
 
 def _kl_by_coordinate(evaluation: Evaluation) -> np.ndarray:
     """Mean KL to the prior of each coordinate of the code; those of one categorical variable share its KL."""
     wide = [block.width // block.leaves for block in evaluation.space.blocks.values() for _ in range(block.leaves)]
     return np.repeat(latent_kl(evaluation).numpy(), wide)
-
-
-def _scores(
-    codes: Sequence[Any],
-    kl: Sequence[Any] | None,
-    first: int,
-    names: Sequence[str] | None,
-    seed: int,
-    *,
-    correlation: Correlation,
-    threshold: float,
-    resamples: int,
-    penalty: float = 0.1,
-) -> list[Score]:
-    """Scores of the first models among all of them."""
-    if correlation not in ("spearman", "lasso"):
-        raise UsageError(f"correlation must be spearman or lasso, not {correlation}.")
-    if not penalty >= 0:
-        raise SettingError(f"penalty must be at least 0, not {penalty}.")
-    models = Models(codes, kl, threshold, ranks=correlation == "spearman")
-    named = [f"model {m}" for m in range(len(codes))] if names is None else list(names)
-    if len(named) != len(codes):
-        raise UsageError(f"There are codes of {len(codes)} models, but {len(named)} names.")
-    agreement = models.agreement(first, penalty if correlation == "lasso" else None)
-    rng, scores = np.random.default_rng(seed), []
-    for m in range(first):
-        pairs = np.delete(agreement[:, m], m)
-        value = float(np.median(pairs))
-        drawn = pairs[rng.integers(len(pairs), size=(resamples, len(pairs)))] if len(pairs) > 2 else pairs[:0]
-        greatest = 1.0 if correlation == "spearman" else math.inf
-        interval = around(value, np.median(drawn, axis=-1) if len(drawn) else [], bounds=(0.0, greatest))
-        details = {
-            "model": named[m],
-            "pairs": dict(zip([name for k, name in enumerate(named) if k != m], pairs.tolist(), strict=True)),
-            "informative": np.flatnonzero(models.informative[m]).tolist(),
-        }
-        scores.append(Score("udr", correlation, value, models.codes.shape[1], interval, details=details))
-    return scores
 
 
 def _strength(similarity: np.ndarray, axis: int) -> np.ndarray:

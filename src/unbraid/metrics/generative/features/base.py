@@ -12,7 +12,7 @@ from torch.nn import functional
 from unbraid.data import from_array
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import plain, real_matrix
+from unbraid.metrics.arrays import device_of, plain, real_matrix
 from unbraid.models import seeded
 from unbraid.progress import progress
 from unbraid.registry import Facts, Registry
@@ -77,9 +77,10 @@ def image_features(images: Any, network: str = "efficientnet-lite0", *, seed: in
     return torch.cat(features)
 
 
-def feature_pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Tensor, Tensor]:
+def feature_pair(
+    first: Any, second: Any, names: tuple[str, str] = ("features_a", "features_b"), paired: bool = False
+) -> tuple[Tensor, Tensor]:
     """Two sets of features [rows, features] in float64, on the GPU if the first is there, else on the CPU."""
-    device = first.device if isinstance(first, Tensor) and first.is_cuda else torch.device("cpu")
     pair = []
     for name, array in zip(names, (first, second), strict=True):
         shape = tuple(plain(array).shape)
@@ -87,9 +88,11 @@ def feature_pair(first: Any, second: Any, names: tuple[str, str]) -> tuple[Tenso
             raise UsageError(f"{name} must have the shape [rows, features], not {list(shape)}.")
         if shape[0] < 2:
             raise DataError(f"{name} must have at least 2 rows, not {shape[0]}.")
-        pair.append(torch.as_tensor(real_matrix(name, array), device=device))
+        pair.append(torch.as_tensor(real_matrix(name, array), device=device_of(first)))
     if pair[0].shape[1] != pair[1].shape[1]:
         raise UsageError(f"{names[0]} have {pair[0].shape[1]} columns, but {names[1]} {pair[1].shape[1]}.")
+    if paired and len(pair[0]) != len(pair[1]):
+        raise UsageError(f"Paired features must have as many rows, not {len(pair[0])} and {len(pair[1])}.")
     return pair[0], pair[1]
 
 

@@ -5,7 +5,7 @@ prior. Neither has pixel noise added.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import SettingError
+from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.generative.features.base import FeatureNetwork, build
 from unbraid.progress import progress
@@ -28,6 +28,11 @@ LAST = 8
 
 _KEPT: dict[tuple[Any, ...], FeatureNetwork] = {}
 
+EFFICIENTNET: dict[str, Any] = {"needs": ("images",), "costly": True, "trial": {"samples": 16}}
+INCEPTION: dict[str, Any] = {"needs": ("images", "weights"), "costly": True}
+CLASSIFIER: dict[str, Any] = {"needs": ("factors",), "trial": {"samples": 400, "steps": 20}}
+"""Facts of metrics that compare features of these networks."""
+
 
 class FeatureSets(NamedTuple):
     """Features [rows, width] of originals, of their reconstructions in the same order, and of as many samples."""
@@ -37,20 +42,29 @@ class FeatureSets(NamedTuple):
     reconstructions: Tensor
     samples: Tensor
 
-    def parts(self) -> Iterator[tuple[str, Tensor, bool]]:
-        """What is compared with the originals: its name, its features, and whether rows belong together."""
-        yield "reconstructions", self.reconstructions, True
-        yield "samples", self.samples, False
 
-    def described(self, score: Score, part: str) -> Score:
-        """The score of one part, with what is known about the network."""
-        return replace(score, part=part, details={**score.details, "network": dict(self.network.details)})
+def compare(
+    evaluation: Evaluation,
+    network: str,
+    samples: int,
+    measure: Callable[[Tensor, Tensor, bool], Sequence[Score]],
+    **settings: Any,
+) -> list[Score]:
+    """Return the scores of reconstructions and of samples.
+
+    `measure` gets the originals' features, the others', and whether rows belong together.
+    """
+    sets, scores = feature_sets(evaluation, network, samples, **settings), []
+    for part, features in (("reconstructions", sets.reconstructions), ("samples", sets.samples)):
+        for score in measure(sets.originals, features, part == "reconstructions"):
+            details = {**score.details, "network": dict(sets.network.details)}
+            scores.append(replace(score, part=f"{part}-{score.part}" if score.part else part, details=details))
+    return scores
 
 
 def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings: Any) -> FeatureSets:
     """Features of `samples` rows (all if there are fewer), computed once for all scores that ask for the same ones."""
-    if samples < 2:
-        raise SettingError(f"samples must be at least 2, not {samples}.")
+    check_at_least(2, samples=samples)
     count = min(samples, len(evaluation))
     own = tuple(sorted(settings.items()))
     return evaluation.once(("features", network, own, count), lambda: _make(evaluation, network, count, settings))
