@@ -2,6 +2,10 @@
 
 import os
 import random
+from pathlib import Path
+
+if not Path("/dev/nvidiactl").exists():  # Triton decides at its import whether its interpreter runs the kernels
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The hook rewrites modules as they are imported, so it must come before the first import of unbraid.
 if os.environ.get("UNBRAID_TYPECHECK") != "0":
