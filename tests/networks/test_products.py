@@ -122,13 +122,13 @@ def test_kernels_equal_convolutions(kernels, name, dtype):
 
 def test_rows_are_split_and_added_in_one_order(kernels):
     large, small = torch.randn(1, 24, 2, 16, 16), torch.randn(1, 24, 3, 8, 8)
-    made, total = kernels.kernel_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_SMALL, torch.float32)
+    made, total = kernels.weight_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_SMALL, torch.float32)
     expected = torch.nn.grad.conv2d_weight(large[0], (3, 2, 4, 4), small[0], 2, 1)
     torch.testing.assert_close(made[0], expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(total[0], small[0].sum((0, 2, 3)), rtol=1e-4, atol=1e-4)
-    again = kernels.kernel_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_SMALL, torch.float32)
+    again = kernels.weight_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_SMALL, torch.float32)
     assert torch.equal(made, again[0])
-    _, entries = kernels.kernel_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_LARGE, torch.float32)
+    _, entries = kernels.weight_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_LARGE, torch.float32)
     columns = torch.nn.functional.unfold(large[0], 4, padding=1, stride=2).sum((0, 2)).view(2, 4, 4)
     torch.testing.assert_close(entries[0].view(4, 4, 2), columns.permute(1, 2, 0), rtol=1e-4, atol=1e-4)
 

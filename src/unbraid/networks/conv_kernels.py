@@ -35,9 +35,6 @@ from unbraid.networks.conv_tiles import Tile, gradient_tile, product_tile
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in Triton's interpreter, on the CPU, as in tests."""
 
-GRADIENT_ROWS = 64
-"""Rows that `kernel_gradient` adds up at a time."""
-
 PROGRAMS = 528
 """Programs that fill an H200, four per multiprocessor: `kernel_gradient` splits its rows until it has as many."""
 
@@ -47,12 +44,12 @@ MAX_NUMBERS_TO_FOLD = 64
 TRITON_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-@triton.jit(do_not_specialize=["rows", "H", "W", "U", "V", "OUT_H", "OUT_W", "biased", "relu", "masked"])
+@triton.jit(do_not_specialize=["rows", "biased", "relu", "masked"])
 @no_type_check
 def _product(
-    x, weight, bias, mask, out, rows, H, W, U, V, OUT_H, OUT_W, biased, relu, masked,
-    of_member, of_n, of_tap, of_c,
-    C: tl.constexpr, N: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    x, weight, bias, mask, out, rows, biased, relu, masked, of_member, of_n, of_tap, of_c,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
+    OUT_H: tl.constexpr, OUT_W: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     TRANSPOSED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
@@ -113,7 +110,7 @@ def _product(
                 known = known & ((kx < KERNEL) & (ky < KERNEL))[:, None]
         entry = (ky * KERNEL + kx) * of_tap + j % C * of_c
         matrix = tl.load(weight + n[None, :] * of_n + entry[:, None], mask=known, other=0.0)
-        total = tl.dot(column.to(COMPUTE), matrix.to(COMPUTE), total, input_precision=PRECISION)
+        total = tl.dot(column.to(COMPUTE), matrix, total, input_precision=PRECISION)
 
     total += tl.load(bias + member * N + n, mask=(n < N) & (biased != 0), other=0.0).to(tl.float32)[None, :]
     if relu != 0:
@@ -127,17 +124,19 @@ def _product(
     tl.store(out + place_out, total.to(out.dtype.element_ty), mask=wanted)
 
 
-@triton.jit(do_not_specialize=["members", "rows", "chunk", "H", "W", "U", "V"])
+@triton.jit(do_not_specialize=["members", "rows", "chunk"])
 @no_type_check
 def _gradient(
-    large, small, sums, totals, members, rows, chunk, H, W, U, V,
-    C: tl.constexpr, N: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    TOTALS: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    large, small, sums, members, rows, chunk,
+    H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, TOTALS: tl.constexpr, SIZE: tl.constexpr,
+    COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """One tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v).
 
-    TOTALS adds up, for the gradient of a bias, `small` over the rows (1) or each entry of the columns (2).
+    TOTALS adds up, for the gradient of a bias, `small` over the rows (1) or each entry of the columns (2). A member's
+    results are SIZE numbers: the sums, and behind them the totals.
     """
     RUN: tl.constexpr = KERNEL * C
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -147,13 +146,16 @@ def _gradient(
     member = tl.program_id(2).to(tl.int64)
     large += member * (rows // (U * V)) * (H * W * C)
     small += member * rows * N
-    sums += (split * members + member) * (N * KERNEL * RUN)
+    sums += (split * members + member) * SIZE
     tap = tl.program_id(0) // TILES_N * BLOCK_K // RUN if RUN % BLOCK_K == 0 else (k // RUN)[None, :]
     j = k % RUN
 
     total = tl.full((BLOCK_K, BLOCK_N), 0.0, tl.float32)
-    of_small = tl.full((BLOCK_N,), 0.0, tl.float32)
-    of_large = tl.full((BLOCK_K,), 0.0, tl.float32)
+    if TOTALS == 1:
+        of_small = tl.full((BLOCK_R, BLOCK_N), 0.0, tl.float32)
+    if TOTALS == 2:
+        ones = tl.full((BLOCK_R, 16), 1.0, COMPUTE)
+        of_large = tl.full((BLOCK_K, 16), 0.0, tl.float32)
     for begin in range(split * chunk, tl.minimum(split * chunk + chunk, rows), BLOCK_R):
         row = begin + tl.arange(0, BLOCK_R)
         line = (row // V % U * STRIDE - PADDING)[:, None] + tap
@@ -162,30 +164,31 @@ def _gradient(
         if KERNEL * RUN % BLOCK_K != 0:
             inside = inside & (k < KERNEL * RUN)[None, :]
         pictures = large + (row // (U * V)).to(tl.int64) * (H * W * C)
-        column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0)
+        column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0).to(COMPUTE)
         known = (row < rows)[:, None] & (n < N)[None, :]
         signal = tl.load(small + row.to(tl.int64)[:, None] * N + n[None, :], mask=known, other=0.0)
-        total = tl.dot(tl.trans(column.to(COMPUTE)), signal.to(COMPUTE), total, input_precision=PRECISION)
+        total = tl.dot(tl.trans(column), signal.to(COMPUTE), total, input_precision=PRECISION)
         if TOTALS == 1:
-            of_small += tl.sum(signal.to(tl.float32), 0)
+            of_small += signal.to(tl.float32)
         if TOTALS == 2:
-            of_large += tl.sum(column.to(tl.float32), 0)
+            of_large = tl.dot(tl.trans(column), ones, of_large, input_precision=PRECISION)
 
     wanted = (k < KERNEL * RUN)[:, None] & (n < N)[None, :]
     tl.store(sums + n[None, :] * (KERNEL * RUN) + k[:, None], total, mask=wanted)
     if TOTALS == 1:
         first = (n < N) & (tl.program_id(0) // TILES_N == 0)
-        tl.store(totals + (split * members + member) * N + n, of_small, mask=first)
+        tl.store(sums + N * KERNEL * RUN + n, tl.sum(of_small, 0), mask=first)
     if TOTALS == 2:
         first = (k < KERNEL * RUN) & (tl.program_id(0) % TILES_N == 0)
-        tl.store(totals + (split * members + member) * (KERNEL * RUN) + k, of_large, mask=first)
+        tl.store(sums + N * KERNEL * RUN + k, tl.max(of_large, 1), mask=first)  # all columns are equal
 
 
-@triton.jit(do_not_specialize=["pixels", "H", "W", "OUT_H", "OUT_W", "biased", "relu", "masked"])
+@triton.jit(do_not_specialize=["pixels", "biased", "relu", "masked"])
 @no_type_check
 def _fold(
-    products, bias, mask, out, pixels, H, W, OUT_H, OUT_W, biased, relu, masked,
-    N: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BLOCK: tl.constexpr,
+    products, bias, mask, out, pixels, biased, relu, masked,
+    H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OUT_H: tl.constexpr, OUT_W: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add products [batch, i, j, ky, kx, n] where they belong: out[s i + ky - p, s j + kx - p, n]."""
     TAPS: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE
@@ -234,7 +237,7 @@ class Epilogue:
 
 def launch_product(
     x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, transposed: bool, compute: torch.dtype,
-    epilogue: Epilogue,
+    epilogue: Epilogue, tile: Tile | None = None,
 ) -> None:  # fmt: skip
     """Run `_product` on x and out [member, batch, row, column, channel], contiguous, and a weight [member, …]."""
     members, batch, H, W, C = x.shape
@@ -243,14 +246,16 @@ def launch_product(
     U, V = -(-out.shape[2] // classes), -(-out.shape[3] // classes)
     run = C * (-(-kernel // stride) if transposed else kernel)
     half = compute != torch.float32
-    tile = Tile(64, 16, 16, 4, 2) if INTERPRETED else product_tile(C, N, run, transposed, half, members, batch * U * V)
+    tile = tile or product_tile(C, N, run, transposed, half, members, batch * U * V)
+    weight = weight.to(compute)  # a small copy; to convert it in every program takes longer
     of_n, of_c = (weight.stride(2), weight.stride(1)) if transposed else (weight.stride(1), weight.stride(2))
     parts = classes * classes * -(-N // tile.block_n)
     with torch.cuda.device_of(x):
         _product[(-(-batch * U * V // tile.block_m) * parts, members)](
-            x, weight, *epilogue.pointers(weight), out, batch * U * V, H, W, U, V, out.shape[2], out.shape[3],
-            *epilogue.flags, weight.stride(0), of_n, weight.stride(4), of_c,
-            C=C, N=N, KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
+            x, weight, *epilogue.pointers(weight), out, batch * U * V, *epilogue.flags,
+            weight.stride(0), of_n, weight.stride(4), of_c,
+            H=H, W=W, C=C, N=N, U=U, V=V, OUT_H=out.shape[2], OUT_W=out.shape[3],
+            KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
             COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
             BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
         )  # fmt: skip
@@ -269,33 +274,35 @@ def launch_folded_product(
     pixels, block = batch * out_h * out_w * N, 512
     with torch.cuda.device_of(out):
         _fold[(-(-pixels // block), members)](
-            products, *epilogue.pointers(out), out, pixels, H, W, out_h, out_w, *epilogue.flags,
-            N=N, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
+            products, *epilogue.pointers(out), out, pixels, *epilogue.flags,
+            H=H, W=W, N=N, OUT_H=out_h, OUT_W=out_w, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
         )  # fmt: skip
 
 
 def launch_gradient(
-    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype, totals: int
-) -> tuple[Tensor, Tensor]:
-    """Return sums [member, n, ky, kx, c] and totals [member, …] of images [member, batch, row, column, channel]."""
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype, totals: int,
+    tile: Tile | None = None,
+) -> Tensor:  # fmt: skip
+    """Return sums (n, ky, kx, c) and behind them the totals, [member, …], of channels-last images."""
     members, batch, H, W, C = large.shape
     U, V, N = small.shape[2:]
     rows, entries = batch * U * V, kernel * kernel * C
     half = compute != torch.float32
-    tile = Tile(64, 16, 16, 4, 2) if INTERPRETED else gradient_tile(C, N, entries, half, members, rows)
+    tile = tile or gradient_tile(C, N, entries, half, members, rows)
     tiles = -(-N // tile.block_n) * -(-entries // tile.block_k)
-    splits = max(1, min(-(-PROGRAMS // (tiles * members)), rows // (4 * GRADIENT_ROWS)))
-    chunk = -(-rows // (splits * GRADIENT_ROWS)) * GRADIENT_ROWS
+    splits = max(1, min(-(-PROGRAMS // (tiles * members)), rows // (4 * tile.block_m)))
+    chunk = -(-rows // (splits * tile.block_m)) * tile.block_m
     splits = -(-rows // chunk)
-    sums = large.new_empty(splits, members, N, kernel, kernel, C, dtype=torch.float32)
-    total = large.new_empty(splits, members, (1, N, entries)[totals], dtype=torch.float32)
+    size = N * entries + (0, N, entries)[totals]
+    sums = large.new_empty(splits, members, size, dtype=torch.float32)
     with torch.cuda.device_of(large):
         _gradient[(tiles, splits, members)](
-            large, small, sums, total, members, rows, chunk, H, W, U, V,
-            C=C, N=N, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, COMPUTE=TRITON_TYPES[compute],
-            PRECISION=_precision(), BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=GRADIENT_ROWS, **tile.launch,
+            large, small, sums, members, rows, chunk,
+            H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
+            COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
+            BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
         )  # fmt: skip
-    return (sums[0], total[0]) if splits == 1 else (sums.sum(0), total.sum(0))
+    return sums[0] if splits == 1 else sums.sum(0)
 
 
 def _precision() -> str:

@@ -81,36 +81,44 @@ def _spread_shape(
 @torch.library.custom_op("unbraid::kernel_gradient", mutates_args=())
 def kernel_gradient(
     large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Gradient of a weight [(member,) N, C, k, k], in float32 and channels last, and the sums for that of a bias."""
+) -> Tensor:
+    """Gradient of a weight (n, ky, kx, c), in float32, and behind it the sums for that of a bias, [(member,) …]."""
     if kernels.runs_kernels(large, compute):
-        made, total = kernels.launch_gradient(
+        made = kernels.launch_gradient(
             channels_last(large), channels_last(small), kernel, stride, padding, compute, sums_of
         )
-        made = made.movedim(-1, -3)
-        return (made, total) if large.ndim == 5 else (made[0], total[0])
-    made, total = _kernel_gradient_shape(large, small, kernel, stride, padding, sums_of, compute)
+        return made if large.ndim == 5 else made[0]
     shape = (small.shape[-3], large.shape[-3], kernel, kernel)
-    for one, image, signal in zip(_stacked(made), _stacked(large), _stacked(small), strict=True):
-        one[:] = torch.nn.grad.conv2d_weight(
-            image.to(compute).contiguous(), shape, signal.to(compute).contiguous(), stride, padding
-        )
-    if sums_of == SUMS_OF_SMALL:
-        total.copy_(small.float().sum((-4, -2, -1)))
-    elif sums_of == SUMS_OF_LARGE:
-        ones = torch.ones_like(small[..., :1, :, :], dtype=torch.float32)
-        each, _ = kernel_gradient(large.float(), ones, kernel, stride, padding, 0, torch.float32)
-        total.copy_(each.squeeze(-4).movedim(-3, -1).flatten(-3))
-    return made, total
+    parts = []
+    for image, signal in zip(_stacked(large), _stacked(small), strict=True):
+        image, signal = image.to(compute).contiguous(), signal.to(compute).contiguous()
+        made = torch.nn.grad.conv2d_weight(image, shape, signal, stride, padding).float().permute(0, 2, 3, 1).flatten()
+        if sums_of == SUMS_OF_SMALL:
+            made = torch.cat([made, signal.float().sum((0, 2, 3))])
+        elif sums_of == SUMS_OF_LARGE:
+            columns = F.unfold(image.float(), kernel, padding=padding, stride=stride)[..., : signal[0, 0].numel()]
+            each = columns.sum((0, 2)).view(-1, kernel, kernel)
+            made = torch.cat([made, each.permute(1, 2, 0).flatten()])
+        parts.append(made)
+    return torch.stack(parts) if large.ndim == 5 else parts[0]
 
 
 @kernel_gradient.register_fake
 def _kernel_gradient_shape(
     large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
+) -> Tensor:
+    N, entries = small.shape[-3], kernel * kernel * large.shape[-3]
+    return large.new_empty(*large.shape[:-4], N * entries + (0, N, entries)[sums_of], dtype=torch.float32)
+
+
+def weight_gradient(
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    lead, N, C = large.shape[:-4], small.shape[-3], large.shape[-3]
-    made = large.new_empty(*lead, N, kernel, kernel, C, dtype=torch.float32).movedim(-1, -3)
-    return made, large.new_empty(*lead, (1, N, kernel * kernel * C)[sums_of], dtype=torch.float32)
+    """Return the gradient of a weight [(member,) n, c, ky, kx], channels last, and the sums for that of a bias."""
+    N, C = small.shape[-3], large.shape[-3]
+    flat = kernel_gradient(large, small, kernel, stride, padding, sums_of, compute)
+    numbers = N * kernel * kernel * C
+    return flat[..., :numbers].unflatten(-1, (N, kernel, kernel, C)).movedim(-1, -3), flat[..., numbers:]
 
 
 def _stacked(x: Tensor) -> Tensor:
@@ -161,7 +169,7 @@ def _correlate_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         )  # fmt: skip
     if needs[1]:
         sums_of = SUMS_OF_SMALL if needs[2] else 0
-        dw, db = kernel_gradient(x, grad, weight.shape[-1], stride, padding, sums_of, compute)
+        dw, db = weight_gradient(x, grad, weight.shape[-1], stride, padding, sums_of, compute)
         dw = dw.to(weight.dtype)
     elif needs[2]:
         db = grad.float().sum((-4, -2, -1))
@@ -180,7 +188,7 @@ def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     covered = tuple(stride * side for side in x.shape[-2:]) == tuple(grad.shape[-2:]) and padding + stride <= kernel
     if needs[1]:
         sums_of = SUMS_OF_LARGE if needs[2] and covered else 0
-        dw, total = kernel_gradient(grad, x, kernel, stride, padding, sums_of, compute)
+        dw, total = weight_gradient(grad, x, kernel, stride, padding, sums_of, compute)
         dw = dw.to(weight.dtype)
         if sums_of:
             part = slice(padding, padding + stride)
@@ -190,29 +198,32 @@ def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return dx, dw, db, *[None] * 10
 
 
-def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[0], inputs[1])
     ctx.settings = inputs[2:]
 
 
-def _kernel_gradient_backward(ctx: Any, grad: Tensor, total: Tensor) -> tuple[Tensor | None, ...]:
+def _kernel_gradient_backward(ctx: Any, flat: Tensor) -> tuple[Tensor | None, ...]:
     (large, small), (kernel, stride, padding, sums_of, compute) = ctx.saved_tensors, ctx.settings
+    N, C = small.shape[-3], large.shape[-3]
+    grad, total = flat.split([N * kernel * kernel * C, flat.shape[-1] - N * kernel * kernel * C], -1)
+    grad = grad.unflatten(-1, (N, kernel, kernel, C)).movedim(-1, -3)
     size, last = large.shape[-2:], (False, False, False, compute)
     dlarge = spread(small, grad, None, None, stride, padding, *size, *last, large.dtype)
     dsmall = correlate(large, grad, None, None, stride, padding, *last, small.dtype)
     if sums_of == SUMS_OF_SMALL:
         dsmall = dsmall + total[..., None, :, None, None].to(dsmall.dtype)
     elif sums_of == SUMS_OF_LARGE:
-        each = total.unflatten(-1, (1, kernel, kernel, -1)).movedim(-1, -3)
+        each = total.unflatten(-1, (1, kernel, kernel, C)).movedim(-1, -3)
         ones = torch.ones_like(small[..., :1, :, :])
         dlarge = dlarge + spread(ones, each, None, None, stride, padding, *size, *last, large.dtype)
     return dlarge, dsmall, *[None] * 5
 
 
-def _batching_rule(operator: Any) -> Callable[..., tuple[Any, Any]]:
+def _batching_rule(operator: Any) -> Callable[..., tuple[Tensor, int]]:
     """Return the rule of vmap: its axis becomes the member axis, or is merged with it."""
 
-    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
         def lead(value: Any, axis: int | None) -> Any:
             if not isinstance(value, Tensor) or axis == 0:
                 return value
@@ -223,8 +234,7 @@ def _batching_rule(operator: Any) -> Callable[..., tuple[Any, Any]]:
         if nested:
             values = [value.flatten(0, 1) if isinstance(value, Tensor) else value for value in values]
         made = operator(*values)
-        split = (lambda out: out.unflatten(0, (info.batch_size, -1))) if nested else (lambda out: out)
-        return (tuple(map(split, made)), (0,) * len(made)) if isinstance(made, tuple) else (split(made), 0)
+        return made.unflatten(0, (info.batch_size, -1)) if nested else made, 0
 
     return rule
 

@@ -31,8 +31,8 @@ def product_tile(C: int, N: int, run: int, transposed: bool, half: bool, members
 
 
 def gradient_tile(C: int, N: int, entries: int, half: bool, members: int, rows: int) -> Tile:
-    """Return the tile of a weight gradient with so many kernel entries per output channel."""
-    return Tile(0, power_of_two(N, 64), power_of_two(entries, 128), 4, 3)
+    """Return the tile of a weight gradient with so many kernel entries per output channel; `block_m` counts rows."""
+    return Tile(64, power_of_two(N, 64), power_of_two(entries, 128), 4, 3)
 
 
 def power_of_two(count: int, limit: int) -> int:

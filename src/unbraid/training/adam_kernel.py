@@ -10,10 +10,10 @@ from torch import Tensor
 _BLOCK = 1024
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit(do_not_specialize=["size", "gradient_size"])
 @no_type_check
 def _adam(
-    parameter, gradient, mean, square, rate, spread, kept, alive, size, first, second, eps,
+    parameter, gradient, mean, square, rate, spread, kept, alive, size, gradient_size, first, second, eps,
     DECAY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One block of one member; a member that is not alive stays as it is, whatever its gradient is."""
@@ -21,8 +21,8 @@ def _adam(
     if tl.load(alive + member) != 0:
         place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
         inside = place < size
+        g = tl.load(gradient + member * gradient_size + place, mask=inside, other=0.0)
         place = member * size + place
-        g = tl.load(gradient + place, mask=inside, other=0.0)
         m = tl.load(mean + place, mask=inside, other=0.0)
         v = tl.load(square + place, mask=inside, other=0.0)
         p = tl.load(parameter + place, mask=inside, other=0.0)
@@ -40,9 +40,25 @@ def update(
     parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, rate: Tensor, spread: Tensor, kept: Tensor,
     alive: Tensor, betas: tuple[float, float], eps: float, decay: bool,
 ) -> None:  # fmt: skip
-    """Move a parameter [member, …] and its moments in place; all four tensors have the same layout in memory."""
+    """Move a parameter [member, …] and its moments in place.
+
+    A member's part of all four tensors has the same layout in memory; gradients of members may lie further apart.
+    """
     members, size = parameter.shape[0], parameter[0].numel()
     with torch.cuda.device_of(parameter):
         _adam[(-(-size // _BLOCK), members)](
-            parameter, gradient, mean, square, rate, spread, kept, alive, size, *betas, eps, DECAY=decay, BLOCK=_BLOCK
+            parameter,
+            gradient,
+            mean,
+            square,
+            rate,
+            spread,
+            kept,
+            alive,
+            size,
+            gradient.stride(0),
+            *betas,
+            eps,
+            DECAY=decay,
+            BLOCK=_BLOCK,
         )

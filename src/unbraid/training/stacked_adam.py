@@ -61,7 +61,8 @@ class StackedAdam:
 
         for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
             if gradient is not None:
-                laid_out = gradient_like(gradient, parameter)
+                same = gradient.stride()[1:] == parameter.stride()[1:]
+                laid_out = gradient if same else gradient_like(gradient, parameter)
                 decay = self.weight_decay > 0 and decays(parameter)
                 update(parameter, laid_out, mean, square, rate, spread, kept, alive, self.betas, self.eps, decay)
         # The kernel does not tell autograd that it moved the parameters; without this, a later player that
