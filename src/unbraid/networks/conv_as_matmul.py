@@ -168,8 +168,9 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = transposed_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding, more)
             how = self._settings(input, dtype, size)
+            out = torch.float32 if self.out_channels <= NARROW else dtype  # observations, which losses take in float32
             return torch.ops.unbraid.spread(
-                input, self.weight, self.bias, None, stride[0], padding[0], *size, *how, dtype
+                input, self.weight, self.bias, None, stride[0], padding[0], *size, *how, out
             )
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         if x.shape[2:] != (1, 1) and self.kernels == "cpu" and self.out_channels > NARROW:

@@ -130,13 +130,14 @@ def _gradient(
     large, small, sums, members, rows, chunk,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, TOTALS: tl.constexpr, SIZE: tl.constexpr,
-    COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """One tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v).
 
     TOTALS adds up, for the gradient of a bias, `small` over the rows (1) or each entry of the columns (2). A member's
-    results are SIZE numbers: the sums, and behind them the totals.
+    results are SIZE numbers: the sums, and behind them the totals. SPLIT multiplies float32 as two bfloat16 each (three
+    products, 16 bits): tensor cores cannot read a transposed float32.
     """
     RUN: tl.constexpr = KERNEL * C
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -154,7 +155,7 @@ def _gradient(
     if TOTALS == 1:
         of_small = tl.full((BLOCK_R, BLOCK_N), 0.0, tl.float32)
     if TOTALS == 2:
-        ones = tl.full((BLOCK_R, 16), 1.0, COMPUTE)
+        ones = tl.full((BLOCK_R, 16), 1.0, tl.bfloat16 if SPLIT else COMPUTE)
         of_large = tl.full((BLOCK_K, 16), 0.0, tl.float32)
     for begin in range(split * chunk, tl.minimum(split * chunk + chunk, rows), BLOCK_R):
         row = begin + tl.arange(0, BLOCK_R)
@@ -167,11 +168,22 @@ def _gradient(
         column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0).to(COMPUTE)
         known = (row < rows)[:, None] & (n < N)[None, :]
         signal = tl.load(small + row.to(tl.int64)[:, None] * N + n[None, :], mask=known, other=0.0)
-        total = tl.dot(tl.trans(column), signal.to(COMPUTE), total, input_precision=PRECISION)
+        if SPLIT:
+            upper, top = column.to(tl.bfloat16), signal.to(tl.bfloat16)
+            lower = (column - upper.to(tl.float32)).to(tl.bfloat16)
+            rest = (signal - top.to(tl.float32)).to(tl.bfloat16)
+            total = tl.dot(tl.trans(upper), top, total)
+            total = tl.dot(tl.trans(upper), rest, total)
+            total = tl.dot(tl.trans(lower), top, total)
+        else:
+            total = tl.dot(tl.trans(column), signal.to(COMPUTE), total, input_precision="ieee")
         if TOTALS == 1:
             of_small += signal.to(tl.float32)
-        if TOTALS == 2:
-            of_large = tl.dot(tl.trans(column), ones, of_large, input_precision=PRECISION)
+        if TOTALS == 2 and SPLIT:
+            of_large = tl.dot(tl.trans(upper), ones, of_large)
+            of_large = tl.dot(tl.trans(lower), ones, of_large)
+        elif TOTALS == 2:
+            of_large = tl.dot(tl.trans(column), ones, of_large, input_precision="ieee")
 
     wanted = (k < KERNEL * RUN)[:, None] & (n < N)[None, :]
     tl.store(sums + n[None, :] * (KERNEL * RUN) + k[:, None], total, mask=wanted)
@@ -246,8 +258,10 @@ def launch_product(
     U, V = -(-out.shape[2] // classes), -(-out.shape[3] // classes)
     run = C * (-(-kernel // stride) if transposed else kernel)
     half = compute != torch.float32
-    tile = tile or product_tile(C, N, run, transposed, half, members, batch * U * V)
+    tile = tile or product_tile(H, run, N, transposed, half)
     weight = weight.to(compute)  # a small copy; to convert it in every program takes longer
+    if transposed and not half:  # tensor cores read float32 along the sum only
+        weight = weight.movedim(1, -1).contiguous().movedim(-1, 1)
     of_n, of_c = (weight.stride(2), weight.stride(1)) if transposed else (weight.stride(1), weight.stride(2))
     parts = classes * classes * -(-N // tile.block_n)
     with torch.cuda.device_of(x):
@@ -288,7 +302,8 @@ def launch_gradient(
     U, V, N = small.shape[2:]
     rows, entries = batch * U * V, kernel * kernel * C
     half = compute != torch.float32
-    tile = tile or gradient_tile(C, N, entries, half, members, rows)
+    split = not half and _precision() == "tf32"
+    tile = tile or gradient_tile(entries, N, half)
     tiles = -(-N // tile.block_n) * -(-entries // tile.block_k)
     splits = max(1, min(-(-PROGRAMS // (tiles * members)), rows // (4 * tile.block_m)))
     chunk = -(-rows // (splits * tile.block_m)) * tile.block_m
@@ -299,7 +314,7 @@ def launch_gradient(
         _gradient[(tiles, splits, members)](
             large, small, sums, members, rows, chunk,
             H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
-            COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
+            COMPUTE=TRITON_TYPES[compute], SPLIT=split,
             BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
         )  # fmt: skip
     return sums[0] if splits == 1 else sums.sum(0)

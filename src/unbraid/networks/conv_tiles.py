@@ -1,7 +1,8 @@
 """Tiles of the convolution kernels: fixed per shape, so that no process has to try them out.
 
-The numbers were measured on an NVIDIA H200 by `benchmarks/convolutions.py --tune`; other cards of the same generation
-or newer run them well, too. A tile changes the speed only, never the order of a sum.
+The numbers are the best of a search on an NVIDIA H200 (`benchmarks/convolutions.py --tune`), by the sum of the times of
+one model and of 64 members. Other cards of the same generation or newer run them well, too. A tile changes the speed,
+never the order of a sum.
 """
 
 from typing import Any, NamedTuple
@@ -13,8 +14,8 @@ class Tile(NamedTuple):
     block_m: int
     block_n: int
     block_k: int
-    warps: int
-    stages: int
+    warps: int = 4
+    stages: int = 3
 
     @property
     def launch(self) -> dict[str, Any]:
@@ -22,17 +23,27 @@ class Tile(NamedTuple):
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
-def product_tile(C: int, N: int, run: int, transposed: bool, half: bool, members: int, rows: int) -> Tile:
-    """Return the tile of a product with C channels in, N out and runs of so many contiguous numbers."""
+def product_tile(side: int, run: int, N: int, transposed: bool, half: bool) -> Tile:
+    """Return the tile of a product: images of a side, runs of so many contiguous numbers, N channels out."""
     block_n = power_of_two(N, 64)
-    line = 64 if half else 32  # a tile's row is one cache line of 128 bytes where the run allows it
-    block_k = next((size for size in (line, 32) if run % size == 0), 16)
-    return Tile(128, block_n, block_k, 4, 3)
+    if run < 16:
+        return Tile(128 if half else 64, block_n, 16)
+    block_k = next((size for size in (64, 32) if run % size == 0), 16)
+    if transposed and half and block_n == 32 and block_k == 64 == run:
+        return Tile(256, 32, 128, warps=8)  # two runs at a time
+    if not half or side <= 8:
+        return Tile(64, block_n, block_k)
+    return Tile(128, block_n, block_k, warps=8 if block_n == 32 and not transposed else 4)
 
 
-def gradient_tile(C: int, N: int, entries: int, half: bool, members: int, rows: int) -> Tile:
+def gradient_tile(entries: int, N: int, half: bool) -> Tile:
     """Return the tile of a weight gradient with so many kernel entries per output channel; `block_m` counts rows."""
-    return Tile(64, power_of_two(N, 64), power_of_two(entries, 128), 4, 3)
+    block_n = power_of_two(N, 64)
+    if entries <= 64:
+        return Tile(64, block_n, power_of_two(entries, 64), stages=2)
+    if not half:
+        return Tile(64, block_n, 64, stages=2)  # products of two halves need twice the registers
+    return Tile(128, block_n, 128) if block_n <= 32 else Tile(64, block_n, 64)
 
 
 def power_of_two(count: int, limit: int) -> int:
