@@ -3,6 +3,10 @@
 import gc
 import os
 import random
+from pathlib import Path
+
+if not Path("/dev/nvidiactl").exists():  # Triton decides at its import whether its interpreter runs the kernels
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The hook rewrites modules as they are imported, so it must come before the first import of unbraid.
 # beartype's own hook would also check named tuples, which torch.func fills with other things than tensors.

@@ -7,11 +7,15 @@ many members, each under its own seed. The hash is the splitmix64 finaliser (Ste
 """
 
 import hashlib
+import math
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+TRITON = find_spec("triton") is not None
 
 SCHEME = 1
 """Raised whenever the numbers change: a run only resumes under the scheme it was begun with."""
@@ -41,14 +45,29 @@ def draw(needs: Mapping[str, Need], seeds: Tensor, step: int | Tensor) -> dict[s
 
 def uniform(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Uniform in (0, 1), float32, shape [member, *shape]."""
+    if seeds.is_cuda and TRITON:
+        return _by_kernel(seeds, step, (name, name), shape, normal=False)
     return _unit(bits(seeds, step, name, shape)).to(torch.float32).clamp_(2.0**-25, 1 - 2.0**-24)
 
 
 def normal(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Standard normal, float32, shape [member, *shape], by Box and Muller (1958) in float64."""
+    if seeds.is_cuda and TRITON:
+        return _by_kernel(seeds, step, (name + "/radius", name + "/angle"), shape, normal=True)
     radius = (-2 * _unit(bits(seeds, step, name + "/radius", shape)).log()).sqrt()
     angle = 2 * torch.pi * _unit(bits(seeds, step, name + "/angle", shape))
     return (radius * angle.cos()).to(torch.float32)
+
+
+def _by_kernel(
+    seeds: Tensor, step: int | Tensor, names: tuple[str, str], shape: tuple[int, ...], normal: bool
+) -> Tensor:
+    """The same numbers in one launch instead of some fifty."""
+    from unbraid.noise_kernel import NORMAL, UNIFORM, hash_noise
+
+    when = step if isinstance(step, Tensor) else torch.tensor(step, device=seeds.device)
+    made = hash_noise(seeds, when, *map(stream, names), math.prod(shape), NORMAL if normal else UNIFORM)
+    return made.view(len(seeds), *shape)
 
 
 def _step(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:

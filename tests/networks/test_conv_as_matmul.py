@@ -9,7 +9,12 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from unbraid.networks.conv_as_matmul import ProductConv2d, ProductConvTranspose2d, convolutions_as_products
+from unbraid.networks.conv_as_matmul import (
+    PassedReLU,
+    ProductConv2d,
+    ProductConvTranspose2d,
+    convolutions_as_products,
+)
 
 CASES = {
     "first layer": (nn.Conv2d(1, 6, 4, stride=2, padding=1), 8),
@@ -51,10 +56,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 def kernels():
     """The operators; without a GPU, Triton's interpreter runs their kernels, which is decided at import."""
     pytest.importorskip("triton")
-    with pytest.MonkeyPatch.context() as patch:
-        if DEVICE == "cpu":
-            patch.setenv("TRITON_INTERPRET", "1")
-        return importlib.import_module("unbraid.networks.conv_kernels")
+    return importlib.import_module("unbraid.networks.conv_ops")
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +107,7 @@ def test_products_equal_convolutions(name, kernels):
 @pytest.mark.parametrize(("name", "dtype"), [*((n, torch.float32) for n in BY_KERNELS), ("last layer", torch.float16)])
 def test_kernels_equal_convolutions(kernels, name, dtype):
     """Float16 stands for all of 16 bits: the interpreter cannot multiply bfloat16."""
-    assert kernels.INTERPRETED or DEVICE == "cuda"
+    assert kernels.kernels.INTERPRETED or DEVICE == "cuda"
     layer, side = BY_KERNELS[name]
     layers = stacked(layer.to(DEVICE), members=2)
     parameters, _ = stack_module_state(layers)
@@ -120,10 +122,55 @@ def test_kernels_equal_convolutions(kernels, name, dtype):
 
 def test_rows_are_split_and_added_in_one_order(kernels):
     large, small = torch.randn(1, 24, 2, 16, 16), torch.randn(1, 24, 3, 8, 8)
-    made = kernels.kernel_gradient(large, small, 4, 2, 1)
-    expected = torch.nn.grad.conv2d_weight(large[0], (3, 2, 4, 4), small[0], 2, 1).permute(0, 2, 3, 1)
+    made, total = kernels.weight_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_SMALL, torch.float32)
+    expected = torch.nn.grad.conv2d_weight(large[0], (3, 2, 4, 4), small[0], 2, 1)
     torch.testing.assert_close(made[0], expected, rtol=1e-4, atol=1e-4)
-    assert torch.equal(made, kernels.kernel_gradient(large, small, 4, 2, 1))
+    torch.testing.assert_close(total[0], small[0].sum((0, 2, 3)), rtol=1e-4, atol=1e-4)
+    again = kernels.weight_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_SMALL, torch.float32)
+    assert torch.equal(made, again[0])
+    _, entries = kernels.weight_gradient(large, small, 4, 2, 1, kernels.SUMS_OF_LARGE, torch.float32)
+    columns = torch.nn.functional.unfold(large[0], 4, padding=1, stride=2).sum((0, 2)).view(2, 4, 4)
+    torch.testing.assert_close(entries[0].view(4, 4, 2), columns.permute(1, 2, 0), rtol=1e-4, atol=1e-4)
+
+
+CHAINS = {
+    "encoder": (nn.Sequential(nn.Conv2d(1, 5, 4, 2, 1), nn.ReLU(), nn.Conv2d(5, 6, 4, 2, 1), nn.ReLU()), (1, 8, 8)),
+    "decoder": (
+        nn.Sequential(nn.ConvTranspose2d(5, 18, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(18, 1, 4, 2, 1)),
+        (5, 4, 4),
+    ),
+    "dense end": (nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 7, 4)), (2, 4, 4)),
+    "both ways": (
+        nn.Sequential(nn.Conv2d(2, 6, 4, 2, 1), nn.ReLU(), nn.ConvTranspose2d(6, 20, 4, 2, 1), nn.ReLU(), nn.Flatten()),
+        (2, 4, 4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_layers_compute_and_differentiate_the_relus_between_them(kernels, name):
+    net, shape = CHAINS[name]
+    layers = stacked(net.to(DEVICE), members=2)
+    parameters, _ = stack_module_state(layers)
+    x = torch.randn(2, 3, *shape, device=DEVICE, requires_grad=True)
+    expected = results(layers[0], parameters, x)
+    ours = convolutions_as_products(copy.deepcopy(layers[0]), "triton")
+    assert any(type(layer) is PassedReLU for layer in ours)
+    assert [name for name, _ in ours.named_modules()] == [name for name, _ in net.named_modules()]
+    assert max(map(distance, results(ours, parameters, x), expected)) < 1e-5
+    again = convolutions_as_products(ours, "triton")  # a second time changes nothing
+    assert max(map(distance, results(again, parameters, x), expected)) < 1e-5
+    torch.testing.assert_close(ours(x[0]), layers[0](x[0]), rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_in_two_places_keeps_its_relu(kernels):
+    shared = nn.Conv2d(4, 4, 3, padding=1)
+    net = nn.Sequential(shared, nn.ReLU(), shared)
+    x, expected = torch.randn(2, 4, 6, 6), None
+    expected = net(x)
+    made = convolutions_as_products(net, "triton")(x)
+    assert [type(layer) for layer in net] == [ProductConv2d, nn.ReLU, ProductConv2d]
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["matmul", "triton"])
@@ -187,11 +234,15 @@ def test_torchs_other_calls_still_work():
 
 def test_operators_are_registered_as_torch_wants(kernels):
     x = torch.randn(1, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
-    weight, bias = torch.randn(4, 4, 4, 3, requires_grad=True), torch.randn(4, requires_grad=True)
+    weight = torch.randn(4, 3, 4, 4).to(memory_format=torch.channels_last).requires_grad_()
+    transposed, bias = torch.randn(3, 4, 4, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    how = (False, False, False, torch.float32, torch.float32)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(kernels.correlate, (x, weight, bias, 2, 1), test_utils=tests)
-    torch.library.opcheck(kernels.spread, (x, weight, None, 2, 1, 8, 8), test_utils=tests)
-    torch.library.opcheck(kernels.kernel_gradient, (x, torch.randn(1, 4, 2, 2), 4, 2, 1), test_utils=tests)
+    torch.library.opcheck(kernels.correlate, (x, weight, bias, None, 2, 1, *how), test_utils=tests)
+    torch.library.opcheck(kernels.spread, (x, transposed, None, None, 2, 1, 8, 8, *how), test_utils=tests)
+    torch.library.opcheck(
+        kernels.kernel_gradient, (x, torch.randn(1, 4, 2, 2), 4, 2, 1, 1, torch.float32), test_utils=tests
+    )
 
 
 @pytest.mark.compiles

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unbraid.data.modality import Modality
 from unbraid.errors import DataError, unknown
+from unbraid.noise import TRITON
 from unbraid.types import Inputs, Layout, Shape
 
 
@@ -46,6 +47,10 @@ class Pixels:
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """Rows as float32, shape [*index.shape, *shape]."""
+        if self.stored.is_cuda and self.stored.dtype == torch.uint8 and TRITON:
+            from unbraid.data.gather_kernel import gather_rows
+
+            return gather_rows(self.stored, index, math.prod(self.shape), self.bits).unflatten(-1, self.shape)
         rows = self.stored[index]
         if self.bits:
             shifts = torch.arange(7, -1, -1, device=rows.device, dtype=torch.uint8)

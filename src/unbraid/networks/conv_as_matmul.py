@@ -14,6 +14,8 @@ computed in two ways, and takes the one that moves fewer numbers:
   For k = 4, s = 2 this makes a quarter of the numbers that columns make.
 """
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import product
@@ -33,19 +35,20 @@ one load per number, but a slow gradient of the input, which a first layer does 
 
 
 def convolutions_as_products(module: ModuleT, kernels: Kernels | None = None) -> ModuleT:
-    """Let every plain convolution inside `module` compute by matrix products; returns the same module, changed.
+    """Let every plain convolution inside `module` compute by matrix products, and return the same module, changed.
 
     Parameters, their names, hooks and the results up to rounding stay as they are. Convolutions with groups, dilation,
     or padding other than zeros stay untouched, and so do subclasses of torch's own, whose forward is their author's.
 
-    `kernels="triton"` uses the kernels of this library, `"matmul"` plain matrix products. By default the former where
-    they may be used: on CUDA with Triton installed, in bfloat16, or in float32 where TF32 is allowed. `"cpu"` keeps
-    torch's convolutions except where a CPU takes longer for them than for a product: layers that see or make the whole
-    image at once, and transposed ones that make few channels. It also adds a transposed one's bias apart, since the
+    `kernels="triton"` uses the kernels of this library, `"matmul"` plain matrix products. The default is the former
+    where they may be used: on CUDA with Triton installed, in bfloat16, or in float32 where TF32 is allowed. There a
+    ReLU that follows a convolution in an `nn.Sequential` is computed by the convolution's kernel. `"cpu"` keeps torch's
+    convolutions except where a CPU takes longer for them than for a product: layers that see or make the whole image
+    at once, and transposed ones that make few channels. It also adds a transposed one's bias separately, since the
     gradient of a bias inside takes up to half of the backward pass.
     """
     if kernels == "triton" or (kernels is None and torch.cuda.is_available() and find_spec("triton") is not None):
-        from unbraid.networks import conv_kernels as _registered  # noqa: F401  registers torch.ops.unbraid.*
+        from unbraid.networks import conv_ops as _registered  # noqa: F401  registers torch.ops.unbraid.*
     elif kernels is None:
         kernels = "matmul"
     for layer in module.modules():
@@ -54,8 +57,10 @@ def convolutions_as_products(module: ModuleT, kernels: Kernels | None = None) ->
             layer.__class__ = ProductConv2d
         elif type(layer) is nn.ConvTranspose2d and _is_plain(layer):
             layer.__class__ = ProductConvTranspose2d
-        if isinstance(layer, ProductConv2d | ProductConvTranspose2d):
+        if isinstance(layer, ProductLayer):
             layer.kernels = kernels
+    if kernels in (None, "triton"):
+        _fuse_relus(module)
     return module
 
 
@@ -64,57 +69,124 @@ def _is_plain(layer: nn.Conv2d | nn.ConvTranspose2d) -> bool:
     return ungrouped and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
-class ProductConv2d(nn.Conv2d):
-    """A convolution that multiplies matrices. Made by `convolutions_as_products`, not by hand."""
+def _fuse_relus(module: nn.Module) -> None:
+    """Let convolutions compute the ReLU behind them, and differentiate the one in front of them.
+
+    Only layers that stand in one place are fused: the others could be used in different ways.
+    """
+    chains = [list(part) for part in module.modules() if type(part) is nn.Sequential]
+    places = Counter(id(child) for part in module.modules() for child in part._modules.values())
+    for chain in chains:
+        for place, (layer, relu) in enumerate(itertools.pairwise(chain)):
+            if not isinstance(layer, ProductLayer) or type(relu) not in (nn.ReLU, PassedReLU):
+                continue
+            if places[id(layer)] > 1 or places[id(relu)] > 1:
+                continue
+            after = chain[place + 2] if place + 2 < len(chain) else None
+            layer.relu, relu.__class__ = True, PassedReLU
+            if isinstance(after, ProductLayer) and places[id(after)] == 1:
+                layer.successor, after.masks_input = (after,), True
+
+
+class PassedReLU(nn.ReLU):
+    """A ReLU that the layer before it has computed already. Made by `convolutions_as_products`, not by hand."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return input
+
+
+class ProductLayer(nn.modules.conv._ConvNd):
+    """What the convolutions below share: which kernels they use, and what they do for the ReLUs around them."""
 
     kernels: Kernels | None
+    relu: bool = False
+    """Whether the layer computes the ReLU behind it."""
+    masks_input: bool = False
+    """Whether its kernels differentiate the ReLU in front of it, by masking the gradient of their input."""
+    successor: tuple["ProductLayer", ...] = ()
+    """The layer behind that ReLU, in a tuple so that it is no submodule of this one."""
+
+    def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
+        """Return whether the library's kernels compute this layer on images of a size, in a type."""
+        raise NotImplementedError
+
+    def _by_triton(self, dtype: torch.dtype, on_cuda: bool) -> bool:
+        """Return whether the library's kernels may be used; 1x1 and dense layers are matrix products as they stand."""
+        (height, width), (s, t), (p, q) = self.weight.shape[2:], _pair(self.stride), _pair(self.padding)
+        if self.kernels in ("matmul", "cpu") or not (height == width > 1 and s == t and p == q):
+            return False
+        if dtype == torch.float64:
+            return False
+        half = dtype in (torch.bfloat16, torch.float16)
+        # Members of a strict float32 group have to equal single runs, so TF32 is used only where the run asks for it.
+        return self.kernels == "triton" or (on_cuda and (half or bool(torch.backends.cuda.matmul.allow_tf32)))
+
+    def _settings(self, x: Tensor, dtype: torch.dtype, size: Sequence[int]) -> tuple[bool, bool, bool, torch.dtype]:
+        """Return ReLU, premasked, mask of the input, and the type of products, as the operators take them."""
+        premasked = any(layer.runs_kernels(size, dtype, x.is_cuda) for layer in self.successor)
+        return self.relu, premasked, self.masks_input, dtype
+
+    def _activated(self, out: Tensor) -> Tensor:
+        return F.relu(out) if self.relu else out
+
+
+class ProductConv2d(ProductLayer, nn.Conv2d):
+    """A convolution that multiplies matrices. Made by `convolutions_as_products`, not by hand."""
+
+    def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
+        dense = tuple(size) == tuple(self.weight.shape[2:]) and _pair(self.padding) == (0, 0)
+        return not dense and self._by_triton(dtype, on_cuda)
 
     def forward(self, input: Tensor) -> Tensor:
         """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4:
-            return super().forward(input)
+            return self._activated(super().forward(input))
+        stride, padding, dtype = _pair(self.stride), _pair(self.padding), _compute_type(input)
+        if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
+            size = convolved_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding)
+            how = self._settings(input, dtype, size)
+            return torch.ops.unbraid.correlate(input, self.weight, self.bias, None, stride[0], padding[0], *how, dtype)
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
-        stride, padding = _pair(self.stride), _pair(self.padding)
         dense = x.shape[2:] == weight.shape[2:] and padding == (0, 0)
         if not dense and self.kernels == "cpu":
-            return super().forward(input)
-        if not dense and _by_triton(self.kernels, x, weight, stride, padding):
-            matrix = weight.permute(0, 2, 3, 1).contiguous()
-            return torch.ops.unbraid.correlate(x, matrix, bias, stride[0], padding[0])
-        return convolve(x.permute(0, 2, 3, 1), weight, bias, stride, padding).permute(0, 3, 1, 2)
+            return self._activated(super().forward(input))
+        return self._activated(convolve(x.permute(0, 2, 3, 1), weight, bias, stride, padding).permute(0, 3, 1, 2))
 
 
-class ProductConvTranspose2d(nn.ConvTranspose2d):
+class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
     """A transposed convolution that multiplies matrices. Made by `convolutions_as_products`, not by hand."""
 
-    kernels: Kernels | None
+    def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
+        return tuple(size) != (1, 1) and self._by_triton(dtype, on_cuda)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4 or output_size is not None:
-            return super().forward(input, None if output_size is None else list(output_size))
-        x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
+            return self._activated(super().forward(input, None if output_size is None else list(output_size)))
         stride, padding, more = _pair(self.stride), _pair(self.padding), _pair(self.output_padding)
-        spread_out = x.shape[2:] != (1, 1)
-        if spread_out and self.kernels == "cpu" and self.out_channels > NARROW:
+        dtype = _compute_type(input)
+        if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
+            size = transposed_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding, more)
+            how = self._settings(input, dtype, size)
+            out = torch.float32 if self.out_channels <= NARROW else dtype  # observations, which losses take in float32
+            return torch.ops.unbraid.spread(
+                input, self.weight, self.bias, None, stride[0], padding[0], *size, *how, out
+            )
+        x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
+        if x.shape[2:] != (1, 1) and self.kernels == "cpu" and self.out_channels > NARROW:
             # autocast leaves this one as it is on a CPU, and a layer before it may have cast its input
             out = F.conv_transpose2d(input.to(self.weight.dtype), self.weight, None, stride, padding, more)
-            return out if bias is None else out + bias.to(out.dtype)[:, None, None]
-        if spread_out and _by_triton(self.kernels, x, weight, stride, padding):
-            size = transposed_size((x.shape[2], x.shape[3]), _kernel(weight), stride, padding, more)
-            matrix = weight.permute(1, 2, 3, 0).contiguous()
-            return torch.ops.unbraid.spread(x, matrix, bias, stride[0], padding[0], *size)
-        return convolve_transposed(x.permute(0, 2, 3, 1), weight, bias, stride, padding, more).permute(0, 3, 1, 2)
+            return self._activated(out if bias is None else out + bias.to(out.dtype)[:, None, None])
+        out = convolve_transposed(x.permute(0, 2, 3, 1), weight, bias, stride, padding, more)
+        return self._activated(out.permute(0, 3, 1, 2))
 
 
-def _by_triton(kernels: Kernels | None, x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> bool:
-    """Whether this library's kernels compute the layer. 1x1 and dense layers are matrix products as they stand."""
-    square = weight.shape[2] == weight.shape[3] > 1 and stride[0] == stride[1] and padding[0] == padding[1]
-    if kernels in ("matmul", "cpu") or not square or x.dtype == torch.float64:
-        return False
-    half = x.dtype in (torch.bfloat16, torch.float16)
-    # Members of a strict float32 group have to equal single runs, so TF32 is used only where the run asks for it.
-    return kernels == "triton" or (x.is_cuda and (half or bool(torch.backends.cuda.matmul.allow_tf32)))
+def _compute_type(x: Tensor) -> torch.dtype:
+    """Return the type that a convolution of x computes in: that of autocast, or its own."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+        return x.dtype
+    return torch.get_autocast_dtype(device)
 
 
 def cast_as_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,72 +1,61 @@
-"""Convolutions of stacked members by Triton kernels that multiply matrices without ever building the columns.
+"""Convolutions of stacked members by Triton kernels that multiply matrices without building the columns.
 
 Three operators, closed under differentiation:
 
-    correlate        out[u, v, n] = bias[n] + Σ_{ky, kx, c} x[s u + ky - p, s v + kx - p, c] weight[n, ky, kx, c]
-    spread           its transpose: out[s i + ky - p, s j + kx - p, n] += x[i, j, c] weight[n, ky, kx, c], plus bias[n]
-    kernel_gradient  out[n, ky, kx, c] = Σ_{u, v} small[u, v, n] large[s u + ky - p, s v + kx - p, c]
+    correlate        out[u, v, n] = bias[n] + Σ_{ky, kx, c} x[s u + ky - p, s v + kx - p, c] weight[n, c, ky, kx]
+    spread           its transpose: out[s i + ky - p, s j + kx - p, n] += x[i, j, c] weight[c, n, ky, kx], plus bias[n]
+    kernel_gradient  out[n, c, ky, kx] = Σ_{u, v} small[u, v, n] large[s u + ky - p, s v + kx - p, c]
 
-Images are [member, batch, channel, row, column] in shape and channels last in memory, as the layers between keep them;
-weights are [member, channel out, ky, kx, channel in] and contiguous. One member's call lacks the first axis, and under
-vmap, the batching rule supplies it: no view comes between layers, which would make a compiler copy.
+`correlate` takes the weight of a `Conv2d` as it is, `spread` that of a `ConvTranspose2d`, and each is the other's
+gradient with respect to x under the same weight. Images are [member, batch, channel, row, column] in shape and channels
+last in memory, and so are weights: no layer copies anything to change a layout. A call for one member lacks the first
+axis; under vmap the batching rule supplies it.
+
+A layer's epilogue adds the bias, applies a ReLU, and multiplies by `mask > 0`. The mask is how a ReLU is differentiated
+without a pass of its own: a layer that follows a ReLU masks the gradient of its input by that input.
 
 The columns (kx, c) of one ky are one run of memory, so a tile of the matrix of columns is a plain read with a start per
-output position. `spread` treats each residue of the output's position modulo s on its own: there it is a correlation
-of stride 1 with every s-th kernel entry, in reverse, and nothing is multiplied by zero.
+output position. `spread` treats each residue of the output's position modulo s separately: there it is a correlation of
+stride 1 with every s-th kernel entry, in reverse, and nothing is multiplied by zero.
 
-Sums are kept in float32. Tuning chooses tiles of the output only, and rows are split by a fixed rule, so that the order
-of a sum does not depend on which tile was fastest.
+Products are computed in `compute` and summed in float32. Which tile is fastest depends on the card (`conv_tiles.py`);
+the order of a sum does not depend on it.
 """
 
 import os
-from collections.abc import Callable
-from functools import partial
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether the kernels below run in Triton's interpreter, on the CPU, as tests do."""
+from unbraid.networks.conv_tiles import Tile, gradient_tile, product_tile
 
-ROWS = 64
-"""Rows that `kernel_gradient` adds up at a time."""
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether the kernels run in Triton's interpreter, on the CPU, as in tests."""
 
 PROGRAMS = 528
-"""Programs worth having at a time, four per multiprocessor of an H200: rows are split until there are so many."""
+"""Programs that fill an H200, four per multiprocessor: `kernel_gradient` splits its rows until it has as many."""
 
-FEW = 64
-"""Up to so many numbers per input pixel, `spread` writes the products of all kernel entries and then adds them up."""
+MAX_NUMBERS_TO_FOLD = 64
+"""`spread` with at most this many numbers per input pixel writes the products of all kernel entries, then adds them."""
 
-
-def _tuned(*configs: triton.Config) -> Any:
-    """The kernel with the fastest of these for each shape; tiles and pipelining only, never the order of a sum."""
-    key = ["members", "rows", "H", "W", "C", "N", "KERNEL", "STRIDE", "TRANSPOSED"]
-    bench = partial(triton.testing.do_bench, warmup=3, rep=12)
-    return triton.autotune(list(configs[:1] if INTERPRETED else configs), key=key, do_bench=bench)
+TRITON_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-@_tuned(
-    triton.Config({"BLOCK_M": 128}, num_warps=4, num_stages=3),
-    triton.Config({"BLOCK_M": 128}, num_warps=8, num_stages=3),
-    triton.Config({"BLOCK_M": 64}, num_warps=4, num_stages=4),
-    triton.Config({"BLOCK_M": 256}, num_warps=8, num_stages=3),
-)
-@triton.jit(do_not_specialize=["members", "rows", "biases"])
+@triton.jit(do_not_specialize=["rows", "biased", "relu", "masked"])
 @no_type_check
 def _product(
-    x, weight, bias, out, members, rows, biases,
+    x, weight, bias, mask, out, rows, biased, relu, masked, of_member, of_n, of_tap, of_c,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
     OUT_H: tl.constexpr, OUT_W: tl.constexpr, KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    TRANSPOSED: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    TRANSPOSED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """`correlate`, or `spread` (TRANSPOSED): one tile [BLOCK_M positions, BLOCK_N channels] of one residue class.
 
-    `rows` counts the positions (batch, u, v) of a class, U by V in an image; without a bias, `biases` is 0.
+    `rows` counts the positions (batch, u, v) of a class, U by V in an image; `of_…` are strides of the weight.
     """
     CLASSES: tl.constexpr = STRIDE * STRIDE if TRANSPOSED else 1
     TAPS: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE if TRANSPOSED else KERNEL
@@ -78,9 +67,10 @@ def _product(
     residue = tl.program_id(0) // TILES_N % CLASSES
     n = tl.program_id(0) % TILES_N * BLOCK_N + tl.arange(0, BLOCK_N)
     member = tl.program_id(1).to(tl.int64)
-    x += member * (rows // (U * V)) * (H * W * C)
-    weight += member * (N * KERNEL * KERNEL * C)
-    out += member * (rows // (U * V)) * (OUT_H * OUT_W * N)
+    images = rows // (U * V)
+    x += member * images * (H * W * C)
+    weight += member * of_member
+    out += member * images * (OUT_H * OUT_W * N)
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     image = (row // (U * V)).to(tl.int64)  # inside an image 32 bits suffice, across large batches they do not
@@ -93,6 +83,7 @@ def _product(
         first_x = v + (rx + PADDING) // STRIDE - (TAPS - 1)
         y, z = u * STRIDE + ry, v * STRIDE + rx
     else:
+        ry, rx = 0, 0
         first_y = u * STRIDE - PADDING
         first_x = v * STRIDE - PADDING
         y, z = u, v
@@ -111,37 +102,43 @@ def _product(
             inside = inside & (k < TAPS * RUN)[None, :]
         column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0)
         known = (k < TAPS * RUN)[:, None] & (n < N)[None, :]
-        entry = k
+        ky, kx = tap, j // C
         if TRANSPOSED:
             ky = (ry + PADDING) % STRIDE + STRIDE * (TAPS - 1 - tap)
             kx = (rx + PADDING) % STRIDE + STRIDE * (TAPS - 1 - j // C)
-            entry = (ky * KERNEL + kx) * C + j % C
             if KERNEL % STRIDE != 0:
                 known = known & ((kx < KERNEL) & (ky < KERNEL))[:, None]
-        matrix = tl.load(weight + n[None, :] * (KERNEL * KERNEL * C) + entry[:, None], mask=known, other=0.0)
-        total = tl.dot(column, matrix, total, input_precision=PRECISION)
+        entry = (ky * KERNEL + kx) * of_tap + j % C * of_c
+        matrix = tl.load(weight + n[None, :] * of_n + entry[:, None], mask=known, other=0.0)
+        total = tl.dot(column.to(COMPUTE), matrix, total, input_precision=PRECISION)
 
-    total += tl.load(bias + member * N + n, mask=n < biases, other=0.0).to(tl.float32)[None, :]
-    pixel = out + image * (OUT_H * OUT_W * N) + (y * OUT_W + z) * N
+    total += tl.load(bias + member * N + n, mask=(n < N) & (biased != 0), other=0.0).to(tl.float32)[None, :]
+    if relu != 0:
+        total = tl.maximum(total, 0.0)
+    pixel = image * (OUT_H * OUT_W * N) + (y * OUT_W + z) * N
+    place_out = pixel[:, None] + n[None, :]
     wanted = ((row < rows) & (y < OUT_H) & (z < OUT_W))[:, None] & (n < N)[None, :]
-    tl.store(pixel[:, None] + n[None, :], total.to(out.dtype.element_ty), mask=wanted)
+    if masked != 0:
+        kept = tl.load(mask + member * images * (OUT_H * OUT_W * N) + place_out, mask=wanted, other=0.0)
+        total = tl.where(kept > 0, total, 0.0)
+    tl.store(out + place_out, total.to(out.dtype.element_ty), mask=wanted)
 
 
-@_tuned(
-    triton.Config({}, num_warps=4, num_stages=3),
-    triton.Config({}, num_warps=4, num_stages=2),
-    triton.Config({}, num_warps=8, num_stages=3),
-    triton.Config({}, num_warps=8, num_stages=2),
-)
 @triton.jit(do_not_specialize=["members", "rows", "chunk"])
 @no_type_check
 def _gradient(
     large, small, sums, members, rows, chunk,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
-    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, PRECISION: tl.constexpr,
+    KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, TOTALS: tl.constexpr, SIZE: tl.constexpr,
+    COMPUTE: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """One tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v)."""
+    """One tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v).
+
+    TOTALS adds up, for the gradient of a bias, `small` over the rows (1) or each entry of the columns (2). A member's
+    results are SIZE numbers: the sums, and behind them the totals. SPLIT multiplies float32 as two bfloat16 each (three
+    products, 16 bits): tensor cores cannot read a transposed float32.
+    """
     RUN: tl.constexpr = KERNEL * C
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     n = tl.program_id(0) % TILES_N * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -150,11 +147,16 @@ def _gradient(
     member = tl.program_id(2).to(tl.int64)
     large += member * (rows // (U * V)) * (H * W * C)
     small += member * rows * N
-    sums += (split * members + member) * (N * KERNEL * RUN)
+    sums += (split * members + member) * SIZE
     tap = tl.program_id(0) // TILES_N * BLOCK_K // RUN if RUN % BLOCK_K == 0 else (k // RUN)[None, :]
     j = k % RUN
 
     total = tl.full((BLOCK_K, BLOCK_N), 0.0, tl.float32)
+    if TOTALS == 1:
+        of_small = tl.full((BLOCK_R, BLOCK_N), 0.0, tl.float32)
+    if TOTALS == 2:
+        ones = tl.full((BLOCK_R, 16), 1.0, tl.bfloat16 if SPLIT else COMPUTE)
+        of_large = tl.full((BLOCK_K, 16), 0.0, tl.float32)
     for begin in range(split * chunk, tl.minimum(split * chunk + chunk, rows), BLOCK_R):
         row = begin + tl.arange(0, BLOCK_R)
         line = (row // V % U * STRIDE - PADDING)[:, None] + tap
@@ -163,23 +165,44 @@ def _gradient(
         if KERNEL * RUN % BLOCK_K != 0:
             inside = inside & (k < KERNEL * RUN)[None, :]
         pictures = large + (row // (U * V)).to(tl.int64) * (H * W * C)
-        column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0)
+        column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0).to(COMPUTE)
         known = (row < rows)[:, None] & (n < N)[None, :]
         signal = tl.load(small + row.to(tl.int64)[:, None] * N + n[None, :], mask=known, other=0.0)
-        total = tl.dot(tl.trans(column), signal, total, input_precision=PRECISION)
+        if SPLIT:
+            upper, top = column.to(tl.bfloat16), signal.to(tl.bfloat16)
+            lower = (column - upper.to(tl.float32)).to(tl.bfloat16)
+            rest = (signal - top.to(tl.float32)).to(tl.bfloat16)
+            total = tl.dot(tl.trans(upper), top, total)
+            total = tl.dot(tl.trans(upper), rest, total)
+            total = tl.dot(tl.trans(lower), top, total)
+        else:
+            total = tl.dot(tl.trans(column), signal.to(COMPUTE), total, input_precision="ieee")
+        if TOTALS == 1:
+            of_small += signal.to(tl.float32)
+        if TOTALS == 2 and SPLIT:
+            of_large = tl.dot(tl.trans(upper), ones, of_large)
+            of_large = tl.dot(tl.trans(lower), ones, of_large)
+        elif TOTALS == 2:
+            of_large = tl.dot(tl.trans(column), ones, of_large, input_precision="ieee")
 
     wanted = (k < KERNEL * RUN)[:, None] & (n < N)[None, :]
     tl.store(sums + n[None, :] * (KERNEL * RUN) + k[:, None], total, mask=wanted)
+    if TOTALS == 1:
+        first = (n < N) & (tl.program_id(0) // TILES_N == 0)
+        tl.store(sums + N * KERNEL * RUN + n, tl.sum(of_small, 0), mask=first)
+    if TOTALS == 2:
+        first = (k < KERNEL * RUN) & (tl.program_id(0) % TILES_N == 0)
+        tl.store(sums + N * KERNEL * RUN + k, tl.max(of_large, 1), mask=first)  # all columns are equal
 
 
-@triton.jit(do_not_specialize=["pixels", "biases"])
+@triton.jit(do_not_specialize=["pixels", "biased", "relu", "masked"])
 @no_type_check
 def _fold(
-    products, bias, out, pixels, biases,
+    products, bias, mask, out, pixels, biased, relu, masked,
     H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, OUT_H: tl.constexpr, OUT_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Adds products [batch, i, j, n, ky, kx] where they belong: out[s i + ky - p, s j + kx - p, n]."""
+    """Add products [batch, i, j, ky, kx, n] where they belong: out[s i + ky - p, s j + kx - p, n]."""
     TAPS: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE
     member = tl.program_id(1).to(tl.int64)
     products += member * (pixels // (OUT_H * OUT_W * N)) * (H * W * N * KERNEL * KERNEL)
@@ -188,7 +211,7 @@ def _fold(
     z = place // N % OUT_W + PADDING
     y = place // (N * OUT_W) % OUT_H + PADDING
     image = (place // (N * OUT_W * OUT_H)).to(tl.int64)
-    total = tl.load(bias + member * N + n, mask=n < biases, other=0.0).to(tl.float32)
+    total = tl.load(bias + member * N + n, mask=(place < pixels) & (biased != 0), other=0.0).to(tl.float32)
     for a in tl.static_range(TAPS):
         for b in tl.static_range(TAPS):
             i = y // STRIDE - a
@@ -196,205 +219,125 @@ def _fold(
             ky = y % STRIDE + STRIDE * a
             kx = z % STRIDE + STRIDE * b
             known = (i >= 0) & (i < H) & (j >= 0) & (j < W) & (ky < KERNEL) & (kx < KERNEL) & (place < pixels)
-            entry = (((image * H + i) * W + j) * N + n) * (KERNEL * KERNEL) + ky * KERNEL + kx
+            entry = ((image * H + i) * W + j) * (KERNEL * KERNEL * N) + (ky * KERNEL + kx) * N + n
             total += tl.load(products + entry, mask=known, other=0.0)
+    if relu != 0:
+        total = tl.maximum(total, 0.0)
+    if masked != 0:
+        kept = tl.load(mask + member * pixels + place, mask=place < pixels, other=0.0)
+        total = tl.where(kept > 0, total, 0.0)
     tl.store(out + member * pixels + place, total.to(out.dtype.element_ty), mask=place < pixels)
 
 
-def _launch_product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, stride: int, padding: int, transposed: bool
-) -> None:
-    """All channels last in shape, too, with a member axis, contiguous."""
+class Epilogue:
+    """What a layer does to its sums before it stores them; a tensor that is missing is replaced by any other."""
+
+    def __init__(self, bias: Tensor | None, relu: bool, mask: Tensor | None) -> None:
+        self.bias = None if bias is None else _stacked(bias, 2).contiguous()
+        self.mask = None if mask is None else channels_last(mask)
+        self.relu = relu
+
+    def pointers(self, otherwise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tensors of bias and mask."""
+        return otherwise if self.bias is None else self.bias, otherwise if self.mask is None else self.mask
+
+    @property
+    def flags(self) -> tuple[int, int, int]:
+        """Whether there are a bias, a ReLU and a mask."""
+        return int(self.bias is not None), int(self.relu), int(self.mask is not None)
+
+
+def launch_product(
+    x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, transposed: bool, compute: torch.dtype,
+    epilogue: Epilogue, tile: Tile | None = None,
+) -> None:  # fmt: skip
+    """Run `_product` on x and out [member, batch, row, column, channel], contiguous, and a weight [member, …]."""
     members, batch, H, W, C = x.shape
-    N, kernel = weight.shape[1:3]
+    N, kernel = out.shape[-1], weight.shape[-1]
     classes = stride if transposed else 1
     U, V = -(-out.shape[2] // classes), -(-out.shape[3] // classes)
-    block_n = _tile(N, 64)
-    parts = classes * classes * -(-N // block_n)
     run = C * (-(-kernel // stride) if transposed else kernel)
-    line = 128 // x.element_size()  # a tile's row is one line of the cache where the run allows it
-    block_k = next((b for b in (line, 32) if run % b == 0), 16)
-    shape = {"H": H, "W": W, "C": C, "N": N, "U": U, "V": V, "OUT_H": out.shape[2], "OUT_W": out.shape[3]}
-    geometry = {"KERNEL": kernel, "STRIDE": stride, "PADDING": padding, "TRANSPOSED": transposed}
-    settings = shape | geometry | {"PRECISION": _precision(), "BLOCK_N": block_n, "BLOCK_K": block_k}
-    numbers = (members, batch * U * V, 0 if bias is None else N)
+    half = compute != torch.float32
+    tile = tile or product_tile(H, run, N, transposed, half)
+    weight = weight.to(compute)  # a small copy; to convert it in every program takes longer
+    if transposed and not half:  # tensor cores read float32 along the sum only
+        weight = weight.movedim(1, -1).contiguous().movedim(-1, 1)
+    of_n, of_c = (weight.stride(2), weight.stride(1)) if transposed else (weight.stride(1), weight.stride(2))
+    parts = classes * classes * -(-N // tile.block_n)
     with torch.cuda.device_of(x):
-        grid = lambda meta: (-(-batch * U * V // meta["BLOCK_M"]) * parts, members)  # noqa: E731
-        _product[grid](x, weight, weight if bias is None else bias, out, *numbers, **settings)
+        _product[(-(-batch * U * V // tile.block_m) * parts, members)](
+            x, weight, *epilogue.pointers(weight), out, batch * U * V, *epilogue.flags,
+            weight.stride(0), of_n, weight.stride(4), of_c,
+            H=H, W=W, C=C, N=N, U=U, V=V, OUT_H=out.shape[2], OUT_W=out.shape[3],
+            KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
+            COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
+            BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
+        )  # fmt: skip
 
 
-def _launch_gradient(large: Tensor, small: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
+def launch_folded_product(
+    x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, compute: torch.dtype, epilogue: Epilogue
+) -> None:
+    """Run `spread` for few numbers per pixel: products of every kernel entry first, then their sums."""
+    members, batch, H, W, C = x.shape
+    out_h, out_w, N = out.shape[2:]
+    kernel = weight.shape[-1]
+    entries = weight.permute(0, 1, 3, 4, 2).reshape(members, C, -1, 1, 1).transpose(1, 2)  # [member, (ky, kx, n), C]
+    products = x.new_empty(members, batch, H, W, entries.shape[1], dtype=torch.float32)
+    launch_product(x, entries, products, 1, 0, False, compute, Epilogue(None, False, None))
+    pixels, block = batch * out_h * out_w * N, 512
+    with torch.cuda.device_of(out):
+        _fold[(-(-pixels // block), members)](
+            products, *epilogue.pointers(out), out, pixels, *epilogue.flags,
+            H=H, W=W, N=N, OUT_H=out_h, OUT_W=out_w, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
+        )  # fmt: skip
+
+
+def launch_gradient(
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype, totals: int,
+    tile: Tile | None = None,
+) -> Tensor:  # fmt: skip
+    """Return sums (n, ky, kx, c) and behind them the totals, [member, …], of channels-last images."""
     members, batch, H, W, C = large.shape
     U, V, N = small.shape[2:]
     rows, entries = batch * U * V, kernel * kernel * C
-    block_n, block_k = _tile(N, 64), _tile(entries, 128)
-    tiles = -(-N // block_n) * -(-entries // block_k)
-    splits = max(1, min(-(-PROGRAMS // (tiles * members)), rows // (4 * ROWS)))
-    chunk = -(-rows // (splits * ROWS)) * ROWS
+    half = compute != torch.float32
+    split = not half and _precision() == "tf32"
+    tile = tile or gradient_tile(entries, N, half)
+    tiles = -(-N // tile.block_n) * -(-entries // tile.block_k)
+    splits = max(1, min(-(-PROGRAMS // (tiles * members)), rows // (4 * tile.block_m)))
+    chunk = -(-rows // (splits * tile.block_m)) * tile.block_m
     splits = -(-rows // chunk)
-    sums = large.new_empty(splits, members, N, kernel, kernel, C, dtype=torch.float32)
-    shape = {"H": H, "W": W, "C": C, "N": N, "U": U, "V": V, "KERNEL": kernel, "STRIDE": stride, "PADDING": padding}
-    settings = shape | {"PRECISION": _precision(), "BLOCK_N": block_n, "BLOCK_K": block_k, "BLOCK_R": ROWS}
+    size = N * entries + (0, N, entries)[totals]
+    sums = large.new_empty(splits, members, size, dtype=torch.float32)
     with torch.cuda.device_of(large):
-        _gradient[(tiles, splits, members)](large, small, sums, members, rows, chunk, **settings)
-    return (sums.sum(0) if splits > 1 else sums[0]).to(large.dtype)
-
-
-def _launch_fold(products: Tensor, bias: Tensor | None, out: Tensor, stride: int, padding: int, kernel: int) -> None:
-    members, batch, H, W, _ = products.shape
-    out_h, out_w, N = out.shape[2:]
-    pixels, block = batch * out_h * out_w * N, 512
-    shape = {"H": H, "W": W, "N": N, "OUT_H": out_h, "OUT_W": out_w}
-    settings = shape | {"KERNEL": kernel, "STRIDE": stride, "PADDING": padding, "BLOCK": block}
-    biases = 0 if bias is None else N
-    with torch.cuda.device_of(out):
-        _fold[(-(-pixels // block), members)](products, bias if biases else out, out, pixels, biases, **settings)
-
-
-def _tile(count: int, most: int) -> int:
-    """A power of two that a matrix unit takes (at least 16)."""
-    return max(16, min(most, 1 << (count - 1).bit_length()))
+        _gradient[(tiles, splits, members)](
+            large, small, sums, members, rows, chunk,
+            H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
+            COMPUTE=TRITON_TYPES[compute], SPLIT=split,
+            BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
+        )  # fmt: skip
+    return sums[0] if splits == 1 else sums.sum(0)
 
 
 def _precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
-def _runs_kernels(x: Tensor) -> bool:
-    """Else the operators go through torch, member by member. (Triton's interpreter cannot multiply bfloat16.)"""
-    return x.is_cuda or (INTERPRETED and x.dtype != torch.bfloat16)
+def runs_kernels(x: Tensor, compute: torch.dtype) -> bool:
+    """Return whether the kernels compute; else torch does. (Triton's interpreter cannot multiply bfloat16.)"""
+    return x.is_cuda or (INTERPRETED and torch.bfloat16 not in (x.dtype, compute))
 
 
 def _stacked(x: Tensor, rank: int) -> Tensor:
     return x if x.ndim == rank else x[None]
 
 
-def _lines(x: Tensor) -> Tensor:
-    """[member, batch, row, column, channel], contiguous: a view, if the memory is as it should be."""
+def channels_last(x: Tensor) -> Tensor:
+    """Return images as [member, batch, row, column, channel], contiguous: a view if they are channels last already."""
     return _stacked(x, 5).permute(0, 1, 3, 4, 2).contiguous()
 
 
-def _images(like: Tensor, rows: int, columns: int, channels: int) -> Tensor:
-    """Empty images in that number, channels last in memory."""
-    return like.new_empty(*like.shape[:-3], rows, columns, channels).movedim(-1, -3)
-
-
-@torch.library.custom_op("unbraid::correlate", mutates_args=())
-def correlate(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    """The convolution of networks: [(member,) batch, C, H, W] to [(member,) batch, N, U, V]."""
-    out = _correlate_shape(x, weight, bias, stride, padding)
-    weights, biases = _stacked(weight, 5).contiguous(), None if bias is None else _stacked(bias, 2).contiguous()
-    if _runs_kernels(x):
-        _launch_product(_lines(x), weights, biases, _lines(out), stride, padding, transposed=False)
-        return out
-    for one, image, matrix in zip(_stacked(out, 5), _stacked(x, 5), weights, strict=True):
-        one[:] = F.conv2d(image, matrix.permute(0, 3, 1, 2), None, stride, padding)
-    return out if bias is None else out.add_(bias[..., None, :, None, None])
-
-
-@correlate.register_fake
-def _correlate_shape(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
-    U, V = ((side + 2 * padding - weight.shape[-2]) // stride + 1 for side in x.shape[-2:])
-    return _images(x, U, V, weight.shape[-4])
-
-
-@torch.library.custom_op("unbraid::spread", mutates_args=())
-def spread(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int, rows: int, columns: int
-) -> Tensor:
-    """The transpose of `correlate`: [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]."""
-    out = _spread_shape(x, weight, bias, stride, padding, rows, columns)
-    weights, biases = _stacked(weight, 5).contiguous(), None if bias is None else _stacked(bias, 2).contiguous()
-    members, N, kernel, _, C = weights.shape
-    if _runs_kernels(x) and N * kernel * kernel > FEW:
-        _launch_product(_lines(x), weights, biases, _lines(out), stride, padding, transposed=True)
-        return out
-    if _runs_kernels(x):
-        products = x.new_empty(*_lines(x).shape[:4], N * kernel * kernel, dtype=torch.float32)
-        _launch_product(_lines(x), weights.view(members, -1, 1, 1, C), None, products, 1, 0, transposed=False)
-        _launch_fold(products, biases, _lines(out), stride, padding, kernel)
-        return out
-    more = [n - (m - 1) * stride + 2 * padding - kernel for n, m in zip((rows, columns), x.shape[-2:], strict=True)]
-    for one, image, matrix in zip(_stacked(out, 5), _stacked(x, 5), weights, strict=True):
-        one[:] = F.conv_transpose2d(image, matrix.permute(3, 0, 1, 2), None, stride, padding, more)
-    return out if bias is None else out.add_(bias[..., None, :, None, None])
-
-
-@spread.register_fake
-def _spread_shape(x: Tensor, weight: Tensor, bias: Tensor | None, _s: int, _p: int, rows: int, columns: int) -> Tensor:
-    return _images(x, rows, columns, weight.shape[-4])
-
-
-@torch.library.custom_op("unbraid::kernel_gradient", mutates_args=())
-def kernel_gradient(large: Tensor, small: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """Gradient of `correlate` for its weight, of large images and the gradients of small ones."""
-    if _runs_kernels(large):
-        out = _launch_gradient(_lines(large), _lines(small), kernel, stride, padding)
-        return out if large.ndim == 5 else out[0]
-    out = _kernel_gradient_shape(large, small, kernel, stride, padding)
-    shape = (small.shape[-3], large.shape[-3], kernel, kernel)
-    for one, image, signal in zip(_stacked(out, 5), _stacked(large, 5), _stacked(small, 5), strict=True):
-        made = torch.nn.grad.conv2d_weight(image.contiguous(), shape, signal.contiguous(), stride, padding)
-        one[:] = made.permute(0, 2, 3, 1)
-    return out
-
-
-@kernel_gradient.register_fake
-def _kernel_gradient_shape(large: Tensor, small: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    return large.new_empty(*large.shape[:-4], small.shape[-3], kernel, kernel, large.shape[-3])
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0], inputs[1])
-    ctx.settings = inputs[2:]
-
-
-def _swapped(weight: Tensor) -> Tensor:
-    """Channels in and out exchanged, as the transpose takes them."""
-    return weight.transpose(-4, -1).contiguous()
-
-
-def _correlate_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (x, weight), (_, stride, padding), needs = ctx.saved_tensors, ctx.settings, ctx.needs_input_grad
-    dx = spread(grad, _swapped(weight), None, stride, padding, *x.shape[-2:]) if needs[0] else None
-    dw = kernel_gradient(x, grad, weight.shape[-2], stride, padding) if needs[1] else None
-    return dx, dw, grad.sum((-4, -2, -1)) if needs[2] else None, None, None
-
-
-def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (x, weight), (_, stride, padding, *_), needs = ctx.saved_tensors, ctx.settings, ctx.needs_input_grad
-    dx = correlate(grad, _swapped(weight), None, stride, padding) if needs[0] else None
-    dw = _swapped(kernel_gradient(grad, x, weight.shape[-2], stride, padding)) if needs[1] else None
-    return dx, dw, grad.sum((-4, -2, -1)) if needs[2] else None, None, None, None, None
-
-
-def _kernel_gradient_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (large, small), (_, stride, padding), needs = ctx.saved_tensors, ctx.settings, ctx.needs_input_grad
-    dlarge = spread(small, _swapped(grad), None, stride, padding, *large.shape[-2:]) if needs[0] else None
-    dsmall = correlate(large, grad, None, stride, padding) if needs[1] else None
-    return dlarge, dsmall, None, None, None
-
-
-def _batched(operator: Any) -> Callable[..., tuple[Tensor, int]]:
-    """Batching rule: vmap's axis becomes the member axis, or one with it."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-        def led(value: Any, axis: int | None) -> Any:
-            if not isinstance(value, Tensor) or axis == 0:
-                return value
-            return value.movedim(axis, 0) if axis is not None else value.expand(info.batch_size, *value.shape)
-
-        values = [led(value, axis) for value, axis in zip(arguments, in_dims, strict=True)]
-        if values[0].ndim == 5:
-            return operator(*values), 0
-        merged = (value.flatten(0, 1) if isinstance(value, Tensor) else value for value in values)
-        return operator(*merged).unflatten(0, (info.batch_size, -1)), 0
-
-    return rule
-
-
-correlate.register_autograd(_correlate_backward, setup_context=_keep)
-spread.register_autograd(_spread_backward, setup_context=_keep)
-kernel_gradient.register_autograd(_kernel_gradient_backward, setup_context=_keep)
-for _operator in (correlate, spread, kernel_gradient):
-    _operator.register_vmap(_batched(_operator))
+def new_images(like: Tensor, rows: int, columns: int, channels: int, dtype: torch.dtype) -> Tensor:
+    """Return empty images, channels last in memory."""
+    return like.new_empty(*like.shape[:-3], rows, columns, channels, dtype=dtype).movedim(-1, -3)

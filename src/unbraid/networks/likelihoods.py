@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from unbraid.errors import UsageError
+from unbraid.noise import TRITON
 from unbraid.registry import Facts, Registry
 
 likelihood: Registry[type["Likelihood"], Facts] = Registry("likelihood")
@@ -40,7 +41,14 @@ class BernoulliLikelihood(Likelihood):
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
         """x log p + (1 - x) log (1 - p), stable in the logits."""
-        loss = functional.binary_cross_entropy_with_logits(parameters[""], x, reduction="none")
+        logits = parameters[""]
+        if TRITON and logits.is_cuda and logits.shape == x.shape and logits.dtype != torch.float64:
+            from unbraid.networks.bernoulli_kernel import bernoulli_log_prob
+
+            rows, width = logits.shape[:-dims], math.prod(logits.shape[-dims:])
+            flat = (part.reshape(-1, width).contiguous() for part in (logits, x))
+            return bernoulli_log_prob(*flat).view(rows)
+        loss = functional.binary_cross_entropy_with_logits(logits, x, reduction="none")
         return -loss.flatten(-dims).sum(-1)
 
     def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:

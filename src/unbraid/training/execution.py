@@ -1,7 +1,14 @@
-"""How a step is carried out: plain, compiled, or compiled and replayed as one CUDA graph. None of it changes a result
-beyond rounding.
+"""How a step is executed: plain, recorded as one CUDA graph, compiled, or both. None of it changes a result beyond
+rounding.
 
-A captured step costs the host one launch. It needs every number that changes between steps to be a tensor on the
+| execution | kernels            | launches       | ready after | used                                       |
+|-----------|--------------------|----------------|-------------|--------------------------------------------|
+| plain     | torch's and ours   | one by one     | at once     | on a CPU                                   |
+| recorded  | torch's and ours   | one per step   | seconds     | on CUDA, for most runs                     |
+| captured  | fused by Inductor  | one per step   | a minute    | on CUDA, for runs of many steps            |
+| compiled  | fused by Inductor  | one by one     | a minute    | on CUDA, where several processes train     |
+
+A recorded step costs the host one launch. It needs every number that changes between steps to be a tensor on the
 device (the clock, the epoch's permutation, the learning rate), and no read-back; the state keeps to that.
 """
 
@@ -15,28 +22,43 @@ import torch
 
 from unbraid.errors import UsageError
 
-Execution = Literal["plain", "compiled", "captured"]
+Execution = Literal["plain", "recorded", "compiled", "captured"]
 
 WARM_UP = 3
-"""Uncaptured calls before a recording: the first compiles and tunes kernels, the others settle the allocator."""
+"""Calls before a recording: the first loads or compiles kernels, the others settle the allocator."""
+
+COMPILE_FROM_STEPS = 100_000
+"""A run of fewer steps is over before the time that Inductor takes has paid for itself (`benchmarks/whole.py`)."""
 
 PROGRAMS = 512
 """Compiled versions of one function that a process may hold: each group of a sweep has its own."""
 
 
-def default_execution(device: torch.device, ranks: int = 1) -> Execution:
-    """Captured on CUDA, plain elsewhere; `UNBRAID_EXECUTION` may say otherwise."""
+def default_execution(device: torch.device, steps: int, ranks: int = 1) -> Execution:
+    """Return the execution of a run of so many steps; the variable `UNBRAID_EXECUTION` overrides it."""
     wanted = os.environ.get("UNBRAID_EXECUTION", "")
     if wanted and wanted not in get_args(Execution):
-        raise UsageError(f"UNBRAID_EXECUTION is plain, compiled or captured, not '{wanted}'.")
-    if wanted == "captured" and device.type != "cuda":
-        raise UsageError(f"UNBRAID_EXECUTION=captured needs a CUDA device, not {device.type}.")
+        raise UsageError(f"UNBRAID_EXECUTION must be one of {', '.join(get_args(Execution))}, not '{wanted}'.")
+    if wanted in ("captured", "recorded") and device.type != "cuda":
+        raise UsageError(f"UNBRAID_EXECUTION={wanted} needs a CUDA device, not {device.type}.")
     if wanted:
         return wanted  # type: ignore[return-value]
     if device.type != "cuda":
         return "plain"
     # A recording that holds messages between ranks hangs all of them when one rank fails to record and steps plainly.
-    return "captured" if ranks == 1 else "compiled"
+    if ranks > 1:
+        return "compiled"
+    return "captured" if steps >= COMPILE_FROM_STEPS else "recorded"
+
+
+def compiles(execution: Execution) -> bool:
+    """Return whether an execution compiles the parts of a step."""
+    return execution in ("compiled", "captured")
+
+
+def records(execution: Execution) -> bool:
+    """Return whether an execution records a step as a CUDA graph."""
+    return execution in ("recorded", "captured")
 
 
 class Compiled:

@@ -47,6 +47,8 @@ class Group:
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
         else:
             stacked = list(stack_module_state([system.to(device, self.dtype) for system in systems]))
+        if device.type == "cuda":
+            stacked[0] = {name: _channels_last(tensor) for name, tensor in stacked[0].items()}
         wanted = {name: parameter.requires_grad for name, parameter in self.skeleton.named_parameters()}
         self.parameters: dict[str, Tensor] = {n: t.detach().requires_grad_(wanted[n]) for n, t in stacked[0].items()}
         self.buffers: dict[str, Tensor] = {name: tensor.detach() for name, tensor in stacked[1].items()}
@@ -99,6 +101,11 @@ class Group:
             yield
         finally:
             torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    """Return kernels of convolutions [member, out, in, k, k] with the channels last in memory, as ours read them."""
+    return tensor if tensor.ndim != 5 else tensor.movedim(2, -1).contiguous().movedim(-1, 2)
 
 
 def _first(value: Any) -> Any:

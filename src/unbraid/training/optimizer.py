@@ -10,9 +10,9 @@ from torch import Tensor
 from unbraid.config import Training
 from unbraid.store import under
 from unbraid.training.distributed import World
-from unbraid.training.execution import Compiled, Execution
+from unbraid.training.execution import Compiled, Execution, compiles
 from unbraid.training.group import Group
-from unbraid.training.stacked_adam import StackedAdam, decays
+from unbraid.training.stacked_adam import StackedAdam, decays, gradient_like
 from unbraid.types import Player
 
 STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -39,21 +39,21 @@ class PlayerOptimizer:
         self.clip = None if min(limits) == math.inf else torch.tensor(limits, device=group.device, dtype=group.dtype)
         parameters = list(self.parameters.values())
         rate = torch.tensor(rates, device=group.device, dtype=group.dtype)
-        compiled = execution != "plain"
+        compiled = compiles(execution)
         self.adam: torch.optim.Adam | torch.optim.AdamW | StackedAdam
-        if group.members == 1:
+        self.names = list(self.parameters)
+        self.alone = group.members == 1
+        if self.alone and group.device.type != "cuda":
             self.rate = rates[0]
-            own["fused"] = group.device.type in ("cpu", "cuda")
+            own["fused"] = group.device.type == "cpu"
             own["lr"] = self.rate
-            if execution == "captured":  # a recording holds addresses, so the rate must have one
-                own |= {"lr": rate[0].clone(), "capturable": True}
             if "weight_decay" in own:
                 self.adam = torch.optim.AdamW(decaying(parameters), **own)
             else:
                 self.adam = torch.optim.Adam(parameters, **own)
         else:
             self.adam = StackedAdam(parameters, rate, **own)
-            self.update = Compiled(self.adam.step) if compiled else self.adam.step
+            self.update = Compiled(self.adam.step) if compiled and not self.adam.fused else self.adam.step
         self.clipping = Compiled(clip_by_norm) if compiled else clip_by_norm
 
     def step(self, loss: Tensor, when: int | Tensor, alive: Tensor, retain_graph: bool) -> None:
@@ -69,25 +69,30 @@ class PlayerOptimizer:
             self.update(gradients, alive & loss.detach().isfinite(), share)
             return
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = None if gradient is None else _laid_out_as(gradient, parameter)
+            parameter.grad = None if gradient is None else gradient_like(gradient, parameter)
         self._set_rate(share)
         self.adam.step()
         # The fused update does not tell autograd that it moved the parameters; without this, a later player that
         # differentiates through them would silently mix old activations with new weights instead of raising.
         torch.autograd.graph.increment_version(parameters)
 
+    def _tensors_alone(self, adam: StackedAdam) -> dict[str, Tensor]:
+        """Return the state of one run under the names that torch's Adam gives it, on any device."""
+        stored: dict[str, Tensor] = {}
+        for name, mean, square in zip(self.names, adam.means, adam.squares, strict=True):
+            stored |= {f"{name}/step": adam.steps[0], f"{name}/exp_avg": mean, f"{name}/exp_avg_sq": square}
+        return stored
+
     def _set_rate(self, share: float | Tensor) -> None:
         assert not isinstance(self.adam, StackedAdam)
         for settings in self.adam.param_groups:
-            if not isinstance(settings["lr"], Tensor):
-                settings["lr"] = self.rate * float(share)
-            elif isinstance(share, Tensor):
-                settings["lr"].copy_(self.rate * share)
+            settings["lr"] = self.rate * float(share)
 
     def tensors(self) -> dict[str, Tensor]:
         """Optimizer state for a checkpoint."""
         if isinstance(self.adam, StackedAdam):
-            return {f"{self.player.name}/{name}": tensor for name, tensor in self.adam.tensors().items()}
+            own = self._tensors_alone(self.adam) if self.alone else self.adam.tensors()
+            return {f"{self.player.name}/{name}": tensor for name, tensor in own.items()}
         return {
             f"{self.player.name}/{name}/{key}": self.adam.state[parameter][key]
             for name, parameter in self.parameters.items()
@@ -98,8 +103,11 @@ class PlayerOptimizer:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Inverse of `tensors`."""
         if isinstance(self.adam, StackedAdam):
-            prefix = f"{self.player.name}/"
-            self.adam.load(under(prefix, tensors))
+            own = self._tensors_alone(self.adam) if self.alone else self.adam.tensors()
+            found = under(f"{self.player.name}/", tensors)
+            for name, tensor in own.items():
+                if name in found or not self.alone:  # torch's Adam stores no parameter that has had no gradient yet
+                    tensor.copy_(found[name])
             return
         for name, parameter in self.parameters.items():
             prefix = f"{self.player.name}/{name}/"
@@ -138,10 +146,3 @@ def clip_by_norm(gradients: list[Tensor], limit: float | Tensor) -> list[Tensor]
     squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0)  # [member]
     scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     return [gradient * scale.view(-1, *[1] * (gradient.ndim - 1)) for gradient in gradients]
-
-
-def _laid_out_as(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The fused update walks raw memory, so a gradient must have its parameter's strides."""
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from unbraid.noise import TRITON
+
 
 class StackedAdam:
     """Adam on parameters [member, …] with a rate per member; a member that is not alive does not move.
@@ -28,6 +30,7 @@ class StackedAdam:
         self.steps = torch.zeros_like(rate)  # [member]
         self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+        self.fused = rate.is_cuda and rate.dtype == torch.float32 and TRITON
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None], alive: Tensor, share: float | Tensor = 1.0) -> None:
@@ -37,6 +40,9 @@ class StackedAdam:
         rate = (self.rate * share / (1 - first**self.steps)).to(self.rate.dtype)
         spread = (1 - second**self.steps).sqrt()
         kept = 1 - (self.rate * share * self.weight_decay).to(self.rate.dtype)
+        if self.fused:
+            self._update(gradients, rate, spread, kept, alive)
+            return
         for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
             if gradient is None:
                 continue
@@ -48,6 +54,21 @@ class StackedAdam:
             before = parameter * _along(kept, parameter) if self.weight_decay and decays(parameter) else parameter
             parameter.copy_(torch.where(moves, before - change, parameter))
 
+    def _update(
+        self, gradients: Sequence[Tensor | None], rate: Tensor, spread: Tensor, kept: Tensor, alive: Tensor
+    ) -> None:
+        from unbraid.training.adam_kernel import update
+
+        for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
+            if gradient is not None:
+                same = gradient.stride()[1:] == parameter.stride()[1:]
+                laid_out = gradient if same else gradient_like(gradient, parameter)
+                decay = self.weight_decay > 0 and decays(parameter)
+                update(parameter, laid_out, mean, square, rate, spread, kept, alive, self.betas, self.eps, decay)
+        # The kernel does not tell autograd that it moved the parameters; without this, a later player that
+        # differentiates through them would silently mix old activations with new weights instead of raising.
+        torch.autograd.graph.increment_version(self.parameters)
+
     def tensors(self) -> dict[str, Tensor]:
         """State for a checkpoint, by the position of each parameter."""
         stored = {"steps": self.steps}
@@ -55,10 +76,12 @@ class StackedAdam:
             stored |= {f"{i}/mean": mean, f"{i}/square": square}
         return stored
 
-    def load(self, tensors: dict[str, Tensor]) -> None:
-        """Inverse of `tensors`."""
-        for name, own in self.tensors().items():
-            own.copy_(tensors[name])
+
+def gradient_like(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """Return a gradient with its parameter's strides, which a fused update needs: it walks raw memory."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def decays(parameter: Tensor) -> bool:

@@ -17,7 +17,7 @@ from unbraid.models import Model
 from unbraid.objectives import Context, Objective
 from unbraid.store import under
 from unbraid.training.distributed import World
-from unbraid.training.execution import Captured, Compiled, Execution, default_execution
+from unbraid.training.execution import Captured, Compiled, Execution, compiles, default_execution, records
 from unbraid.training.group import Group
 from unbraid.training.memory import count_saved_bytes
 from unbraid.training.optimizer import PlayerOptimizer
@@ -73,7 +73,7 @@ class State:
         self.epochs = Epochs(len(rows), training.batch, self.seeds)
         self.needs = self._needs(training.batch)
         noise.announce(self.needs)
-        self.execution = execution or default_execution(group.device, self.world.size)
+        self.execution = execution or default_execution(group.device, training.steps, self.world.size)
         trainings = [config.training for config in configs]
         self.players = [PlayerOptimizer(p, group, trainings, self.execution, self.world) for p in objective.players()]
         self.step = 0
@@ -85,10 +85,10 @@ class State:
         self._parts = [self._forward, *(self._player_loss(optimizer) for optimizer in self.players[1:])]
         self._record: Callable[..., None] = self._accumulate
         self._execute: Callable[[tuple[bool, ...]], None] = self._step
-        if self.execution != "plain":
+        if compiles(self.execution):
             self._parts = [Compiled(part) for part in self._parts]
             self._record = Compiled(self._accumulate)
-        if self.execution == "captured":
+        if records(self.execution):
             self._execute = Captured(self._step, group.device)
 
     def _needs(self, batch: int) -> dict[str, noise.Need]:
@@ -242,7 +242,7 @@ class State:
 
     def _retain_buffers(self) -> AbstractContextManager[Any]:
         """Several players differentiate one forward: its compiled backward must not free what the next one needs."""
-        if self.execution == "plain" or len(self.players) == 1:
+        if not compiles(self.execution) or len(self.players) == 1:
             return nullcontext()
         return torch._functorch.config.patch(donated_buffer=False)
 

@@ -1,0 +1,43 @@
+"""Rows of packed images on a GPU in one launch: gathered, unpacked and made float."""
+
+import math
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+
+
+@triton.jit(do_not_specialize=["stored_width", "width"])
+@no_type_check
+def _gather(stored, index, out, stored_width, width, BITS: tl.constexpr, BLOCK: tl.constexpr):
+    """One block of numbers of one row: a bit each, the highest first, or a byte over 255."""
+    row = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    source = stored + tl.load(index + row) * stored_width
+    if BITS:
+        byte = tl.load(source + place // 8, mask=place < width, other=0).to(tl.int32)
+        value = ((byte >> (7 - place % 8)) & 1).to(tl.float32)
+    else:
+        value = tl.load(source + place, mask=place < width, other=0).to(tl.float32) / 255.0
+    tl.store(out + row * width + place, value, mask=place < width)
+
+
+@torch.library.custom_op("unbraid::gather_rows", mutates_args=())
+def gather_rows(stored: Tensor, index: Tensor, width: int, bits: bool) -> Tensor:
+    """Return rows [*index, width] of bytes or packed bits `stored` [n, …] as float32."""
+    rows = index.reshape(-1).contiguous()
+    out = torch.empty(*index.shape, width, device=stored.device, dtype=torch.float32)
+    with torch.cuda.device_of(stored):
+        _gather[(-(-width // _BLOCK), len(rows))](
+            stored, rows, out, math.prod(stored.shape[1:]), width, BITS=bits, BLOCK=_BLOCK
+        )
+    return out
+
+
+@gather_rows.register_fake
+def _(stored: Tensor, index: Tensor, width: int, bits: bool) -> Tensor:
+    return torch.empty(*index.shape, width, device=stored.device, dtype=torch.float32)

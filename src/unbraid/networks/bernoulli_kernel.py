@@ -1,0 +1,95 @@
+"""Log likelihood of Bernoulli pixels on a GPU: one launch forward, one backward.
+
+log p(x|l) = sum over pixels of x l - log(1 + e^l)        gradient of l: x - sigmoid(l)
+"""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+
+
+@triton.jit(do_not_specialize=["width"])
+@no_type_check
+def _forward(logits, x, out, width, BLOCK: tl.constexpr):
+    """The sum over one row, block by block."""
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, width, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < width
+        logit = tl.load(logits + row * width + place, mask=inside, other=0.0).to(tl.float32)
+        seen = tl.load(x + row * width + place, mask=inside, other=0.0).to(tl.float32)
+        softplus = tl.maximum(logit, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(logit)))
+        total += tl.where(inside, seen * logit - softplus, 0.0)
+    tl.store(out + row, tl.sum(total, 0))
+
+
+@triton.jit(do_not_specialize=["width"])
+@no_type_check
+def _backward(grad, logits, x, out, width, BLOCK: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < width
+    logit = tl.load(logits + row * width + place, mask=inside, other=0.0).to(tl.float32)
+    seen = tl.load(x + row * width + place, mask=inside, other=0.0).to(tl.float32)
+    made = tl.load(grad + row) * (seen - tl.sigmoid(logit))
+    tl.store(out + row * width + place, made.to(out.dtype.element_ty), mask=inside)
+
+
+@torch.library.custom_op("unbraid::bernoulli_log_prob", mutates_args=())
+def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
+    """Return log p(x|l) [rows] of logits and observations [rows, width], contiguous; in float32."""
+    out = logits.new_empty(len(logits), dtype=torch.float32)
+    with torch.cuda.device_of(logits):
+        _forward[(len(logits),)](logits, x, out, logits.shape[1], BLOCK=_BLOCK)
+    return out
+
+
+@bernoulli_log_prob.register_fake
+def _(logits: Tensor, x: Tensor) -> Tensor:
+    return logits.new_empty(len(logits), dtype=torch.float32)
+
+
+@torch.library.custom_op("unbraid::bernoulli_log_prob_backward", mutates_args=())
+def bernoulli_log_prob_backward(grad: Tensor, logits: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of the logits [rows, width] from that of the log likelihoods [rows]."""
+    out, width = torch.empty_like(logits), logits.shape[1]
+    with torch.cuda.device_of(logits):
+        _backward[(-(-width // _BLOCK), len(logits))](grad.contiguous(), logits, x, out, width, BLOCK=_BLOCK)
+    return out
+
+
+@bernoulli_log_prob_backward.register_fake
+def _(grad: Tensor, logits: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(logits)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    logits, x = ctx.saved_tensors
+    return bernoulli_log_prob_backward(grad, logits, x), None
+
+
+bernoulli_log_prob.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _keep_backward(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate_twice(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    rows, logits, x = ctx.saved_tensors
+    chance = logits.float().sigmoid()
+    of_logits = -(grad * rows[:, None] * chance * (1 - chance)).to(logits.dtype)
+    return (grad * (x - chance)).sum(-1), of_logits, None
+
+
+bernoulli_log_prob_backward.register_autograd(_differentiate_twice, setup_context=_keep_backward)

@@ -1,0 +1,246 @@
+"""The convolution kernels as operators that autograd, vmap and the compiler know (see `conv_kernels.py`)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unbraid.networks import conv_kernels as kernels
+from unbraid.networks.conv_kernels import Epilogue, channels_last
+
+SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
+"""What `kernel_gradient` adds up for the gradient of a bias: `small` over its rows, or each entry of the columns."""
+
+
+@torch.library.custom_op("unbraid::correlate", mutates_args=())
+def correlate(
+    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, relu: bool,
+    premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The convolution of networks: [(member,) batch, C, H, W] to [(member,) batch, N, U, V].
+
+    `premasked` says that whoever differentiates has masked the gradient by this layer's ReLU already; `mask_input` that
+    this layer masks the gradient of x by x > 0.
+    """
+    made = _correlate_shape(x, weight, bias, mask, stride, padding, relu, premasked, mask_input, compute, out)
+    weights = _stacked(weight)
+    if kernels.runs_kernels(x, compute):
+        epilogue = Epilogue(bias, relu, mask)
+        kernels.launch_product(
+            channels_last(x), weights, channels_last(made), stride, padding, False, compute, epilogue
+        )
+        return made
+    for one, image, matrix in zip(_stacked(made), _stacked(x), weights, strict=True):
+        one[:] = F.conv2d(image.to(compute), matrix.to(compute), None, stride, padding)
+    return _finish(made, bias, relu, mask)
+
+
+@correlate.register_fake
+def _correlate_shape(
+    x: Tensor, weight: Tensor, bias: Any, mask: Any, stride: int, padding: int, relu: bool, premasked: bool,
+    mask_input: bool, compute: torch.dtype, out: torch.dtype,
+) -> Tensor:  # fmt: skip
+    U, V = ((side + 2 * padding - weight.shape[-1]) // stride + 1 for side in x.shape[-2:])
+    return kernels.new_images(x, U, V, weight.shape[-4], out)
+
+
+@torch.library.custom_op("unbraid::spread", mutates_args=())
+def spread(
+    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, rows: int,
+    columns: int, relu: bool, premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The transpose of `correlate`: [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]."""
+    made = _spread_shape(
+        x, weight, bias, mask, stride, padding, rows, columns, relu, premasked, mask_input, compute, out
+    )
+    weights = _stacked(weight)
+    kernel, N = weight.shape[-1], weight.shape[-3]
+    if kernels.runs_kernels(x, compute):
+        epilogue, images = Epilogue(bias, relu, mask), channels_last(x)
+        if N * kernel * kernel > kernels.MAX_NUMBERS_TO_FOLD:
+            kernels.launch_product(images, weights, channels_last(made), stride, padding, True, compute, epilogue)
+        else:
+            kernels.launch_folded_product(images, weights, channels_last(made), stride, padding, compute, epilogue)
+        return made
+    more = [n - (m - 1) * stride + 2 * padding - kernel for n, m in zip((rows, columns), x.shape[-2:], strict=True)]
+    for one, image, matrix in zip(_stacked(made), _stacked(x), weights, strict=True):
+        one[:] = F.conv_transpose2d(image.to(compute), matrix.to(compute), None, stride, padding, more)
+    return _finish(made, bias, relu, mask)
+
+
+@spread.register_fake
+def _spread_shape(
+    x: Tensor, weight: Tensor, bias: Any, mask: Any, stride: int, padding: int, rows: int, columns: int, relu: bool,
+    premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
+) -> Tensor:  # fmt: skip
+    return kernels.new_images(x, rows, columns, weight.shape[-3], out)
+
+
+@torch.library.custom_op("unbraid::kernel_gradient", mutates_args=())
+def kernel_gradient(
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
+) -> Tensor:
+    """Gradient of a weight (n, ky, kx, c), in float32, and behind it the sums for that of a bias, [(member,) …]."""
+    if kernels.runs_kernels(large, compute):
+        made = kernels.launch_gradient(
+            channels_last(large), channels_last(small), kernel, stride, padding, compute, sums_of
+        )
+        return made if large.ndim == 5 else made[0]
+    shape = (small.shape[-3], large.shape[-3], kernel, kernel)
+    parts = []
+    for image, signal in zip(_stacked(large), _stacked(small), strict=True):
+        image, signal = image.to(compute).contiguous(), signal.to(compute).contiguous()
+        made = torch.nn.grad.conv2d_weight(image, shape, signal, stride, padding).float().permute(0, 2, 3, 1).flatten()
+        if sums_of == SUMS_OF_SMALL:
+            made = torch.cat([made, signal.float().sum((0, 2, 3))])
+        elif sums_of == SUMS_OF_LARGE:
+            columns = F.unfold(image.float(), kernel, padding=padding, stride=stride)[..., : signal[0, 0].numel()]
+            each = columns.sum((0, 2)).view(-1, kernel, kernel)
+            made = torch.cat([made, each.permute(1, 2, 0).flatten()])
+        parts.append(made)
+    return torch.stack(parts) if large.ndim == 5 else parts[0]
+
+
+@kernel_gradient.register_fake
+def _kernel_gradient_shape(
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
+) -> Tensor:
+    N, entries = small.shape[-3], kernel * kernel * large.shape[-3]
+    return large.new_empty(*large.shape[:-4], N * entries + (0, N, entries)[sums_of], dtype=torch.float32)
+
+
+def weight_gradient(
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of a weight [(member,) n, c, ky, kx], channels last, and the sums for that of a bias."""
+    N, C = small.shape[-3], large.shape[-3]
+    flat = kernel_gradient(large, small, kernel, stride, padding, sums_of, compute)
+    numbers = N * kernel * kernel * C
+    return flat[..., :numbers].unflatten(-1, (N, kernel, kernel, C)).movedim(-1, -3), flat[..., numbers:]
+
+
+def _stacked(x: Tensor) -> Tensor:
+    return x if x.ndim == 5 else x[None]
+
+
+def _finish(made: Tensor, bias: Tensor | None, relu: bool, mask: Tensor | None) -> Tensor:
+    """Apply the epilogue of a layer that torch has computed."""
+    if bias is not None:
+        made += bias[..., None, :, None, None].to(made.dtype)
+    if relu:
+        made.clamp_(min=0)
+    return made if mask is None else made.mul_(mask > 0)
+
+
+# gradients
+
+
+def _keep_correlate(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, mask, *ctx.settings = inputs
+    relu, premasked = ctx.settings[2:4]
+    ctx.biased = bias is not None
+    ctx.save_for_backward(x, weight, mask, output if relu and not premasked else None)
+
+
+def _keep_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias, mask, stride, padding, _, _, *others = inputs
+    _keep_correlate(ctx, (x, weight, bias, mask, stride, padding, *others), output)
+
+
+def _behind_epilogue(grad: Tensor, mask: Tensor | None, output: Tensor | None) -> Tensor:
+    """Return the gradient of a layer's sums from that of what it stored."""
+    for kept in (mask, output):
+        if kept is not None:
+            grad = grad * (kept > 0)
+    return grad
+
+
+def _correlate_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, mask, output = ctx.saved_tensors
+    stride, padding, _, _, mask_input, compute, _ = ctx.settings
+    needs, grad = ctx.needs_input_grad, _behind_epilogue(grad, mask, output)
+    dx = dw = db = None
+    if needs[0]:
+        masked = x if mask_input else None
+        dx = spread(
+            grad, weight, None, masked, stride, padding, *x.shape[-2:], False, False, False, compute, x.dtype
+        )  # fmt: skip
+    if needs[1]:
+        sums_of = SUMS_OF_SMALL if needs[2] else 0
+        dw, db = weight_gradient(x, grad, weight.shape[-1], stride, padding, sums_of, compute)
+        dw = dw.to(weight.dtype)
+    elif needs[2]:
+        db = grad.float().sum((-4, -2, -1))
+    return dx, dw, db if needs[2] else None, *[None] * 8
+
+
+def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, mask, output = ctx.saved_tensors
+    stride, padding, _, _, mask_input, compute, _ = ctx.settings
+    needs, grad, kernel = ctx.needs_input_grad, _behind_epilogue(grad, mask, output), weight.shape[-1]
+    dx = dw = db = None
+    if needs[0]:
+        masked = x if mask_input else None
+        dx = correlate(grad, weight, None, masked, stride, padding, False, False, False, compute, x.dtype)
+    # The s x s entries from the padding on meet every pixel once where the output is s times as large as the input.
+    covered = tuple(stride * side for side in x.shape[-2:]) == tuple(grad.shape[-2:]) and padding + stride <= kernel
+    if needs[1]:
+        sums_of = SUMS_OF_LARGE if needs[2] and covered else 0
+        dw, total = weight_gradient(grad, x, kernel, stride, padding, sums_of, compute)
+        dw = dw.to(weight.dtype)
+        if sums_of:
+            part = slice(padding, padding + stride)
+            db = total.unflatten(-1, (kernel, kernel, -1))[..., part, part, :].sum((-3, -2))
+    if needs[2] and db is None:
+        db = grad.float().sum((-4, -2, -1))
+    return dx, dw, db, *[None] * 10
+
+
+def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0], inputs[1])
+    ctx.settings = inputs[2:]
+
+
+def _kernel_gradient_backward(ctx: Any, flat: Tensor) -> tuple[Tensor | None, ...]:
+    (large, small), (kernel, stride, padding, sums_of, compute) = ctx.saved_tensors, ctx.settings
+    N, C = small.shape[-3], large.shape[-3]
+    grad, total = flat.split([N * kernel * kernel * C, flat.shape[-1] - N * kernel * kernel * C], -1)
+    grad = grad.unflatten(-1, (N, kernel, kernel, C)).movedim(-1, -3)
+    size, last = large.shape[-2:], (False, False, False, compute)
+    dlarge = spread(small, grad, None, None, stride, padding, *size, *last, large.dtype)
+    dsmall = correlate(large, grad, None, None, stride, padding, *last, small.dtype)
+    if sums_of == SUMS_OF_SMALL:
+        dsmall = dsmall + total[..., None, :, None, None].to(dsmall.dtype)
+    elif sums_of == SUMS_OF_LARGE:
+        each = total.unflatten(-1, (1, kernel, kernel, C)).movedim(-1, -3)
+        ones = torch.ones_like(small[..., :1, :, :])
+        dlarge = dlarge + spread(ones, each, None, None, stride, padding, *size, *last, large.dtype)
+    return dlarge, dsmall, *[None] * 5
+
+
+def _batching_rule(operator: Any) -> Callable[..., tuple[Tensor, int]]:
+    """Return the rule of vmap: its axis becomes the member axis, or is merged with it."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+        def lead(value: Any, axis: int | None) -> Any:
+            if not isinstance(value, Tensor) or axis == 0:
+                return value
+            return value.movedim(axis, 0) if axis is not None else value.expand(info.batch_size, *value.shape)
+
+        values = [lead(value, axis) for value, axis in zip(arguments, in_dims, strict=True)]
+        nested = values[0].ndim > 5
+        if nested:
+            values = [value.flatten(0, 1) if isinstance(value, Tensor) else value for value in values]
+        made = operator(*values)
+        return made.unflatten(0, (info.batch_size, -1)) if nested else made, 0
+
+    return rule
+
+
+correlate.register_autograd(_correlate_backward, setup_context=_keep_correlate)
+spread.register_autograd(_spread_backward, setup_context=_keep_spread)
+kernel_gradient.register_autograd(_kernel_gradient_backward, setup_context=_keep_gradient)
+for _operator in (correlate, spread, kernel_gradient):
+    _operator.register_vmap(_batching_rule(_operator))
