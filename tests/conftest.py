@@ -9,23 +9,21 @@ if not Path("/dev/nvidiactl").exists():  # Triton decides at its import whether 
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # The hook rewrites modules as they are imported, so it must come before the first import of unbraid.
-# beartype's own hook would also check named tuples, which torch.func fills with other things than tensors.
 if os.environ.get("UNBRAID_TYPECHECK") != "0":
-    from beartype import BeartypeConf, BeartypeDecorPlace
+    from beartype import BeartypeConf, BeartypeDecorPlace, FrozenDict
     from beartype.claw import beartype_package
-    from jaxtyping import install_import_hook
+    from torch import Tensor
 
     beartype_package(
         "unbraid",
         conf=BeartypeConf(
             claw_decor_place_func=BeartypeDecorPlace.FIRST,  # what other decorators return may be no function
             claw_is_pep526=False,
-            claw_skip_package_names=("unbraid.types",),  # torch.vmap puts numbers where its tuples hold tensors
+            # torch.vmap fills named tuples with the numbers of dimensions where they hold tensors
+            hint_overrides=FrozenDict({Tensor: Tensor | int | None}),
             is_pep484_tower=True,
         ),
     )
-    # jaxtyping also checks that shapes fit together, which costs far more, so only modules that state shapes have it.
-    install_import_hook(["unbraid.data.factors", "unbraid.data.modalities"], "beartype.beartype")
 
 import hypothesis
 import numpy as np
