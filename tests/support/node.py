@@ -33,7 +33,7 @@ def case(
     return {
         "graph": record,
         "records": weights.records,
-        "weights": text(weights.compressed()),
+        "weights": text(weights.compressed(level=1)),
         "modules": [text(product(fused)) for fused in modules],
         "inputs": [text(each.numpy().astype("<f4").tobytes()) for each in inputs],
         "rows": len(inputs[0]),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 
-MIN_NUMBERS_TO_ROUND = 256
+MIN_NUMBERS_TO_ROUND = 2048
 """Smaller tensors are stored as they are."""
 
 Precision = str | int
@@ -46,9 +46,9 @@ class Weights:
             self._parts.append(part)
         return self._known[key]
 
-    def compressed(self) -> bytes:
-        """Return all bytes, compressed."""
-        return gzip.compress(b"".join(self._parts), 9, mtime=0)
+    def compressed(self, level: int = 9) -> bytes:
+        """Return all bytes, compressed; a lower `level` is faster and larger."""
+        return gzip.compress(b"".join(self._parts), level, mtime=0)
 
 
 def _encode(array: np.ndarray, precision: Precision) -> tuple[list[Any], bytes]:
