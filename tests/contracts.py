@@ -146,9 +146,9 @@ def _check_members(name: str, run: api.Run, steps: int = 12) -> None:
     for m, single in enumerate(alone):
         for n, parameter in single.group.parameters.items():
             torch.testing.assert_close(together.group.parameters[n][m], parameter[0], rtol=1e-8, atol=1e-8)
-    logged = together.line()
+    logged = together.take_means()
     for m, single in enumerate(alone):
-        assert logged[m] == pytest.approx(single.line()[0], rel=1e-8, abs=1e-8)
+        assert logged[m] == pytest.approx(single.take_means()[0], rel=1e-8, abs=1e-8)
 
 
 def _heavier(config: Config) -> Choice:

@@ -19,7 +19,7 @@ from unbraid.sweeps.stages import FirstStage, data_of_stage, record_code_change,
 from unbraid.sweeps.worker import GroupFolders, train_and_score
 from unbraid.training import Cadence, check_settings, choose_device, configure
 from unbraid.training.configure import dotted
-from unbraid.training.distributed import World, joined
+from unbraid.training.distributed import World, join_world
 from unbraid.training.first_stage import (
     check_data_of_first_stage,
     check_same_first_stage,
@@ -123,15 +123,15 @@ def _train_one(
 ) -> Run:
     """Train a run as far as it is not trained yet; `first` is the run that it refines."""
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
-    with joined(dataset.device) as world:
-        world.equalise(tensor for module in modules.values() for tensor in module.state_dict().values())
+    with join_world(dataset.device) as world:
+        world.broadcast(tensor for module in modules.values() for tensor in module.state_dict().values())
         config = configure(
             recipe, choice, dataset, settings, **modules, parent=None if first is None else first.description
         )
         path = where.root / folder_name(where.name or config.run_id)
-        with world.together():
+        with world.all_or_none():
             folder, state = _create_folder(path, config, dataset, modules, world, where.fresh, first)
-        world.refuse_difference(config.run_id, "The processes of this run have different settings or data.")
+        world.check_equal(config.run_id, "The processes of this run have different settings or data.")
         reused = folder.finished
         if reused:
             check_same_data(folder, dataset)
@@ -143,7 +143,7 @@ def _train_one(
             check_not_diverged(folder, world)
         if first is not None and world.leads:
             record_code_change(first, folder, dataset, **modules)
-        world.meet()
+        world.wait()
     run = Run(folder, dataset=dataset, **modules)
     run.reused = reused
     return run
@@ -164,8 +164,8 @@ def _create_folder(
         check_same_first_stage(path, config)
     if fresh or not (path / "config.yaml").exists():
         encoder, decoder = modules.get("encoder"), modules.get("decoder")
-        firsts = () if first is None else [first.weights]
-        state = prepare(config, dataset, encoder, decoder, world=world, firsts=firsts)
+        first_weights = () if first is None else [first.weights]
+        state = prepare(config, dataset, encoder, decoder, world=world, first_weights=first_weights)
         state.rehearse()
     if not world.leads:
         return RunFolder(path), state

@@ -17,7 +17,7 @@ from unbraid.latents import Space
 from unbraid.metrics.background import measuring
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.store import RunFolder
-from unbraid.training.grouping import split_evenly, structure
+from unbraid.training.grouping import split_evenly, structure_key
 from unbraid.training.interrupt import Interrupted, Stop
 from unbraid.training.memory import free_memory, is_out_of_memory
 
@@ -148,7 +148,7 @@ def _split_for_encoding(subjects: Sequence[Subject]) -> list[list[Subject]]:
     if len(subjects) < 2:
         return [list(subjects)] if subjects else []
     groups: list[list[Subject]] = []
-    for _, same in itertools.groupby(subjects, key=lambda subject: structure(subject.folder.config)):
+    for _, same in itertools.groupby(subjects, key=lambda subject: structure_key(subject.folder.config)):
         group: list[Subject] = []
         for subject in same:
             if group and not _same_rows(group[0].evaluation, subject.evaluation):
@@ -214,5 +214,5 @@ def describe_skipped(skipped: Mapping[str, UnbraidError]) -> list[str]:
 
 def check_not_stopped(stop: Stop | None) -> None:
     """Raise `Interrupted` if the user has asked to stop."""
-    if stop is not None and stop.asked:
+    if stop is not None and stop.requested:
         raise Interrupted("Stopped between two scores; nothing is lost.")

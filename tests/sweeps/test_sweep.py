@@ -73,12 +73,12 @@ def test_as_many_fit_as_memory_has_room_for(monkeypatch):
     from unbraid.data import load
 
     state = prepare(config(), load("sprites-small"))
-    assert members.max_members(state) == members.MAX_MEMBERS_ON_CPU
+    assert members.find_max_members(state) == members.MAX_MEMBERS_ON_CPU
     each = members.estimate_member_bytes(state)
     monkeypatch.setattr(members, "available_memory", lambda: 3 * each / members.USABLE_SHARE + 1)
-    assert members.max_members(state) == 3
+    assert members.find_max_members(state) == 3
     monkeypatch.setattr(members, "available_memory", lambda: 1000)
-    assert members.max_members(state) == 1
+    assert members.find_max_members(state) == 1
 
 
 def test_the_memory_of_a_member_grows_with_its_batch_and_pairs():

@@ -19,7 +19,7 @@ from tests.training import ranks
 from unbraid.errors import UsageError
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, choose_device, train
-from unbraid.training.distributed import World, joined, launched
+from unbraid.training.distributed import World, join_world, read_launcher
 from unbraid.training.sync_batchnorm import WorldBatchNorm, synchronise
 
 ROOT = Path(__file__).parents[2]
@@ -165,16 +165,16 @@ def test_own_modules_are_the_first_ranks_and_a_refused_run_leaves_no_folder(made
 
 def test_a_world_of_one_touches_nothing():
     tensor, world = torch.rand(1, 4, 2), World()
-    assert world.part(tensor) is tensor
-    assert world.mean(tensor) is tensor
-    assert world.means((tensor, None)) == (tensor, None)
-    assert world.most(1.0, 2.0) == world.agreed(3, 1.0, 2.0) == (1.0, 2.0)
-    world.meet()
-    world.equalise([tensor])
+    assert world.take_rows(tensor) is tensor
+    assert world.average(tensor) is tensor
+    assert world.average_all((tensor, None)) == (tensor, None)
+    assert world.maximum(1.0, 2.0) == world.agree(3, 1.0, 2.0) == (1.0, 2.0)
+    world.wait()
+    world.broadcast([tensor])
     network = nn.Sequential(nn.BatchNorm1d(2))
     synchronise(network, world.size)
     assert type(network[0]) is nn.BatchNorm1d
-    with joined(torch.device("cpu")) as found:
+    with join_world(torch.device("cpu")) as found:
         assert found == world
     assert not torch.distributed.is_initialized()
 
@@ -199,10 +199,10 @@ def test_an_unknown_batchnorm_is_refused():
 
 
 def test_each_process_takes_its_own_gpu(monkeypatch):
-    assert launched() == (0, 1, 0, 1)
+    assert read_launcher() == (0, 1, 0, 1)
     for name, value in {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "x"}.items():
         monkeypatch.setenv(name, str(value))
-    assert launched() == (3, 4, 1, 2)
+    assert read_launcher() == (3, 4, 1, 2)
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

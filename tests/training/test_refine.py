@@ -21,7 +21,7 @@ from unbraid.networks.refiners import AdaIN
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import bind
 from unbraid.store import RunFolder, load_tensors, save_tensors, under
-from unbraid.training.grouping import structure
+from unbraid.training.grouping import structure_key
 from unbraid.types import Inputs
 
 TINY = {"network": "mlp", "encoder_hidden": (8,), "decoder_hidden": (8,), "batch": 8, "steps": 6, "device": "cpu"}
@@ -233,8 +233,8 @@ def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, 
     swept = ub.sweep("ms-vae", refines=[first, other], seed=[0, 5], root=tmp_path, metrics=(), device="cpu", **given)
     made = swept.runs
     configs = [run.config for run in made]
-    assert len({structure(config) for config in configs}) == 1
-    assert structure(second.config) != structure(configs[0])
+    assert len({structure_key(config) for config in configs}) == 1
+    assert structure_key(second.config) != structure_key(configs[0])
     assert [(run.config.parent["run"], run.config.training.seed) for run in made] == [
         (parent.config.run_id, seed) for parent in (first, other) for seed in (0, 5)
     ]

@@ -43,7 +43,7 @@ from unbraid.run import Run, score_runs
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
 from unbraid.training import choose_device
-from unbraid.training.interrupt import continued_by_the_same_command
+from unbraid.training.interrupt import explain_how_to_continue
 
 FOLLOWS = {REFINES, AS_LARGE_AS}
 DRIFT = 0.02
@@ -93,7 +93,7 @@ def reproduce(
         experiment[each].facts.scale(scale)
         refuse_larger(Path(out) / each, scale)
     source = None if runs is None else _Source.open(Path(runs))
-    with continued_by_the_same_command(Path(root)):
+    with explain_how_to_continue(Path(root)):
         return [_carry_out(each, scale, Path(root), Path(out), device, source) for each in names]
 
 

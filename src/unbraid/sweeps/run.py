@@ -28,10 +28,10 @@ from unbraid.sweeps.sources import Sources
 from unbraid.sweeps.stages import record_code_change
 from unbraid.sweeps.worker import run_group
 from unbraid.training import Cadence, choose_device
-from unbraid.training.distributed import launched
+from unbraid.training.distributed import read_launcher
 from unbraid.training.first_stage import copy_weights
-from unbraid.training.grouping import MAX_MEMBERS, group_by_structure, max_members, split_evenly, structure
-from unbraid.training.interrupt import continued_by_the_same_command, stoppable, terminable
+from unbraid.training.grouping import MAX_MEMBERS, find_max_members, group_by_structure, split_evenly, structure_key
+from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_sigterm
 from unbraid.training.launch import Job, Outcome, check_place, connected, launch, parallelism
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
@@ -106,7 +106,7 @@ def sweep(
 
 
 def _check_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -> None:
-    if launched().size > 1:
+    if read_launcher().size > 1:
         raise UsageError("A sweep spreads its runs itself (--on ray, --on slurm); start it without torchrun.")
     check_place(on)
     if slurm and on != "slurm":
@@ -132,9 +132,9 @@ def _rehearse(
     for group in group_by_structure(waiting):
         config = group[0]
         settings = planned[config.run_id].settings
-        firsts = [sources.first_stage(settings["refines"]).weights] if "refines" in settings else ()
-        state = prepare(config, sources.dataset(config.data), firsts=firsts)
-        fits[structure(config)] = max_members(state)
+        first_weights = [sources.first_stage(settings["refines"]).weights] if "refines" in settings else ()
+        state = prepare(config, sources.dataset(config.data), first_weights=first_weights)
+        fits[structure_key(config)] = find_max_members(state)
         if len(prepared) < MAX_PREPARED:
             prepared[config.run_id] = state
     return fits, prepared
@@ -162,7 +162,7 @@ class Limits:
         if self.members is not None:
             return self.members
         if self.on == "local":
-            return self.fits.get(structure(group[0]), MAX_MEMBERS_ELSEWHERE)
+            return self.fits.get(structure_key(group[0]), MAX_MEMBERS_ELSEWHERE)
         return max(1, min(MAX_MEMBERS_ELSEWHERE, -(-waiting // parallelism(self.on))))  # every worker gets something
 
 
@@ -206,7 +206,7 @@ def _run_jobs(
     """Run the jobs, rewrite the tables after each one, and return the errors of those that failed."""
     errors: list[str] = []
     known = made.left_out()
-    with continued_by_the_same_command(made.path), stoppable() if on == "local" else terminable() as stop:
+    with explain_how_to_continue(made.path), catch_interrupts() if on == "local" else interrupt_on_sigterm() as stop:
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
         try:
             outcomes = launch(local if on == "local" else run_group, jobs, on, slurm)

@@ -73,8 +73,8 @@ def _train(
     configs = [run.config for run in group.runs]
     try:
         if state is not None and len(configs) > 1:
-            firsts = load_first_stages(group.runs, configs)
-            state = prepare(configs, dataset, firsts=firsts, built=state.group.skeleton)
+            first_weights = load_first_stages(group.runs, configs)
+            state = prepare(configs, dataset, first_weights=first_weights, built=state.group.skeleton)
         train_group(group.checkpoints, group.runs, configs, dataset, group.cadence, world, state, encoder, decoder)
     except Exception as error:
         if not is_out_of_memory(error):
