@@ -20,7 +20,7 @@ from unbraid.errors import UsageError
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, choose_device, train
 from unbraid.training.distributed import World, join_world, read_launcher
-from unbraid.training.sync_batchnorm import WorldBatchNorm, synchronise
+from unbraid.training.sync_batchnorm import WorldBatchNorm, synchronise_batchnorm
 
 ROOT = Path(__file__).parents[2]
 SIZE = 2
@@ -172,7 +172,7 @@ def test_a_world_of_one_touches_nothing():
     world.wait()
     world.broadcast([tensor])
     network = nn.Sequential(nn.BatchNorm1d(2))
-    synchronise(network, world.size)
+    synchronise_batchnorm(network, world.size)
     assert type(network[0]) is nn.BatchNorm1d
     with join_world(torch.device("cpu")) as found:
         assert found == world
@@ -183,7 +183,7 @@ def test_a_layer_in_two_places_stays_one_layer_with_its_names():
     layer = nn.BatchNorm1d(2)
     network = nn.Sequential(layer, nn.Sequential(layer, nn.BatchNorm1d(2, affine=False, track_running_stats=False)))
     names = list(network.state_dict())
-    synchronise(network, 2)
+    synchronise_batchnorm(network, 2)
     assert isinstance(network[0], WorldBatchNorm)
     assert network[0] is network[1][0]
     assert network[0].weight is layer.weight
@@ -195,7 +195,7 @@ def test_an_unknown_batchnorm_is_refused():
         pass
 
     with pytest.raises(UsageError, match="Own"):
-        synchronise(nn.Sequential(Own(2)), 2)
+        synchronise_batchnorm(nn.Sequential(Own(2)), 2)
 
 
 def test_each_process_takes_its_own_gpu(monkeypatch):
