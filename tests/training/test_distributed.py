@@ -135,7 +135,7 @@ def test_a_stop_asked_of_one_rank_stops_all_at_the_same_step_and_loses_nothing(m
     train(whole, config, sprites, Cadence(log_steps=4))
     for name, tensor in whole.load_model().items():
         torch.testing.assert_close(broken.load_model()[name], tensor, rtol=1e-4, atol=1e-5)
-    histories = [folder.lines("history") for folder in (whole, broken)]
+    histories = [folder.read_lines("history") for folder in (whole, broken)]
     assert len(histories[0]) == len(histories[1]) == 10
     for mine, theirs in zip(*histories, strict=True):
         del mine["images_per_second"], theirs["images_per_second"]
@@ -228,7 +228,7 @@ def test_torchrun_trains_stops_resumes_and_its_run_can_be_scored(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "run")
     process = subprocess.Popen(torchrun(*settings), **options)
     deadline = time.monotonic() + 200
-    while len(folder.lines("history")) < 3 and time.monotonic() < deadline:
+    while len(folder.read_lines("history")) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=120)

@@ -20,7 +20,7 @@ from unbraid.models import StagedVAE, build
 from unbraid.networks.refiners import AdaIN
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import bind
-from unbraid.store import RunFolder, load_tensors, save_tensors, under
+from unbraid.store import RunFolder, load_tensors, save_tensors, select_prefix
 from unbraid.training.grouping import structure_key
 from unbraid.types import Inputs
 
@@ -49,8 +49,8 @@ def copied(run, to) -> RunFolder:
 
 def test_the_first_stage_is_the_parent_bit_for_bit_and_its_codes_have_not_moved(first, second):
     before, after = (load_tensors(run.folder.model_path)[0] for run in (first, second))
-    frozen = under("model.first.", after)
-    assert frozen.keys() == under("model.", before).keys()
+    frozen = select_prefix("model.first.", after)
+    assert frozen.keys() == select_prefix("model.", before).keys()
     assert all(torch.equal(tensor, before[f"model.{name}"]) for name, tensor in frozen.items())
     assert second.unchanged == {"path": str(first.path), "rows": 1000, "max_change": 0.0}
     images = first.dataset.images(torch.arange(50))

@@ -45,7 +45,7 @@ def trained(tmp_path, config, sprites, name="run", **cadence):
 
 def test_loss_falls_and_history_adds_up(tmp_path, sprites):
     folder = trained(tmp_path, config_of(sprites, steps=200, lr=3e-3), sprites)
-    history = folder.lines("history")
+    history = folder.read_lines("history")
     assert history[-1]["step"] == 200
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]
     for line in history:
@@ -59,7 +59,7 @@ def test_loss_falls_and_history_adds_up(tmp_path, sprites):
 
 def test_sampled_form_weighs_every_term(tmp_path, sprites):
     config = config_of(sprites, kl="sampled", alpha=0.5, beta=3.0, gamma=2.0)
-    line = trained(tmp_path, config, sprites).lines("history")[-1]
+    line = trained(tmp_path, config, sprites).read_lines("history")[-1]
     assert line["loss"] == pytest.approx(
         line["reconstruction"]
         + 0.5 * line["mi/stratified"]
@@ -108,7 +108,7 @@ def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprit
     assert_same(weights_of(whole), weights_of(broken))
 
     def told(folder):
-        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.lines("history")]
+        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.read_lines("history")]
 
     assert told(whole) == told(broken)
 
@@ -371,8 +371,10 @@ def test_a_diverging_member_leaves_its_neighbours_alone(sprites):
 
 
 def test_bf16_trains_close_to_f32(tmp_path, sprites):
-    wide = trained(tmp_path, config_of(sprites, steps=100), sprites, "f32").lines("history")[-1]
-    narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").lines("history")[-1]
+    wide = trained(tmp_path, config_of(sprites, steps=100), sprites, "f32").read_lines("history")[-1]
+    narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").read_lines("history")[
+        -1
+    ]
     assert narrow["loss"] == pytest.approx(wide["loss"], rel=0.05)
     assert narrow["loss"] != wide["loss"]
 

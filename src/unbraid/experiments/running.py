@@ -225,7 +225,7 @@ class _Series:
     source: Sweep | Refined
 
     def folder(self, member: Member) -> RunFolder:
-        return self.source.folder.run(member.run)
+        return self.source.folder.run_folder(member.run)
 
     def members(self, asked: Mapping[str, Any], every_seed: bool) -> list[Member]:
         """Members with these settings; a sweep that was extended, or made for something else, has others."""
@@ -329,7 +329,7 @@ def settled(run: RunFolder, paper_steps: int | None) -> bool:
     """Whether a run trained for as long as the paper's, or its loss no longer moved when it ended."""
     if paper_steps is not None and run.config.training.steps >= paper_steps:
         return True
-    losses = [line["loss"] for line in run.lines("history") if "loss" in line]
+    losses = [line["loss"] for line in run.read_lines("history") if "loss" in line]
     fifth = len(losses) // 5
     if fifth < 1:
         return False

@@ -17,7 +17,7 @@ from unbraid.errors import RunError
 from unbraid.models import Model
 from unbraid.networks.conv_as_matmul import convolutions_as_products
 from unbraid.networks.stackable_batchnorm import stackable
-from unbraid.store import under
+from unbraid.store import select_prefix
 
 
 class System(nn.Module):
@@ -56,7 +56,7 @@ class Group:
     def apply(self, path: str, *inputs: Any) -> Any:
         """Run the submodule at `path` ("model", "objective.discriminator") on trees of tensors [member, …]."""
         module = self.skeleton.get_submodule(path)
-        state = under(f"{path}.", {**self.parameters, **self.buffers})
+        state = select_prefix(f"{path}.", {**self.parameters, **self.buffers})
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if self.members > 1:
                 dims = tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, inputs)

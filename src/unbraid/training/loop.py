@@ -18,7 +18,7 @@ from unbraid.training.distributed import StoppedElsewhereError, World
 from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, catch_interrupts
-from unbraid.training.modality_config import plain_layout
+from unbraid.training.modality_config import layout_to_json
 from unbraid.training.prepare import prepare
 from unbraid.training.progress_bar import TrainingBar
 from unbraid.training.readonly_folder import ReadOnlyRunFolder
@@ -198,7 +198,7 @@ class GroupTraining:
         facts = {"step": mark.step, "epoch": round(mark.step / epochs.per_epoch, 4)}
         running = [lines[m] for m in self.running]
         for member, folder in self.running.items():
-            folder.append("history", {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)})
+            folder.append_line("history", {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)})
         bar.show(
             {name: sum(line[name] for line in running) / len(running) for name in lines[0]} if running else {}, rate
         )
@@ -244,7 +244,7 @@ def _describe_data(config: Config, dataset: FactorDataset) -> dict[str, Any]:
         "content": dataset.content_hash(),
         "source": dataset.source,
         "images": len(dataset),
-        "shape": plain_layout(dataset.layout),
+        "shape": layout_to_json(dataset.layout),
         "factors": {factor.name: factor.size for factor in dataset.factors},
         "trained_on": len(parts.train),
         "held_out": 0 if parts.held_out is None else len(parts.held_out),

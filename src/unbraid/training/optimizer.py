@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from unbraid.config import Training
-from unbraid.store import under
+from unbraid.store import select_prefix
 from unbraid.training.distributed import World
 from unbraid.training.execution import CompiledFunction, Execution, compiles
 from unbraid.training.group import Group
@@ -104,7 +104,7 @@ class PlayerOptimizer:
         """Load what `tensors` returned."""
         if isinstance(self.adam, StackedAdam):
             current = self._single_tensors(self.adam) if self.single else self.adam.tensors()
-            stored = under(f"{self.player.name}/", tensors)
+            stored = select_prefix(f"{self.player.name}/", tensors)
             for name, tensor in current.items():
                 if name in stored or not self.single:  # torch's Adam stores nothing before the first gradient
                     tensor.copy_(stored[name])

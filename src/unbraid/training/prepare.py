@@ -16,7 +16,7 @@ from unbraid.models import build, seeded
 from unbraid.objectives import Objective, bind
 from unbraid.training.distributed import World
 from unbraid.training.execution import Execution
-from unbraid.training.first_stage import set_first_stage
+from unbraid.training.first_stage import load_first_stage
 from unbraid.training.group import Group, System
 from unbraid.training.memory import keep_freed_memory
 from unbraid.training.state import State
@@ -47,7 +47,7 @@ def prepare(
         config = configs[number]
         system = _build_system(config, objective, dataset, encoder, decoder)
         if config.parent is not None and number < len(first_weights):
-            set_first_stage(system.model, first_weights[number], config.parent["run"])
+            load_first_stage(system.model, first_weights[number], config.parent["run"])
         if training.batch == 1 and any(isinstance(m, _BatchNorm) and m.training for m in system.modules()):
             raise UsageError("These networks have BatchNorm, which needs a batch of at least 2.")
         system.model.begin(dataset, rows, config.training.seed)

@@ -15,7 +15,7 @@ from unbraid.data.sampling import Epochs
 from unbraid.errors import RunError, UsageError
 from unbraid.models import Model
 from unbraid.objectives import Context, Objective
-from unbraid.store import under
+from unbraid.store import select_prefix
 from unbraid.training.distributed import World
 from unbraid.training.execution import CompiledFunction, Execution, RecordedStep, choose_execution, compiles, records
 from unbraid.training.group import Group
@@ -231,9 +231,9 @@ class State:
         """Load what `tensors` returned at a step."""
         if int(tensors["noise"]) != noise.SCHEME:
             raise RunError("The checkpoint was made by a version with other random numbers; train again with --fresh.")
-        self.group.load(under("system/", tensors))
+        self.group.load(select_prefix("system/", tensors))
         for optimizer in self.players:
-            optimizer.load(under("optimizer/", tensors))
+            optimizer.load(select_prefix("optimizer/", tensors))
         self.sums, self.count = tensors["sums"].to(self.group.device), int(tensors["count"])
         self.bad_steps = tensors["bad_steps"].to(self.group.device)
         self.step = step

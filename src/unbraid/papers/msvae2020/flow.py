@@ -131,7 +131,7 @@ def curves(results: Results, series: str) -> list[np.ndarray]:
     if results.opened is None:
         raise LackingError("these results are scores without histories")
     runs = [results.opened.folders[member.run] for member in results.with_scores(series, FLOW)]
-    return [np.array([[line["step"], line["flow"]] for line in run.lines("history")]) for run in runs]
+    return [np.array([[line["step"], line["flow"]] for line in run.read_lines("history")]) for run in runs]
 
 
 def faster(first: str, second: str) -> Finding:
