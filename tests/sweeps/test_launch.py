@@ -48,7 +48,7 @@ def test_a_worker_with_a_disk_of_its_own_hands_files_back(made, tmp_path, monkey
     (group,) = folder.list_groups()
     job = launch.GroupJob(str(folder.path), group, "cpu", tuple(folder.files_for_worker(group)))
     monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path / "worker"))
-    notes, files = launch._on_ray_worker(working.run_group, job, launch._contents(job), "no such file")
+    notes, files = launch._run_on_ray_worker(working.run_group, job, launch._contents(job), "no such file")
     assert notes == []
     assert not folder.run_folder(folder.list_runs(group)[0]).finished, "nothing was written where the worker cannot see"
     for name, content in files.items():
@@ -72,7 +72,7 @@ def test_a_worker_forgets_what_was_asked_for_before_but_not_how_far_it_came(tmp_
     for word in ("old", "new"):
         with monkeypatch.context() as patch:
             patch.setattr(launch.shutil, "rmtree", lambda *given, **options: None)
-            launch._on_ray_worker(look, job, {name: word.encode() for name in files}, "no such file")
+            launch._run_on_ray_worker(look, job, {name: word.encode() for name in files}, "no such file")
     assert list(seen.values()) == ["new", "new", "old"]
 
 

@@ -140,7 +140,7 @@ def _ray(work: Work, jobs: Sequence[GroupJob], on: str) -> Iterator[JobOutcome]:
             _cancel(ray, list(running))
 
 
-def _on_ray_worker(
+def _run_on_ray_worker(
     work: Work, job: GroupJob, contents: dict[str, bytes], token: str
 ) -> tuple[list[str], dict[str, bytes]]:
     """A job on a worker: in the sweep's own folder if this machine sees it, else in a copy that is handed back."""
