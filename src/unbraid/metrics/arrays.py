@@ -22,7 +22,7 @@ class FactorLabels(NamedTuple):
         return np.array([entropy(np.bincount(column)) for column in self.values.T])
 
 
-def plain(array: Any) -> np.ndarray:
+def to_numpy(array: Any) -> np.ndarray:
     """A numpy array of anything that is one or can become one; tensors leave their device and their gradient."""
     if isinstance(array, Tensor):
         array = array.detach().cpu()
@@ -33,9 +33,9 @@ def plain(array: Any) -> np.ndarray:
         raise UsageError(f"The rows of an array must all have the same length ({error}).") from error
 
 
-def real_matrix(what: str, array: Any) -> np.ndarray:
+def to_matrix(what: str, array: Any) -> np.ndarray:
     """Finite numbers [rows, columns] as float64."""
-    given = plain(array)
+    given = to_numpy(array)
     if given.dtype.kind not in "biuf":
         raise UsageError(f"{what} must be numbers, not {given.dtype}.")
     if given.ndim != 2:
@@ -45,7 +45,7 @@ def real_matrix(what: str, array: Any) -> np.ndarray:
     return given.astype(np.float64)
 
 
-def device_of(codes: Any) -> device:
+def find_device(codes: Any) -> device:
     """Return the CUDA device that codes are on, or the CPU."""
     return codes.device if isinstance(codes, Tensor) and codes.is_cuda else device("cpu")
 
@@ -63,9 +63,9 @@ def check_known(kind: str, value: str, known: Sequence[str]) -> None:
         raise unknown(kind, value, known)
 
 
-def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
+def to_normal_parameters(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
     """Means and standard deviations [rows, latents] of Normal posteriors, checked, as float64."""
-    centres, widths = real_matrix("means", means), real_matrix("stds", stds)
+    centres, widths = to_matrix("means", means), to_matrix("stds", stds)
     if widths.shape != centres.shape:
         raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
     if not (widths > 0).all():
@@ -73,7 +73,7 @@ def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
     return centres, widths
 
 
-def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
+def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
     """Factors of any discrete type (numbers, words, booleans) as `FactorLabels`; one factor may be a flat array.
 
     A column of numbers with more than `bins` values, as a continuous factor, is cut into that many bins of about as
@@ -81,15 +81,15 @@ def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bi
     """
     if bins is not None and bins < 2:
         raise SettingError(f"factor_bins must be at least 2, not {bins}.")
-    given = factor_table(factors, rows)
-    named = factor_names(given.shape[1], names)
+    given = to_factor_table(factors, rows)
+    named = name_factors(given.shape[1], names)
     columns = [_recode(name, column, bins) for name, column in zip(named, np.ascontiguousarray(given.T), strict=True)]
     return FactorLabels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), named)
 
 
-def factor_table(factors: Any, rows: int) -> np.ndarray:
+def to_factor_table(factors: Any, rows: int) -> np.ndarray:
     """Factors [rows, factors] of any type; one factor may be a flat array."""
-    given = plain(factors)
+    given = to_numpy(factors)
     given = given[:, None] if given.ndim == 1 else given
     if given.ndim != 2 or given.shape[1] == 0:
         raise UsageError(f"factors must have the shape [rows, factors], not {list(given.shape)}.")
@@ -100,12 +100,12 @@ def factor_table(factors: Any, rows: int) -> np.ndarray:
     return given
 
 
-def latent_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
+def name_latents(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the given names, or z0, z1, …"""
     return _names("latents", "z", count, names)
 
 
-def factor_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
+def name_factors(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the given names, or v0, v1, …"""
     return _names("factors", "v", count, names)
 
@@ -116,7 +116,7 @@ def _names(what: str, letter: str, count: int, names: Sequence[str] | None) -> t
     return tuple(names) if names is not None else tuple(f"{letter}{k}" for k in range(count))
 
 
-def chosen_factors(names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
+def choose_factors(names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
     """Columns of the wanted factors, in their own order; None means all."""
     if wanted is None:
         return list(range(len(names)))

@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from unbraid.errors import UnbraidError
-from unbraid.metrics.base import Evaluation, Score, evaluate, metric, prepare, with_notes
+from unbraid.metrics.base import Evaluation, Score, add_notes, evaluate, metric, prepare
 
 Asked = Mapping[str, Mapping[str, Any]]
 """Settings of each metric by its full name."""
@@ -22,15 +22,17 @@ Measure = Callable[[str], list[Score]]
 
 
 @contextmanager
-def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -> Iterator[tuple[list[str], Measure]]:
+def schedule_metrics(
+    evaluation: Evaluation, asked: Asked, background: bool | None = None
+) -> Iterator[tuple[list[str], Measure]]:
     """Yield names in the order in which they are best asked for, and the function that measures one of them.
 
-    If `aside`, metrics of the `processor` start at once in other processes and come last; otherwise the order stays.
-    By default that is so where the data are on a GPU and there are other metrics to measure.
+    If `background`, metrics that are `cpu_only` start at once in other processes and come last. Otherwise the order
+    stays. By default they do where the data are on a GPU and there are other metrics to measure.
     """
-    if aside is None:
-        aside = evaluation.dataset.device.type == "cuda" and len(asked) > 1
-    apart = [name for name in asked if aside and metric[name].facts.processor]
+    if background is None:
+        background = evaluation.dataset.device.type == "cuda" and len(asked) > 1
+    apart = [name for name in asked if background and metric[name].facts.cpu_only]
     wait = _start(evaluation, {name: asked[name] for name in apart}) if apart else None
 
     def measure(name: str) -> list[Score]:
@@ -64,7 +66,7 @@ def _start(evaluation: Evaluation, asked: Asked) -> Measure:
         found = failed.get(name) or collect()[name]
         if isinstance(found, UnbraidError):
             raise found
-        return with_notes(found[0], begun[name][1], found[1])
+        return add_notes(found[0], begun[name][1], found[1])
 
     return wait
 

@@ -15,7 +15,7 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
-from unbraid.metrics.arrays import chosen_factors, plain
+from unbraid.metrics.arrays import choose_factors, to_numpy
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.score import LOCATELLO as LOCATELLO
 from unbraid.metrics.score import RANDOM, MetricFacts, Score, metric
@@ -28,7 +28,7 @@ from unbraid.registry import Entry
 Made = TypeVar("Made")
 
 
-class Sheet(NamedTuple):
+class CodeTable(NamedTuple):
     """What most metrics look at: codes [rows, latents], factor values [rows, factors], the columns' names, a seed."""
 
     codes: Tensor
@@ -38,12 +38,12 @@ class Sheet(NamedTuple):
     seed: int
 
     def score(self, function: Callable[..., Made], **settings: Any) -> Made:
-        """Return the scores that a function on arrays gives this sheet."""
+        """Return the scores that a function on arrays gives this table."""
         return self._bound(function, self.codes, self.factors, settings)()
 
-    def work(self, function: Callable[..., Made], **settings: Any) -> partial[Made]:
+    def defer(self, function: Callable[..., Made], **settings: Any) -> partial[Made]:
         """Return the call that `score` makes, with arrays in the processor's memory: any process can make it."""
-        return self._bound(function, plain(self.codes), plain(self.factors), settings)
+        return self._bound(function, to_numpy(self.codes), to_numpy(self.factors), settings)
 
     def _bound(self, function: Callable[..., Made], codes: Any, factors: Any, settings: Any) -> partial[Made]:
         """Names and seed go to a function that takes them."""
@@ -97,7 +97,7 @@ class Evaluation:
     @cached_property
     def posterior(self) -> dict[str, Tensor]:
         """Posterior parameters [rows, parameters] by block."""
-        return self.posterior_at(self._every)
+        return self.encode_posterior(self._every)
 
     @cached_property
     def means(self) -> Tensor:
@@ -107,15 +107,15 @@ class Evaluation:
     @cached_property
     def samples(self) -> Tensor:
         """One posterior sample per row [rows, width], fixed by the evaluation's seed."""
-        return self.samples_at(self._every)
+        return self.draw_codes(self._every)
 
-    def posterior_at(self, positions: Tensor) -> dict[str, Tensor]:
+    def encode_posterior(self, positions: Tensor) -> dict[str, Tensor]:
         """Posterior parameters [*positions, parameters] by block; only rows never asked for before are encoded."""
         if "posterior" in self.__dict__:
             return {name: whole[positions] for name, whole in self.posterior.items()}
         if self._whole is not None:
-            return self._whole[0].posterior_at(self._whole[1][positions])
-        known, whole = self.once("encoded", lambda: (torch.zeros(len(self), dtype=torch.bool), {}))
+            return self._whole[0].encode_posterior(self._whole[1][positions])
+        known, whole = self.compute_once("encoded", lambda: (torch.zeros(len(self), dtype=torch.bool), {}))
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
@@ -129,30 +129,30 @@ class Evaluation:
         known |= wanted
         return {name: part[positions] for name, part in whole.items()}
 
-    def means_at(self, positions: Tensor) -> Tensor:
+    def encode_means(self, positions: Tensor) -> Tensor:
         """Deterministic codes [*positions, width]."""
-        return self.space.center(self.posterior_at(positions))
+        return self.space.center(self.encode_posterior(positions))
 
-    def samples_at(self, positions: Tensor) -> Tensor:
+    def draw_codes(self, positions: Tensor) -> Tensor:
         """Rows of `samples`, whichever else are asked for."""
-        return self.space.join(self.values_at(positions))
+        return self.space.join(self.draw_values(positions))
 
-    def values_at(self, positions: Tensor) -> dict[str, Tensor]:
+    def draw_values(self, positions: Tensor) -> dict[str, Tensor]:
         """The draws behind `samples`, by block: what densities are of, and cannot always be had back from a code."""
         seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
-        drawn = self.once("noise", lambda: noise.draw(self.space.needs(len(self)), seeds, step=0))
+        drawn = self.compute_once("noise", lambda: noise.draw(self.space.needs(len(self)), seeds, step=0))
         own = {name: drawn[name][0][positions] for name in self.space.blocks}
-        return self.space.sample(self.posterior_at(positions), own)
+        return self.space.sample(self.encode_posterior(positions), own)
 
-    def sheet(
+    def tabulate(
         self, count: int | None, factors: Sequence[str] | None = None, codes: Literal["mean", "sampled"] = "mean"
-    ) -> Sheet:
+    ) -> CodeTable:
         """Codes and factors of `count` random rows (all if there are fewer, or for None, then in order)."""
         every = count is None or count >= len(self)
         positions = self._every if every else self.choose(count)
-        values, names = self.chosen_factors(factors)
-        found = self.means_at(positions) if codes == "mean" else self.samples_at(positions)
-        return Sheet(found, values[positions], names, self.code_names, self.seed)
+        values, names = self.choose_factors(factors)
+        found = self.encode_means(positions) if codes == "mean" else self.draw_codes(positions)
+        return CodeTable(found, values[positions], names, self.code_names, self.seed)
 
     @cached_property
     def factors(self) -> Tensor:
@@ -165,21 +165,23 @@ class Evaluation:
         if not self.dataset.factors:
             raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
 
-    def chosen_factors(self, wanted: Sequence[str] | None) -> tuple[Tensor, list[str]]:
+    def choose_factors(self, wanted: Sequence[str] | None) -> tuple[Tensor, list[str]]:
         """Values [rows, chosen] and names of the wanted factors, in the data set's order; None means all."""
         values, names = self.factors, self.dataset.factor_names
-        columns = chosen_factors(names, wanted)
+        columns = choose_factors(names, wanted)
         if bool((values[:, columns] < 0).any()):
             raise DataError(f"Some rows of {self.dataset.name} lack a label; score evaluation.labelled(factors).")
         return values[:, columns], [names[k] for k in columns]
 
     def labelled(self, wanted: Sequence[str] | None = None) -> "Evaluation":
         """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
-        columns = chosen_factors(self.dataset.factor_names, wanted)
+        columns = choose_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
         whole = self.dataset.labelled(self.rows, columns)
-        return self if bool(whole.all()) else self.once(("labelled", *columns), lambda: self._part(whole, columns))
+        return (
+            self if bool(whole.all()) else self.compute_once(("labelled", *columns), lambda: self._part(whole, columns))
+        )
 
     def _part(self, whole: Tensor, columns: list[int]) -> "Evaluation":
         if int(whole.sum()) < 2:
@@ -193,13 +195,13 @@ class Evaluation:
         made.which = f"{len(made):,} labelled rows of {self.which}"
         return made
 
-    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+    def compute_once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """What `make` returns, made at the first call with this key: several scores may come from one computation."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
-    def some(self, count: int) -> "Evaluation":
+    def subsample(self, count: int) -> "Evaluation":
         """The same model on `count` of these rows, drawn at random; they are then all that a score looks at."""
         if count < 2:
             raise UsageError(f"A score needs at least 2 rows, not {count}.")
@@ -297,7 +299,7 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
         given = {key: value for key, value in settings.items() if key in entry.settings}
         made, notes = prepare(evaluation, entry.name, given)
         made = made() if isinstance(made, partial) else made
-        scores += with_notes(made, notes, time.perf_counter() - start)
+        scores += add_notes(made, notes, time.perf_counter() - start)
     return scores
 
 
@@ -305,7 +307,7 @@ def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> t
     """Return the scores of one metric, or the work that makes them (of a `processor` metric), and notes for them."""
     entry = metric[name]
     how = entry.resolve(settings)
-    seen = _seen(evaluation, entry, how)
+    seen = _rows_for(evaluation, entry, how)
     notes: dict[str, Any] = {"settings": how, "rows": seen.which}
     if len(seen) < len(evaluation):
         notes["unlabelled"] = len(evaluation) - len(seen)
@@ -313,13 +315,13 @@ def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> t
     return entry.make(seen, **how), notes
 
 
-def with_notes(made: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
+def add_notes(made: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
     """Return scores as a list, with notes in their details and the time that they took."""
     scores = [made] if isinstance(made, Score) else made
     return [replace(s, seconds=s.seconds or seconds, details={**s.details, **notes}) for s in scores]
 
 
-def _seen(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:
+def _rows_for(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:
     """The rows that a metric looks at: those with labels, if it looks at factors, whose names must be known."""
     if "factors" not in entry.facts.needs:
         return evaluation

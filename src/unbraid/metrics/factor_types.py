@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
-from unbraid.metrics.arrays import factor_names, label_matrix
+from unbraid.metrics.arrays import name_factors, to_labels
 
 MANY_VALUES = 100
 
@@ -20,7 +20,7 @@ class FactorColumn(NamedTuple):
     numbers: np.ndarray
 
 
-def factor_columns(
+def parse_factors(
     table: np.ndarray, names: Sequence[str] | None = None, continuous: Sequence[str] = (), detect: bool = True
 ) -> list[FactorColumn]:
     """The columns of a table [rows, factors], each of its kind.
@@ -28,7 +28,7 @@ def factor_columns(
     Those named in `continuous` are quantities, and if `detect`, those of more than 100 values (in few rows: of more
     values than half the rows) that are not all whole numbers.
     """
-    named = factor_names(table.shape[1], names)
+    named = name_factors(table.shape[1], names)
     for name in continuous:
         if name not in named:
             raise unknown("factor", name, named, error=SettingError)
@@ -61,7 +61,7 @@ def _quantity(name: str, column: np.ndarray) -> FactorColumn:
 def _classes(name: str, column: np.ndarray) -> FactorColumn:
     if column.dtype.kind in "biuf" and len(column) > MANY_VALUES and 2 * len(np.unique(column)) > len(column):
         raise UsageError(f"Factor {name} has more values than half the rows: name it in continuous=, or leave it out.")
-    labels = label_matrix(column, len(column), [name])
+    labels = to_labels(column, len(column), [name])
     values = labels.values[:, 0]
     return FactorColumn(
         name, values, labels.sizes[0], column.astype(np.float64) if column.dtype.kind in "biuf" else values

@@ -18,13 +18,13 @@ from unbraid.store import storable
 
 @dataclass(frozen=True)
 class MetricFacts(Facts):
-    """What a metric needs and promises.
+    """Needs, promises and costs of a metric.
 
-    `needs` names conditions of `unbraid.metrics.needs`, as `factors`. `bounds`, `invariant`
-    (changes of the codes that leave the score as it is: `order`, `sign`, `scale`), `perfect` (its values of a perfect
-    code), `noise` (its value of pure noise) and `certain` (nothing about it is random) are promises that tests check;
-    `trial` holds settings that make it quick there. A `costly` metric takes minutes and runs only when asked for by its
-    full name. A `processor` metric never uses a GPU: it returns `Sheet.work`, which another process can do.
+    `needs` names conditions of `unbraid.metrics.needs`, such as `factors`. Tests check the promises: `bounds`,
+    `invariant` (changes of the codes that leave the score as it is: `order`, `sign`, `scale`), `perfect` (the value of
+    a perfect code), `noise` (the value of pure noise) and `deterministic`. `trial` holds settings for a quick test. A
+    `costly` metric takes minutes and runs only under its full name. A `cpu_only` metric returns `CodeTable.defer`,
+    a call that another process can make.
     """
 
     needs: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class MetricFacts(Facts):
     invariant: tuple[str, ...] = ()
     perfect: Any = None
     noise: Any = None
-    certain: bool = False
+    deterministic: bool = False
     costly: bool = False
-    processor: bool = False
+    cpu_only: bool = False
     trial: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -95,13 +95,13 @@ class Score:
         return "/".join(part for part in (self.metric, self.protocol, self.part) if part)
 
     @property
-    def certain(self) -> bool:
+    def deterministic(self) -> bool:
         """Whether nothing about it is random, so that its interval is the value."""
         name = f"{self.metric}/{self.protocol}"
-        return name in metric and metric[name].facts.certain
+        return name in metric and metric[name].facts.deterministic
 
     @property
-    def usual(self) -> bool:
+    def has_default_settings(self) -> bool:
         """Whether it was measured with the metric's usual settings, and on all rows that scores are of."""
         if RANDOM in str(self.details.get("rows", "")):
             return False

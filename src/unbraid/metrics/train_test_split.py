@@ -7,19 +7,19 @@ import numpy as np
 import torch
 
 from unbraid.errors import DataError, SettingError, unknown
-from unbraid.metrics.base import Evaluation, Sheet
+from unbraid.metrics.base import CodeTable, Evaluation
 
 Compat = Literal["disentanglement_lib"]
 
 
-def is_compat(compat: str | None) -> bool:
+def is_published(compat: str | None) -> bool:
     """Return whether a score is to follow disentanglement_lib, the only published protocol that arrays may ask for."""
     if compat not in (None, "disentanglement_lib"):
         raise unknown("compat", compat, ["disentanglement_lib"])
     return compat is not None
 
 
-def compat_of(protocol: str) -> Compat | None:
+def find_compat(protocol: str) -> Compat | None:
     """Return the `compat` of a function on arrays that a metric's protocol stands for."""
     return "disentanglement_lib" if protocol == "disentanglement_lib" else None
 
@@ -31,7 +31,7 @@ class TrainTestRows(NamedTuple):
     test: np.ndarray
 
 
-def apart(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
+def split_rows(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
     """Different rows for each; of too few rows, both get their share."""
     _check(rows, train, test)
     order = rng.permutation(rows)
@@ -40,24 +40,26 @@ def apart(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTe
     return TrainTestRows(order[:train], order[train : train + test])
 
 
-def redrawn(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
+def draw_rows(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
     """Rows drawn with replacement, each set by itself, as disentanglement_lib draws them."""
     _check(rows, train, test)
     return TrainTestRows(rng.integers(rows, size=train), rng.integers(rows, size=test))
 
 
-def redrawn_sheet(
+def draw_table(
     evaluation: Evaluation, train: int, test: int, factors: Sequence[str] | None
-) -> tuple[Sheet, TrainTestRows]:
+) -> tuple[CodeTable, TrainTestRows]:
     """Codes and factors of a `redrawn` split: only its rows are encoded."""
-    split = redrawn(len(evaluation), train, test, np.random.default_rng(evaluation.seed))
+    split = draw_rows(len(evaluation), train, test, np.random.default_rng(evaluation.seed))
     positions = torch.as_tensor(np.concatenate(split), device=evaluation.rows.device)
-    values, names = evaluation.chosen_factors(factors)
-    sheet = Sheet(evaluation.means_at(positions), values[positions], names, evaluation.code_names, evaluation.seed)
-    return sheet, TrainTestRows(np.arange(train), np.arange(train, train + test))
+    values, names = evaluation.choose_factors(factors)
+    table = CodeTable(
+        evaluation.encode_means(positions), values[positions], names, evaluation.code_names, evaluation.seed
+    )
+    return table, TrainTestRows(np.arange(train), np.arange(train, train + test))
 
 
-def times_drawn(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
+def count_draws(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
     """How often each bootstrap resample draws each row [resamples, rows]."""
     drawn = rng.integers(rows, size=(resamples, rows)) + rows * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=resamples * rows).reshape(resamples, rows)

@@ -91,5 +91,9 @@ def member_of(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Mem
     """
     status = folder.run(run).status
     trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
-    newest = {score.name: score for score in map(Score.from_record, folder.run(run).lines("scores")) if score.usual}
+    newest = {
+        score.name: score
+        for score in map(Score.from_record, folder.run(run).lines("scores"))
+        if score.has_default_settings
+    }
     return Member(run, settings, status["state"], trouble, newest)
