@@ -56,7 +56,7 @@ def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch
     def broken(work):
         raise OSError("no more processes")
 
-    monkeypatch.setattr("unbraid.metrics.background._quiet", broken)
+    monkeypatch.setattr("unbraid.metrics.background._run_quietly", broken)
     in_turn = evaluate(evaluation(), ["dci/random-forest"], **ASKED["dci/random-forest"])
     with (
         schedule_metrics(evaluation(), ASKED, background=True) as (_, measure),
