@@ -13,7 +13,7 @@ from typing import Any
 from unbraid.errors import unknown
 from unbraid.metrics.needs import NEEDS
 from unbraid.registry import Facts, Registry
-from unbraid.store import storable
+from unbraid.store import replace_non_finite
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Score:
         name = f"{self.metric}/{self.protocol}"
         defaults = metric[name].resolve({}) if name in metric else {}
         settings = {key: value for key, value in self.details.get("settings", {}).items() if key in defaults}
-        return storable(settings) == storable({key: defaults[key] for key in settings})
+        return replace_non_finite(settings) == replace_non_finite({key: defaults[key] for key in settings})
 
     def as_record(self) -> dict[str, Any]:
         """Return the mapping that scores.jsonl holds."""
