@@ -28,7 +28,7 @@ from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.multimodal.conditional_draws import Shared, made_of, posteriors_in_parts, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import MultimodalModel, as_multimodal
@@ -123,7 +123,7 @@ def _scores(
     parts = {target: (each.mean(1), {**whole, "factors": read})}
     parts |= {f"{target}/{name}": (each[:, k], told[k]) for k, name in enumerate(read)}
     return [
-        mean_score("diversity", "entropy", values, part, (0.0, math.inf), {**facts, **own})
+        score_mean("diversity", "entropy", values, part, (0.0, math.inf), {**facts, **own})
         for part, (values, own) in parts.items()
     ]
 

@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.models import as_stage
 
 Protocol = Literal["spearman", "pearson"]
@@ -63,7 +63,10 @@ def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000,
             for chosen in rng.integers(count, size=(resamples, count))
         ]
         value = float(np.abs(each).max())
-        interval, details = around(value, drawn, (0.0, 1.0)), {"latents": each.tolist(), "given": list(given)}
+        interval, details = (
+            resampling_interval(value, drawn, (0.0, 1.0)),
+            {"latents": each.tolist(), "given": list(given)},
+        )
         made.append(Score("unseen", protocol, value, count, interval, part=factor.name, details=details))
     return made
 
