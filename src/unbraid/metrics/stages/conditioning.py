@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import entr
 from torch import Tensor
 
 from unbraid import noise
@@ -117,6 +116,8 @@ def conditioning(
 
 def _shares(cells: np.ndarray, bins: int) -> np.ndarray:
     """I / H(c_R) of each latent, from cells [latents, rows] that count on from latent to latent."""
+    from scipy.special import entr
+
     joint = np.bincount(cells.ravel(), minlength=len(cells) * bins**2).reshape(len(cells), bins, bins)
     joint = joint / cells.shape[1]
     real, other = (entr(joint.sum(axis)).sum(1) for axis in (2, 1))
