@@ -71,7 +71,7 @@ def join_modules() -> str:
     for name, text in ordered.items():
         plain = EXPORT.sub("", IMPORT.sub("", text))
         for grouped, single in DECLARED.findall(plain):
-            for declared in (grouped.split(",") if grouped else [single]):
+            for declared in grouped.split(",") if grouped else [single]:
                 other = seen.setdefault(declared.strip(), name)
                 if other != name:
                     raise UnbraidError(f"{name} and {other} of the explorer both declare '{declared.strip()}'.")

@@ -13,7 +13,7 @@ from unbraid.errors import UnbraidError
 from unbraid.latents import Block, Space
 from unbraid.metrics import Evaluation
 from unbraid.metrics.arrays import FactorLabels
-from unbraid.metrics.information.histogram import Cells, discretise
+from unbraid.metrics.information.histogram import JointHistograms, discretise
 from unbraid.models import Model
 from unbraid.report.traversals import variable_kl
 
@@ -43,7 +43,7 @@ def describe_latents(evaluation: Evaluation) -> list[dict[str, Any]]:
     blocks = [(name, block) for name, block in space.blocks.items() for _ in range(block.leaves)]
     latents = []
     for leaf, (name, columns) in enumerate(zip(space.leaf_names(), space.leaf_columns(), strict=True)):
-        latent = {"name": name, "block": blocks[leaf][0], "columns": columns, "nats": nats[leaf]}
+        latent: dict[str, Any] = {"name": name, "block": blocks[leaf][0], "columns": columns, "nats": nats[leaf]}
         latent.update(_range(blocks[leaf][1], means[:, columns]))
         latent["information"] = shares[leaf] if shares else []
         latents.append(latent)
@@ -51,14 +51,12 @@ def describe_latents(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def _nats(evaluation: Evaluation) -> list[float]:
-    """KL of each variable; where none is defined, the entropy of a Normal as wide as its codes above one of width 0.1."""
+    """KL of each variable; where none is defined, log of the spread of its codes against one of 0.1."""
     try:
         return [_finite(value) for value in variable_kl(evaluation).tolist()]
     except UnbraidError:
         spread = evaluation.means.cpu().double().std(0)
-        return [
-            float(torch.log1p(spread[own].square().sum() / 0.01) / 2) for own in evaluation.space.leaf_columns()
-        ]
+        return [float(torch.log1p(spread[own].square().sum() / 0.01) / 2) for own in evaluation.space.leaf_columns()]
 
 
 def _finite(value: float) -> float:
@@ -72,7 +70,12 @@ def _range(block: Block, means: Tensor) -> dict[str, Any]:
     column = means[:, 0]
     values = column.unique()
     if len(values) <= MAX_BUTTONS and not block.density:
-        return {"kind": "values", "values": [[v] for v in values.tolist()], "low": float(values[0]), "high": float(values[-1])}
+        return {
+            "kind": "values",
+            "values": [[v] for v in values.tolist()],
+            "low": float(values[0]),
+            "high": float(values[-1]),
+        }
     if block.discrete:
         return {"kind": "number", "low": 0.0, "high": 1.0}
     low, high = column.quantile(torch.tensor([EDGE, 1 - EDGE], dtype=column.dtype)).tolist()
@@ -96,7 +99,7 @@ def _information(evaluation: Evaluation) -> list[list[float]]:
     single = np.stack([codes[:, own].argmax(1) if len(own) > 1 else codes[:, own[0]] for own in columns], 1)
     recoded = [np.unique(column, return_inverse=True)[1] for column in values[rows].T]
     labels = FactorLabels(np.stack(recoded, 1), tuple(int(c.max()) + 1 for c in recoded), tuple(map(str, known)))
-    information, entropy = Cells(discretise(single.astype(np.float64), BINS), BINS, labels).information()
+    information, entropy = JointHistograms(discretise(single.astype(np.float64), BINS), BINS, labels).information()
     shares = information / np.maximum(entropy, 1e-9)
     return [[round(max(0.0, float(share)), 4) for share in latent] for latent in shares]
 
@@ -124,6 +127,7 @@ def describe_blocks(space: Space) -> list[dict[str, Any]]:
 
 def draw_from_prior(model: Model) -> Tensor:
     """Draw codes [count, width] from the prior, a learned one included; the decoder's own noise is left out."""
+
     def draw(needs: Any) -> dict[str, Tensor]:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         drawn = noise.draw(needs, noise.seed_tensor(0, device=device), step=0)

@@ -16,6 +16,7 @@ Rule = Callable[["Lowering", dict[str, Any], list[Any]], int | list[int]]
 RULES: dict[str, Rule] = {}
 """Rules by the name of torch's operation; one that writes in place has the name of the one that does not."""
 
+
 class Lowering:
     """Writes recorded calls into a graph."""
 

@@ -1,7 +1,7 @@
 """Record the tensor operations that a function executes, twice, to tell the batch axis from all others.
 
-A network runs once on 2 rows and once on 3. Both recordings hold the same operations; a dimension of 2k in the first and
-3k in the second is k times the batch, and every other dimension is fixed. Nothing is symbolic, so that a network may do
+A network runs once on 2 rows and once on 3. Both recordings hold the same operations; a dimension of 2k in the first
+and 3k in the second is k times the batch, and every other dimension is fixed. Nothing is symbolic, so a network may do
 whatever it likes as long as it does the same for every batch.
 """
 

@@ -267,7 +267,9 @@ def matmul(to: Lowering, given: Given, shapes: Shapes) -> int:
 @rule("convolution")
 def convolution(to: Lowering, given: Given, shapes: Shapes) -> int:
     if given["weight"] not in to.graph.constants:
-        raise UsageError("The explorer runs convolutions with fixed kernels; this network computes a kernel from its input.")
+        raise UsageError(
+            "The explorer runs convolutions with fixed kernels; this network computes a kernel from its input."
+        )
     inputs = [given["input"], given["weight"], *([given["bias"]] if given["bias"] is not None else [])]
     settings = {key: given[key] for key in ("stride", "padding", "dilation", "transposed", "groups")}
     if len(shapes[0]) != 3:

@@ -44,9 +44,7 @@ def write_run_page(
     return path
 
 
-def render_run_page(
-    config: Config, evaluation: Evaluation, scores: Sequence[Score], weights: Precision = AUTO
-) -> str:
+def render_run_page(config: Config, evaluation: Evaluation, scores: Sequence[Score], weights: Precision = AUTO) -> str:
     """Return the page as text."""
     graphs, numbers = trace_model(evaluation), Numbers()
     facts = describe_run(config, evaluation, scores, graphs, numbers)

@@ -82,7 +82,7 @@ def _worth_computing(recording: Recording, makers: dict[int, tuple[Call, Call]],
     sources: dict[int, int] = {}
     chosen = set()
     for place, tensor in enumerate(recording.tensors):
-        if place in dynamic or place not in makers or len(tensor.shape) and tensor.shape[0] in BATCHES:
+        if place in dynamic or place not in makers or (len(tensor.shape) and tensor.shape[0] in BATCHES):
             sources[place] = tensor.numel()
             continue
         sources[place] = sum({ref.place: sources[ref.place] for ref in refs_of(makers[place][0])}.values())
@@ -103,4 +103,3 @@ def _needed(outputs: list[int], makers: dict[int, tuple[Call, Call]], computed: 
             found.add(place)
             waiting += [ref.place for ref in refs_of(makers[place][0])]
     return found
-

@@ -111,12 +111,26 @@ def _store(at: _Names, row: int) -> list[bytes]:
     ]
     number = [at.get("pc"), at.get("lane"), ADD]
     some = [
-        *(part for v in range(VECTORS) for part in (_constant(SCRATCH + 16 * v), at.get(f"s{row}{v}"), _store_vector())),
+        *(
+            part
+            for v in range(VECTORS)
+            for part in (_constant(SCRATCH + 16 * v), at.get(f"s{row}{v}"), _store_vector())
+        ),
         at.set("lane", _constant(0)),
         _while(
             [at.get("lane"), at.get("left"), _constant(4), MUL, LESS],
-            [*number, *number, LOAD_NUMBER, _constant(SCRATCH), at.get("lane"), ADD, LOAD_NUMBER, F32_ADD, STORE_NUMBER]
-            + [at.move("lane", _constant(4))],
+            [
+                *number,
+                *number,
+                LOAD_NUMBER,
+                _constant(SCRATCH),
+                at.get("lane"),
+                ADD,
+                LOAD_NUMBER,
+                F32_ADD,
+                STORE_NUMBER,
+                at.move("lane", _constant(4)),
+            ],
         ),
     ]
     return [

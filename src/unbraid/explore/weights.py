@@ -1,8 +1,8 @@
 r"""Weights as bytes for the page: float32, float16, or fixed point with a scale for each row.
 
-Fixed point of N bits stores round(w / s) with s = max |w| / (2^(N-1) - 1) for each row of a tensor's first axis: for the
-same number of bits it is finer than a float where weights of one row have one order of magnitude. High and low bytes lie
-apart, because gzip finds something in the high ones only; nothing is lost by gzip. Small tensors, as biases, stay float32.
+Fixed point of N bits stores round(w / s) with s = max |w| / (2^(N-1) - 1) for each row of a tensor's first axis. At 16
+bits it is about 16 times as exact as float16, because weights of one row have one order of magnitude. High and low
+bytes lie apart: gzip shortens the high ones alone. Small tensors, as biases, stay float32.
 """
 
 import gzip

@@ -74,11 +74,12 @@ export function showExplorer(root, model, rows, say, extra = {}) {
     makeSection("draws", "Draws", "Pictures of codes drawn from the prior.", makeDraws(model, store, background, main)),
     makeAbout(run),
   );
-  listenToKeys(store, say);
-  listenToFiles(source.takeFile);
-  openLink(store, model, rows, say);
+  const listening = new AbortController();
+  listenToKeys(store, listening.signal);
+  listenToFiles(source.takeFile, listening.signal);
+  openLink(store, model, rows, say, listening.signal);
   update(store.state, null);
-  return store;
+  return { store, close: () => listening.abort() };
 }
 
 function makeToolbar(model, store, say, view, pictured) {
@@ -93,8 +94,8 @@ function makeToolbar(model, store, say, view, pictured) {
   follow();
   const copy = async () => {
     const address = location.href.replace(/#.*$/, "") + writeLink(store.state);
-    history.replaceState(null, "", writeLink(store.state));
     try {
+      history.replaceState(null, "", writeLink(store.state));
       await navigator.clipboard.writeText(address);
       say("A link to this picture is in your clipboard.");
     } catch {
@@ -124,40 +125,40 @@ function makeAbout(run) {
     make("details", {}, make("summary", { text: "Settings" }), make("pre", { text: run.settings })));
 }
 
-function listenToKeys(store) {
+function listenToKeys(store, signal) {
   document.addEventListener("keydown", (event) => {
     if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || event.target.closest("input[type=text]")) return;
     event.preventDefault();
     if (event.shiftKey) store.redo();
     else store.undo();
-  });
+  }, { signal });
 }
 
-function listenToFiles(takeFile) {
-  const first = (items) => [...(items ?? [])].find((file) => file.type.startsWith("image/") || file.size >= 0);
+function listenToFiles(takeFile, signal) {
+  const first = (files) => [...(files ?? [])][0];
   document.addEventListener("dragover", (event) => {
     event.preventDefault();
     document.body.classList.add("dropping");
-  });
-  document.addEventListener("dragleave", (event) => event.relatedTarget || document.body.classList.remove("dropping"));
+  }, { signal });
+  document.addEventListener("dragleave", (event) => event.relatedTarget || document.body.classList.remove("dropping"), { signal });
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     document.body.classList.remove("dropping");
     const file = first(event.dataTransfer?.files);
     if (file) takeFile(file);
-  });
+  }, { signal });
   document.addEventListener("paste", (event) => {
     const file = first(event.clipboardData?.files);
     if (file) takeFile(file);
-  });
+  }, { signal });
 }
 
-function openLink(store, model, rows, say) {
+function openLink(store, model, rows, say, signal) {
   const open = () => {
     const { change, problem } = readLink(location.hash, model.width, rows.count);
     if (problem) say(problem);
     if (change) store.set({ ...change, source: null });
   };
   open();
-  addEventListener("hashchange", open);
+  addEventListener("hashchange", open, { signal });
 }
