@@ -66,7 +66,7 @@ def _by_kernel(
     from unbraid.noise_kernel import NORMAL, UNIFORM, hash_noise
 
     when = step if isinstance(step, Tensor) else torch.tensor(step, device=seeds.device)
-    made = hash_noise(seeds, when, *map(stream, names), math.prod(shape), NORMAL if normal else UNIFORM)
+    made = hash_noise(seeds, when, *map(hash_name, names), math.prod(shape), NORMAL if normal else UNIFORM)
     return made.view(len(seeds), *shape)
 
 
@@ -82,7 +82,7 @@ def permutation(seeds: Tensor, epoch: int | Tensor, count: int) -> Tensor:
 
 def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """64 random bits per element as int64, shape [member, *shape]."""
-    key = _mix(_mix(_mix(seeds) + stream(name)) + step)  # [member]
+    key = _mix(_mix(_mix(seeds) + hash_name(name)) + step)  # [member]
     count = 1
     for length in shape:
         count *= length
@@ -91,20 +91,20 @@ def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -
     return _mix(key[:, None] + address).view(len(seeds), *shape)
 
 
-_STREAMS: dict[str, int] = {}
+_NAME_HASHES: dict[str, int] = {}
 
 
-def stream(name: str) -> int:
+def hash_name(name: str) -> int:
     """A name as a signed 64-bit number, equal on every machine.
 
-    A compiler cannot look into the hash, but takes a number that is known already for a constant (see `announce`).
+    A compiler cannot look into the hash, but takes a number that is known already for a constant (see `hash_names`).
     """
-    if name not in _STREAMS:
-        _STREAMS[name] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
-    return _STREAMS[name]
+    if name not in _NAME_HASHES:
+        _NAME_HASHES[name] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+    return _NAME_HASHES[name]
 
 
-def announce(needs: Mapping[str, Need]) -> None:
+def hash_names(needs: Mapping[str, Need]) -> None:
     """Hash the names that `draw` will use, before a step that uses them is compiled."""
     draw({name: Need(need.kind, (1,)) for name, need in needs.items()}, seed_tensor(0), 0)
 

@@ -33,7 +33,7 @@ class Block(ABC):
     leaves: int
     closed_form = True
     """Whether the KL needs no draw."""
-    density = True
+    has_density = True
     """Whether a posterior has a density; one that is a point has none."""
     discrete = False
     """Whether variables stand for classes."""
@@ -91,7 +91,7 @@ class Block(ABC):
         """Return the value of a code: the inverse of `to_code`."""
         return code
 
-    def places(self, columns: int, span: float) -> Tensor:
+    def traversal_codes(self, columns: int, span: float) -> Tensor:
         """Return codes [places, coordinates] through which a traversal moves one leaf."""
         return torch.linspace(-span, span, columns).unsqueeze(-1)
 

@@ -114,7 +114,7 @@ class Concrete(Tempered):
         normal = math.lgamma(self.classes) + (self.classes - 1) * log_t
         return normal + shifted.sum(-1) - self.classes * shifted.logsumexp(-1)
 
-    def places(self, columns: int, span: float) -> Tensor:
+    def traversal_codes(self, columns: int, span: float) -> Tensor:
         """Return each class once, whatever the number of columns is: there is nothing between them."""
         return torch.eye(self.classes)
 
@@ -171,7 +171,7 @@ class Bernoulli(Tempered):
         shifted = parameters[..., :-1] - log_t.exp() * value
         return log_t + shifted - 2 * F.softplus(shifted)
 
-    def places(self, columns: int, span: float) -> Tensor:
+    def traversal_codes(self, columns: int, span: float) -> Tensor:
         """Return numbers from 0 to 1."""
         return torch.linspace(0, 1, columns).unsqueeze(-1)
 

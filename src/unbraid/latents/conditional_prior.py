@@ -39,11 +39,11 @@ class ConditionalPrior(Prior):
         found = [part.log_softmax(-1) for part in self.parameters(prior).values()]
         return [found[0].unsqueeze(-2), *found[1:]]
 
-    def alone(self, prior: Tensors, values: Tensors) -> Tensor:
+    def marginal_densities(self, prior: Tensors, values: Tensors) -> Tensor:
         """Return the density of each variable, a mixture over the classes of the one before."""
-        return torch.stack([self.together(prior, values, [i]) for i in range(len(self.chain))], -1)
+        return torch.stack([self.joint_density(prior, values, [i]) for i in range(len(self.chain))], -1)
 
-    def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
+    def joint_density(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
         """Go forwards along the chain, summing over the classes of variables that are not in `own`."""
         tables, temperatures, seen = self.tables(prior), self._temperatures(prior), self._split(values)
         ahead, unseen = tables[0], None  # log probabilities of this class, and of the last one where it is unknown
@@ -63,7 +63,7 @@ class ConditionalPrior(Prior):
         for i, (b, own) in enumerate(zip(self.chain, self._split(noise), strict=True)):
             logits = chosen(drawn[-1], tables[i]) if i else tables[0]
             drawn.append(b.sample(_parameters(logits, temperatures[i]), own))
-        return self.apart(torch.cat(drawn, -1))
+        return self.split_blocks(torch.cat(drawn, -1))
 
     def center(self, prior: Tensors) -> dict[str, Tensor]:
         """Return the probabilities of each variable's classes."""
@@ -71,7 +71,7 @@ class ConditionalPrior(Prior):
         ahead = [tables[0]]
         for table in tables[1:]:
             ahead.append(_mixed(ahead[-1], table))
-        return self.apart(torch.cat(ahead, -1).exp())
+        return self.split_blocks(torch.cat(ahead, -1).exp())
 
     def _density(
         self, i: int, seen: Tensor, temperature: Tensor, ahead: Tensor, unseen: Tensor | None, table: Tensor
@@ -85,7 +85,7 @@ class ConditionalPrior(Prior):
 
     def _split(self, values: Tensors) -> list[Tensor]:
         """Return coordinates [..., batch, K] of each variable."""
-        return list(self.cover(values).split([b.classes for b in self.chain], -1))
+        return list(self.join_blocks(values).split([b.classes for b in self.chain], -1))
 
     def _temperatures(self, prior: Tensors) -> list[Tensor]:
         """Return the log temperature [..., 1] of each variable."""

@@ -41,16 +41,16 @@ class CovariancePrior(Prior):
         factor = self.factor(prior)
         return product(factor, factor.mT)
 
-    def alone(self, prior: Tensors, values: Tensors) -> Tensor:
+    def marginal_densities(self, prior: Tensors, values: Tensors) -> Tensor:
         """Return the log density N(0, C_dd)."""
         variance = self.factor(prior).square().sum(-1).unsqueeze(-2)
-        return _log_normal(self.cover(values), variance)
+        return _log_normal(self.join_blocks(values), variance)
 
-    def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
+    def joint_density(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
         """Return the log density N(0, C_gg)."""
         chosen = list(own)
         part = self.covariance(prior)[..., chosen, :][..., chosen]
-        return log_gaussian(self.cover(values)[..., chosen], part)
+        return log_gaussian(self.join_blocks(values)[..., chosen], part)
 
     def covered_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
         factor = self.factor(prior)
@@ -68,14 +68,14 @@ class CovariancePrior(Prior):
 
     def leaf_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
         """Return the KL of each Normal variable to N(0, C_dd)."""
-        log_variance = self.apart(self.factor(prior).square().sum(-1).unsqueeze(-2).log())
+        log_variance = self.split_blocks(self.factor(prior).square().sum(-1).unsqueeze(-2).log())
         marginal = {n: torch.cat([torch.zeros_like(part), part], -1) for n, part in log_variance.items()}
         own = {**prior, **marginal}
         return torch.cat([b.kl(posterior[n], own[n], values[n]) for n, b in self.blocks.items()], -1)
 
     def draw(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
         """Return L noise."""
-        return self.apart(product(self.cover(noise), self.factor(prior).mT))
+        return self.split_blocks(product(self.join_blocks(noise), self.factor(prior).mT))
 
     def center(self, prior: Tensors) -> dict[str, Tensor]:
         return {name: b.center(prior[name]) for name, b in self.covered.items()}

@@ -54,10 +54,10 @@ class FlowPrior(Prior):
             knots = {"widths": bins, "heights": bins, "slopes": bins - 1}
             self.shapes = {name: (depth, count, size) for name, size in knots.items()}
 
-    def start(self) -> dict[str, Tensor]:
+    def initial_parameters(self) -> dict[str, Tensor]:
         return {name: SPREAD * torch.randn(shape) for name, shape in self.shapes.items()}
 
-    def forwards(self, prior: Tensors, values: Tensor) -> tuple[Tensor, Tensor]:
+    def to_base(self, prior: Tensors, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the base of values [..., batch, own], and the log derivative of the way there."""
         log_slope = torch.zeros_like(values)
         for layer in self._unstacked(prior):
@@ -65,8 +65,8 @@ class FlowPrior(Prior):
             log_slope = log_slope + added
         return values, log_slope
 
-    def backwards(self, prior: Tensors, base: Tensor) -> Tensor:
-        """Return the values of a base: the inverse of `forwards`.
+    def from_base(self, prior: Tensors, base: Tensor) -> Tensor:
+        """Return the values of a base: the inverse of `to_base`.
 
         What bisection finds is a number; its derivative is that of a Newton step from there, of length 0.
         """
@@ -79,24 +79,24 @@ class FlowPrior(Prior):
         low, high = (base - reach).detach(), (base + reach).detach()
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            below = self.forwards(prior, middle)[0].detach() < base.detach()
+            below = self.to_base(prior, middle)[0].detach() < base.detach()
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         found = (low + high) / 2
-        reached, log_slope = self.forwards(prior, found)
+        reached, log_slope = self.to_base(prior, found)
         return found - (reached - base) * (-log_slope.detach()).exp()
 
-    def alone(self, prior: Tensors, values: Tensors) -> Tensor:
-        base, log_slope = self.forwards(prior, self.cover(values))
+    def marginal_densities(self, prior: Tensors, values: Tensors) -> Tensor:
+        base, log_slope = self.to_base(prior, self.join_blocks(values))
         return log_slope - 0.5 * (base.square() + math.log(2 * math.pi))
 
     def draw(self, prior: Tensors, noise: Tensors) -> dict[str, Tensor]:
         """Return the values whose base is the noise."""
-        return self.apart(self.backwards(prior, self.cover(noise)))
+        return self.split_blocks(self.from_base(prior, self.join_blocks(noise)))
 
     def center(self, prior: Tensors) -> dict[str, Tensor]:
         """Return the medians: the values whose base is 0."""
-        middle = self.cover({name: b.center(prior[name]) for name, b in self.covered.items()})
-        return self.apart(self.backwards(prior, middle))
+        middle = self.join_blocks({name: b.center(prior[name]) for name, b in self.covered.items()})
+        return self.split_blocks(self.from_base(prior, middle))
 
     def _unstacked(self, prior: Tensors) -> list[tuple[Tensor, ...]]:
         """Return parameters of each layer, with an axis for the batch."""

@@ -56,7 +56,7 @@ class ExpertMixture(NamedTuple):
         chosen = self.choose(uniform)
         return chosen.mean + (0.5 * chosen.log_variance).exp() * noise
 
-    def repeated(self, count: int) -> "ExpertMixture":
+    def repeat(self, count: int) -> "ExpertMixture":
         """Return the mixture [..., count, K, D] for `count` values of each."""
         mean, log_variance = (
             part.unsqueeze(-3).expand(*part.shape[:-2], count, -1, -1) for part in (self.mean, self.log_variance)

@@ -24,7 +24,7 @@ from unbraid.registry import Facts, Registry
 prior: Registry[type["Prior"], Facts] = Registry("prior")
 """Decorator for a `Prior`; its keyword arguments are the prior's settings."""
 
-LEARNED = "prior/learned"
+LEARNED_PRIOR = "prior/learned"
 """Where the flat parameters [..., P] of a learned prior stand among the parameters of a prior by block."""
 
 Tensors = Mapping[str, Tensor]
@@ -34,7 +34,7 @@ class Prior(ABC):
     """A learned prior over the blocks of a space.
 
     `shapes` names its parameters, in order. The arguments `prior` are the parameters of the standard prior by block and
-    its own flat ones under `LEARNED`; values are [..., batch, width] by block. `own` counts covered leaves alone.
+    its own flat ones under `LEARNED_PRIOR`; values are [..., batch, width] by block. `own` counts covered leaves alone.
     """
 
     covers: type[Block]
@@ -60,7 +60,7 @@ class Prior(ABC):
             )
 
     @abstractmethod
-    def alone(self, prior: Tensors, values: Tensors) -> Tensor:
+    def marginal_densities(self, prior: Tensors, values: Tensors) -> Tensor:
         """Return the log density of each covered leaf alone [..., batch, own]."""
 
     @abstractmethod
@@ -71,22 +71,22 @@ class Prior(ABC):
     def center(self, prior: Tensors) -> dict[str, Tensor]:
         """Return codes [..., 1, width] in the middle of the covered blocks' priors."""
 
-    def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
+    def joint_density(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
         """Return the log density of several covered leaves [..., batch]."""
-        return self.alone(prior, values)[..., list(own)].sum(-1)
+        return self.marginal_densities(prior, values)[..., list(own)].sum(-1)
 
-    def start(self) -> dict[str, Tensor]:
+    def initial_parameters(self) -> dict[str, Tensor]:
         """Return the first values of the parameters: zeros are the standard prior."""
         return {name: torch.zeros(shape) for name, shape in self.shapes.items()}
 
     def parameters(self, prior: Tensors) -> dict[str, Tensor]:
         """Return the flat parameters by name [..., *shape]."""
-        parts = prior[LEARNED].split([prod(shape) for shape in self.shapes.values()], -1)
+        parts = prior[LEARNED_PRIOR].split([prod(shape) for shape in self.shapes.values()], -1)
         return {n: part.unflatten(-1, shape) for (n, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def leaf_densities(self, prior: Tensors, values: Tensors) -> Tensor:
         """Return the log density of every leaf alone, covered or not [..., batch, leaves]."""
-        parts = iter(self.alone(prior, values).split([b.leaves for b in self.covered.values()], -1))
+        parts = iter(self.marginal_densities(prior, values).split([b.leaves for b in self.covered.values()], -1))
         each = [
             next(parts) if n in self.covered else b.log_density(prior[n], values[n]) for n, b in self.blocks.items()
         ]
@@ -106,7 +106,7 @@ class Prior(ABC):
         inside = {self.leaves[place] for own in joined for place in own}
         total = each[..., [leaf for leaf in range(each.shape[-1]) if leaf not in inside]].sum(-1)
         for own in joined:
-            total = total + self.together(prior, values, own)
+            total = total + self.joint_density(prior, values, own)
         return total
 
     def kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
@@ -119,7 +119,7 @@ class Prior(ABC):
 
     def covered_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
         """Return KL(posterior || prior) of the covered blocks [..., batch]: log q - log p at the draw."""
-        total = -self.together(prior, values, range(len(self.leaves)))
+        total = -self.joint_density(prior, values, range(len(self.leaves)))
         for name, b in self.covered.items():
             total = total + b.log_density(posterior[name], values[name]).sum(-1)
             if b.coupled:
@@ -128,7 +128,7 @@ class Prior(ABC):
 
     def leaf_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
         """Return the KL of each leaf to its own marginal prior [..., batch, leaves]."""
-        marginal = iter(self.alone(prior, values).split([b.leaves for b in self.covered.values()], -1))
+        marginal = iter(self.marginal_densities(prior, values).split([b.leaves for b in self.covered.values()], -1))
         parts = [
             b.log_density(posterior[name], values[name]) - next(marginal)
             if name in self.covered
@@ -142,18 +142,18 @@ class Prior(ABC):
         drawn = self.draw(prior, noise)
         return {n: drawn[n] if n in drawn else b.sample_prior(prior[n], noise[n]) for n, b in self.blocks.items()}
 
-    def moved(self, names: Mapping[str, str], behind: Mapping[str, Block] | None = None) -> "Prior":
+    def rename_blocks(self, names: Mapping[str, str], behind: Mapping[str, Block] | None = None) -> "Prior":
         """Return the same prior of blocks under other names, followed by blocks that it does not cover."""
         made = copy.copy(self)
         made.blocks = {**{names[name]: b for name, b in self.blocks.items()}, **(behind or {})}
         made.covered = {names[name]: b for name, b in self.covered.items()}
         return made
 
-    def cover(self, values: Tensors) -> Tensor:
+    def join_blocks(self, values: Tensors) -> Tensor:
         """Return values of the covered blocks side by side."""
         return torch.cat([values[name] for name in self.covered], -1)
 
-    def apart(self, flat: Tensor) -> dict[str, Tensor]:
-        """Split values side by side into those of the covered blocks: the inverse of `cover`."""
+    def split_blocks(self, flat: Tensor) -> dict[str, Tensor]:
+        """Split values side by side into those of the covered blocks: the inverse of `join_blocks`."""
         parts = flat.split([b.width for b in self.covered.values()], -1)
         return dict(zip(self.covered, parts, strict=True))

@@ -11,7 +11,7 @@ from unbraid.store import under
 NAMES = {"normal": "z", "correlated-normal": "z", "concrete": "c", "bernoulli": "b", "quantised": "z"}
 
 
-def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def parse_latents(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the blocks of `latents=normal:10+concrete:10`, `z=10` and settings as `latents.c.temperature=0.5`.
 
     A Normal block is named z, a Concrete one c, a Bernoulli one b; several of a kind are numbered: c_0, c_1. What
@@ -35,7 +35,7 @@ def latents_of(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return blocks
 
 
-def refuse_both(given: Mapping[str, Any]) -> None:
+def refuse_two_sizes(given: Mapping[str, Any]) -> None:
     """Raise a `UsageError` if both `z` and a number in `latents` say how many latents there are."""
     text = given.get("latents")
     for part in text.split("+") if "z" in given and isinstance(text, str) else ():

@@ -17,7 +17,7 @@ class Quantised(Block):
     """Coordinates that take one of `values` learned numbers each; the parameter is a continuous one."""
 
     closed_form = False
-    density = False
+    has_density = False
 
     def __init__(self, *, size: int = 10, values: int = 10) -> None:
         if size < 1 or values < 2:

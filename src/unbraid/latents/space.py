@@ -61,7 +61,7 @@ class Space:
         return names.index(node) if isinstance(node, str) else node
 
     @property
-    def own(self) -> "Space":
+    def last_stage(self) -> "Space":
         """The space of the last stage's own latents: the whole space, unless it is one of stages."""
         return self
 
@@ -81,9 +81,9 @@ class Space:
         return all(b.closed_form for b in self.blocks.values()) and (self.learned is None or self.learned.closed_form)
 
     @property
-    def density(self) -> bool:
+    def has_density(self) -> bool:
         """Whether posteriors have a density."""
-        return all(b.density for b in self.blocks.values())
+        return all(b.has_density for b in self.blocks.values())
 
     @property
     def outputs(self) -> dict[str, int]:

@@ -28,14 +28,14 @@ class StackedSpace(Space):
                 raise UsageError(
                     f"The earlier stage's latents are called {name} here; choose other latents for this stage."
                 )
-        learned = None if earlier.learned is None else earlier.learned.moved(self.names, own.blocks)
+        learned = None if earlier.learned is None else earlier.learned.rename_blocks(self.names, own.blocks)
         super().__init__({**moved, **own.blocks}, _tree_of_both(earlier, own), learned)
 
     @property
-    def own(self) -> Space:
+    def last_stage(self) -> Space:
         return self._own
 
-    def renamed(self, by_block: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def rename_blocks(self, by_block: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the earlier stage gives by block, under the names that its blocks have here."""
         return {self.names.get(name, name): value for name, value in by_block.items()}
 

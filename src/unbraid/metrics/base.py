@@ -21,7 +21,7 @@ from unbraid.metrics.score import LOCATELLO as LOCATELLO
 from unbraid.metrics.score import RANDOM, MetricFacts, Score, metric
 from unbraid.metrics.score import metric_protocol as metric_protocol
 from unbraid.models import Model
-from unbraid.networks.stackable_batchnorm import stackable
+from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.progress import progress
 from unbraid.registry import Entry
 
@@ -223,7 +223,7 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     """Encode the rows of models of one structure, on the same rows, in one stacked pass instead of one pass each."""
     first = evaluations[0]
     parts: list[dict[str, Tensor]] = []
-    codings = [stackable(_Coding(evaluation.model)) for evaluation in evaluations]
+    codings = [make_stackable(_Coding(evaluation.model)) for evaluation in evaluations]
     state = stack_module_state(codings)  # type: ignore[arg-type]
     encode = vmap(lambda state, x: functional_call(codings[0], state, (x,)), in_dims=(0, None))
     batch = max(1, first.batch // len(evaluations)) if first.dataset.device.type == "cpu" else first.batch

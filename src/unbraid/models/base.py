@@ -63,7 +63,7 @@ class Model(nn.Module):
         """Raise a `UsageError` for settings that this model cannot have, before it is built."""
 
     @classmethod
-    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """Return what the encoder must output, by name and width, and the width of the decoder's input."""
         return space.outputs, space.width
 
@@ -89,7 +89,7 @@ class Model(nn.Module):
         *first: "Model",
     ) -> tuple[nn.Module, nn.Module, nn.Module]:
         """Return the encoder and the decoder, the user's own or those of the config, and the likelihood."""
-        outputs, width = cls.ports(space, settings)
+        outputs, width = cls.network_widths(space, settings)
         encoder = cls.make_encoder(config.encoder, outputs, shape, *first) if encoder is None else encoder
         decoder = cls.make_decoder(config.decoder, width, shape, *first) if decoder is None else decoder
         return encoder, decoder, make_likelihood(config.likelihood.name, config.likelihood.settings)
@@ -169,22 +169,22 @@ class Model(nn.Module):
         return {**self.space.prior_of(posterior), **self.learned_prior()}
 
 
-def full_precision(tensor: Tensor) -> Tensor:
+def to_full_precision(tensor: Tensor) -> Tensor:
     """Return a network's output in float32 at least: densities and likelihoods need it."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def encoded(network: nn.Module, x: Tensor, width: int, name: str = "encoder") -> Tensor:
+def run_encoder(network: nn.Module, x: Tensor, width: int, name: str = "encoder") -> Tensor:
     """Run an encoder; return its output [batch, width] in full precision, or raise if it has another shape."""
-    flat = full_precision(network(x))
+    flat = to_full_precision(network(x))
     if flat.ndim != 2 or flat.shape[1] != width:
         raise UsageError(f"The {name} must return [batch, {width}], not {tuple(flat.shape)}.")
     return flat
 
 
-def observations(network: nn.Module, shape: Shape, *given: Tensor, name: str = "decoder") -> Tensor:
+def run_decoder(network: nn.Module, shape: Shape, *given: Tensor, name: str = "decoder") -> Tensor:
     """Run a decoder; return its output [batch, *shape] in full precision, or raise if it has another shape."""
-    raw = full_precision(network(*given))
+    raw = to_full_precision(network(*given))
     if tuple(raw.shape[1:]) != tuple(shape):  # a likelihood would broadcast, and train on nonsense
         raise UsageError(f"The {name} must return observations of shape {shape}, not {tuple(raw.shape[1:])}.")
     return raw
@@ -198,7 +198,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def model_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def select_model_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of a recipe's settings that its model reads."""
     return model[name].resolve({key: settings[key] for key in model[name].settings if key in settings})
 
@@ -209,7 +209,7 @@ def build(config: Config, shape: Layout, encoder: nn.Module | None = None, decod
     The first stage of a run that refines another one is built from the other's config, and has no weights yet either.
     """
     space = Space.from_config(config.latents, config.groups, config.prior)
-    kind, own = model[config.model].make, model_settings(config.model, config.objective.settings)
+    kind, own = model[config.model].make, select_model_settings(config.model, config.objective.settings)
     kind.check(space, own)
     encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
     first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import Model, encoded
+from unbraid.models.base import Model, run_encoder
 from unbraid.networks import Likelihood
 from unbraid.networks.coupling_flow import CouplingFlow, flow
 from unbraid.networks.likelihoods import GaussianLikelihood
@@ -18,7 +18,7 @@ DEQUANTISE, BASE = "dequantise", "base"
 """Noise that makes pixels continuous, and noise at the flow's base."""
 
 SHARE_OF_MEAN_VARIANCE = 0.1
-"""What `padded_variance` adds to each variance."""
+"""What `pad_variance` adds to each variance."""
 
 
 class FlowModel(Model):
@@ -28,7 +28,7 @@ class FlowModel(Model):
     has_density = True
     step: Tensor
 
-    def keep_networks(self, encoder: nn.Module, decoder: CouplingFlow, likelihood: Likelihood, features: int) -> None:
+    def set_networks(self, encoder: nn.Module, decoder: CouplingFlow, likelihood: Likelihood, features: int) -> None:
         """Keep the networks; raise a `UsageError` for a likelihood, which has no place here."""
         if not isinstance(likelihood, GaussianLikelihood):
             raise UsageError("A flow's density is its own, and what it makes are values: leave likelihood=gaussian.")
@@ -41,7 +41,7 @@ class FlowModel(Model):
             raise UsageError(f"features must be at least 1, not {settings['features']}.")
 
     @classmethod
-    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """The encoder outputs the features that the flow takes."""
         return {"features": settings["features"]}, settings["features"]
 
@@ -50,11 +50,11 @@ class FlowModel(Model):
         """Empty: the density of observations is the flow's."""
         return {}
 
-    def features_of(self, condition: Tensor) -> Tensor:
+    def encode_features(self, condition: Tensor) -> Tensor:
         """Return the features [rows, features] of conditions [rows, *shape]."""
-        return encoded(self.encoder, condition, self.features)
+        return run_encoder(self.encoder, condition, self.features)
 
-    def per_level(self, log_density: Tensor, size: int) -> Tensor:
+    def to_level_density(self, log_density: Tensor, size: int) -> Tensor:
         """Turn log densities of `size` continuous values into those of levels, where pixels have levels."""
         return log_density + size * torch.where(self.step > 0, self.step, 1.0).log()
 
@@ -63,7 +63,7 @@ class FlowModel(Model):
         return self.likelihood(((values - 0.5 * self.step) / (1 - self.step)).unflatten(1, self.shape))
 
 
-def padded_variance(variance: Tensor) -> Tensor:
+def pad_variance(variance: Tensor) -> Tensor:
     """Return the square of what values are divided by before a flow sees them, from their variances [..., size].
 
     A pixel that hardly ever varies would otherwise be 100 deviations away when it does.
@@ -78,6 +78,6 @@ def level_step(dataset: FactorDataset) -> float:
     return 1 / 256 if dataset.pixels.stored.dtype == torch.uint8 else 0.0
 
 
-def continuous(x: Tensor, uniform: Tensor, step: Tensor | float) -> Tensor:
+def dequantise(x: Tensor, uniform: Tensor, step: Tensor | float) -> Tensor:
     """Return (level + u) / levels of pixels that are level / (levels - 1)."""
     return x * (1 - step) + step * uniform

@@ -12,7 +12,7 @@ from unbraid.data.array_modalities import filled, without_nan
 from unbraid.data.factors import FactorDataset
 from unbraid.data.images import in_range
 from unbraid.errors import UsageError, unknown
-from unbraid.models.multimodal import SHARED, MultimodalModel, private
+from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
 from unbraid.networks.likelihoods import CategoricalLikelihood
 from unbraid.noise import Need
 from unbraid.types import Inputs
@@ -140,7 +140,7 @@ def generate(
             values[name] = model.space.blocks[name].sample(flat.unsqueeze(1), values[name])
         values[SHARED] = mean if shared == "mean" else drawn
     flat = {name: value.flatten(0, 1) for name, value in values.items()}
-    made = {n: model.expected_modality(n, flat[SHARED], flat.get(private(n))) for n in model.modalities}
+    made = {n: model.expected_modality(n, flat[SHARED], flat.get(private_block(n))) for n in model.modalities}
     return {n: images.unflatten(0, (rows, count)) if inputs.x else images for n, images in made.items()}
 
 
@@ -170,15 +170,15 @@ def log_likelihoods(
     posteriors, every = model.encode_each(some), model.encode_each(inputs)
     rows, blocks = posteriors.rows, model.space.blocks
     drawn, choice = _draw_standard(model, rows, draws, seed, part)
-    proposal = model.proposal(posteriors).repeated(draws)
+    proposal = model.proposal(posteriors).repeat(draws)
     c = proposal.draw(choice, drawn[SHARED])
     standard = blocks[SHARED].standard(c)
     total = blocks[SHARED].log_density(standard, c).sum(-1) - proposal.log_density(c)  # [rows, draws]
     for m, name in [(m, name) for m, name in enumerate(model.modalities) if name in inputs.x]:
-        x, block, flat = inputs.x[name], blocks.get(private(name)), every.private.get(private(name))
+        x, block, flat = inputs.x[name], blocks.get(private_block(name)), every.private.get(private_block(name))
         s = None
         if block is not None and flat is not None:
-            s = block.sample(flat.unsqueeze(1), drawn[private(name)])
+            s = block.sample(flat.unsqueeze(1), drawn[private_block(name)])
             total = total + (block.log_density(block.standard(s), s) - block.log_density(flat.unsqueeze(1), s)).sum(-1)
         decoded = model.decode_modality(name, c.flatten(0, 1), None if s is None else s.flatten(0, 1))
         seen = x.unsqueeze(1).expand(-1, draws, *x.shape[1:]).flatten(0, 1)

@@ -22,7 +22,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.latents.fusion import DiagonalNormal, ExpertMixture, product
-from unbraid.models.base import Model, encoded, full_precision
+from unbraid.models.base import Model, run_encoder, to_full_precision
 from unbraid.networks import Likelihood, make_likelihood
 from unbraid.noise import Need
 from unbraid.types import Inputs, Noise, Output, Shape
@@ -30,14 +30,14 @@ from unbraid.types import Inputs, Noise, Output, Shape
 SHARED = "c"
 """Name of the shared latent block."""
 
-SECTION = "modalities"
+MODALITIES = "modalities"
 """Name of a config's section that holds a choice for each modality."""
 
 Decoded = dict[str, dict[str, Tensor]]
 """Likelihood parameters by modality and name."""
 
 
-def private(name: str) -> str:
+def private_block(name: str) -> str:
     """Return the name of a modality's own latent block."""
     return f"s_{name}"
 
@@ -100,7 +100,7 @@ class MultimodalModel(Model):
         """Build the networks and likelihoods of each modality, in the order of the data."""
         encoders, decoders, densities = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
         for name, own_shape in shape.items():
-            outputs, width = cls.modality_ports(space, name)
+            outputs, width = cls.modality_widths(space, name)
             if encoder is None:
                 encoders[name] = cls.make_encoder(choice_of(config.encoder, name), outputs, own_shape)
             if decoder is None:
@@ -110,9 +110,9 @@ class MultimodalModel(Model):
         return encoders if encoder is None else encoder, decoders if decoder is None else decoder, densities
 
     @classmethod
-    def modality_ports(cls, space: Space, name: str) -> tuple[dict[str, int], int]:
+    def modality_widths(cls, space: Space, name: str) -> tuple[dict[str, int], int]:
         """Return the outputs of a modality's encoder, by name and width, and the width of its decoder's input."""
-        part = Space({n: space.blocks[n] for n in (SHARED, private(name)) if n in space.blocks})
+        part = Space({n: space.blocks[n] for n in (SHARED, private_block(name)) if n in space.blocks})
         return part.outputs, part.width
 
     @property
@@ -148,15 +148,15 @@ class MultimodalModel(Model):
         like, width = inputs.x[given[0]], self.space.blocks[SHARED].parameter_count
         experts, own, present = [], {}, []
         for m, name in enumerate(self.modalities):
-            wanted = sum(self.modality_ports(self.space, name)[0].values())
+            wanted = sum(self.modality_widths(self.space, name)[0].values())
             mask = like.new_full((len(like),), name in given, dtype=torch.bool)
             if name in given and inputs.present is not None:
                 mask = inputs.present[:, m]
             flat = self._encode_modality(name, inputs, mask, wanted) if name in given else like.new_zeros(1, wanted)
             blank = torch.where(mask.unsqueeze(-1), flat, 0.0)  # mean 0 and log variance 0: the prior
             experts.append(blank[:, :width])
-            if private(name) in self.space.blocks:
-                own[private(name)] = blank[:, width:]
+            if private_block(name) in self.space.blocks:
+                own[private_block(name)] = blank[:, width:]
             present.append(mask)
         return ModalityPosteriors(DiagonalNormal(*torch.stack(experts, 1).chunk(2, -1)), own, torch.stack(present, 1))
 
@@ -165,7 +165,7 @@ class MultimodalModel(Model):
         x = inputs.x[name]
         if inputs.present is not None:  # rows that lack it could hold anything
             x = torch.where(mask.view(-1, *[1] * (x.ndim - 1)), x, 0.0)
-        return encoded(self.encoder[name], x, width, f"encoder of {name}")
+        return run_encoder(self.encoder[name], x, width, f"encoder of {name}")
 
     def fuse(self, posteriors: ModalityPosteriors) -> DiagonalNormal:
         """Return q(c|x_A) as one Normal [rows, D]."""
@@ -182,11 +182,11 @@ class MultimodalModel(Model):
 
     def draw_shared(self, posteriors: ModalityPosteriors, uniform: Tensor, noise: Tensor) -> Tensor:
         """Draw from q(c|x_A) by noise [rows, count, D]; uniform numbers [rows, count] choose components."""
-        return self.fuse_as_mixture(posteriors).repeated(uniform.shape[1]).draw(uniform, noise)
+        return self.fuse_as_mixture(posteriors).repeat(uniform.shape[1]).draw(uniform, noise)
 
     def log_posterior(self, posteriors: ModalityPosteriors, value: Tensor) -> Tensor:
         """Return log q(c|x_A) [rows, count] of values [rows, count, D]."""
-        return self.fuse_as_mixture(posteriors).repeated(value.shape[1]).log_density(value)
+        return self.fuse_as_mixture(posteriors).repeat(value.shape[1]).log_density(value)
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
         """Return posterior parameters by block, given any of the modalities."""
@@ -201,7 +201,9 @@ class MultimodalModel(Model):
         If `frozen`, only the codes have a gradient.
         """
         code, network = c if s is None else torch.cat([c, s], -1), self.decoder[name]
-        raw = full_precision(functional_call(network, without_gradient(network), (code,)) if frozen else network(code))
+        raw = to_full_precision(
+            functional_call(network, without_gradient(network), (code,)) if frozen else network(code)
+        )
         if tuple(raw.shape[1:]) != tuple(self.shapes[name]):
             wanted = self.shapes[name]
             raise UsageError(f"The decoder of {name} must return observations of shape {wanted}, not {raw.shape[1:]}.")
@@ -212,7 +214,7 @@ class MultimodalModel(Model):
         """Return sum_m log p(x_m|c, s_m) [rows] over the modalities that a row has."""
         values, total = self.space.unjoin(code), torch.zeros_like(code[:, 0])
         for name, x in dataset.observed(rows).items():
-            decoded = self.decode_modality(name, values[SHARED], values.get(private(name)))
+            decoded = self.decode_modality(name, values[SHARED], values.get(private_block(name)))
             each = self.likelihoods[name].log_prob(decoded, x, x.ndim - 1)
             total = total + torch.where(dataset.has(name, rows), each, 0.0)
         return total
@@ -220,7 +222,7 @@ class MultimodalModel(Model):
     def expected(self, code: Tensor) -> dict[str, Tensor]:
         """Return the expected observations of each modality for whole codes [rows, width]."""
         values = self.space.unjoin(code)
-        return {n: self.expected_modality(n, values[SHARED], values.get(private(n))) for n in self.modalities}
+        return {n: self.expected_modality(n, values[SHARED], values.get(private_block(n))) for n in self.modalities}
 
     def expected_modality(self, name: str, c: Tensor, s: Tensor | None) -> Tensor:
         """Return the expected observations of one modality."""
@@ -271,7 +273,7 @@ class MultimodalModel(Model):
         made = {}
         for name, chosen in zip(self.modalities, self.decoded_from, strict=True):
             codes = c if len(chosen) == self.subset_count else torch.stack([c[:, subset] for subset in chosen], 1)
-            own = s.get(private(name))
+            own = s.get(private_block(name))
             own = None if own is None else own.unsqueeze(1).expand(-1, len(chosen), -1).flatten(0, 1)
             made[name] = self.decode_modality(name, codes.flatten(0, 1), own, frozen)
         return made

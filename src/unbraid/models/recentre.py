@@ -62,7 +62,7 @@ class Frame(nn.Module):
             self.unit[place] *= spread.to(self.unit)
 
 
-def rows_to_fit(rows: Tensor) -> tuple[Tensor, ...]:
+def choose_rows_to_fit(rows: Tensor) -> tuple[Tensor, ...]:
     """Return evenly spaced rows to choose coordinates by, in parts that are encoded at once."""
     return rows[:: -(-len(rows) // MAX_ROWS_TO_FIT)].split(ROWS_AT_ONCE)
 

@@ -17,8 +17,8 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.label_codes import LabelCodes
 from unbraid.errors import UsageError
 from unbraid.latents import Space, StackedSpace
-from unbraid.models.base import Model, encoded, model, observations
-from unbraid.models.recentre import Frame, rows_to_fit
+from unbraid.models.base import Model, model, run_decoder, run_encoder
+from unbraid.models.recentre import Frame, choose_rows_to_fit
 from unbraid.networks import Likelihood, refiner
 from unbraid.noise import Need
 from unbraid.store import under
@@ -40,7 +40,7 @@ class LaterStage(Model):
 
     def __init__(self, space: Space, shape: Shape, first: Model) -> None:
         super().__init__()
-        if not space.density:
+        if not space.has_density:
             raise UsageError("Quantised latents are points, and a stage's own latents need densities.")
         self.space = StackedSpace(first.space, space)
         self.shape = shape
@@ -52,7 +52,7 @@ class LaterStage(Model):
         self.first.eval()
         return self
 
-    def keep_labels(self, given: tuple[str, ...], circular: tuple[str, ...]) -> None:
+    def set_label_factors(self, given: tuple[str, ...], circular: tuple[str, ...]) -> None:
         """Keep the names of the factors whose labels stand for c."""
         self.given_factors = given
         self.circular_factors = tuple(name for name in circular if name in given)
@@ -68,7 +68,7 @@ class LaterStage(Model):
 
     def fit_frame(self, frame: Frame, dataset: FactorDataset, rows: Tensor) -> None:
         """Move a frame to the coordinates in which the posteriors of some rows fit the prior best."""
-        inputs = (self.training_inputs(dataset, part, frame.unit.dtype) for part in rows_to_fit(rows))
+        inputs = (self.training_inputs(dataset, part, frame.unit.dtype) for part in choose_rows_to_fit(rows))
         frame.fit(map(self.encode, inputs))
 
     def encode_given(self, x: Tensor, code: Tensor) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ class LaterStage(Model):
         with torch.no_grad(), torch.autocast(code.device.type, enabled=False):
             return self.first.likelihood.mean(self.first.decode(code))
 
-    def code_of_first(self, inputs: Inputs) -> Tensor:
+    def get_first_code(self, inputs: Inputs) -> Tensor:
         """Return the deterministic code c of rows, or the one that is given."""
         if FIRST_CODE in inputs.given:
             return inputs.given[FIRST_CODE]
@@ -100,17 +100,20 @@ class LaterStage(Model):
 
     def split_code(self, code: Tensor) -> tuple[Tensor, Tensor]:
         """Return c, followed by the noise of the first stage's decoder if it has any, and z."""
-        width = self.space.own.width
+        width = self.space.last_stage.width
         return code[..., :-width], code[..., -width:]
 
     def learned_prior(self) -> dict[str, Tensor]:
         return self.first.learned_prior()
 
     def prior_needs(self, count: int) -> dict[str, Need]:
-        return {**{FIRST + n: need for n, need in self.first.prior_needs(count).items()}, **self.space.own.needs(count)}
+        return {
+            **{FIRST + n: need for n, need in self.first.prior_needs(count).items()},
+            **self.space.last_stage.needs(count),
+        }
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        own, c = self.space.own, self.first.prior_codes(under(FIRST, noise))
+        own, c = self.space.last_stage, self.first.prior_codes(under(FIRST, noise))
         return torch.cat([c, own.join(own.sample_prior(own.prior(like=c), noise))], -1)
 
     def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
@@ -148,7 +151,7 @@ class StageOnCodes(AutoencodingStage):
         return super().make_decoder(chosen, first[0].space.width + width, shape)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        return self.likelihood(observations(self.decoder, self.shape, code))
+        return self.likelihood(run_decoder(self.decoder, self.shape, code))
 
 
 @model("staged", year=2020, reference="msvae2020")
@@ -166,8 +169,8 @@ class StagedVAE(AutoencodingStage):
         self, *parts: Any, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
     ) -> None:
         super().__init__(*parts)
-        self.samples, self.frame = samples, Frame(self.space.own)
-        self.keep_labels(given, circular)
+        self.samples, self.frame = samples, Frame(self.space.last_stage)
+        self.set_label_factors(given, circular)
 
     @classmethod
     def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
@@ -182,7 +185,7 @@ class StagedVAE(AutoencodingStage):
 
         Codes that are given take the place of those that would be encoded or drawn.
         """
-        x, own = inputs.x["x"], self.space.own
+        x, own = inputs.x["x"], self.space.last_stage
         earlier: dict[str, Tensor] = {}
         drawn: dict[str, Tensor] = {}
         if FIRST_CODE in inputs.given:
@@ -192,22 +195,22 @@ class StagedVAE(AutoencodingStage):
             drawn = self.first.space.sample(earlier, {old: noise[new] for old, new in self.space.names.items()})
             code = self.first.space.join(drawn) if self.samples else self.first.space.center(earlier)
         y = self.decode_first(code)
-        posterior = {**self.space.renamed(earlier), **self.encode_residual(x, y, noise)}
+        posterior = {**self.space.rename_blocks(earlier), **self.encode_residual(x, y, noise)}
         known = inputs.given.get(OWN_CODE)
         sample = own.sample(posterior, noise) if known is None else dict.fromkeys(own.blocks, known)
         decoded = self.refine(y, own.join(sample))
-        return Output(posterior, own.prior_of(posterior), {**self.space.renamed(drawn), **sample}, {"x": decoded})
+        return Output(posterior, own.prior_of(posterior), {**self.space.rename_blocks(drawn), **sample}, {"x": decoded})
 
     def encode_residual(self, x: Tensor, y: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """Return the parameters of q(z|x - y) by block."""
-        own = self.space.own
-        return self.frame.posterior(own.split(encoded(self.encoder, x - y, sum(own.outputs.values())), noise))
+        own = self.space.last_stage
+        return self.frame.posterior(own.split(run_encoder(self.encoder, x - y, sum(own.outputs.values())), noise))
 
     def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
         self.fit_frame(self.frame, dataset, rows)
 
     def refine(self, y: Tensor, z: Tensor) -> dict[str, Tensor]:
-        return self.likelihood(observations(self.decoder, self.shape, y, self.frame.code(z), name="refiner"))
+        return self.likelihood(run_decoder(self.decoder, self.shape, y, self.frame.code(z), name="refiner"))
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
         """Return the first stage's posterior of c and, at its y, that of z; only the latter where c is given."""
@@ -216,7 +219,7 @@ class StagedVAE(AutoencodingStage):
             return self.encode_residual(x, self.decode_first(inputs.given[FIRST_CODE]), noise)
         earlier = self.encode_first(x)
         y = self.decode_first(self.first.space.center(earlier))
-        return {**self.space.renamed(earlier), **self.encode_residual(x, y, noise)}
+        return {**self.space.rename_blocks(earlier), **self.encode_residual(x, y, noise)}
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         c, z = self.split_code(code)

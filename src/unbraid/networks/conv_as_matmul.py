@@ -34,7 +34,7 @@ NARROW = 4
 one load per number, but a slow gradient of the input, which a first layer does not need."""
 
 
-def convolutions_as_products(module: ModuleT, kernels: Kernels | None = None) -> ModuleT:
+def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> ModuleT:
     """Let every plain convolution inside `module` compute by matrix products, and return the same module, changed.
 
     Parameters, their names, hooks and the results up to rounding stay as they are. Convolutions with groups, dilation,
@@ -89,7 +89,7 @@ def _fuse_relus(module: nn.Module) -> None:
 
 
 class PassedReLU(nn.ReLU):
-    """A ReLU that the layer before it has computed already. Made by `convolutions_as_products`, not by hand."""
+    """A ReLU that the layer before it has computed already. Made by `use_matrix_products`, not by hand."""
 
     def forward(self, input: Tensor) -> Tensor:
         return input
@@ -131,7 +131,7 @@ class ProductLayer(nn.modules.conv._ConvNd):
 
 
 class ProductConv2d(ProductLayer, nn.Conv2d):
-    """A convolution that multiplies matrices. Made by `convolutions_as_products`, not by hand."""
+    """A convolution that multiplies matrices. Made by `use_matrix_products`, not by hand."""
 
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
         dense = tuple(size) == tuple(self.weight.shape[2:]) and _pair(self.padding) == (0, 0)
@@ -154,7 +154,7 @@ class ProductConv2d(ProductLayer, nn.Conv2d):
 
 
 class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
-    """A transposed convolution that multiplies matrices. Made by `convolutions_as_products`, not by hand."""
+    """A transposed convolution that multiplies matrices. Made by `use_matrix_products`, not by hand."""
 
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
         return tuple(size) != (1, 1) and self._by_triton(dtype, on_cuda)

@@ -30,7 +30,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unbraid.networks.conv_tiles import Tile, gradient_tile, product_tile
+from unbraid.networks.conv_tiles import ConvTile, gradient_tile, product_tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in Triton's interpreter, on the CPU, as in tests."""
@@ -249,7 +249,7 @@ class Epilogue:
 
 def launch_product(
     x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, transposed: bool, compute: torch.dtype,
-    epilogue: Epilogue, tile: Tile | None = None,
+    epilogue: Epilogue, tile: ConvTile | None = None,
 ) -> None:  # fmt: skip
     """Run `_product` on x and out [member, batch, row, column, channel], contiguous, and a weight [member, …]."""
     members, batch, H, W, C = x.shape
@@ -295,7 +295,7 @@ def launch_folded_product(
 
 def launch_gradient(
     large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype, totals: int,
-    tile: Tile | None = None,
+    tile: ConvTile | None = None,
 ) -> Tensor:  # fmt: skip
     """Return sums (n, ky, kx, c) and behind them the totals, [member, …], of channels-last images."""
     members, batch, H, W, C = large.shape

@@ -176,6 +176,6 @@ def _zuko() -> Any:
     return zuko.transforms
 
 
-def flow_networks(shape: Shape) -> dict[str, str]:
+def choose_flow_networks(shape: Shape) -> dict[str, str]:
     """Return the default networks of a model with a flow: any encoder, and a flow in the place of the decoder."""
     return {"encoder": "mlp", "decoder": "coupling"}

@@ -75,19 +75,19 @@ def mlp_decoder(code: int, shape: Shape, *, hidden: tuple[int, ...] = (256, 256)
     return nn.Sequential(dense([code, *hidden, pixels(shape)], leaky), nn.Unflatten(1, shape))
 
 
-def adversarial_network(shape: Shape) -> str:
+def choose_gan_network(shape: Shape) -> str:
     """Name of the network here that takes these observations."""
     return "conv-infogan" if len(shape) == 3 and shape[1] == shape[2] == 64 else "mlp-infogan"
 
 
-def conditional_network(shape: Shape) -> str:
+def choose_cgan_network(shape: Shape) -> str:
     """Name of the network of a conditional GAN that takes these observations."""
     return "dcgan" if _small(shape) else "mlp-infogan"
 
 
-def staged_networks(shape: Shape) -> dict[str, str]:
+def choose_staged_gan_networks(shape: Shape) -> dict[str, str]:
     """Names of the critic's network and of the refiner of a GAN behind a first stage."""
-    return {"encoder": conditional_network(shape), "decoder": "adain" if _small(shape) else "mlp"}
+    return {"encoder": choose_cgan_network(shape), "decoder": "adain" if _small(shape) else "mlp"}
 
 
 def _small(shape: Shape) -> bool:

@@ -154,7 +154,7 @@ def mlp(shape: Shape, width: int, *, hidden: tuple[int, ...] = (256, 256)) -> nn
     return Perceptron(shape, width, hidden)
 
 
-def staged_networks(shape: Shape) -> dict[str, str]:
+def choose_stage_networks(shape: Shape) -> dict[str, str]:
     """Names of the residual encoder and the refiner that take these observations."""
     small = len(shape) == 3 and shape[1] == shape[2] and shape[1] in STRIDES
     return {"encoder": "conv-residual", "decoder": "adain"} if small else {"encoder": "mlp", "decoder": "mlp"}

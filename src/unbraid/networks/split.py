@@ -66,7 +66,7 @@ class PrivateLinear(nn.Module):
         return out + self.bias.unsqueeze(-2).to(out.dtype)
 
 
-class Split(nn.Module):
+class SplitEncoder(nn.Module):
     """Shared convolutions, then one convolution and two linear layers for each factor.
 
     The private convolutions all read the same features, so together they are one plain convolution with `width`
@@ -92,7 +92,7 @@ class Split(nn.Module):
         return torch.cat([out.permute(1, 2, 0).flatten(1) for out in made], dim=-1)
 
 
-class Shared(nn.Module):
+class SharedEncoder(nn.Module):
     """Convolutions only; factors are positions of one map, so that no parameter belongs to a factor alone.
 
     The map has one channel per parameter of a block: the first is every mean, the second every log variance. Its last
@@ -107,7 +107,7 @@ class Shared(nn.Module):
         self.map = nn.Sequential(*_trunk(channels), last, nn.Flatten(2))
         # As a matrix, because the gradient of torch's own pooling over windows that overlap is not deterministic.
         pixels = torch.eye(SIDE**2).unflatten(1, (SIDE, SIDE))
-        pooling = F.adaptive_avg_pool2d(pixels, positions(factors)).flatten(1)[:, :factors]
+        pooling = F.adaptive_avg_pool2d(pixels, grid_shape(factors)).flatten(1)[:, :factors]
         self.register_buffer("pooling", pooling.contiguous(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class Shared(nn.Module):
         return torch.cat(made, dim=-1)
 
 
-def positions(factors: int) -> tuple[int, int]:
+def grid_shape(factors: int) -> tuple[int, int]:
     """Rows and columns of the grid whose positions are the factors: as near to square as possible.
 
     The rectangle of exactly so many positions where its longer side fits the map (10 = 2x5, 12 = 3x4, 7 = 1x7), else
@@ -133,7 +133,7 @@ def positions(factors: int) -> tuple[int, int]:
 def split_encoder(shape: Shape, outputs: Outputs, *, width: int = 64, hidden: int = 256) -> nn.Module:
     """conv-locatello whose last convolution and both linear layers are private to each latent coordinate."""
     channels, _ = image_side("split", shape, 64)
-    return Split(channels, _parts("split", outputs), width, hidden)
+    return SplitEncoder(channels, _parts("split", outputs), width, hidden)
 
 
 @encoder("shared", year=2020, reference="split2020")
@@ -147,7 +147,7 @@ def shared_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
             f"Encoder 'shared' has {SIDE}x{SIDE} positions for latent coordinates, too few for {factors}; "
             "use fewer latents or another encoder."
         )
-    return Shared(channels, parts)
+    return SharedEncoder(channels, parts)
 
 
 @encoder("wide", year=2020, reference="split2020")
@@ -156,7 +156,7 @@ def wide_encoder(shape: Shape, outputs: Outputs, *, width: int = 64, hidden: int
     channels, _ = image_side("wide", shape, 64)
     with torch.device("meta"):  # counted, never filled
         trunk = _count(nn.Sequential(*_trunk(channels)))
-        split = _count(Split(channels, _parts("wide", outputs), width, hidden))
+        split = _count(SplitEncoder(channels, _parts("wide", outputs), width, hidden))
     channels_out, wide = _widths(split - trunk, width, hidden, total(outputs))
     return nn.Sequential(
         *_trunk(channels),

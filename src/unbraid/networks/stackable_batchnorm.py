@@ -46,7 +46,7 @@ KINDS: dict[type[nn.Module], type[_Stackable]] = {
 }
 
 
-def stackable(module: ModuleT) -> ModuleT:
+def make_stackable(module: ModuleT) -> ModuleT:
     """Let every BatchNorm inside `module` be one that `vmap` takes on any device; returns the same module, changed.
 
     Parameters, buffers and names stay as they are, and so do subclasses of torch's own. A layer without momentum, whose

@@ -65,7 +65,7 @@ def wide_decoder(code: int, shape: Shape, *, parameters: int = 1_000_000) -> nn.
     return _fitted("decoder", build, parameters)
 
 
-def parameters_of(module: nn.Module) -> int:
+def count_parameters(module: nn.Module) -> int:
     """Number of parameters, those of frozen parts included."""
     return sum(parameter.numel() for parameter in module.parameters())
 
@@ -79,8 +79,8 @@ def wide_settings(parameters: int, shape: Shape, outputs: Outputs, code: int) ->
     _, side = image_side("conv-wide", shape, 64, 28, 32)
     small = side < 64
     with torch.device("meta"):  # counted, never filled
-        one = parameters_of((small_encoder if small else locatello_encoder)(shape, outputs))
-        other = parameters_of((small_decoder if small else locatello_decoder)(code, shape))
+        one = count_parameters((small_encoder if small else locatello_encoder)(shape, outputs))
+        other = count_parameters((small_decoder if small else locatello_decoder)(code, shape))
     own = round(parameters * one / (one + other))
     return {"network": "conv-wide", "encoder.parameters": own, "decoder.parameters": parameters - own}
 
@@ -90,7 +90,7 @@ def _fitted(side: str, build: Build, parameters: int) -> nn.Module:
 
     def count(width: int, hidden: int) -> int:
         with torch.device("meta"):
-            return parameters_of(build(width, hidden))
+            return count_parameters(build(width, hidden))
 
     width = STEP
     while abs(count(width + STEP, HIDDEN * (width + STEP)) - parameters) < abs(
