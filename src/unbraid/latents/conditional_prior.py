@@ -1,7 +1,7 @@
 r"""Learned conditional class probabilities (esmaeili2018, section 5): Concrete variables p(c_0) p(c_1|c_0) …
 
 p(c_i|c_{i-1}) is a Concrete variable whose class probabilities are the row P_i[k] of a table, with k = argmax c_{i-1}.
-The largest coordinate of a Concrete draw has exactly its class probabilities (maddison2017). So the classes are a Markov
+The largest coordinate of a Concrete draw has its class probabilities (maddison2017). So the classes are a Markov
 chain, k_i ~ P_i[k_{i-1}], and the density of a subset of the variables is a finite sum. If c_{i-1} is not in it,
 
     p(c_i | earlier ones) = sum_k P(k_{i-1} = k | earlier ones) Concrete(c_i; P_i[k]).

@@ -46,9 +46,7 @@ class ExpertMixture(NamedTuple):
     def choose(self, uniform: Tensor) -> DiagonalNormal:
         """Return the component [..., D] that a number in (0, 1) [...] chooses."""
         ends = self.log_weight.exp().cumsum(-1)
-        last = (
-            torch.isfinite(self.log_weight).cumsum(-1).argmax(-1)
-        )  # of the present ones, if the weights sum to just below 1
+        last = torch.isfinite(self.log_weight).cumsum(-1).argmax(-1)  # the weights may sum to just below 1
         place = torch.minimum((ends <= uniform.unsqueeze(-1)).sum(-1), last)
         place = place[..., None, None].expand(*place.shape, 1, self.mean.shape[-1])
         return DiagonalNormal(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))

@@ -1,4 +1,4 @@
-"""The latent space of a model in stages: the earlier stage's blocks C under new names, then the stage's own blocks Z."""
+"""The latent space of a model in stages: the earlier stage's blocks C under new names, then its own blocks Z."""
 
 from collections.abc import Mapping
 from typing import Any
