@@ -15,7 +15,7 @@ from unbraid.experiments.derived_series import match_size
 from unbraid.experiments.running import _run_experiment
 from unbraid.models import build
 from unbraid.networks import decoder, refiner
-from unbraid.networks.wide import count_parameters
+from unbraid.networks.base import count_parameters
 from unbraid.papers.msvae2020 import ablations, conditioning
 from unbraid.papers.msvae2020.cars import (
     BASE,

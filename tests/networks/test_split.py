@@ -13,7 +13,7 @@ from tests.support.networks import count
 from unbraid.errors import UsageError
 from unbraid.networks import encoder
 from unbraid.networks.conv_as_matmul import ProductConv2d, use_matrix_products
-from unbraid.networks.split import SIDE, grid_shape
+from unbraid.networks.split import MAP_SIDE, grid_shape
 
 SHAPE = (1, 64, 64)
 NORMAL = {"z.mean": 10, "z.log_variance": 10}
@@ -129,9 +129,9 @@ def test_shared_is_the_pooled_map():
 
 def test_shared_positions_are_independent():
     """Enough positions, inside the map, none a linear combination of others, for every number that fits."""
-    for factors in range(1, SIDE**2 + 1):
+    for factors in range(1, MAP_SIDE**2 + 1):
         rows, columns = grid_shape(factors)
-        assert max(rows, columns) <= SIDE
+        assert max(rows, columns) <= MAP_SIDE
         assert factors <= rows * columns < factors + rows
         assert torch.linalg.matrix_rank(make("shared", {"z.mean": factors}).pooling) == factors
 

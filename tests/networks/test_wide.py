@@ -8,7 +8,8 @@ from tests.support.networks import count
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 from unbraid.networks import decoder, encoder
-from unbraid.networks.wide import count_parameters, wide_settings
+from unbraid.networks.base import count_parameters
+from unbraid.networks.wide import wide_settings
 
 SPACE = Space({"z": Normal(size=15)})
 

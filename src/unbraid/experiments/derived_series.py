@@ -13,7 +13,8 @@ from unbraid.experiments.base import AS_LARGE_AS, REFINES
 from unbraid.latents import Space, parse_latents
 from unbraid.methods import objective
 from unbraid.models import build
-from unbraid.networks.wide import count_parameters, wide_settings
+from unbraid.networks.base import count_parameters
+from unbraid.networks.wide import wide_settings
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder

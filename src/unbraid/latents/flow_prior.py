@@ -47,7 +47,7 @@ class FlowPrior(Prior):
         if depth < 1 or bins < 2:
             raise UsageError(f"A flow needs at least 1 layer and 2 bins, not {depth} and {bins}.")
         if layers == "spline":
-            import_extra("zuko", "flows", "prior.layers=spline", ", or use planar")
+            import_extra("zuko.transforms", "flows", "prior.layers=spline", ", or use planar")
         self.depth, self.layers, count = depth, layers, len(self.leaves)
         if layers == "planar":
             self.shapes = dict.fromkeys(("scale", "weight", "bias"), (depth, count))
@@ -74,7 +74,7 @@ class FlowPrior(Prior):
         layers = self._layers(prior)
         if self.layers == "spline":
             for layer in reversed(layers):
-                base = _make_spline(*layer).inv(base)
+                base = make_spline(*layer).inv(base)
             return base
         reach = torch.stack([_bound(scale, weight).abs() for scale, weight, _ in layers]).sum(0)
         low, high = (base - reach).detach(), (base + reach).detach()
@@ -112,13 +112,14 @@ def _planar(values: Tensor, scale: Tensor, weight: Tensor, bias: Tensor) -> tupl
 
 
 def _spline(values: Tensor, *knots: Tensor) -> tuple[Tensor, Tensor]:
-    return _make_spline(*knots).call_and_ladj(values)
+    return make_spline(*knots).call_and_ladj(values)
 
 
-def _make_spline(*knots: Tensor) -> Any:
+def make_spline(widths: Tensor, heights: Tensor, slopes: Tensor) -> Any:
+    """Return a monotone rational-quadratic spline on [-5, 5] (durkan2019), a transform of zuko."""
     from zuko.transforms import MonotonicRQSTransform
 
-    return MonotonicRQSTransform(*knots)
+    return MonotonicRQSTransform(widths, heights, slopes)
 
 
 def _bound(scale: Tensor, weight: Tensor) -> Tensor:
