@@ -17,15 +17,14 @@ from unbraid.types import Inputs, Noise, Output, Shape
 class VAE(Model):
     """q(z|x) by the encoder, p(x|z) by the decoder and the likelihood."""
 
-    takes_points: ClassVar[bool] = False
-    """Whether latents may have no density."""
+    takes_points: ClassVar[bool] = False  # latents need no density
 
     def __init__(
         self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood
     ) -> None:
         super().__init__()
         if not (space.has_density or self.takes_points):
-            raise UsageError("Quantised latents are points, and this objective needs densities; train them with qlae.")
+            raise UsageError("Quantised latents have no density, and this objective needs one; train them with qlae.")
         self.space, self.shape = space, shape
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
         if space.learned is not None:
@@ -33,7 +32,6 @@ class VAE(Model):
 
     @property
     def likelihoods(self) -> dict[str, Likelihood]:
-        """Likelihood of the only modality."""
         return {"x": self.likelihood}
 
     def needs(self, batch: int) -> dict[str, Need]:
@@ -44,9 +42,9 @@ class VAE(Model):
 
     def sample_and_decode(self, posterior: dict[str, Tensor], noise: Noise) -> Output:
         """Draw from posteriors and decode the draws."""
-        prior = self.prior_of(posterior)
         sample = self.space.sample(posterior, noise)
-        return Output(posterior, prior, sample, {"x": self.decode(self.space.join(sample))})
+        decoded = {"x": self.decode(self.space.join(sample))}
+        return Output(posterior, self.prior_of(posterior), sample, decoded)
 
     def learned_prior(self) -> dict[str, Tensor]:
         if self.space.learned is None:
