@@ -87,10 +87,10 @@ def test_stages_stand_on_each_finished_run_with_its_settings_and_are_kept(root):
     assert len(swept) == 2
     assert not any((path / "left-out.json").exists() for path in swept)
     before = {folder.path: folder.model_path.stat().st_mtime_ns for folder in runs}
-    lines = {folder.path: folder.lines("scores") for folder in runs}
+    lines = {folder.path: folder.read_lines("scores") for folder in runs}
     again, others, _ = run(root)
     assert {folder.path: folder.model_path.stat().st_mtime_ns for folder in others} == before
-    assert {folder.path: folder.lines("scores") for folder in others} == lines
+    assert {folder.path: folder.read_lines("scores") for folder in others} == lines
     for new, old in zip(again.members, results.members, strict=True):
         assert {name: new.scores[name] for name in old.scores} == old.scores
 

@@ -18,7 +18,7 @@ from unbraid.networks.wide import wide_settings
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.results import member_of
+from unbraid.sweeps.results import read_member
 from unbraid.sweeps.run import sweep
 
 Parents = Sequence[tuple[Member, RunFolder]]
@@ -34,7 +34,7 @@ class RefinedSeries:
     @property
     def members(self) -> list[Member]:
         """Every stage with its settings, state and newest scores."""
-        return [member_of(self.folder, run, settings) for run, settings in self.settings.items()]
+        return [read_member(self.folder, run, settings) for run, settings in self.settings.items()]
 
 
 def refine_series(

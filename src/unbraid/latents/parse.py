@@ -6,7 +6,7 @@ from typing import Any
 from unbraid.errors import UsageError, unknown
 from unbraid.latents.blocks import block
 from unbraid.registry import coerce
-from unbraid.store import under
+from unbraid.store import select_prefix
 
 BLOCK_NAMES = {"normal": "z", "correlated-normal": "z", "concrete": "c", "bernoulli": "b", "quantised": "z"}
 
@@ -43,7 +43,7 @@ def refuse_two_sizes(settings: Mapping[str, Any]) -> None:
 
 def _parse_block(kind: str, name: str, count: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     entry = block[kind]
-    block_settings = under(f"latents.{name}.", settings)
+    block_settings = select_prefix(f"latents.{name}.", settings)
     if name == "z" and "z" in settings:
         block_settings = {"size": coerce("z", settings["z"], int), **block_settings}
     elif count:

@@ -21,7 +21,7 @@ from unbraid.models.base import Model, model, run_decoder, run_encoder
 from unbraid.models.recentre import Frame, choose_rows_to_fit
 from unbraid.networks import Likelihood, refiner
 from unbraid.noise import Need
-from unbraid.store import under
+from unbraid.store import select_prefix
 from unbraid.types import Inputs, Noise, Output, Shape
 
 FIRST = "first."
@@ -107,13 +107,11 @@ class LaterStage(Model):
         return self.first.learned_prior()
 
     def prior_needs(self, count: int) -> dict[str, Need]:
-        return {
-            **{FIRST + n: need for n, need in self.first.prior_needs(count).items()},
-            **self.space.last_stage.needs(count),
-        }
+        first = {FIRST + name: need for name, need in self.first.prior_needs(count).items()}
+        return {**first, **self.space.last_stage.needs(count)}
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        own, c = self.space.last_stage, self.first.prior_codes(under(FIRST, noise))
+        own, c = self.space.last_stage, self.first.prior_codes(select_prefix(FIRST, noise))
         return torch.cat([c, own.join(own.sample_prior(own.prior(like=c), noise))], -1)
 
     def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:

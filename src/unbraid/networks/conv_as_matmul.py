@@ -265,7 +265,7 @@ def convolve_transposed(
 
 
 def _transposed_by_columns(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
-    """Return out[j, r] = Σ_a y[j - a, a, r], y[i, a, r] = x[i] weight[s a + r] [batch, cell row, cell column, s, t, N]."""
+    """Return out[j, r] = Σ_a y[j - a, a, r], y[i, a, r] = x[i] weight[s a + r]: [batch, row, column, s, t, N]."""
     C, N = weight.shape[:2]
     (s, t), (A, B) = stride, _phases(_kernel(weight), stride)
     matrix = _in_phases(weight, stride).permute(0, 2, 4, 3, 5, 1).reshape(C, A * B * s * t * N)

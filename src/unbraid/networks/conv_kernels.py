@@ -39,7 +39,7 @@ PROGRAMS = 528
 """Programs that fill an H200, four per multiprocessor; `kernel_gradient` splits its rows into that many."""
 
 MAX_NUMBERS_TO_FOLD = 64
-"""With at most this many numbers per input pixel, `spread` writes the products of all kernel entries, then adds them."""
+"""With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
 
 TRITON_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
