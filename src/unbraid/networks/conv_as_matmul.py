@@ -163,9 +163,8 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
         dtype = _compute_type(input)
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = transposed_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding, more)
-            out = (
-                torch.float32 if self.out_channels <= MAX_IMAGE_CHANNELS else dtype
-            )  # losses take observations in float32
+            # losses take observations in float32
+            out = torch.float32 if self.out_channels <= MAX_IMAGE_CHANNELS else dtype
             settings = (stride[0], padding[0], *size, *self._settings(input, dtype, size), out)
             return torch.ops.unbraid.spread(input, self.weight, self.bias, None, *settings)
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)

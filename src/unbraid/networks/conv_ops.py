@@ -85,24 +85,22 @@ def kernel_gradient(
 ) -> Tensor:
     """Return the gradient of a weight (n, ky, kx, c) in float32, then the sums for that of a bias, [(member,) …]."""
     if kernels.runs_kernels(large, compute):
-        result = kernels.launch_gradient(
+        sums = kernels.launch_gradient(
             channels_last(large), channels_last(small), kernel, stride, padding, compute, sums_of
         )
-        return result if large.ndim == 5 else result[0]
+        return sums if large.ndim == 5 else sums[0]
     shape = (small.shape[-3], large.shape[-3], kernel, kernel)
     parts = []
     for image, signal in zip(_stacked(large), _stacked(small), strict=True):
         image, signal = image.to(compute).contiguous(), signal.to(compute).contiguous()
-        result = (
-            torch.nn.grad.conv2d_weight(image, shape, signal, stride, padding).float().permute(0, 2, 3, 1).flatten()
-        )
+        sums = torch.nn.grad.conv2d_weight(image, shape, signal, stride, padding).float().permute(0, 2, 3, 1).flatten()
         if sums_of == SUMS_OF_SMALL:
-            result = torch.cat([result, signal.float().sum((0, 2, 3))])
+            sums = torch.cat([sums, signal.float().sum((0, 2, 3))])
         elif sums_of == SUMS_OF_LARGE:
             columns = F.unfold(image.float(), kernel, padding=padding, stride=stride)[..., : signal[0, 0].numel()]
             each = columns.sum((0, 2)).view(-1, kernel, kernel)
-            result = torch.cat([result, each.permute(1, 2, 0).flatten()])
-        parts.append(result)
+            sums = torch.cat([sums, each.permute(1, 2, 0).flatten()])
+        parts.append(sums)
     return torch.stack(parts) if large.ndim == 5 else parts[0]
 
 
