@@ -66,10 +66,10 @@ def _finite(value: float) -> float:
 def _range(block: Block, means: Tensor) -> dict[str, Any]:
     """Return where a slider goes, or the values that buttons have."""
     if means.shape[1] > 1:
-        return {"kind": "classes", "values": block.places(9, 2.0).tolist(), "low": 0, "high": 1}
+        return {"kind": "classes", "values": torch.eye(means.shape[1]).tolist(), "low": 0, "high": 1}
     column = means[:, 0]
     values = column.unique()
-    if len(values) <= MAX_BUTTONS and not block.density:
+    if len(values) <= MAX_BUTTONS and not block.has_density:
         return {
             "kind": "values",
             "values": [[v] for v in values.tolist()],
@@ -80,7 +80,7 @@ def _range(block: Block, means: Tensor) -> dict[str, Any]:
         return {"kind": "number", "low": 0.0, "high": 1.0}
     low, high = column.quantile(torch.tensor([EDGE, 1 - EDGE], dtype=column.dtype)).tolist()
     middle, half = (low + high) / 2, max((high - low) / 2, 0.5)
-    wide = 1.15 * half if block.density else half
+    wide = 1.15 * half if block.has_density else half
     return {"kind": "number", "low": round(middle - wide, 3), "high": round(middle + wide, 3)}
 
 
@@ -134,11 +134,11 @@ def draw_from_prior(model: Model) -> Tensor:
         return {name: tensor[0] for name, tensor in drawn.items()}
 
     with torch.no_grad():
-        if not model.space.density:
+        if not model.space.has_density:
             return model.prior_codes(draw(model.prior_needs(PRIOR_DRAWS))).cpu()
         return Model.prior_codes(model, draw(model.space.needs(PRIOR_DRAWS))).cpu()
 
 
 def is_standard_prior(space: Space) -> bool:
     """Whether the page can draw from the prior itself: standard Normals and nothing else."""
-    return space.learned is None and space.density and not any(block.discrete for block in space.blocks.values())
+    return space.learned is None and space.has_density and not any(block.discrete for block in space.blocks.values())
