@@ -50,10 +50,6 @@ class ModalityPosteriors(NamedTuple):
     private: dict[str, Tensor]
     present: Tensor
 
-    @property
-    def rows(self) -> int:
-        return len(self.present)
-
 
 class SubsetCodes(NamedTuple):
     """Posteriors of c given S subsets of the modalities [rows, S, 2D], draws [rows, S, D], and the masks [rows, S, M].
@@ -171,7 +167,7 @@ class MultimodalModel(Model):
     def fuse_as_mixture(self, posteriors: ModalityPosteriors) -> ExpertMixture:
         """Return q(c|x_A) as a mixture with components [rows, K, D]: here a single one."""
         mean, log_variance = self.fuse(posteriors)
-        return ExpertMixture(mean.unsqueeze(1), log_variance.unsqueeze(1), mean.new_zeros(posteriors.rows, 1))
+        return ExpertMixture(mean.unsqueeze(1), log_variance.unsqueeze(1), mean.new_zeros(len(mean), 1))
 
     def proposal(self, posteriors: ModalityPosteriors) -> ExpertMixture:
         """Return the proposal for c in estimates of likelihoods: the distribution in the trained bound."""

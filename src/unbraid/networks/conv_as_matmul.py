@@ -14,11 +14,12 @@ the one of two ways that moves fewer numbers:
   For k = 4, s = 2 this makes a quarter of the numbers that columns make.
 """
 
-import itertools
+import operator
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from importlib.util import find_spec
-from itertools import product
+from itertools import pairwise, product
 from typing import Literal, TypeVar
 
 import torch
@@ -76,7 +77,7 @@ def _fuse_relus(module: nn.Module) -> None:
     chains = [list(part) for part in module.modules() if type(part) is nn.Sequential]
     places = Counter(id(child) for part in module.modules() for child in part._modules.values())
     for chain in chains:
-        for place, (layer, relu) in enumerate(itertools.pairwise(chain)):
+        for place, (layer, relu) in enumerate(pairwise(chain)):
             if not isinstance(layer, ProductLayer) or type(relu) not in (nn.ReLU, PassedReLU):
                 continue
             if places[id(layer)] > 1 or places[id(relu)] > 1:
@@ -237,7 +238,7 @@ def _convolve_by_phases(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, 
     matrix = _in_phases(weight, stride).permute(3, 5, 1, 2, 4, 0).reshape(s * t * C, A * B * N)
     shifted = _times(x, matrix).unflatten(-1, (A * B, N)).unbind(-2)
     parts = [y[:, a : a + U, b : b + V] for y, (a, b) in zip(shifted, product(range(A), range(B)), strict=True)]
-    return _sum(parts)
+    return reduce(operator.add, parts)
 
 
 def convolve_transposed(
@@ -271,7 +272,7 @@ def _transposed_by_columns(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
     products = _times(x, matrix).unflatten(-1, (A * B, s * t * N)).unbind(-2)
     shifts = product(range(A), range(B))
     parts = [_pad(y, (a, b), (A - 1 - a, B - 1 - b)) for y, (a, b) in zip(products, shifts, strict=True)]
-    return _sum(parts).unflatten(-1, (s, t, N))
+    return reduce(operator.add, parts).unflatten(-1, (s, t, N))
 
 
 def _transposed_by_phases(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
@@ -311,13 +312,6 @@ def _in_phases(weight: Tensor, stride: Pair) -> Tensor:
 def _times(x: Tensor, matrix: Tensor) -> Tensor:
     """Multiply x [batch, row, column, K] by [K, N] as two matrices, so that `vmap` makes one batched product."""
     return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:3], -1)
-
-
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    out = parts[0]
-    for part in parts[1:]:
-        out = out + part
-    return out
 
 
 def _pad(x: Tensor, starts: Pair, ends: Pair) -> Tensor:
