@@ -135,7 +135,6 @@ class ProductConv2d(ProductLayer, nn.Conv2d):
         return not dense and self._supports_kernels(dtype, on_cuda)
 
     def forward(self, input: Tensor) -> Tensor:
-        """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4:
             return self._activate(super().forward(input))
         stride, padding, dtype = _pair(self.stride), _pair(self.padding), _compute_type(input)
@@ -157,7 +156,6 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
         return tuple(size) != (1, 1) and self._supports_kernels(dtype, on_cuda)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4 or output_size is not None:
             return self._activate(super().forward(input, None if output_size is None else list(output_size)))
         stride, padding, more = _pair(self.stride), _pair(self.padding), _pair(self.output_padding)
