@@ -168,7 +168,7 @@ def log_likelihoods(
     """
     proposing = inputs._replace(x={name: value for name, value in inputs.x.items() if name in given})
     posteriors, every = model.encode_each(proposing), model.encode_each(inputs)
-    rows, blocks = len(posteriors.present), model.space.blocks
+    rows, blocks = posteriors.rows, model.space.blocks
     drawn, choice = _draw_standard(model, rows, draws, seed, part)
     proposal = model.proposal(posteriors).repeat(draws)
     c = proposal.draw(choice, drawn[SHARED])

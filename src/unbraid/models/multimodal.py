@@ -50,6 +50,10 @@ class ModalityPosteriors(NamedTuple):
     private: dict[str, Tensor]
     present: Tensor
 
+    @property
+    def rows(self) -> int:
+        return len(self.present)
+
 
 class SubsetCodes(NamedTuple):
     """Posteriors of c given S subsets of the modalities [rows, S, 2D], draws [rows, S, D], and the masks [rows, S, M].

@@ -48,7 +48,7 @@ def shared_codes(
         needs = {CHOICE: Need("uniform", (some.rows, count)), SHARED: Need("normal", (some.rows, count, width))}
         drawn = {name: tensor[0] for name, tensor in noise.draw(needs, seeds, step).items()}
         c = model.draw_shared(some, drawn[CHOICE], drawn[SHARED])
-    return c.unflatten(0, (len(posteriors.present), len(sets)))
+    return c.unflatten(0, (posteriors.rows, len(sets)))
 
 
 def made_of(model: MultimodalModel, name: str, c: Tensor, seeds: Tensor, step: int) -> Tensor:
