@@ -75,16 +75,16 @@ def _fuse_relus(module: nn.Module) -> None:
     Layers that occur twice are not fused, because their two uses may differ.
     """
     chains = [list(part) for part in module.modules() if type(part) is nn.Sequential]
-    places = Counter(id(child) for part in module.modules() for child in part._modules.values())
+    uses = Counter(id(child) for part in module.modules() for child in part._modules.values())
     for chain in chains:
-        for place, (layer, relu) in enumerate(pairwise(chain)):
+        for position, (layer, relu) in enumerate(pairwise(chain)):
             if not isinstance(layer, ProductLayer) or type(relu) not in (nn.ReLU, PassedReLU):
                 continue
-            if places[id(layer)] > 1 or places[id(relu)] > 1:
+            if uses[id(layer)] > 1 or uses[id(relu)] > 1:
                 continue
-            after = chain[place + 2] if place + 2 < len(chain) else None
+            after = chain[position + 2] if position + 2 < len(chain) else None
             layer.relu, relu.__class__ = True, PassedReLU
-            if isinstance(after, ProductLayer) and places[id(after)] == 1:
+            if isinstance(after, ProductLayer) and uses[id(after)] == 1:
                 layer.successor, after.masks_input = (after,), True
 
 
