@@ -148,7 +148,7 @@ def test_a_fifth_is_held_out_by_pairs_or_by_images():
         parts = split(data, "default")
         assert abs(len(parts.held_out) / len(data) - 0.2) < (1e-3 if unseen == "pairs" else 0.02)
         for modality in data.modalities.values():
-            trained = modality.values.picked(parts.train).unique()
+            trained = modality.values.clean_rows(parts.train).unique()
             missing = len(modality.values.clean) - len(trained)
             assert missing == (0 if unseen == "pairs" else round((1 - 0.8**0.5) * len(modality.values.clean)))
     by_value = split(data, "posX:0,1")

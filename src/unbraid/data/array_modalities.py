@@ -46,7 +46,7 @@ def from_arrays(
 
 
 def _modality(where: str, name: str, given: Any, said: Any) -> Modality:
-    array, there = filled(where, given)
+    array, there = fill_missing(where, given)
     if said is not None:
         mask = np.asarray(said.cpu() if isinstance(said, Tensor) else said)
         if mask.dtype != np.bool_ or mask.shape != there.shape:
@@ -59,13 +59,13 @@ def _modality(where: str, name: str, given: Any, said: Any) -> Modality:
         values, kind = _classes(where, array, there), "label"
         there = there & (array >= 0)
     else:
-        array, there = without_nan(where, array[:, None] if array.ndim == 1 else array, there)
+        array, there = blank_nan_rows(where, array[:, None] if array.ndim == 1 else array, there)
         values, kind = from_array(array, name=where).pixels, "vector" if array.ndim == 2 else "image"
     rows = torch.from_numpy(there)
     return Modality(name, kind, values, None if bool(rows.all()) else rows)
 
 
-def filled(where: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+def fill_missing(where: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     """An array without holes, and which rows [n] were none."""
     if isinstance(given, Tensor):
         given = given.detach().cpu().numpy()
@@ -115,7 +115,7 @@ def _classes(where: str, array: np.ndarray, there: np.ndarray) -> ClassLabels:
     return ClassLabels(torch.from_numpy(rows), tuple(map(str, range(int(rows.max()) + 1))))
 
 
-def without_nan(where: str, array: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def blank_nan_rows(where: str, array: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The array with zeros in rows that are missing or NaN throughout, and which rows are there."""
     if array.ndim == 2 and array.dtype.kind in "iu" and array.dtype != np.uint8:
         array = array.astype(np.float32)

@@ -63,7 +63,7 @@ def joint_weights(case: str, sizes: Sequence[int]) -> np.ndarray:
     return 1 + (RATIO - 1) / (together.max() - RATIO * together.min()) * together
 
 
-def inlined(rule: str) -> str:
+def inline_weights(rule: str) -> str:
     """A `bias` rule whose table of weights lies in a file, with the weights in its place: a run must not depend on it.
 
     Every other rule comes back as it is.
@@ -114,7 +114,7 @@ def _quota(rule: str, names: Sequence[str], weights: np.ndarray, present: np.nda
 
 
 def _parsed(dataset: FactorDataset, rule: str) -> tuple[list[str], np.ndarray]:
-    parts = inlined(rule).split(":", 2)
+    parts = inline_weights(rule).split(":", 2)
     names = [name.strip() for name in parts[1].split(",")] if len(parts) == 3 else []
     if len(parts) != 3 or not all(names) or len(set(names)) < len(names):
         raise UsageError(f"split={_short(rule)} is not of the form {FORM}.")

@@ -20,7 +20,7 @@ from scipy.io.matlab import MatReadError
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import npz_array, npz_has, reading
+from unbraid.data.file_formats import explain_errors, has_npz_arrays, read_npz_array
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.errors import DataError
 
@@ -42,8 +42,8 @@ def cars3d() -> FactorDataset:
 
 def convert(source: Path) -> FactorDataset:
     """The archive, a folder of meshes or an npz file as a grid."""
-    if source.is_file() and npz_has(source, "images"):
-        images = npz_array(source, "images")
+    if source.is_file() and has_npz_arrays(source, "images"):
+        images = read_npz_array(source, "images")
     else:
         images = _stack(source)
     if images.ndim != 6 or images.shape[-1] != 3 or images.dtype != np.uint8:
@@ -72,7 +72,7 @@ def _from_folder(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def _from_tar(source: Path) -> Iterator[tuple[str, np.ndarray]]:
     path = find(source, "*.tar.gz", "*.tgz", "*.tar")
-    with reading(path, WANTS), tarfile.open(path) as archive:
+    with explain_errors(path, WANTS), tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.name.endswith("_mesh.mat") else None
             if file is not None:
@@ -81,7 +81,7 @@ def _from_tar(source: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def _mesh(data: bytes, path: Path) -> np.ndarray:
     """One car's images [azimuth, elevation, height / 2, width / 2, channels]."""
-    with reading(path, "a car mesh with 'im'"):
+    with explain_errors(path, "a car mesh with 'im'"):
         try:
             image = loadmat(io.BytesIO(data), variable_names=["im"])["im"]
         except (MatReadError, TypeError, NotImplementedError) as error:

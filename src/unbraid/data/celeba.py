@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import reading
+from unbraid.data.file_formats import explain_errors
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.data.picture_files import read_all, read_picture
 from unbraid.errors import DataError
@@ -53,7 +53,7 @@ def convert(source: Path, size: int) -> FactorDataset:
 
 def read_attributes(path: Path) -> tuple[list[str], list[str], Tensor]:
     """File names, attribute names, and one row of zeros and ones per file."""
-    with reading(path, "the attribute list of CelebA"):
+    with explain_errors(path, "the attribute list of CelebA"):
         count, header, *lines = path.read_text(encoding="utf-8").splitlines()
         rows = [line.split() for line in lines if line.strip()]
         if len(rows) != int(count):
@@ -73,7 +73,7 @@ def _pictures(source: Path) -> Iterator[Callable[[str], bytes]]:
         yield lambda name: _bytes(source / name)
         return
     path = find(source, "img_align_celeba.zip", "*.zip")
-    with reading(path, "the zip file of CelebA"), zipfile.ZipFile(path) as archive:
+    with explain_errors(path, "the zip file of CelebA"), zipfile.ZipFile(path) as archive:
         members = {Path(name).name: name for name in archive.namelist()}
         yield lambda name: _member(archive, members, name, path)
 
@@ -93,7 +93,7 @@ def _member(archive: zipfile.ZipFile, members: dict[str, str], name: str, path: 
 def _held_out(folder: Path, names: list[str]) -> Tensor | None:
     """Rows of the official test part."""
     for path in sorted(folder.rglob("list_eval_partition.txt")):
-        with reading(path, "the partition list of CelebA"):
+        with explain_errors(path, "the partition list of CelebA"):
             part = {name: int(number) for name, number in map(str.split, path.read_text().splitlines())}
             return torch.tensor([row for row, name in enumerate(names) if part[name] == _TEST])
     return None

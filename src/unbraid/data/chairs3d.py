@@ -19,7 +19,7 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import FactorDataset, Pixels
-from unbraid.data.file_formats import classes_of, factor_of, gridded, reading
+from unbraid.data.file_formats import explain_errors, factor_of, find_classes, sort_into_grid
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.data.picture_files import read_picture
 from unbraid.errors import DataError
@@ -61,12 +61,12 @@ def convert(source: Path, size: int, crop: int | None, color: bool) -> FactorDat
     if not images:
         raise DataError(f"{source} is not {WANTS}: it holds no <chair>/renders/image_NNN_pPPP_tTTT_rRRR.png.")
     chairs, angles = np.array([label[0] for label in labels]), np.array([label[1:] for label in labels])
-    (names,), chair = classes_of(chairs[:, None])
-    (azimuths, elevations), angle = classes_of(angles)
+    (names,), chair = find_classes(chairs[:, None])
+    (azimuths, elevations), angle = find_classes(angles)
     factors = (factor_of("chair", names), factor_of("azimuth", azimuths), factor_of("elevation", elevations))
     table = torch.from_numpy(np.concatenate([chair, angle], axis=1))
     pixels = Pixels(torch.from_numpy(np.stack(images)), images[0].shape)
-    return gridded(FactorDataset("chairs3d", pixels, factors, table, source="official files"))
+    return sort_into_grid(FactorDataset("chairs3d", pixels, factors, table, source="official files"))
 
 
 def _files(source: Path) -> Iterator[tuple[str, bytes]]:
@@ -76,7 +76,7 @@ def _files(source: Path) -> Iterator[tuple[str, bytes]]:
             yield path.as_posix(), path.read_bytes()
         return
     path = find(source, "rendered_chairs.tar", "*.tar")
-    with reading(path, WANTS), tarfile.open(path) as archive:
+    with explain_errors(path, WANTS), tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.name.endswith(".png") else None
             if file is not None:

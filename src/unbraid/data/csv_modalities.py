@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, Pixels
-from unbraid.data.file_formats import reading
+from unbraid.data.file_formats import explain_errors
 from unbraid.data.label_csv import MISSING, factor_column
 from unbraid.data.modalities import MultimodalDataset, multimodal
 from unbraid.data.modality import ClassLabels, Kind, Modality
@@ -107,7 +107,7 @@ def _lines(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     if not path.is_file():
         where = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise DataError(f"There is no file {path}{where}.")
-    with reading(path, "a CSV file"):
+    with explain_errors(path, "a CSV file"):
         text = path.read_text(encoding="utf-8-sig")
         first = text.partition("\n")[0]
         reader = formats.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))

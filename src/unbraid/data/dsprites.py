@@ -11,7 +11,7 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.data.file_formats import classes_of, factor_of, gridded, npz_array, npz_rows
+from unbraid.data.file_formats import factor_of, find_classes, read_npz_array, read_npz_rows, sort_into_grid
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.errors import DataError
 from unbraid.progress import progress
@@ -36,11 +36,11 @@ def dsprites() -> FactorDataset:
 def convert(source: Path) -> FactorDataset:
     """The npz file as packed bits and a grid; the colour, which never varies, is left out."""
     path = find(source, FILE, "*dsprites*.npz")
-    shape, pieces = npz_rows(path, "imgs")
-    labels = npz_array(path, "latents_values")
+    shape, pieces = read_npz_rows(path, "imgs")
+    labels = read_npz_array(path, "latents_values")
     if len(shape) != 3 or labels.shape != (shape[0], len(NAMES)):
         raise DataError(f"{path}: imgs {shape} and latents_values {labels.shape} are not those of dSprites.")
-    values, classes = classes_of(labels)
+    values, classes = find_classes(labels)
     kept = [column for column, found in enumerate(values) if len(found) > 1]
     factors = tuple(_factor(NAMES[column], values[column]) for column in kept)
     table = torch.from_numpy(np.ascontiguousarray(classes[:, kept]))
@@ -50,7 +50,7 @@ def convert(source: Path) -> FactorDataset:
             packed.append(pack_bits(torch.from_numpy(piece) > 0))
             bar.advance(len(piece))
     pixels = Pixels(torch.cat(packed), (1, *shape[1:]), bits=True)
-    return gridded(FactorDataset("dsprites", pixels, factors, table, source="official file"))
+    return sort_into_grid(FactorDataset("dsprites", pixels, factors, table, source="official file"))
 
 
 def _factor(name: str, values: np.ndarray) -> Factor:

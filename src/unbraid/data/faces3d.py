@@ -16,7 +16,7 @@ import torch
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import classes_of, factor_of, gridded, npz_array, npz_has
+from unbraid.data.file_formats import factor_of, find_classes, has_npz_arrays, read_npz_array, sort_into_grid
 from unbraid.data.files import Recipe, load_stored
 from unbraid.data.picture_files import read_all, read_picture
 from unbraid.errors import DataError
@@ -43,9 +43,9 @@ def convert(source: Path, size: int) -> FactorDataset:
 
 
 def _from_npz(path: Path, size: int) -> FactorDataset:
-    if not npz_has(path, "images"):
+    if not has_npz_arrays(path, "images"):
         raise DataError(f"{path} is not {WANTS}.")
-    images = npz_array(path, "images")
+    images = read_npz_array(path, "images")
     images = images[..., None] if images.ndim == 6 else images
     if images.ndim != 7 or images.dtype != np.uint8 or images.shape[-1] not in (1, 3):
         raise DataError(f"{path}: images are {images.shape} {images.dtype}, expected bytes [{', '.join(NAMES)}, h, w].")
@@ -62,7 +62,7 @@ def _from_folder(folder: Path, size: int) -> FactorDataset:
         raise DataError(f"{folder} is not {WANTS}.")
     images = read_all([path for path, _ in named], lambda path: read_picture(path, str(path), "L", size), "3D faces")
     labels = np.array([[int(number) for number in match.groups()] for _, match in named])
-    values, classes = classes_of(labels)
+    values, classes = find_classes(labels)
     factors = tuple(factor_of(name, found) for name, found in zip(NAMES, values, strict=True))
     pixels = Pixels(images, tuple(images.shape[1:]))
-    return gridded(FactorDataset("faces3d", pixels, factors, torch.from_numpy(classes), source="own renderings"))
+    return sort_into_grid(FactorDataset("faces3d", pixels, factors, torch.from_numpy(classes), source="own renderings"))

@@ -182,7 +182,7 @@ class FactorDataset:
         """Return rows as a model encodes them."""
         return Inputs(self.observed(index), self.present(index))
 
-    def labelled(self, index: Tensor, columns: Sequence[int] | None = None) -> Tensor:
+    def has_labels(self, index: Tensor, columns: Sequence[int] | None = None) -> Tensor:
         """Whether rows [*index] have a label of all these factors (columns; None means every factor)."""
         values = self.values_of(index)
         return ((values if columns is None else values[..., list(columns)]) >= 0).all(-1)

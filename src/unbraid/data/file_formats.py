@@ -34,7 +34,7 @@ _BROKEN = (
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[None]:
+def explain_errors(path: Path, what: str) -> Iterator[None]:
     """Turns whatever a broken or foreign file makes a parser raise into one sentence: `path` is not `what`."""
     try:
         yield
@@ -44,20 +44,20 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise DataError(f"{path} is not {what} ({reason}).") from error
 
 
-def npz_array(path: Path, key: str) -> np.ndarray:
+def read_npz_array(path: Path, key: str) -> np.ndarray:
     """One array of an npz file; nothing in it is ever unpickled."""
-    shape, chunks = npz_rows(path, key)
+    shape, chunks = read_npz_rows(path, key)
     parts = list(chunks)
     return np.concatenate(parts).reshape(shape) if parts else np.empty(shape)
 
 
-def npz_rows(path: Path, key: str, rows: int = 4096) -> tuple[tuple[int, ...], Iterator[np.ndarray]]:
+def read_npz_rows(path: Path, key: str, rows: int = 4096) -> tuple[tuple[int, ...], Iterator[np.ndarray]]:
     """Shape of an array in an npz file, and its rows in pieces, so that it never has to fit into memory."""
     shape = _npz_header(path, key)[0]
     return shape, _npz_pieces(path, key, rows)
 
 
-def npz_has(path: Path, *keys: str) -> bool:
+def has_npz_arrays(path: Path, *keys: str) -> bool:
     """Whether a file is an npz file with all these arrays."""
     if not zipfile.is_zipfile(path):
         return False
@@ -65,7 +65,7 @@ def npz_has(path: Path, *keys: str) -> bool:
         return {f"{key}.npy" for key in keys} <= set(archive.namelist())
 
 
-def channels_first(pieces: Iterable[np.ndarray], count: int, what: str) -> Tensor:
+def stack_channels_first(pieces: Iterable[np.ndarray], count: int, what: str) -> Tensor:
     """Pieces of [n, height, width, channels] bytes as one tensor [count, channels, height, width]."""
     images, filled = None, 0
     with progress(f"Converting {what}", count) as bar:
@@ -81,18 +81,18 @@ def channels_first(pieces: Iterable[np.ndarray], count: int, what: str) -> Tenso
     return images
 
 
-def classes_of(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+def find_classes(labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """The distinct values of every column, in order, and each entry's position among them."""
     columns = [np.unique(column, return_inverse=True) for column in labels.T]
     return [values for values, _ in columns], np.stack([place for _, place in columns], axis=1)
 
 
 def factor_of(name: str, values: np.ndarray) -> Factor:
-    """A factor with the values that `classes_of` found."""
+    """A factor with the values that `find_classes` found."""
     return Factor(name, len(values), tuple(values.tolist()))
 
 
-def gridded(data: FactorDataset) -> FactorDataset:
+def sort_into_grid(data: FactorDataset) -> FactorDataset:
     """The same rows as a complete grid without a table, where every combination occurs exactly once."""
     if data.table is None or not data.factors or bool((data.table < 0).any()):
         return data
@@ -110,12 +110,20 @@ def gridded(data: FactorDataset) -> FactorDataset:
 
 
 def _npz_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    with reading(path, f"an npz file with '{key}'"), zipfile.ZipFile(path) as file, file.open(f"{key}.npy") as member:
+    with (
+        explain_errors(path, f"an npz file with '{key}'"),
+        zipfile.ZipFile(path) as file,
+        file.open(f"{key}.npy") as member,
+    ):
         return _npy_header(path, key, member)
 
 
 def _npz_pieces(path: Path, key: str, rows: int) -> Iterator[np.ndarray]:
-    with reading(path, f"an npz file with '{key}'"), zipfile.ZipFile(path) as file, file.open(f"{key}.npy") as member:
+    with (
+        explain_errors(path, f"an npz file with '{key}'"),
+        zipfile.ZipFile(path) as file,
+        file.open(f"{key}.npy") as member,
+    ):
         shape, dtype = _npy_header(path, key, member)
         count, row = (shape[0], shape[1:]) if shape else (1, ())
         for first in range(0, count, rows):

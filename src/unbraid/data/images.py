@@ -155,12 +155,12 @@ def _pixels(tensor: Tensor, name: str) -> Pixels:
         raise DataError(f"{name} has NaN or infinite values, first in row {int((~finite).nonzero()[0])}.")
     if len(shape) == 1:
         return Pixels(tensor, shape)
-    tensor = in_range(tensor, name)
+    tensor = clamp_images(tensor, name)
     as_bytes = (tensor * 255).round().to(torch.uint8)
     return Pixels(as_bytes if torch.equal(as_bytes.to(torch.float32) / 255, tensor) else tensor, shape)
 
 
-def in_range(images: Tensor, name: str) -> Tensor:
+def clamp_images(images: Tensor, name: str) -> Tensor:
     """Images of floats, if they lie in [0, 1] but for rounding, which is taken off."""
     low, high = float(images.min()), float(images.max())
     if low < -_SLACK or high > 1 + _SLACK:

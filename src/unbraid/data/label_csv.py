@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unbraid.data.factors import Factor
-from unbraid.data.file_formats import reading
+from unbraid.data.file_formats import explain_errors
 from unbraid.errors import DataError
 
 MISSING = frozenset({"", "nan", "na", "n/a", "none", "null"})
@@ -62,7 +62,7 @@ def factor_column(path: Path, name: str, cells: Sequence[str]) -> tuple[Factor, 
 
 def _lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header, and the other lines that are not empty with their numbers."""
-    with reading(path, "a CSV file of labels"):
+    with explain_errors(path, "a CSV file of labels"):
         reader = csv.reader(path.read_text(encoding="utf-8-sig").splitlines())
         lines = [(reader.line_num, line) for line in reader]
         header, rest = [name.strip() for name in lines[0][1]] if lines else [], [each for each in lines[1:] if each[1]]

@@ -13,9 +13,9 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import npz_array, npz_has, reading
+from unbraid.data.file_formats import explain_errors, has_npz_arrays, read_npz_array
 from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.mnist_strokes import with_strokes
+from unbraid.data.mnist_strokes import add_stroke_factors
 from unbraid.errors import DataError
 
 PARTS = {
@@ -76,7 +76,7 @@ def mnist(*, measured: bool = False) -> FactorDataset:
     `measured` adds the factors `thickness` and `width` of the strokes, in 10 bins each (`unbraid.data.mnist_strokes`).
     """
     data = load_stored(mnist_recipe())
-    return with_strokes(data) if measured else data
+    return add_stroke_factors(data) if measured else data
 
 
 @dataset("fashion-mnist", images=70_000, shape=(1, 28, 28), factors=("class",), recipe=fashion_recipe)
@@ -108,7 +108,7 @@ def convert(source: Path, name: str, factor: Factor) -> FactorDataset:
 
 def read_idx(path: Path) -> np.ndarray:
     """An idx file of unsigned bytes, gzipped or not."""
-    with reading(path, "an idx file of bytes"):
+    with explain_errors(path, "an idx file of bytes"):
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
@@ -122,9 +122,9 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _from_npz(path: Path) -> dict[str, np.ndarray]:
-    if not npz_has(path, *PARTS):
+    if not has_npz_arrays(path, *PARTS):
         raise DataError(f"{path} is not {WANTS}.")
-    return {key: npz_array(path, key) for key in PARTS}
+    return {key: read_npz_array(path, key) for key in PARTS}
 
 
 def _from_idx(folder: Path) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from unbraid.data import storage as stored
 from unbraid.data.base import data_home
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.stroke_measures import strokes
+from unbraid.data.stroke_measures import measure_strokes
 from unbraid.errors import DataError
 
 BINS = 10
@@ -17,18 +17,18 @@ NAMES = ("thickness", "width")
 _VERSION = 1  # part of the cache's name: raise it whenever the same images should give other measures
 
 
-def with_strokes(data: FactorDataset) -> FactorDataset:
+def add_stroke_factors(data: FactorDataset) -> FactorDataset:
     """A data set of single-channel images with the factors `thickness` and `width` beside its own.
 
     Each is cut into 10 bins of as many rows each; a bin's value is the median, in pixels, of its rows.
     """
-    columns = [binned(name, column) for name, column in zip(NAMES, measures(data).T, strict=True)]
+    columns = [bin_values(name, column) for name, column in zip(NAMES, measures(data).T, strict=True)]
     own = data.values_of(torch.arange(len(data), device=data.device))
     table = torch.cat([own, *(column[:, None].to(own.device) for _, column in columns)], dim=1)
     return replace(data, factors=(*data.factors, *(factor for factor, _ in columns)), table=table)
 
 
-def binned(name: str, values: np.ndarray, bins: int = BINS) -> tuple[Factor, Tensor]:
+def bin_values(name: str, values: np.ndarray, bins: int = BINS) -> tuple[Factor, Tensor]:
     """A measured quantity [n] as a factor of `bins` values with about as many rows each, and the rows' bins [n]."""
     inner = np.quantile(values, np.arange(1, bins) / bins)
     place = np.searchsorted(inner, values, side="right")
@@ -48,7 +48,7 @@ def measures(data: FactorDataset) -> np.ndarray:
     images = data.pixels.stored
     if images.ndim != 4 or images.shape[1] != 1 or data.pixels.bits:
         raise DataError(f"{data.name}: strokes can only be measured on images of one channel of bytes or floats.")
-    found = strokes(images[:, 0].cpu().numpy()).astype(np.float32)
+    found = measure_strokes(images[:, 0].cpu().numpy()).astype(np.float32)
     kept = FactorDataset(f"{data.name}-strokes", Pixels(torch.from_numpy(found), (2,)), source="measured")
     stored.save(path, kept)
     return found

@@ -39,31 +39,31 @@ def stripes(ink: Tensor, vary: Vary) -> Tensor:
     y, x = _grid(ink)
     across, down, phase = vary("across", -64, 64, 1, 1), vary("down", 24, 64, 1, 1), vary("phase", 0, 255, 1, 1)
     wave = (2 * ((across * x + down * y + phase) & 255) - 255).abs()
-    ground = _mixed(wave, _colour(vary, "first", 0, 110), _colour(vary, "second", 0, 50))
-    return _mixed(ink, _bright(vary, "ink"), ground)
+    ground = _mix(wave, _colour(vary, "first", 0, 110), _colour(vary, "second", 0, 50))
+    return _mix(ink, _bright(vary, "ink"), ground)
 
 
 def paper(ink: Tensor, vary: Vary) -> Tensor:
     """Thick dark strokes on tinted, ruled paper."""
-    thick = _largest(ink)
+    thick = _dilate(ink)
     y, _ = _grid(ink)
     rules = 255 * ((y + vary("offset", 0, 7, 1, 1)) % vary("spacing", 5, 8, 1, 1) == 0)
-    ground = _mixed(rules, _colour(vary, "rule", 110, 200), _colour(vary, "tint", 205, 255))
-    return _mixed(thick, _colour(vary, "ink", 0, 80), ground)
+    ground = _mix(rules, _colour(vary, "rule", 110, 200), _colour(vary, "tint", 205, 255))
+    return _mix(thick, _colour(vary, "ink", 0, 80), ground)
 
 
 def outline(ink: Tensor, vary: Vary) -> Tensor:
     """The bright contour around the strokes, on a nearly black ground."""
-    return _mixed(_largest(ink) - ink, _bright(vary, "line"), _colour(vary, "ground", 0, 40))
+    return _mix(_dilate(ink) - ink, _bright(vary, "line"), _colour(vary, "ground", 0, 40))
 
 
 def slanted(ink: Tensor, vary: Vary) -> Tensor:
     """Turned and sheared strokes; ink and ground each run from one colour to another."""
-    turned = _turned(ink, vary("degrees", -25, 25), vary("percent", -35, 35))
+    turned = _turn(ink, vary("degrees", -25, 25), vary("percent", -35, 35))
     y, x = (255 * place // (place.numel() - 1) for place in _grid(ink))
     ramp = torch.where(vary("upright", 0, 1, 1, 1) == 1, y, x)
-    ground = _mixed(ramp, _colour(vary, "first", 0, 120), _colour(vary, "second", 0, 120))
-    return _mixed(turned, _mixed(ramp, _bright(vary, "one"), _bright(vary, "other")), ground)
+    ground = _mix(ramp, _colour(vary, "first", 0, 120), _colour(vary, "second", 0, 120))
+    return _mix(turned, _mix(ramp, _bright(vary, "one"), _bright(vary, "other")), ground)
 
 
 def tiles(ink: Tensor, vary: Vary) -> Tensor:
@@ -72,7 +72,7 @@ def tiles(ink: Tensor, vary: Vary) -> Tensor:
     height, width = ink.shape[-2:]
     tile = vary("tile", 0, 105, 3, side, side)
     ground = tile.repeat(1, 1, -(-height // side), -(-width // side))[..., :height, :width]
-    return _mixed(ink, 255 - ground, ground)
+    return _mix(ink, 255 - ground, ground)
 
 
 STYLES: dict[str, Callable[[Tensor, Vary], Tensor]] = {
@@ -92,10 +92,10 @@ def mnist_styles(*, modalities: int = 5, seed: int = 0) -> MultimodalDataset:
         raise UsageError(f"{NAME}: modalities must be from 2 to {len(STYLES)}, not {modalities}.")
     if seed < 0:
         raise UsageError(f"{NAME}: seed must be 0 or above, not {seed}.")
-    return styled(load_stored(recipe(modalities, seed)), modalities, seed)
+    return draw_styles(load_stored(recipe(modalities, seed)), modalities, seed)
 
 
-def styled(data: FactorDataset, modalities: int = 5, seed: int = 0) -> MultimodalDataset:
+def draw_styles(data: FactorDataset, modalities: int = 5, seed: int = 0) -> MultimodalDataset:
     """Grey images [n, 1, height, width] of bytes with one factor, in the first so many styles."""
     images = data.pixels.stored
     if images.ndim != 4 or images.shape[1] != 1 or images.dtype != torch.uint8 or data.table is None:
@@ -104,7 +104,7 @@ def styled(data: FactorDataset, modalities: int = 5, seed: int = 0) -> Multimoda
     images, made, names = images[:, 0].to(device), [], list(STYLES)[:modalities]
     with one_thread(), progress("Drawing styles", len(names) * len(data)) as bar:
         for name in names:
-            rows = others(data, seed, name).to(device)
+            rows = choose_shown_rows(data, seed, name).to(device)
             drawn = torch.empty(len(data), 3, *images.shape[1:], dtype=torch.uint8, device=device)
             for first in range(0, len(data), _CHUNK):
                 part = torch.arange(first, min(first + _CHUNK, len(data)), device=device)
@@ -115,7 +115,7 @@ def styled(data: FactorDataset, modalities: int = 5, seed: int = 0) -> Multimoda
     return multimodal(NAME, made, data.factors, data.table, data.held_out, "drawn by unbraid from the official files")
 
 
-def others(data: FactorDataset, seed: int, name: str) -> Tensor:
+def choose_shown_rows(data: FactorDataset, seed: int, name: str) -> Tensor:
     """For each row the row whose image it shows [n]: a random order of the rows of one class and part of the data."""
     assert data.table is not None
     device = data.table.device
@@ -152,13 +152,13 @@ def _grid(ink: Tensor) -> tuple[Tensor, Tensor]:
     return height[:, None], width[None]
 
 
-def _mixed(ink: Tensor, one: Tensor, other: Tensor) -> Tensor:
+def _mix(ink: Tensor, one: Tensor, other: Tensor) -> Tensor:
     """`one` where ink [rows, height, width] is 255, `other` where it is 0, both [rows, 3, height, width]; rounded."""
     share = (ink + (ink >> 7)).unsqueeze(1)  # of 256, so that a shift can divide
     return (share * (one - other)).add_(128).bitwise_right_shift_(8).add_(other)
 
 
-def _largest(ink: Tensor) -> Tensor:
+def _dilate(ink: Tensor) -> Tensor:
     """The largest of each pixel and its eight neighbours."""
     for axis in (-1, -2):
         before, after = ink.roll(1, axis), ink.roll(-1, axis)
@@ -168,7 +168,7 @@ def _largest(ink: Tensor) -> Tensor:
     return ink
 
 
-def _turned(ink: Tensor, degrees: Tensor, percent: Tensor) -> Tensor:
+def _turn(ink: Tensor, degrees: Tensor, percent: Tensor) -> Tensor:
     """Images turned by degrees [rows] and sheared by percent [rows] around their middle, between pixels linearly."""
     rows, height, width = ink.shape
     angles = torch.arange(-180, 181, dtype=torch.float64, device="cpu") * (math.pi / 180)

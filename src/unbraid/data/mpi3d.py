@@ -12,7 +12,7 @@ from typing import Literal
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import channels_first, npz_rows
+from unbraid.data.file_formats import read_npz_rows, stack_channels_first
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.errors import DataError
 
@@ -58,9 +58,9 @@ def mpi3d(*, variant: Variant = "toy") -> FactorDataset:
 def convert(source: Path, variant: Variant, factors: tuple[Factor, ...] = FACTORS) -> FactorDataset:
     """The npz file as a grid, in the file's own order."""
     path = find(source, f"mpi3d_{variant}.npz")
-    shape, pieces = npz_rows(path, "images")
+    shape, pieces = read_npz_rows(path, "images")
     count = math.prod(f.size for f in factors)
     if len(shape) != 4 or shape[-1] != 3 or shape[0] != count:
         raise DataError(f"{path}: images are {shape}, expected ({count}, 64, 64, 3).")
-    images = channels_first(pieces, count, f"MPI3D {variant}")
+    images = stack_channels_first(pieces, count, f"MPI3D {variant}")
     return FactorDataset("mpi3d", Pixels(images, tuple(images.shape[1:])), factors, source=f"official {variant} file")

@@ -37,7 +37,7 @@ _COMPARE: dict[str, Callable[[Tensor, Tensor | float], Tensor]] = {
 _TOKEN = re.compile(r"""\s*(?:(?P<sign>[<>!=]=|[<>=&|()])|(?P<quoted>"[^"]*"|'[^']*')|(?P<word>[^<>!=&|()"']+|!))""")
 
 
-def matching(dataset: FactorDataset, condition: str) -> Tensor:
+def match_rows(dataset: FactorDataset, condition: str) -> Tensor:
     """Which rows fit a condition [rows]; one of its comparisons that no row fits at all is an error."""
     parser = _Parser(dataset, condition, _tokens(condition))
     found = parser.condition()

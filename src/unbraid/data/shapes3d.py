@@ -13,7 +13,7 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import FactorDataset, Pixels
-from unbraid.data.file_formats import channels_first, classes_of, factor_of, gridded, reading
+from unbraid.data.file_formats import explain_errors, factor_of, find_classes, sort_into_grid, stack_channels_first
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.errors import DataError
 from unbraid.extras import import_extra
@@ -39,15 +39,15 @@ def convert(source: Path) -> FactorDataset:
     """The h5 file as a grid."""
     path = find(source, "3dshapes.h5", "*.h5")
     h5py = import_extra("h5py", "data", "3dshapes.h5")
-    with reading(path, "an h5 file with 'images' and 'labels'"), h5py.File(path, "r") as file:
+    with explain_errors(path, "an h5 file with 'images' and 'labels'"), h5py.File(path, "r") as file:
         images, labels = file["images"], np.asarray(file["labels"])
         if images.ndim != 4 or images.dtype != np.uint8 or labels.shape != (len(images), len(NAMES)):
             raise DataError(f"{path}: images {images.shape} and labels {labels.shape} are not those of 3D Shapes.")
-        stored = channels_first(_pieces(images), len(images), "3D Shapes")
-    values, classes = classes_of(labels)
+        stored = stack_channels_first(_pieces(images), len(images), "3D Shapes")
+    values, classes = find_classes(labels)
     factors = tuple(factor_of(name, found) for name, found in zip(NAMES, values, strict=True))
     pixels = Pixels(stored, tuple(stored.shape[1:]))
-    return gridded(FactorDataset("shapes3d", pixels, factors, torch.from_numpy(classes), source="official file"))
+    return sort_into_grid(FactorDataset("shapes3d", pixels, factors, torch.from_numpy(classes), source="official file"))
 
 
 def _pieces(images: Any) -> Iterator[np.ndarray]:

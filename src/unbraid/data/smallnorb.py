@@ -20,7 +20,7 @@ from torch import Tensor
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import gridded, reading
+from unbraid.data.file_formats import explain_errors, sort_into_grid
 from unbraid.data.files import Recipe, find, load_stored
 from unbraid.data.picture_files import resize, stack
 from unbraid.errors import DataError
@@ -75,12 +75,12 @@ def convert(source: Path, size: int) -> FactorDataset:
     images, table = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     held_out = torch.arange(len(parts[0][0]), len(images))
     pixels = Pixels(images, (1, size, size))
-    return gridded(FactorDataset("smallnorb", pixels, FACTORS, table, held_out, "official files"))
+    return sort_into_grid(FactorDataset("smallnorb", pixels, FACTORS, table, held_out, "official files"))
 
 
 def read_matrix(path: Path) -> np.ndarray:
     """A file in the binary matrix format, gzipped or not."""
-    with reading(path, "a binary matrix file"):
+    with explain_errors(path, "a binary matrix file"):
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)

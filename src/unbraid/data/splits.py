@@ -9,13 +9,13 @@ from unbraid import noise
 from unbraid.data.biased_sampling import FORM as BIAS
 from unbraid.data.biased_sampling import biased_rows
 from unbraid.data.factors import FactorDataset
-from unbraid.data.pruning import matching
+from unbraid.data.pruning import match_rows
 from unbraid.errors import UsageError
 
 RULES = f"default, none, a fraction such as 0.1, FACTOR:VALUE,VALUE, prune:CONDITION, {BIAS}"
 
 
-class Split(NamedTuple):
+class RowSplit(NamedTuple):
     """Rows to train on and rows held out; `held_out` is None where scores look at all rows."""
 
     train: Tensor
@@ -23,7 +23,7 @@ class Split(NamedTuple):
     rule: str
 
 
-def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Split:
+def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> RowSplit:
     """Divide a data set into rows to train on and rows held out; computed once per data set, rule and seed.
 
     `default`: its own test rows if it has some, else none (complete factor grids). `none`: train and score on
@@ -39,17 +39,17 @@ def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Spl
     return known[rule, seed]
 
 
-def _split(dataset: FactorDataset, rule: str | float | int, seed: int) -> Split:
+def _split(dataset: FactorDataset, rule: str | float | int, seed: int) -> RowSplit:
     everything = torch.arange(len(dataset), device=dataset.device)
     if isinstance(rule, str) and rule.startswith("bias:"):
         whole = split(dataset, "default", seed)
-        return Split(biased_rows(dataset, rule, whole.train, seed), whole.held_out, rule)
+        return RowSplit(biased_rows(dataset, rule, whole.train, seed), whole.held_out, rule)
     if rule == "none" or (rule == "default" and dataset.held_out is None):
-        return Split(everything, None, "none")
+        return RowSplit(everything, None, "none")
     held_out = _held_out(dataset, rule, seed)
     if not bool(held_out.any()) or bool(held_out.all()):
         raise UsageError(f"split={rule} holds out {int(held_out.sum())} of {len(dataset)} rows; both sides need some.")
-    return Split(everything[~held_out], everything[held_out], str(rule))
+    return RowSplit(everything[~held_out], everything[held_out], str(rule))
 
 
 def _held_out(dataset: FactorDataset, rule: str | float | int, seed: int) -> Tensor:
@@ -61,7 +61,7 @@ def _held_out(dataset: FactorDataset, rule: str | float | int, seed: int) -> Ten
     if isinstance(rule, (int, float)):
         return _random_rows(dataset, float(rule), seed)
     if rule.startswith("prune:"):
-        return matching(dataset, rule.removeprefix("prune:"))
+        return match_rows(dataset, rule.removeprefix("prune:"))
     return _rows_with_values(dataset, rule)
 
 

@@ -31,7 +31,7 @@ LEVELS = 2**16
 
 
 @dataclass(frozen=True)
-class Corrupted:
+class FlippedImages:
     """Rows of clean images, picked by some of a grid's factors, with pixels flipped.
 
     `factors` are a size and a stride of the grid for each factor that the clean images vary in. The `seed` is a tensor
@@ -63,7 +63,7 @@ class Corrupted:
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """Images [*index.shape, *shape], each pixel 0 or 1."""
-        clean = self.clean[self.picked(index)]
+        clean = self.clean[self.clean_rows(index)]
         if self.flip == 0:
             return clean
         flat = index.flatten()
@@ -76,17 +76,17 @@ class Corrupted:
 
     def expected(self, index: Tensor) -> Tensor:
         """Means [*index.shape, *shape] over the flips: what a perfect decoder says of these rows."""
-        clean = self.clean[self.picked(index)]
+        clean = self.clean[self.clean_rows(index)]
         return clean + self.flip * (1.0 - 2.0 * clean)
 
-    def picked(self, index: Tensor) -> Tensor:
+    def clean_rows(self, index: Tensor) -> Tensor:
         """Rows of the clean images."""
         place = torch.zeros_like(index)
         for size, stride in self.factors:
             place = place * size + index // stride % size
         return place
 
-    def to(self, device: torch.device | str) -> "Corrupted":
+    def to(self, device: torch.device | str) -> "FlippedImages":
         """The same images on a device."""
         return replace(self, clean=self.clean.to(device), seed=self.seed.to(device))
 
@@ -118,7 +118,9 @@ def sprites_pairs(
     modalities = []
     for name, images, own in (("m1", first, FIRST), ("m2", second, SECOND)):
         known = noise.seed_tensor(seed, device=images.device)
-        values = Corrupted(images.pixels, _count(factors), _strides(factors, own), flip, known, f"sprites-pairs/{name}")
+        values = FlippedImages(
+            images.pixels, _count(factors), _strides(factors, own), flip, known, f"sprites-pairs/{name}"
+        )
         modalities.append(Modality(name, "image", values))
     made = multimodal("sprites-pairs", modalities, factors, source="rendered by unbraid")
     held_out = _some_pairs(len(made)) if unseen == "pairs" else _pairs_of_some_images(modalities)
@@ -143,11 +145,11 @@ def _pairs_of_some_images(modalities: list[Modality]) -> Tensor:
     seen = None
     for modality in modalities:
         values = modality.values
-        assert isinstance(values, Corrupted)
+        assert isinstance(values, FlippedImages)
         count = len(values.clean)
         out = torch.zeros(count, dtype=torch.bool)
         out[_order(count, modality.name)[: round((1 - math.sqrt(1 - TEST)) * count)]] = True
-        own = out[values.picked(torch.arange(values.rows))]
+        own = out[values.clean_rows(torch.arange(values.rows))]
         seen = own if seen is None else seen | own
     assert seen is not None
     return seen.nonzero().squeeze(-1)

@@ -33,15 +33,15 @@ _TRIANGLE = 0.25  # area of a quarter of a cell
 
 def stroke_thickness(images: Any) -> np.ndarray:
     """Thickness of the strokes in pixels [n], of images [n, h, w] of bytes or floats; 0 where there is no ink."""
-    return strokes(images)[:, 0]
+    return measure_strokes(images)[:, 0]
 
 
 def digit_width(images: Any) -> np.ndarray:
     """Width of the ink in pixels, without its slant [n], of images [n, h, w]; 0 where there is no ink."""
-    return strokes(images)[:, 1]
+    return measure_strokes(images)[:, 1]
 
 
-def strokes(images: Any) -> np.ndarray:
+def measure_strokes(images: Any) -> np.ndarray:
     """Thickness and width of each image [n, 2], float64, in pixels."""
     given = np.asarray(images)
     if given.ndim != 3 or given.dtype.kind not in "buif":

@@ -41,7 +41,7 @@ class Discriminator(nn.Sequential):
         self.width = sizes[-1]
 
 
-def owners(groups: Sequence[Sequence[int]]) -> Tensor:
+def number_groups(groups: Sequence[Sequence[int]]) -> Tensor:
     """The number of the group to which each column belongs."""
     owner = torch.zeros(sum(map(len, groups)), dtype=torch.int64)
     for number, group in enumerate(groups):
@@ -49,12 +49,12 @@ def owners(groups: Sequence[Sequence[int]]) -> Tensor:
     return owner
 
 
-def shuffled(codes: Tensor, owner: Tensor, rows: Tensor) -> Tensor:
+def shuffle_groups(codes: Tensor, owner: Tensor, rows: Tensor) -> Tensor:
     """Draws from the product of the groups' marginals: the columns of a group come from rows of its own [groups, n]."""
     return codes.gather(0, rows.index_select(0, owner).T)
 
 
-def log_ratios(
+def estimate_log_ratios(
     codes: Tensor,
     groups: Sequence[Sequence[int]] | None = None,
     *,
@@ -79,21 +79,21 @@ def log_ratios(
         torch.manual_seed(seed)
         network = Discriminator(codes.shape[1], width=width, depth=depth).to(codes.device)
     label = torch.arange(2, device=codes.device).repeat_interleave(batch)
-    owner = owners(groups).to(codes.device)
+    owner = number_groups(groups).to(codes.device)
     drawn = torch.randint(len(train), (steps, 1 + len(groups), batch), generator=generator).to(codes.device)
 
     def loss(step: Tensor) -> Tensor:
         rows = drawn.index_select(0, step)[0]  # [1 + groups, batch]
-        codes = torch.cat([train[rows[0]], shuffled(train, owner, rows[1:])])
+        codes = torch.cat([train[rows[0]], shuffle_groups(train, owner, rows[1:])])
         return F.cross_entropy(_logits(network, codes), label)
 
-    descend("density ratio", network.parameters(), loss, one_cycle(lr, steps), betas=(0.9, 0.99))
+    descend("density ratio", network.parameters(), loss, one_cycle_rates(lr, steps), betas=(0.9, 0.99))
     with torch.no_grad():
         joint, apart = network(test).unbind(-1)
     return joint - apart
 
 
-def one_cycle(highest: float, steps: int, rise: float = 0.1) -> Tensor:
+def one_cycle_rates(highest: float, steps: int, rise: float = 0.1) -> Tensor:
     """Rates [steps] along two half cosines: from 1/25 of the highest up to it, then down to almost 0 (smith2019)."""
     top = max(1.0, rise * steps - 1)
     step = torch.arange(steps, dtype=torch.float64)

@@ -117,7 +117,7 @@ def batch_aggregate(
     first = next(iter(sample.values()))
     batch = first.shape[-2]
     weights = weighting(estimator, batch, size)
-    if usable(space, [*posterior.values(), *sample.values()]):
+    if can_fuse(space, [*posterior.values(), *sample.values()]):
         return _fused_aggregate(space, posterior, sample, weights)
     rows = torch.arange(batch, device=first.device)
 
@@ -137,7 +137,7 @@ def exact_aggregate(
     `log_p` [n] are the logarithms of the probabilities with which data points are drawn, uniform if absent.
     """
     first = next(iter(posterior.values()))
-    if usable(space, [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]):
+    if can_fuse(space, [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]):
         each = 0.0 if log_p is not None else -math.log(first.shape[-2])
         return _fused_aggregate(space, posterior, sample, Weighting(each, each, each), log_p)
     if log_p is None:
@@ -145,7 +145,7 @@ def exact_aggregate(
     return _aggregate(space, posterior, sample, lambda columns: log_p[None, columns])
 
 
-def usable(space: Space, tensors: Iterable[Tensor]) -> bool:
+def can_fuse(space: Space, tensors: Iterable[Tensor]) -> bool:
     """Whether the fused kernels can do it: Normal blocks alone, and tensors of float32 on a GPU."""
     normal = space.leaves <= FUSED_LEAVES and all(type(block) is Normal for block in space.blocks.values())
     return TRITON and normal and all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)

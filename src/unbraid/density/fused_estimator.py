@@ -15,11 +15,11 @@ from torch import Tensor
 from unbraid.density import triton_kernels as kernels
 from unbraid.errors import UsageError
 
-PAD = 128
+PADDING_MULTIPLE = 128
 """Packed rows and components are padded to a multiple of this, the largest block, so that no load needs a mask."""
 
 
-class Tile(NamedTuple):
+class WarpTile(NamedTuple):
     """What a warp has in hand: rows (or components) streamed in one step, fewer than 32 so that all threads read the
     same ones, and a block of components (or rows) that its threads hold. Results do not depend on the block."""
 
@@ -27,23 +27,23 @@ class Tile(NamedTuple):
     block: int
 
 
-class Tiles(NamedTuple):
-    """Tiles of one kernel: of groups, of leaves alone, and the most registers that a thread takes."""
+class KernelTiles(NamedTuple):
+    """KernelTiles of one kernel: of groups, of leaves alone, and the most registers that a thread takes."""
 
-    group: Tile
-    leaf: Tile
+    group: WarpTile
+    leaf: WarpTile
     registers: int
 
 
-FORWARD = Tiles(Tile(2, 64), Tile(8, 64), registers=128)
-BACKWARD = Tiles(Tile(2, 64), Tile(8, 64), registers=168)
+FORWARD = KernelTiles(WarpTile(2, 64), WarpTile(8, 64), registers=128)
+BACKWARD = KernelTiles(WarpTile(2, 64), WarpTile(8, 64), registers=168)
 
 _ONE_WARP: dict[str, Any] = {"num_warps": 1}
 
-UNROLLED = 16
+MAX_UNROLLED_LEAVES = 16
 """The most leaves that a program holds in registers at once; a wider group takes several programs."""
 
-PROGRAMS = 2112
+PROGRAMS_TO_FILL_GPU = 2112
 """Programs, of groups and as many of leaves, that fill a GPU; where there are fewer, the streamed axis is split."""
 
 
@@ -52,7 +52,7 @@ def _pieces(count: int, size: int) -> int:
     return (count + size - 1) // size
 
 
-class Job(NamedTuple):
+class ProblemSize(NamedTuple):
     """The sizes of one call: members, rows i, components j, leaves D, and how far rows and components are padded."""
 
     members: int
@@ -63,12 +63,12 @@ class Job(NamedTuple):
     @property
     def rows_padded(self) -> int:
         """Rows as packed."""
-        return _pieces(self.rows, PAD) * PAD
+        return _pieces(self.rows, PADDING_MULTIPLE) * PADDING_MULTIPLE
 
     @property
     def components_padded(self) -> int:
         """Components as packed."""
-        return _pieces(self.components, PAD) * PAD
+        return _pieces(self.components, PADDING_MULTIPLE) * PADDING_MULTIPLE
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -86,7 +86,7 @@ class Job(NamedTuple):
         )
 
 
-class Weights(NamedTuple):
+class LogWeights(NamedTuple):
     """Log weights of the components j = i, j = i + 1 and all others, without those that come per component."""
 
     own: float
@@ -104,7 +104,7 @@ class Weights(NamedTuple):
         return (self.own - self.other) * math.log2(math.e), (self.after - self.other) * math.log2(math.e)
 
 
-class Plan(NamedTuple):
+class ChunkPlan(NamedTuple):
     """How the streamed axis is cut, for groups and for leaves alone: length and number of chunks."""
 
     group_chunk: int
@@ -113,11 +113,11 @@ class Plan(NamedTuple):
     leaf_splits: int
 
     @classmethod
-    def of(cls, job: Job, groups: int, held: int, streamed: int) -> "Plan":
+    def of(cls, job: ProblemSize, groups: int, held: int, streamed: int) -> "ChunkPlan":
         """Chunks (of a multiple of 16) short enough to fill a GPU, whatever the tiles are."""
 
         def cut(blocks: int) -> tuple[int, int]:
-            chunk = _pieces(streamed, _pieces(PROGRAMS, blocks * job.members) * 16) * 16
+            chunk = _pieces(streamed, _pieces(PROGRAMS_TO_FILL_GPU, blocks * job.members) * 16) * 16
             return chunk, _pieces(streamed, chunk)
 
         return cls(*cut(_pieces(held, 64) * groups), *cut(_pieces(held, 128) * job.leaves))
@@ -134,14 +134,14 @@ def _members_of(mask: int) -> tuple[int, ...]:
     return tuple(leaf for leaf in range(64) if (mask >> leaf) & 1)
 
 
-def _whole(masks: Sequence[int], job: Job) -> bool:
+def _whole(masks: Sequence[int], job: ProblemSize) -> bool:
     """Whether each group writes to all leaves."""
     return all(len(_members_of(mask)) == job.leaves for mask in masks)
 
 
 def _launch(
-    kernel: Any, tiles: Tiles, job: Job, masks: Sequence[int], plan: Plan, held: int, weights: Weights,
-    tensors: Sequence[Tensor], **constants: Any,
+    kernel: Any, tiles: KernelTiles, job: ProblemSize, masks: Sequence[int], plan: ChunkPlan, held: int,
+    weights: LogWeights, tensors: Sequence[Tensor], **constants: Any,
 ) -> None:  # fmt: skip
     """Run a kernel for each group, the first time for the leaves alone, too."""
     alone = tiles.leaf
@@ -150,8 +150,8 @@ def _launch(
         wide = len(leaves) > 10  # a smaller block and all registers there are keep sums out of slower memory
         tile = tiles.group._replace(block=32) if wide else tiles.group
         limits = {} if torch.version.hip else {"maxnreg": 255 if wide else tiles.registers}
-        for first in range(0, len(leaves), UNROLLED):
-            mine = leaves[first : first + UNROLLED]
+        for first in range(0, len(leaves), MAX_UNROLLED_LEAVES):
+            mine = leaves[first : first + MAX_UNROLLED_LEAVES]
             cuts = plan if group == first == 0 else plan._replace(leaf_splits=0)
             programs = _pieces(held, tile.block) * cuts.group_splits
             programs += _pieces(held, alone.block) * cuts.leaf_splits * job.leaves
@@ -170,9 +170,12 @@ def aggregate_densities(
     with_scores: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Log densities [M, groups + D, i] of samples [M, i, D] under posteriors [M, j, 2 D]; the rest is for gradients."""
-    job, weighting = Job(sample.shape[0], sample.shape[1], parameters.shape[1], sample.shape[2]), Weights(*weights)
+    job, weighting = (
+        ProblemSize(sample.shape[0], sample.shape[1], parameters.shape[1], sample.shape[2]),
+        LogWeights(*weights),
+    )
     out, normaliser, rows, components, scores = (sample.new_empty(shape) for shape in job.outputs(len(masks)))
-    plan = Plan.of(job, len(masks), held=job.rows, streamed=job.components)
+    plan = ChunkPlan.of(job, len(masks), held=job.rows, streamed=job.components)
     sums = plan.group_splits, job.members, len(masks), 2 + job.leaves, job.rows_padded
     grouped = sample.new_empty(sums) if _whole(masks, job) else sample.new_zeros(sums)
     alone = sample.new_empty(plan.leaf_splits, job.members, job.leaves, 3, job.rows_padded)
@@ -200,7 +203,7 @@ def _fake_densities(
     sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
     with_scores: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    job = Job(sample.shape[0], sample.shape[1], parameters.shape[1], sample.shape[2])
+    job = ProblemSize(sample.shape[0], sample.shape[1], parameters.shape[1], sample.shape[2])
     out, normaliser, rows, components, scores = (sample.new_empty(shape) for shape in job.outputs(len(masks)))
     return out, normaliser, rows, components, scores
 
@@ -211,8 +214,8 @@ def aggregate_densities_backward(
     masks: Sequence[int], weights: Sequence[float],
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of samples [M, i, D] and of `count` posteriors [M, j, 2 D], from what the forward op returned."""
-    job, weighting = Job(rows.shape[0], grad.shape[2], count, rows.shape[1]), Weights(*weights)
-    plan = Plan.of(job, len(masks), held=job.components, streamed=job.rows)
+    job, weighting = ProblemSize(rows.shape[0], grad.shape[2], count, rows.shape[1]), LogWeights(*weights)
+    plan = ChunkPlan.of(job, len(masks), held=job.components, streamed=job.rows)
     parts = plan.group_splits * len(masks) + plan.leaf_splits, job.members, 2 * job.leaves, job.components_padded
     partial = grad.new_empty(parts) if _whole(masks, job) else grad.new_zeros(parts)
     of_sample, of_parameters = _gradients(grad, rows, count)

@@ -178,7 +178,7 @@ class Evaluation:
         columns = chosen_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
-        whole = self.dataset.labelled(self.rows, columns)
+        whole = self.dataset.has_labels(self.rows, columns)
         return self if bool(whole.all()) else self.once(("labelled", *columns), lambda: self._part(whole, columns))
 
     def _part(self, whole: Tensor, columns: list[int]) -> "Evaluation":

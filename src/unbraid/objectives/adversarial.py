@@ -24,7 +24,7 @@ from unbraid.types import Batch, Output, Player, Terms, Weight
 ADAM = {"betas": (0.5, 0.999)}
 
 
-class Game(Objective):
+class AdversarialObjective(Objective):
     """A generator against a critic; the output's `extra` holds the generated `images`.
 
     `instance_noise` is the standard deviation of the noise on observations at the start; it is 0 after

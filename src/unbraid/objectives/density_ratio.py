@@ -25,12 +25,12 @@ def check_batch(batch: int, name: str) -> None:
         raise UsageError(f"{name} permutes half of a batch: it needs {MIN_BATCH} rows, not {batch}.")
 
 
-def discriminator_player(owns: str, loss: Callable[..., Any]) -> Player:
+def make_discriminator_player(owns: str, loss: Callable[..., Any]) -> Player:
     """Return the player that trains the discriminators whose parameters begin with `owns`."""
     return Player("discriminator", (owns,), loss, optimizer=ADAM)
 
 
-def logits_of(context: Context, name: str, codes: Tensor) -> Tensor:
+def apply_discriminator(context: Context, name: str, codes: Tensor) -> Tensor:
     """Return a discriminator's two logits [..., rows, 2] of codes, in the precision of the codes."""
     return context.apply(name, codes).to(codes.dtype)
 

@@ -22,7 +22,7 @@ from unbraid.types import Batch, Output, Terms, Weight
 
 Value = tuple[Tensor, Weight]
 
-SMALL_PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3, "data_positions": 3, "z": None, "c": 3}
+TRIAL_PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3, "data_positions": 3, "z": None, "c": 3}
 """Data and latents of a small run."""
 
 
@@ -68,7 +68,7 @@ class MultimodalObjective(Objective):
         """Return the weight of a modality's reconstruction."""
         return self.weights.get(name, 1.0)
 
-    def annealed(self, beta: Weight, context: Context) -> Weight:
+    def anneal_weight(self, beta: Weight, context: Context) -> Weight:
         """Return the weight of a KL at this step."""
         return beta * ramp(context.step, self.anneal)
 
@@ -82,7 +82,7 @@ class MultimodalObjective(Objective):
             block = private(name)
             if block in context.space.blocks:
                 kl = context.space.blocks[block].kl(out.posterior[block], out.prior[block], out.sample[block]).sum(-1)
-                beta = self.annealed(self.betas.get(name, self.beta_m), context)
+                beta = self.anneal_weight(self.betas.get(name, self.beta_m), context)
                 terms[f"kl_{block}"] = (kl.mean(-1), beta)
                 if again is not None:
                     terms[f"kl_{block}_again"] = ((context.part(kl) * again[name]).mean(-1), beta)

@@ -31,11 +31,11 @@ class StageObjective(Objective):
 
     def check_parent(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
         if self.given_factors:
-            check_codes_are_labels(parent, self.labels_of(dataset, self.given_factors))
+            check_codes_are_labels(parent, self.make_label_codes(dataset, self.given_factors))
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         if self.given_factors:
-            self.first_labels = self.labels_of(dataset, self.given_factors)
+            self.first_labels = self.make_label_codes(dataset, self.given_factors)
             self.first_labels.check_complete(rows)
 
     def given(self, batch: Batch) -> dict[str, Tensor]:
@@ -44,17 +44,17 @@ class StageObjective(Objective):
         assert batch.factors is not None
         return {FIRST_CODE: self.first_labels.codes(batch.factors, batch.x["x"].dtype)}
 
-    def labels_of(self, dataset: FactorDataset, factors: tuple[str, ...]) -> LabelCodes:
+    def make_label_codes(self, dataset: FactorDataset, factors: tuple[str, ...]) -> LabelCodes:
         """Return the codes of the labels of some factors."""
         return LabelCodes(dataset, factors, tuple(name for name in self.circular if name in factors))
 
 
-def labels_of_run(config: Mapping[str, Any], dataset: FactorDataset) -> LabelCodes | None:
+def find_label_codes(config: Mapping[str, Any], dataset: FactorDataset) -> LabelCodes | None:
     """Return the labels that the codes of a run are, by its config as a mapping; None if they are no labels."""
     chosen = config["objective"]
     if chosen["name"] == LABEL_DECODER:
         return LabelCodes(dataset, tuple(chosen["factors"]), tuple(chosen["circular"]))
-    before = labels_of_run(config["parent"]["config"], dataset) if chosen["name"] == LABEL_STAGE else None
+    before = find_label_codes(config["parent"]["config"], dataset) if chosen["name"] == LABEL_STAGE else None
     if before is None:
         return None
     circular = [dataset.factor_names[column] for column in before.around]
@@ -63,7 +63,7 @@ def labels_of_run(config: Mapping[str, Any], dataset: FactorDataset) -> LabelCod
 
 def check_codes_are_labels(config: Mapping[str, Any], labels: LabelCodes) -> None:
     """Raise a `UsageError` unless the codes of a run are these labels, in this order."""
-    found = labels_of_run(config, labels.dataset)
+    found = find_label_codes(config, labels.dataset)
     if found is None:
         raise UsageError(
             "given=… names labels that stand for codes, and the codes of the run to refine are no labels: leave it "

@@ -106,7 +106,7 @@ class State:
         """
         few, batch = copy.copy(self), min(self.epochs.batch, rows)
         few.epochs, few.needs, few.world = Epochs(len(self.rows), batch, self.seeds), self._needs(batch), World()
-        few.epochs.turn_to(0)
+        few.epochs.lay_out_epoch(0)
         few.group = self.group.without_history()
         buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
         alone = unsynchronised(self.group.skeleton)
@@ -131,7 +131,7 @@ class State:
 
     def advance(self) -> None:
         """One shared forward; then each player moves, on its own loss and its own parameters."""
-        self.epochs.turn_to(self.step)
+        self.epochs.lay_out_epoch(self.step)
         moving = tuple(self.step % optimizer.player.every == 0 for optimizer in self.players)
         with self.group.matrix_products(), self._retain_buffers():
             self._execute(moving)
@@ -172,7 +172,7 @@ class State:
 
     def _index(self, when: int | Tensor) -> Tensor:
         """Rows of a step [member, rows]: the batch, and whatever the objective sets beside it."""
-        index = self.rows[self.epochs.at(when).to(self.rows.device)]
+        index = self.rows[self.epochs.batch_at(when).to(self.rows.device)]
         return self.objective.choose_rows(
             index, self.dataset, lambda name, shape: noise.uniform(self.seeds, when, name, shape).to(index.device)
         )
