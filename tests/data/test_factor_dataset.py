@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.messages import naming
 from unbraid.data import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.data.file_formats import find_classes, sort_into_grid
+from unbraid.data.file_formats import make_factors, sort_into_grid
 from unbraid.errors import DataError, UsageError
 
 SIZES = (3, 2, 4)
@@ -106,6 +106,6 @@ def test_incomplete_rows_stay_a_table():
 
 
 def test_classes_are_positions_among_sorted_values():
-    values, classes = find_classes(np.array([[0.5, 9], [0.1, 9], [0.5, 7]]))
-    assert [v.tolist() for v in values] == [[0.1, 0.5], [7, 9]]
+    factors, classes = make_factors(("a", "b"), np.array([[0.5, 9], [0.1, 9], [0.5, 7]]).T)
+    assert factors == (Factor("a", 2, (0.1, 0.5)), Factor("b", 2, (7, 9)))
     assert classes.tolist() == [[1, 1], [0, 1], [1, 0]]
