@@ -20,8 +20,8 @@ if os.environ.get("UNBRAID_TYPECHECK") != "0":
             claw_decor_place_func=BeartypeDecorPlace.FIRST,  # what other decorators return may be no function
             claw_is_pep526=False,
             # torch.vmap fills named tuples with the numbers of dimensions where they hold tensors; a size that
-            # torch.compile leaves open is a symbol
-            hint_overrides=FrozenDict({Tensor: Tensor | int | None, int: int | SymInt}),
+            # torch.compile leaves open is a symbol; a tuple's random item, which is what is checked, stops the compiler
+            hint_overrides=FrozenDict({Tensor: Tensor | int | None, int: int | SymInt, tuple[int, ...]: tuple}),
             is_pep484_tower=True,
         ),
     )
