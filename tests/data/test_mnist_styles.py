@@ -64,7 +64,7 @@ def test_styles_are_bytes_that_depend_on_seed_and_row_alone(digits, monkeypatch)
     assert first.layout == dict.fromkeys(first.modalities, (3, 28, 28))
     assert first.present(torch.arange(3)) is None
     assert first.held_out.tolist() == list(range(TRAIN, TRAIN + TEST))
-    monkeypatch.setattr(styles, "_CHUNK", 100)
+    monkeypatch.setattr(styles, "_ROWS_AT_A_TIME", 100)
     again, fewer, other = styles.draw_styles(digits), styles.draw_styles(digits, 2), styles.draw_styles(digits, seed=1)
     assert again.content_hash() == first.content_hash() != other.content_hash()
     for name, modality in first.modalities.items():

@@ -61,7 +61,10 @@ def iterate_files(source: Path, ending: str, expected: str) -> Iterator[tuple[Pa
         yield path, path.read_bytes()
     if paths:
         return
-    path = find_file(source, "*.tar.gz", "*.tgz", "*.tar")
+    archives = ("*.tar.gz", "*.tgz", "*.tar")
+    if source.is_dir() and not any(True for pattern in archives for _ in source.rglob(pattern)):
+        raise DataError(f"{source} is not {expected}: it holds no *{ending}.")
+    path = find_file(source, *archives)
     with explain_errors(path, expected), tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.name.endswith(ending) else None
