@@ -87,6 +87,11 @@ class ProblemSize(NamedTuple):
         )
 
 
+def _find_size(sample: Tensor, parameters: Tensor) -> ProblemSize:
+    members, rows, leaves = sample.shape
+    return ProblemSize(members, rows, parameters.shape[1], leaves)
+
+
 class ChunkPlan(NamedTuple):
     """Length and number of chunks of the streamed axis, for groups and for single leaves."""
 
@@ -158,7 +163,7 @@ def aggregate_densities(
 
     The other outputs are for the gradients.
     """
-    size, weighting = ProblemSize(*sample.shape[:2], parameters.shape[1], sample.shape[2]), Weighting(*weights)
+    size, weighting = _find_size(sample, parameters), Weighting(*weights)
     out, normaliser, rows, components, scores = size.allocate_outputs(sample, len(masks))
     plan = _plan_chunks(size, len(masks), held=size.rows, streamed=size.components)
     sums = plan.group_splits, size.members, len(masks), 2 + size.leaves, size.rows_padded
@@ -188,8 +193,7 @@ def _fake_densities(
     sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
     with_scores: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    size = ProblemSize(*sample.shape[:2], parameters.shape[1], sample.shape[2])
-    return size.allocate_outputs(sample, len(masks))
+    return _find_size(sample, parameters).allocate_outputs(sample, len(masks))
 
 
 @torch.library.custom_op("unbraid::aggregate_densities_backward", mutates_args=())
