@@ -72,12 +72,7 @@ def pendulum(
 
 
 def swing(
-    pendulum: Pendulum,
-    *,
-    speed: float = 3.0,
-    interval: float = INTERVAL,
-    last: int = LAST,
-    substeps: int = SUBSTEPS,
+    pendulum: Pendulum, *, speed: float = 3.0, interval: float = INTERVAL, last: int = LAST, substeps: int = SUBSTEPS
 ) -> np.ndarray:
     """Return angles [n, last + 1] at the times 0, interval, 2 interval, …; `speed` is the first angular velocity."""
     length, damping, mass = (np.asarray(part, dtype=np.float64) for part in pendulum)

@@ -173,10 +173,7 @@ def _fused_aggregate(
 
 
 def _chunked_aggregate(
-    space: Space,
-    posterior: Mapping[str, Tensor],
-    sample: Mapping[str, Tensor],
-    log_weights: Callable[[Tensor], Tensor],
+    space: Space, posterior: Mapping[str, Tensor], sample: Mapping[str, Tensor], log_weights: Callable[[Tensor], Tensor]
 ) -> Aggregate:
     """Return log q(z) by running logsumexps over chunks of components j; gradients recompute each chunk."""
     first = next(iter(posterior.values()))
