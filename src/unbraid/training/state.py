@@ -172,7 +172,7 @@ class State:
 
     def _choose_rows(self, step: int | Tensor) -> Tensor:
         """Return the rows of a step [member, rows]: the batch, and rows that the objective adds."""
-        index = self.rows[self.epochs.at(step).to(self.rows.device)]
+        index = self.rows[self.epochs.batch_at(step).to(self.rows.device)]
         return self.objective.choose_rows(
             index, self.dataset, lambda name, shape: noise.uniform(self.seeds, step, name, shape).to(index.device)
         )
