@@ -11,8 +11,6 @@ import io
 from pathlib import Path
 
 import numpy as np
-from scipy.io import loadmat
-from scipy.io.matlab import MatReadError
 
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
@@ -59,6 +57,9 @@ def _stack_meshes(source: Path) -> np.ndarray:
 
 def _read_mesh(data: bytes, path: Path) -> np.ndarray:
     """Return one car's images [azimuth, elevation, height / 2, width / 2, channels]."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
     with explain_errors(path, "a car mesh with 'im'"):
         try:
             image = loadmat(io.BytesIO(data), variable_names=["im"])["im"]
