@@ -1,8 +1,8 @@
-"""Sprites as several papers' experiments use them."""
+"""Sprites in the experiments of several papers."""
 
 from typing import Any
 
-STAND_IN = "Rendered sprites stand for dSprites at all scales but `paper`: the same factors, drawn anew."
+STAND_IN = "Rendered sprites replace dSprites at all scales except `paper`: they have the same factors."
 
 TINY: dict[str, Any] = {
     "data": "sprites",
@@ -16,4 +16,4 @@ TINY: dict[str, Any] = {
     "z": 3,
     "batch": 64,
 }
-"""Data and networks that train within seconds, for scale smoke."""
+"""Data and networks for scale smoke, which train within seconds."""
