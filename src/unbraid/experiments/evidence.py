@@ -25,9 +25,21 @@ Finding = Callable[[Results], list[Evidence]]
 NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
 
 
-def find_one(what: str, compute: Callable[[Results], Estimate], **bounds: float) -> Finding:
-    """Return a finding with one piece of evidence."""
-    return lambda results: [Evidence(what, compute(results), **bounds)]
+def find_one(
+    what: str,
+    read_cells: Callable[[Results], Cells],
+    statistic: Callable[[Cells], np.ndarray],
+    *,
+    smooth: bool = True,
+    **bounds: float,
+) -> Finding:
+    """Return a finding with one estimate, which is missing if `read_cells` returns nothing."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = read_cells(results)
+        return [Evidence(what, estimate(cells, statistic, smooth=smooth) if cells else NO_ESTIMATE, **bounds)]
+
+    return evidence
 
 
 def combine(*findings: Finding) -> Finding:
@@ -55,12 +67,12 @@ def correlate_means(cells: Cells, series: str) -> np.ndarray:
 
 def compare_trade_offs(first: str, second: str, key: str, across: str, up: str) -> Finding:
     """Find how much higher `up` of the second series is at equal `across`, on average over the range of both."""
-
-    def compute(results: Results) -> Estimate:
-        cells = group_series(results, (first, second), key, across, up, common=False)
-        return estimate(cells, lambda c: gap_at_equal_x(mean_curve(c, first), mean_curve(c, second)))
-
-    return find_one(f"{up} at equal {across}, {second} minus {first}", compute, low=0.0)
+    return find_one(
+        f"{up} at equal {across}, {second} minus {first}",
+        lambda results: group_series(results, (first, second), key, across, up, common=False),
+        lambda c: gap_at_equal_x(mean_curve(c, first), mean_curve(c, second)),
+        low=0.0,
+    )
 
 
 def compare_with_largest(series: str, key: str, mode: int | float, score: str) -> Finding:
@@ -80,31 +92,32 @@ def compare_settings(
 ) -> Finding:
     """Find the change of a score from one value of a setting to another."""
 
-    def compute(results: Results) -> Estimate:
+    def read_cells(results: Results) -> Cells:
         cells = results.group_scores(series, key, score)
-        present = {start, end} <= cells.keys()
-        return estimate(cells, lambda c: mean_difference(c, start, end)) if present else NO_ESTIMATE
+        return cells if {start, end} <= cells.keys() else {}
 
-    return find_one(f"{score}, {key} {end:g} minus {key} {start:g}", compute, **bounds)
+    what = f"{score}, {key} {end:g} minus {key} {start:g}"
+    return find_one(what, read_cells, lambda c: mean_difference(c, start, end), **bounds)
 
 
 def correlate_scores(series: str, key: str, first: str, second: str, **bounds: float) -> Finding:
     """Find the correlation of two scores of a series over a setting."""
-
-    def compute(results: Results) -> Estimate:
-        return estimate(group_series(results, [series], key, first, second), lambda c: correlate_means(c, series))
-
-    return find_one(f"correlation of {first} and {second}, {series}", compute, **bounds)
+    return find_one(
+        f"correlation of {first} and {second}, {series}",
+        lambda results: group_series(results, [series], key, first, second),
+        lambda c: correlate_means(c, series),
+        **bounds,
+    )
 
 
 def compare_correlations(weak: str, strong: str, key: str, first: str, second: str) -> Finding:
     """Find whether two scores have a lower correlation in the series `strong` than in `weak`."""
-
-    def compute(results: Results) -> Estimate:
-        cells = group_series(results, (weak, strong), key, first, second, common=False)
-        return estimate(cells, lambda c: correlate_means(c, strong) - correlate_means(c, weak))
-
-    return find_one(f"correlation of {first} and {second}, {strong} minus {weak}", compute, high=0.0)
+    return find_one(
+        f"correlation of {first} and {second}, {strong} minus {weak}",
+        lambda results: group_series(results, (weak, strong), key, first, second, common=False),
+        lambda c: correlate_means(c, strong) - correlate_means(c, weak),
+        high=0.0,
+    )
 
 
 def bound_difference(
@@ -128,26 +141,25 @@ def bound_difference(
     return evidence
 
 
+def pool_series(*series: str, scores: Sequence[str]) -> Callable[[Results], Cells]:
+    """Return a function that reads one cell per series, with all of its runs."""
+    return lambda results: {name: results.group_scores(name, None, *scores)[None] for name in series}
+
+
 def compare_means(first: str, second: str, score: str, **bounds: float) -> Finding:
     """Find the mean over seeds of the second series minus that of the first."""
-
-    def compute(results: Results) -> Estimate:
-        cells = {name: results.group_scores(name, None, score)[None] for name in (first, second)}
-        return estimate(cells, lambda c: mean_difference(c, first, second))
-
-    return find_one(f"{score}, {second} minus {first}", compute, **bounds)
+    cells = pool_series(first, second, scores=[score])
+    return find_one(f"{score}, {second} minus {first}", cells, lambda c: mean_difference(c, first, second), **bounds)
 
 
 def compare_medians(first: str, second: str, score: str, **bounds: float) -> Finding:
     """Find the median over seeds of the second series minus that of the first."""
 
-    def compute(results: Results) -> Estimate:
-        cells = {name: results.group_scores(name, None, score)[None] for name in (first, second)}
-        return estimate(
-            cells, lambda c: np.median(c[second][..., 0], -1) - np.median(c[first][..., 0], -1), smooth=False
-        )
+    def gap(cells: Cells) -> np.ndarray:
+        return np.median(cells[second][..., 0], -1) - np.median(cells[first][..., 0], -1)
 
-    return find_one(f"median {score}, {second} minus {first}", compute, **bounds)
+    cells = pool_series(first, second, scores=[score])
+    return find_one(f"median {score}, {second} minus {first}", cells, gap, smooth=False, **bounds)
 
 
 def pool_runs(
@@ -158,12 +170,8 @@ def pool_runs(
     **bounds: float,
 ) -> Finding:
     """Find a statistic of the scores [..., run, score] of all runs of several series."""
-
-    def compute(results: Results) -> Estimate:
-        cells = {name: results.group_scores(name, None, *scores)[None] for name in series}
-        return estimate(cells, lambda c: statistic(np.concatenate(list(c.values()), -2)))
-
-    return find_one(what, compute, **bounds)
+    cells = pool_series(*series, scores=scores)
+    return find_one(what, cells, lambda c: statistic(np.concatenate(list(c.values()), -2)), **bounds)
 
 
 def compare_at_each(first: str, second: str, key: str, score: str, **bounds: float) -> Finding:
@@ -182,14 +190,12 @@ def compare_at_each(first: str, second: str, key: str, score: str, **bounds: flo
 
 def compare_on_average(first: str, second: str, key: str, score: str, **bounds: float) -> Finding:
     """Find a score of the second series minus that of the first, averaged over the values of a setting of both."""
-
-    def compute(results: Results) -> Estimate:
-        cells = group_series(results, (first, second), key, score)
-        if not cells:
-            return NO_ESTIMATE
-        return estimate(cells, lambda c: (mean_curve(c, second) - mean_curve(c, first))[..., 0].mean(-1))
-
-    return find_one(f"{score}, {second} minus {first}, mean over {key}", compute, **bounds)
+    return find_one(
+        f"{score}, {second} minus {first}, mean over {key}",
+        lambda results: group_series(results, (first, second), key, score),
+        lambda c: (mean_curve(c, second) - mean_curve(c, first))[..., 0].mean(-1),
+        **bounds,
+    )
 
 
 def compare_scores(series: str, key: str, first: str, second: str, **bounds: float) -> Finding:
@@ -219,15 +225,12 @@ def compare_pairs(
     `scores` holds one score of each series. If one series refines the other, a pair is a run and its stage.
     """
 
-    def compute(results: Results) -> Estimate:
-        values = [
-            {
-                tuple(m.settings.get(key) for key in keys): m.scores[score].value
-                for m in results.select_members(name, score)
-            }
+    def read_cells(results: Results) -> Cells:
+        first_values, second_values = (
+            {tuple(m.settings.get(k) for k in keys): m.scores[score].value for m in results.select_members(name, score)}
             for name, score in zip((first, second), scores, strict=True)
-        ]
-        gaps = [[values[1][at] - values[0][at]] for at in values[0] if at in values[1]]
-        return estimate({None: np.array(gaps)}, lambda c: statistic(c[None][..., 0])) if gaps else NO_ESTIMATE
+        )
+        gaps = [[second_values[at] - value] for at, value in first_values.items() if at in second_values]
+        return {None: np.array(gaps)} if gaps else {}
 
-    return find_one(what, compute, **bounds)
+    return find_one(what, read_cells, lambda c: statistic(c[None][..., 0]), **bounds)

@@ -116,9 +116,6 @@ def _draw(path: Path, entry: Entry[Any, Experiment], results: Results) -> list[s
     return []
 
 
-# the table
-
-
 def build_table(facts: Experiment, results: Results) -> list[Row]:
     """Return one row per series and setting: the number of finished runs and the mean of each score."""
     rows: list[Row] = []
@@ -177,9 +174,6 @@ def format_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [names, ["---"] * len(names)]
     lines += [["" if row.get(name) is None else str(row[name]).replace("|", "\\|") for name in names] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-# the page
 
 
 def _format_page(

@@ -4,15 +4,5 @@ from unbraid.papers.chen2018 import code_scores, disagreement, latents, methods,
 from unbraid.papers.chen2018.code_scores import HIGGINS_AT
 from unbraid.papers.chen2018.setup import ELBO, MIG, TC
 
-__all__ = [
-    "ELBO",
-    "HIGGINS_AT",
-    "MIG",
-    "TC",
-    "code_scores",
-    "disagreement",
-    "latents",
-    "methods",
-    "over_beta",
-    "pictures",
-]
+__all__ = ["ELBO", "HIGGINS_AT", "MIG", "TC"]
+__all__ += ["code_scores", "disagreement", "latents", "methods", "over_beta", "pictures"]

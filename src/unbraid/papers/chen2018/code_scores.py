@@ -13,8 +13,6 @@ from unbraid.papers.chen2018.rotation import score_rotated_codes
 from unbraid.papers.chen2018.setup import BUDGET, FACTORS, PAPER, SMALL, SMOKE, SPRITES, build_facts
 from unbraid.report.svg import PALETTE
 
-# table 1: a rotated code
-
 ANGLES = [0, 15, 30, 45]
 CODE_SCORES = ("mig/histogram-mean", "factorvae/majority-vote", "betavae/logistic")
 
@@ -63,8 +61,6 @@ def table1(results: Results, make: Any) -> Any:
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
-
-# figure S5: the Higgins score and its sample size
 
 HIGGINS_AT = "betavae/logistic, L="
 

@@ -40,8 +40,6 @@ EQUAL_MIG, EQUAL_ELBO = 0.1, 0.05
 STRONGLY_NEGATIVE = -0.5
 """A correlation below this one is strongly negative."""
 
-# figure 2
-
 
 @experiment(
     "chen2018/fig2",
@@ -58,9 +56,6 @@ STRONGLY_NEGATIVE = -0.5
 def fig2(results: Results, make: Any) -> Any:
     """ELBO against MIG over beta, for beta-VAE and beta-TCVAE."""
     return draw_trade_off(make, results.members, ELBO, MIG)
-
-
-# figure 4
 
 
 @experiment(
@@ -86,9 +81,6 @@ def fig4(results: Results, make: Any) -> Any:
     figure.axes[0].set_xscale("symlog", linthresh=0.01)  # an estimate of a TC near 0 may lie below it
     figure.axes[0].xaxis.set_major_formatter(format_tick)
     return figure
-
-
-# figures S1, S2 and S3: variants of beta-TCVAE
 
 
 def find_equal(first: str, second: str, elbo: str = ELBO) -> Finding:
@@ -156,8 +148,6 @@ def fig_s3(results: Results, make: Any) -> Any:
     """ELBO against MIG of beta-TCVAE, with a factorial normalising flow as prior."""
     return draw_trade_off(make, results.members, SAMPLED, MIG)
 
-
-# figure S15: small batches
 
 KEPT_SHARE = 2 / 3
 """A smaller batch is effective if it keeps this share of the MIG at the full batch."""

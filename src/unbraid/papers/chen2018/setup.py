@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unbraid.experiments.base import Scale, StandIn
-from unbraid.experiments.sprites import STAND_IN, TINY
+from unbraid.experiments.sprites import SMALL_MLP, STAND_IN, TINY
 from unbraid.metrics import Score, restricted
 
 MIG, ELBO, TC = "mig/exact without shape", "elbo/closed-form", "tc/exact"
@@ -18,23 +18,8 @@ FACTORS = ("scale", "orientation", "posX", "posY")
 BETAS = [1, 2, 4, 6, 8, 10]
 
 SMOKE: dict[str, Any] = {**TINY, "steps": 20}
-SMALL: dict[str, Any] = {
-    "data": "sprites-small",
-    "network": "mlp",
-    "encoder.hidden": (64, 64),
-    "decoder.hidden": (64, 64),
-    "z": 6,
-    "batch": 128,
-    "steps": 2000,
-    "lr": 2e-3,
-}
-BUDGET: dict[str, Any] = {
-    "data": "sprites",
-    "network": "mlp-chen",
-    "batch": 2048,
-    "steps": 18_000,
-    "precision": "bf16",
-}
+SMALL: dict[str, Any] = {**SMALL_MLP, "data": "sprites-small", "z": 6, "batch": 128, "steps": 2000, "lr": 2e-3}
+BUDGET: dict[str, Any] = {"data": "sprites", "network": "mlp-chen", "batch": 2048, "steps": 18_000, "precision": "bf16"}
 PAPER: dict[str, Any] = {**BUDGET, "data": StandIn("dsprites", "sprites"), "precision": "f32"}
 
 OVER_BETA = {

@@ -125,8 +125,6 @@ def discrete(results: Results, make: Any) -> Any:
     return draw_boxes(make, results.members, ACCURACY, "recipe")
 
 
-# figure 7
-
 PRESERVED, TIE = "digit kept along thickness", "thickness and its latent"
 MODELS = {"beta-VAE": BETA_VAE, "beta-SVAE": BETA_SVAE, "HFVAE": HFVAE}
 MIXED = ("beta-SVAE", "HFVAE")

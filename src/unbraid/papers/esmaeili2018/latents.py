@@ -82,8 +82,6 @@ def fig11(results: Results, make: Any) -> Any:
     return draw_pictures(make, [[(f"class {k}", traverse_class(results, "Fashion-MNIST", k))] for k in range(3)])
 
 
-# figure 6
-
 LATENT = "latent-mi/exact/"
 INFORMATIVE, REST, SATURATION = "informative latents", "mean of the three least informative", "share of log N"
 MIN_NATS = 0.1
@@ -159,8 +157,6 @@ def fig6(results: Results, make: Any) -> Any:
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
-
-# figure 8
 
 FACES = {"HFVAE": {**HFVAE, "beta": 5}, "beta-VAE": {**BETA_VAE, "beta": 8}}
 GAP = "largest gap of a factor"

@@ -9,7 +9,7 @@ from typing import Any
 
 from unbraid.experiments.base import Scale, StandIn
 from unbraid.experiments.evidence import Finding, pool_runs
-from unbraid.experiments.sprites import TINY
+from unbraid.experiments.sprites import SMALL_MLP, TINY
 
 VAE: dict[str, Any] = {"recipe": "vae"}
 BETA_VAE: dict[str, Any] = {"recipe": "beta-vae", "beta": 4}
@@ -21,45 +21,23 @@ SHAPES = {"latents": "normal:10+concrete:3"}
 """Latents on sprites of models with a discrete variable."""
 
 SMOKE: dict[str, Any] = {**TINY, "steps": 10, "seed": range(2)}
+MLP = {"network": "mlp-esmaeili-28"}
 DIGITS: dict[str, dict[str, Any]] = {
-    "small": {"batch": 256, "steps": 3_000, "seed": range(3)},
-    "budget": {"batch": 512, "steps": 20_000, "precision": "tf32", "seed": range(5)},
-    "paper": {"batch": 512, "steps": 20_000, "precision": "f32", "seed": range(10)},
+    "small": {**MLP, "batch": 256, "steps": 3_000, "seed": range(3)},
+    "budget": {**MLP, "batch": 512, "steps": 20_000, "precision": "tf32", "seed": range(5)},
+    "paper": {**MLP, "batch": 512, "steps": 20_000, "precision": "f32", "seed": range(10)},
 }
-DIGITS = {scale: {"network": "mlp-esmaeili-28", **settings} for scale, settings in DIGITS.items()}
 """Settings by scale on MNIST and Fashion-MNIST."""
 
 MNIST: dict[str, Any] = {"data": "mnist", "data.measured": True}
 FASHION: dict[str, Any] = {"data": "fashion-mnist"}
 
-BUDGET: dict[str, Any] = {
-    "data": "sprites",
-    "network": "mlp-esmaeili-64",
-    "batch": 512,
-    "steps": 10_000,
-    "decay": "cosine",
-    "precision": "bf16",
-    "seed": range(5),
-}
+FULL: dict[str, Any] = {"data": "sprites", "network": "mlp-esmaeili-64", "batch": 512}
 SPRITES: dict[str, dict[str, Any]] = {
-    "small": {
-        "data": "sprites-small",
-        "network": "mlp",
-        "encoder.hidden": (64, 64),
-        "decoder.hidden": (64, 64),
-        "batch": 128,
-        "steps": 2_000,
-        "seed": range(3),
-    },
-    "budget": BUDGET,
-    "paper": {
-        **BUDGET,
-        "data": StandIn("dsprites", "sprites"),
-        "steps": 72_000,
-        "decay": "none",
-        "precision": "f32",
-        "seed": range(10),
-    },
+    "small": {**SMALL_MLP, "data": "sprites-small", "batch": 128, "steps": 2_000, "seed": range(3)},
+    "budget": {**FULL, "steps": 10_000, "decay": "cosine", "precision": "bf16", "seed": range(5)},
+    "paper": {**FULL, "steps": 72_000, "decay": "none", "precision": "f32", "seed": range(10)}
+    | {"data": StandIn("dsprites", "sprites")},
 }
 """Settings by scale on sprites."""
 

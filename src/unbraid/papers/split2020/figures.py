@@ -6,8 +6,7 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Results, experiment
 from unbraid.experiments.drawing import draw_decoded
-from unbraid.experiments.evidence import Finding, combine, compare_means, find_one, pool_runs
-from unbraid.experiments.statistics import Cells, Estimate, estimate
+from unbraid.experiments.evidence import Finding, combine, compare_means, find_one, pool_runs, pool_series
 from unbraid.papers.split2020.setup import (
     CORRELATED,
     ERROR,
@@ -168,11 +167,13 @@ def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
         best = rows[..., 0].argmax(-1)[..., None]
         return np.take_along_axis(rows[..., score], best, -1)[..., 0]
 
-    def compute(results: Results) -> Estimate:
-        cells: Cells = {name: results.group_scores(name, None, MIG, ERROR)[None] for name in (model, f"{model}, split")}
-        return estimate(cells, lambda c: choose(c[f"{model}, split"]) - choose(c[model]))
-
-    return find_one(f"{what} of the best model, {model}, split minus {model}", compute, **bounds)
+    split = f"{model}, split"
+    return find_one(
+        f"{what} of the best model, {split} minus {model}",
+        pool_series(model, split, scores=[MIG, ERROR]),
+        lambda c: choose(c[split]) - choose(c[model]),
+        **bounds,
+    )
 
 
 @experiment(
