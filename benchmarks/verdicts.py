@@ -21,8 +21,8 @@ runs were stored, `benchmarks/judge_again.py` has computed the intervals again. 
 esmaeili2018/fig6, fig7 and table2, split2020/fig2, fig3, fig4 and fig11, and msvae2020/fig21 are older: they are plain
 percentiles, which lie too close together. All of these claims are inconclusive anyway, except three of
 esmaeili2018/fig6. `cond/Z-noise` in msvae2020/fig5 and fig38 belongs to stages whose z has the coordinates of their
-networks, not those that fit the prior best; this makes [a difference](frame/README.md). MS-VAE is nearer to the data than
-a beta-TCVAE of its size at beta 1 (table1) only if its second stage trains as long as the first: with 6,000 steps
+networks, not those that fit the prior best; this makes [a difference](frame/README.md). MS-VAE is nearer to the data
+than a beta-TCVAE of its size at beta 1 (table1) only if its second stage trains as long as the first: with 6,000 steps
 (commit 2d28a2a) the claim does not hold.
 
 See also [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the

@@ -30,7 +30,7 @@ from unbraid.methods.presets import Preset
 from unbraid.metrics import Evaluation, Score, evaluate, metric
 from unbraid.models import VAE
 from unbraid.networks import decoder, encoder, refiner
-from unbraid.registry import settings_of
+from unbraid.registry import read_settings
 from unbraid.store import load_tensors
 from unbraid.training import Cadence, Interrupted
 from unbraid.training.prepare import prepare
@@ -146,9 +146,9 @@ def _check_members(name: str, run: api.Run, steps: int = 12) -> None:
     for m, single in enumerate(alone):
         for n, parameter in single.group.parameters.items():
             torch.testing.assert_close(together.group.parameters[n][m], parameter[0], rtol=1e-8, atol=1e-8)
-    logged = together.line()
+    logged = together.take_means()
     for m, single in enumerate(alone):
-        assert logged[m] == pytest.approx(single.line()[0], rel=1e-8, abs=1e-8)
+        assert logged[m] == pytest.approx(single.take_means()[0], rel=1e-8, abs=1e-8)
 
 
 def _heavier(config: Config) -> Choice:
@@ -160,13 +160,13 @@ def _heavier(config: Config) -> Choice:
 
 def check_settings_are_read(make: Any) -> None:
     """Every keyword-only argument of a function, or of the constructors of a class, is used in the body."""
-    settings = set(settings_of(make))
+    settings = set(read_settings(make))
     if isinstance(make, type):
         functions = [vars(base)["__init__"] for base in make.__mro__ if "__init__" in vars(base)]
     else:
         functions = [make.weights_of, make.shared_terms] if isinstance(make, Preset) else [make]
     for function in map(inspect.unwrap, functions):
-        declared = set(settings_of(function))
+        declared = set(read_settings(function))
         if settings & declared:
             (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
             assert isinstance(node, ast.FunctionDef)
@@ -244,15 +244,15 @@ def check_block(name: str) -> None:
     made = entry.make(**entry.resolve({key: 2 for key in ("size", "classes") if key in entry.settings}))
     outputs = torch.randn(2, 5, made.parameter_count, dtype=torch.float64).requires_grad_()  # [member, rows, outputs]
     posterior = Space({"block": made}).split(outputs)["block"]
-    if not made.density:  # a point: the encoder's output, and the values that a model rounds it to
+    if not made.has_density:  # a point: the encoder's output, and the values that a model rounds it to
         posterior = torch.cat([posterior, posterior.detach().round()], -1)
     value = made.sample(posterior, _block_noise(made, 2, 5))
     assert value.shape == made.center(posterior).shape == (2, 5, made.width)
-    assert made.places(7, 2.0).shape[1] == made.width // made.leaves
+    assert made.traversal_codes(7, 2.0).shape[1] == made.width // made.leaves
     torch.testing.assert_close(made.from_code(made.to_code(value)), value, rtol=1e-6, atol=1e-6)
     (gradient,) = torch.autograd.grad(made.to_code(value).square().sum(), outputs, retain_graph=True)
     assert bool(gradient.isfinite().all()) and bool((gradient != 0).any((0, 1)).all())
-    if made.density:
+    if made.has_density:
         _check_block_densities(made, outputs, posterior, value)
         return
     for refused in (lambda: made.log_density(posterior, value), lambda: made.kl(posterior, posterior, value)):

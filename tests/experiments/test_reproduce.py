@@ -52,11 +52,11 @@ def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
 def test_scores_with_settings_of_their_own_are_measured_once(place):
     smoke("chen2018/figS5", place)
     folder = next((place / "runs/chen2018").glob("vae-*/runs/*"))
-    lines = RunFolder(folder).lines("scores")
+    lines = RunFolder(folder).read_lines("scores")
     batches = [line["details"]["settings"]["batch"] for line in lines if line["metric"] == "betavae"]
     assert batches == [1, 4, 16]
     smoke("chen2018/figS5", place)
-    assert RunFolder(folder).lines("scores") == lines
+    assert RunFolder(folder).read_lines("scores") == lines
 
 
 def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path):
@@ -106,7 +106,7 @@ def test_settled_runs_had_the_papers_steps_or_a_steady_loss(tmp_path, place):
     def losses(values):
         (folder.path / "history.jsonl").unlink(missing_ok=True)
         for step, loss in enumerate(values):
-            folder.append("history", {"step": step, "loss": loss})
+            folder.append_line("history", {"step": step, "loss": loss})
 
     losses([100.0 - k for k in range(20)])
     assert not has_settled(folder, paper_steps=100)

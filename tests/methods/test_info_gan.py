@@ -114,8 +114,8 @@ def test_the_generator_meets_normal_data_and_its_code_can_be_read():
     for _ in range(200):
         state.advance()
         if state.step == 150:
-            state.line()
-    found, line = generated(), state.line()[0]
+            state.take_means()
+    found, line = generated(), state.take_means()[0]
     assert float((found.mean(0) - mean).abs().max()) < 0.35
     assert 0.6 < float(found[:, 1].std()) < 2.0
     capacity = 0.5 * math.log1p(float(found[:, 0].var())) + 0.5 * math.log1p(float(found[:, 1].var()))
@@ -139,7 +139,7 @@ def test_what_the_decoder_sees():
 
 def test_networks_are_chen2018s():
     """Appendix H.1: D and Q are rows of one last layer, here for 5 codes and 5 noise variables."""
-    outputs, width = InfoGANModel.ports(normal_space(5), {"noise": 5})
+    outputs, width = InfoGANModel.network_widths(normal_space(5), {"noise": 5})
     shape = (1, 64, 64)
     critic = encoder["conv-infogan"].make(shape, outputs)
     generator = decoder["conv-infogan"].make(width, shape)

@@ -10,14 +10,15 @@ from typing import Any
 
 from unbraid.errors import UsageError
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
-from unbraid.latents import Space, latents_of
+from unbraid.latents import Space, parse_latents
 from unbraid.methods import objective
 from unbraid.models import build
-from unbraid.networks.wide import parameters_of, wide_settings
+from unbraid.networks.base import count_parameters
+from unbraid.networks.wide import wide_settings
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.results import member_of
+from unbraid.sweeps.results import read_member
 from unbraid.sweeps.run import sweep
 
 Parents = Sequence[tuple[Member, RunFolder]]
@@ -32,7 +33,7 @@ class RefinedSeries:
 
     @property
     def members(self) -> list[Member]:
-        return [member_of(self.folder, run, settings) for run, settings in self.settings.items()]
+        return [read_member(self.folder, run, settings) for run, settings in self.settings.items()]
 
 
 def refine_series(
@@ -69,9 +70,9 @@ def match_size(series: Mapping[str, Any], like: Sequence[RunFolder], first: Sequ
     replaced = (AS_LARGE_AS, "network", "encoder", "decoder")
     settings = {key: value for key, value in series.items() if key.partition(".")[0] not in replaced}
     shape = tuple(run.read_json("data")["shape"])
-    space = Space.from_config(latents_of({**objective[settings["recipe"]].facts.defaults, **settings}))
+    space = Space.from_config(parse_latents({**objective[settings["recipe"]].facts.defaults, **settings}))
     width, outputs = space.width, space.outputs
     if first:
         width += Space.from_config(first[0].config.latents).width
         outputs = {"code": width}
-    return {**settings, **wide_settings(parameters_of(build(run.config, shape)), shape, outputs, width)}
+    return {**settings, **wide_settings(count_parameters(build(run.config, shape)), shape, outputs, width)}

@@ -6,9 +6,9 @@ from typing import Any
 
 from unbraid.config import Choice, Config
 from unbraid.experiments.base import StandIn
-from unbraid.latents import latents_of
+from unbraid.latents import parse_latents
 from unbraid.methods import objective
-from unbraid.models.multimodal import SECTION, SHARED
+from unbraid.models.multimodal import MODALITIES, SHARED
 
 
 def matches_settings(config: Config, wanted: Mapping[str, Any]) -> bool:
@@ -34,14 +34,14 @@ def list_values(setting: Any) -> list[Any]:
 
 def _name(section: Choice) -> str:
     """Return the name of a section's network, or the joined names of those of its modalities."""
-    if section.name != SECTION:
+    if section.name != MODALITIES:
         return section.name
     return "+".join(dict.fromkeys(each["name"] for each in section.settings.values()))
 
 
 def _matches_encoders(section: Choice, wanted: Mapping[str, Any]) -> bool:
     """Compare the settings of each encoder with `encoder.NAME.key` of its modality, or else with `encoder.key`."""
-    encoders = section.settings if section.name == SECTION else {"": section.settings}
+    encoders = section.settings if section.name == MODALITIES else {"": section.settings}
     for name, settings in encoders.items():
         for key, value in settings.items():
             keys = [f"encoder.{name}" if key == "name" else f"encoder.{name}.{key}", f"encoder.{key}"]
@@ -55,10 +55,10 @@ def _matches_latents(config: Config, wanted: Mapping[str, Any]) -> bool:
     """Compare the latents of a run with the wanted ones; an axis of latents matches every run."""
     wanted = {**objective[config.objective.name].facts.defaults, **wanted}
     if (
-        config.likelihood.name == SECTION
+        config.likelihood.name == MODALITIES
     ):  # with several modalities, c and s are the sizes of shared and private latents
         sizes = {name: latent["size"] for name, latent in config.latents.items()}
         known = {"c": sizes.pop(SHARED), "s": max(sizes.values(), default=0)}
         return all(known[key] in list_values(wanted.get(key, 5)) for key in known)
     latents = {key: value for key, value in wanted.items() if key == "z" or key.partition(".")[0] == "latents"}
-    return any(isinstance(value, list) for value in latents.values()) or latents_of(latents) == config.latents
+    return any(isinstance(value, list) for value in latents.values()) or parse_latents(latents) == config.latents

@@ -41,7 +41,7 @@ from unbraid.run import Run, score_runs
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
 from unbraid.training import choose_device
-from unbraid.training.interrupt import continued_by_the_same_command
+from unbraid.training.interrupt import explain_how_to_continue
 
 MAX_DRIFT = 0.02
 """Largest relative change of a settled run's mean loss from the fourth to the last fifth of training."""
@@ -90,7 +90,7 @@ def reproduce(
         experiment[each].facts.get_scale(scale)
         refuse_smaller_scale(Path(out) / each, scale)
     source = None if runs is None else _Source.open(Path(runs))
-    with continued_by_the_same_command(Path(root)):
+    with explain_how_to_continue(Path(root)):
         return [_reproduce_one(each, scale, Path(root), Path(out), device, source) for each in names]
 
 
@@ -227,7 +227,7 @@ class _Series:
     source: Sweep | RefinedSeries
 
     def folder(self, member: Member) -> RunFolder:
-        return self.source.folder.run(member.run)
+        return self.source.folder.run_folder(member.run)
 
     def select(self, settings: Mapping[str, Any], every_seed: bool) -> list[Member]:
         """Return the members with these settings; a sweep that was extended or shared holds others, too."""
@@ -276,7 +276,7 @@ def has_settled(run: RunFolder, paper_steps: int | None) -> bool:
     """Return True if a run trained for as long as the paper's, or if its loss hardly changed at the end."""
     if paper_steps is not None and run.config.training.steps >= paper_steps:
         return True
-    losses = [line["loss"] for line in run.lines("history") if "loss" in line]
+    losses = [line["loss"] for line in run.read_lines("history") if "loss" in line]
     fifth = len(losses) // 5
     if fifth < 1:
         return False

@@ -21,7 +21,7 @@ from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_
 from unbraid.registry import Entry
 from unbraid.report.svg import drawing
 from unbraid.report.tables import text, write_csv
-from unbraid.training.environment import environment
+from unbraid.training.environment import describe_environment
 
 RULE = (
     "A claim *holds* if the 90% bootstrap interval of each of its estimates lies in the range it states, *does not "
@@ -45,7 +45,7 @@ class Provenance:
 
     def as_record(self) -> dict[str, Any]:
         """Return a plain mapping for verdicts.json."""
-        facts = environment(self.device)
+        facts = describe_environment(self.device)
         versions = {key: facts[key] for key in ("unbraid", "python", "torch", "numpy")}
         record = {"command": self.command, "scale": self.scale, "commit": find_commit(), "versions": versions}
         return {**record, "device": facts["device_name"], "minutes": self.minutes, "runs": self.runs}

@@ -51,7 +51,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         where=" ".join([where_scored(evaluation), *_otherwise(scores), *_absent(evaluation)]),
         headlines=_headlines(scores),
         scores=[_score_row(score) for score in scores],
-        curves=_curves(folder.lines("history")),
+        curves=_curves(folder.read_lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
         reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
         stages=_stages(evaluation) if drawable and evaluation.model.first is not None else None,
@@ -80,7 +80,7 @@ def template(name: str) -> Any:
 
 def _otherwise(scores: Sequence[Score]) -> list[str]:
     """Which scores are not of all those rows, or not with their usual settings."""
-    names = [score.name for score in scores if not score.usual]
+    names = [score.name for score in scores if not score.has_default_settings]
     return [f"Of other rows or settings, which scores.jsonl names: {', '.join(names)}."] if names else []
 
 

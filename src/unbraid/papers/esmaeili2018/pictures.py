@@ -40,10 +40,10 @@ def traverse_class(results: Results, series: str, number: int) -> Picture:
 def traverse_factor(results: Results, series: str, factor: str, keep: str) -> Picture:
     """Draw the latent that follows `factor` moving, from one row for each value of the factor `keep`."""
     model = load_first(results, series)
-    values = model.chosen_factors([keep])[0][:, 0]
+    values = model.choose_factors([keep])[0][:, 0]
     rows = [int((values == value).nonzero()[0]) for value in values.unique()]
     (latent,), _ = latents_along(model, factor)
-    codes = model.means_at(torch.tensor(rows, device=values.device))[:, None].repeat(1, COLUMNS, 1)
+    codes = model.encode_means(torch.tensor(rows, device=values.device))[:, None].repeat(1, COLUMNS, 1)
     codes[:, :, latent] = make_steps(model)
     return tiled(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
 

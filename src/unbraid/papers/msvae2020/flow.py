@@ -131,7 +131,7 @@ def curves(results: Results, series: str) -> list[np.ndarray]:
     if results.models is None:
         raise MissingResultsError("these results are scores without histories")
     runs = [results.models.folders[member.run] for member in results.select_members(series, FLOW)]
-    return [np.array([[line["step"], line["flow"]] for line in run.lines("history")]) for run in runs]
+    return [np.array([[line["step"], line["flow"]] for line in run.read_lines("history")]) for run in runs]
 
 
 def faster(first: str, second: str) -> Finding:
