@@ -85,10 +85,6 @@ class Results:
         """Number of finished runs of the setting that has the fewest."""
         return min((setting.finished for setting in self.settings), default=0)
 
-    @property
-    def score_names(self) -> list[str]:
-        return list(dict.fromkeys(name for member in self.members for name in member.scores))
-
     def group_scores(self, series: str, key: str | None, *scores: str) -> dict[Any, np.ndarray]:
         """Return scores [seed, score] of the finished runs of a series, by the value of the setting `key`.
 

@@ -29,11 +29,14 @@ def find_one(
     what: str,
     read_cells: Callable[[Results], Cells],
     statistic: Callable[[Cells], np.ndarray],
-    *,
     smooth: bool = True,
+    /,
     **bounds: float,
 ) -> Finding:
-    """Return a finding with one estimate, which is missing if `read_cells` returns nothing."""
+    """Return a finding with one estimate, which is missing if `read_cells` returns nothing.
+
+    A median is not `smooth` (see `estimate`).
+    """
 
     def evidence(results: Results) -> list[Evidence]:
         cells = read_cells(results)
@@ -159,7 +162,7 @@ def compare_medians(first: str, second: str, score: str, **bounds: float) -> Fin
         return np.median(cells[second][..., 0], -1) - np.median(cells[first][..., 0], -1)
 
     cells = pool_series(first, second, scores=[score])
-    return find_one(f"median {score}, {second} minus {first}", cells, gap, smooth=False, **bounds)
+    return find_one(f"median {score}, {second} minus {first}", cells, gap, False, **bounds)
 
 
 def pool_runs(

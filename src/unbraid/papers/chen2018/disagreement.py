@@ -78,10 +78,8 @@ def find_controversial(results: Results) -> list[tuple[Member, str]]:
 
 def share_facts(figure: str, *claims: Claim, notes: tuple[str, ...] = ()) -> Mapping[str, Any]:
     """Return the facts of one of the three figures."""
-    models = (
-        "The models are the beta-VAEs of figure 2 (the paper has 200). The bootstrap resamples them whatever their beta"
-    )
-    notes = (SPRITES, f"{models} is. The bounds are ours.", *notes)
+    models = "The models are the beta-VAEs of figure 2 (the paper has 200), resampled without regard to beta."
+    notes = (SPRITES, f"{models} The bounds are ours.", *notes)
     series = {"beta-vae": VAE}
     return build_facts(figure, OVER_MODELS, series=series, scores=(MIG, HIGGINS), claims=claims, notes=notes)
 

@@ -1,6 +1,5 @@
 """Comparisons of methods: chen2018's figure 3 (five methods) and figure 5 (three, with biased sampling)."""
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,6 @@ from unbraid.metrics import Score, restricted
 from unbraid.papers.chen2018.setup import BUDGET, MIG, PAPER, SMALL, SMOKE, SPRITES, TCVAE, VAE, without_shape
 from unbraid.report.sweep_figures import draw_boxes
 
-METHODS = ("VAE", "beta-VAE", "FactorVAE", "InfoGAN", "beta-TCVAE")
 GAMMAS = [4, 19, 79]
 """FactorVAE's weights of TC: the paper's beta minus 1."""
 
@@ -72,9 +70,8 @@ def compare_with_factor_vae(other: str) -> Finding:
     def evidence(results: Results) -> list[Evidence]:
         cells: dict[Any, np.ndarray] = dict(results.group_scores("FactorVAE", "gamma", MIG))
         cells[other] = results.group_scores(other, None, MIG)[None]
-        gap = estimate(
-            cells, lambda c: median(c[other]) - best_median({k: c[k] for k in c if k != other}), smooth=False
-        )
+        factor = [key for key in cells if key != other]
+        gap = estimate(cells, lambda c: median(c[other]) - best_median({k: c[k] for k in factor}), smooth=False)
         what = f"median MIG, {other} minus FactorVAE at its best gamma ({find_best_gamma(results):g})"
         return [Evidence(what, gap, low=0.0)]
 
@@ -82,7 +79,7 @@ def compare_with_factor_vae(other: str) -> Finding:
 
 
 INFO_GAN_MEDIAN = find_one(
-    "median MIG of InfoGAN", pool_series("InfoGAN", scores=[MIG]), best_median, smooth=False, high=FAILED_MIG
+    "median MIG of InfoGAN", pool_series("InfoGAN", scores=[MIG]), best_median, False, high=FAILED_MIG
 )
 
 
@@ -180,15 +177,15 @@ def compare_in_case(case: str) -> Finding:
         for other in ("beta-VAE", "InfoGAN"):
             cells = group_series(results, (other, "beta-TCVAE"), "split", POSITIONS)
             rows = {name: cells[name, split] for name in (other, "beta-TCVAE") if (name, split) in cells}
-            found = estimate(rows, functools.partial(_gap, other), smooth=False) if rows else NO_ESTIMATE
+            found = (
+                estimate(rows, lambda c, o=other: median(c["beta-TCVAE"]) - median(c[o]), smooth=False)
+                if rows
+                else NO_ESTIMATE
+            )
             pieces.append(Evidence(f"case {case}, median MIG, beta-TCVAE minus {other}", found, low=0.0))
         return pieces
 
     return evidence
-
-
-def _gap(other: str, cells: Cells) -> np.ndarray:
-    return median(cells["beta-TCVAE"]) - median(cells[other])
 
 
 @experiment(

@@ -34,7 +34,7 @@ GAIN, MI, DATA, PRIOR = SCORES
     ),
     notes=(
         "Scores are absolute differences in nats between the left side, integrated on a grid, and the terms on the "
-        "right, from the library's own densities at Gauss-Hermite nodes. A seed draws the model.",
+        "right, from the library's densities at Gauss-Hermite nodes. A seed draws the model.",
     ),
 )
 def decomposition(results: Results, make: Any) -> Any:

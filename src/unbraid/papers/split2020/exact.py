@@ -96,9 +96,9 @@ def sum_over_grid(posterior: np.ndarray, correlation: float, size: int) -> GridT
     def mean_log(density: np.ndarray, above: np.ndarray, below: np.ndarray) -> float:
         return float((density * (np.log(above + TINY) - np.log(below + TINY))).sum() * step**2)
 
-    given = each * first.mean(0)[:, None]  # q(z | x) q(z_1), over q(z) q(z_1 | x)
+    numerator = each * first.mean(0)[:, None]  # q(z | x) q(z_1), over q(z) q(z_1 | x)
     return GridTerms(
-        conditional=mean_log(each, given, whole * first[:, :, None]) / count,
+        conditional=mean_log(each, numerator, whole * first[:, :, None]) / count,
         inner=mean_log(each, each, first[:, :, None] * second[:, None]) / count,
         outer=mean_log(whole, whole, first.mean(0)[:, None] * second.mean(0)),
     )

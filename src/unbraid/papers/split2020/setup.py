@@ -54,10 +54,19 @@ NARROW = {"encoder.width": 8, "encoder.hidden": 16}
 
 CONV: dict[str, Any] = {"data": "sprites", "decoder": "conv-locatello"}
 TINY_GRID: dict[str, Any] = {"data.scales": 2, "data.orientations": 2, "data.positions": 2}
-SMOKE = {**CONV, **TINY_GRID, "decoder.hidden": 16, "batch": 4, "steps": 2, "seed": range(2)}
-SMALL = {**CONV, "data.orientations": 10, "data.positions": 8, "batch": 32, "steps": 600, "lr": 1e-3, "seed": range(3)}
-BUDGET = {**CONV, "batch": 64, "steps": 12_000, "lr": 1e-3, "decay": "cosine", "precision": "bf16", "seed": range(10)}
-PAPER = {**BUDGET, "data": StandIn("dsprites", "sprites"), "steps": PAPER_STEPS}
+SMOKE: dict[str, Any] = {**CONV, **TINY_GRID, "decoder.hidden": 16, "batch": 4, "steps": 2, "seed": range(2)}
+SMALL: dict[str, Any] = {
+    **CONV,
+    "data.orientations": 10,
+    "data.positions": 8,
+    "batch": 32,
+    "steps": 600,
+    "lr": 1e-3,
+    "seed": range(3),
+}
+BUDGET: dict[str, Any] = {**CONV, "batch": 64, "steps": 12_000, "lr": 1e-3, "decay": "cosine"}
+BUDGET |= {"precision": "bf16", "seed": range(10)}
+PAPER: dict[str, Any] = {**BUDGET, "data": StandIn("dsprites", "sprites"), "steps": PAPER_STEPS}
 PAPER |= {"lr": 1e-4, "decay": "none", "precision": "f32"}
 CARS = {"data": StandIn("cars3d", "sprites")}
 
