@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
-from unbraid.density.estimators import usable
+from unbraid.density.estimators import can_fuse
 from unbraid.latents import Space
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
@@ -211,7 +211,7 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
 
 def _widen(space: Space, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors in float64 on a GPU where the fused kernels cannot be used: as quick there, and more exact."""
-    if usable(space, tensors.values()):
+    if can_fuse(space, tensors.values()):
         return tensors
     return {name: tensor.double() if tensor.is_cuda else tensor for name, tensor in tensors.items()}
 
