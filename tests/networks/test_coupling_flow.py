@@ -5,17 +5,17 @@ import torch
 from torch.func import functional_call, jacrev, stack_module_state, vmap
 
 from unbraid.errors import UsageError
-from unbraid.networks.coupling_flow import SPREAD, CouplingFlow, _first_part, flow
+from unbraid.networks.coupling_flow import LAST_LAYER_FACTOR, CouplingFlow, _first_part, flow
 
 
 def stretched(shape=(1, 2, 3), seed=0, **given) -> CouplingFlow:
     """A flow that is far from the identity."""
     torch.manual_seed(seed)
-    made = CouplingFlow(shape, 4, **{"hidden": (16, 16), "couplings": 5, **given}).double()
+    made = CouplingFlow(4, shape, **{"hidden": (16, 16), "couplings": 5, **given}).double()
     with torch.no_grad():
         for coupling in made.couplings:
             for parameter in coupling.rest[-1].parameters():
-                parameter.mul_((4 if made.layers == "affine" else 1) / SPREAD)
+                parameter.mul_((4 if made.layers == "affine" else 1) / LAST_LAYER_FACTOR)
     return made
 
 

@@ -1,4 +1,4 @@
-"""Rows of packed images on a GPU in one launch: gathered, unpacked and made float."""
+"""A kernel that gathers rows of packed images on a GPU and unpacks them to floats in one launch."""
 
 import math
 from typing import no_type_check
@@ -8,13 +8,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.operators import Operator
+
 _BLOCK = 1024
 
 
 @triton.jit(do_not_specialize=["stored_width", "width"])
 @no_type_check
 def _gather(stored, index, out, stored_width, width, BITS: tl.constexpr, BLOCK: tl.constexpr):
-    """One block of numbers of one row: a bit each, the highest first, or a byte over 255."""
+    """Unpack one block of numbers of one row: a bit each, the highest first, or a byte over 255."""
     row = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     source = stored + tl.load(index + row) * stored_width
@@ -26,7 +28,7 @@ def _gather(stored, index, out, stored_width, width, BITS: tl.constexpr, BLOCK: 
     tl.store(out + row * width + place, value, mask=place < width)
 
 
-@torch.library.custom_op("unbraid::gather_rows", mutates_args=())
+@Operator
 def gather_rows(stored: Tensor, index: Tensor, width: int, bits: bool) -> Tensor:
     """Return rows [*index, width] of bytes or packed bits `stored` [n, …] as float32."""
     rows = index.reshape(-1).contiguous()

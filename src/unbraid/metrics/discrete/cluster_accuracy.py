@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_known, to_numpy
@@ -53,6 +52,8 @@ def on_run(evaluation: Evaluation, protocol: Match, *, factor: str | None = None
 
 def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
     """Accuracy of classes [rows] as labels [rows] under the best match; `details` has the match and n_kv."""
+    from scipy.optimize import linear_sum_assignment
+
     check_known("match of clusters", match, get_args(Match))
     own, other = to_numpy(classes), to_numpy(labels)
     for array in (own, other):

@@ -23,10 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from unbraid.metrics.arrays import check_at_least, name_latents
@@ -114,6 +110,11 @@ def differences(codes: Tensor, pairs: Pairs) -> np.ndarray:
 
 
 def _classifier(published: bool, seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     if published:
         return OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=seed))
     return make_pipeline(StandardScaler(), LogisticRegression(tol=1e-6, max_iter=10_000))

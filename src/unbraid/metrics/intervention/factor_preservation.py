@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
@@ -167,6 +166,8 @@ def normal_coordinates(evaluation: Evaluation, block: str | None = None) -> list
 
 def rank_correlation(first: Any, second: Any) -> float:
     """Spearman's correlation; 0 where one of both does not vary."""
+    from scipy.stats import spearmanr
+
     if first.min() == first.max() or second.min() == second.max():
         return 0.0
     return float(spearmanr(first, second).statistic)

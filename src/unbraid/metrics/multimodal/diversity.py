@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from unbraid import noise
@@ -143,6 +142,8 @@ def _entropy(seen: Tensor, size: int) -> Tensor:
 
 def drawn_entropy(size: int, draws: int) -> float:
     """The entropy that so many draws of equally frequent values have on average, in nats."""
+    from scipy.stats import binom
+
     counts = np.arange(1, draws + 1)
     shares = counts / draws
     return float(-size * (binom.pmf(counts, draws, 1 / size) * shares * np.log(shares)).sum())

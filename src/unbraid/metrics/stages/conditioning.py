@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import entr
 from torch import Tensor
 
 from unbraid import noise
@@ -65,7 +64,7 @@ def on_run(
     """How much the code of something that a model in stages made says of the code of x."""
     model = as_stage(evaluation.model)
     check_at_least(2, samples=samples)
-    if protocol == "Z-noise" and not model.space.own.width:
+    if protocol == "Z-noise" and not model.space.last_stage.width:
         raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
     positions = evaluation.choose(samples)
     real, others = _codes(evaluation, model, positions, protocol)
@@ -117,6 +116,8 @@ def conditioning(
 
 def _shares(cells: np.ndarray, bins: int) -> np.ndarray:
     """I / H(c_R) of each latent, from cells [latents, rows] that count on from latent to latent."""
+    from scipy.special import entr
+
     joint = np.bincount(cells.ravel(), minlength=len(cells) * bins**2).reshape(len(cells), bins, bins)
     joint = joint / cells.shape[1]
     real, other = (entr(joint.sum(axis)).sum(1) for axis in (2, 1))

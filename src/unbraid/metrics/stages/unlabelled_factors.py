@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
@@ -73,6 +72,8 @@ def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000,
 
 def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman") -> np.ndarray:
     """Correlations [latents] of codes [rows, latents] with values [rows]; 0 where one of both does not vary."""
+    from scipy.stats import rankdata
+
     if protocol == "spearman":
         codes, values = rankdata(codes, axis=0), rankdata(values)
     codes, values = codes - codes.mean(0), values - values.mean()
@@ -88,4 +89,4 @@ def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
         labels.check_complete(rows)
     with torch.no_grad():
         posterior = model.encode(model.training_inputs(dataset, rows))
-        return model.space.own.center(posterior).double().cpu().numpy()
+        return model.space.last_stage.center(posterior).double().cpu().numpy()

@@ -25,7 +25,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import check_at_least, check_known, to_matrix, to_numpy
@@ -108,6 +107,8 @@ class StandardisedModels:
     """Standardised codes (or their ranks) [models, rows, latents]; models with fewer latents are padded with 0."""
 
     def __init__(self, codes: Sequence[Any], kl: Sequence[Any] | None, threshold: float, ranks: bool) -> None:
+        from scipy.stats import rankdata
+
         matrices = [to_matrix(f"codes of model {m}", one) for m, one in enumerate(codes)]
         _check_models(matrices, kl)
         width = max(one.shape[1] for one in matrices)
