@@ -317,8 +317,10 @@ def group_norm(to: Lowering, given: Given, shapes: Shapes) -> list[int]:
     apart = to.emit("reshape", [given["input"]], (rows, groups, channels // groups * math.prod(rest)))
     made = to.emit("reshape", [_standardise(to, apart, [2], given["eps"])], shapes[0])
     wide = (channels, *[1] * len(rest))
-    both = [None if v is None else Value(to.emit("reshape", [v], wide)) for v in (given["weight"], given["bias"])]
-    return [_affine(to, made, *both, shapes[0])] * len(shapes)
+    scale, shift = (
+        None if given[key] is None else to.emit("reshape", [given[key]], wide) for key in ("weight", "bias")
+    )
+    return [_affine(to, made, scale, shift, shapes[0])] * len(shapes)
 
 
 def _standardise(to: Lowering, value: int, axes: list[int], epsilon: float) -> int:
