@@ -20,7 +20,7 @@ from unbraid.experiments.model_cache import Opened
 from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.registry import Facts, Registry
-from unbraid.report.tables import Member, Setting, finished, has, settings_of
+from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score, select_finished
 
 SCALES = ("smoke", "small", "budget", "paper")
 LEAST_SEEDS = 3
@@ -78,9 +78,9 @@ class Results:
         return list(dict.fromkeys(member.settings["recipe"] for member in self.members))
 
     @property
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SeedGroup]:
         """Members by series and all that varies but the seed."""
-        return settings_of(self.members)
+        return group_by_setting(self.members)
 
     @property
     def seeds(self) -> int:
@@ -102,7 +102,9 @@ class Results:
 
     def with_scores(self, series: str, *scores: str) -> list[Member]:
         """Finished runs of a series that have some scores."""
-        own = [m for m in self.members if m.settings["recipe"] == series and all(has(m, score) for score in scores)]
+        own = [
+            m for m in self.members if m.settings["recipe"] == series and all(has_score(m, score) for score in scores)
+        ]
         if not own:
             raise LackingError(f"no finished run of {series} has {' and '.join(scores)}")
         return own
@@ -266,7 +268,7 @@ def _weakness(results: Results, trained: bool = True) -> str:
         return " A smoke run only shows that the program works."
     if results.seeds < LEAST_SEEDS:
         return f" A verdict needs {LEAST_SEEDS} seeds of each setting, and one has {results.seeds}."
-    runs = len(finished(results.members))
+    runs = len(select_finished(results.members))
     if trained and len(results.unsettled) > MOST_UNSETTLED * runs:
         return f" {len(results.unsettled)} of {runs} runs had not settled."
     return ""

@@ -8,15 +8,15 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.data import FactorDataset
-from unbraid.report.pictures import CLEAR, TILE, WHITE, Picture, as_bytes, separator
+from unbraid.report.pictures import CLEAR, MIN_TILE_WIDTH, WHITE, Picture, measure_gap, to_uint8
 
-SIDE = 2 * TILE
+SIDE = 2 * MIN_TILE_WIDTH
 INK, BLANK = (0, 0, 0, 255), (224, 224, 224, 255)
 NUMBERS = 6
 """So many numbers of a vector are written out."""
 
 
-def glance(data: FactorDataset, count: int = 8, seed: int = 0) -> Picture:
+def draw_preview(data: FactorDataset, count: int = 8, seed: int = 0) -> Picture:
     """Random rows, a column for each, and a line for each modality: images, names of classes, numbers.
 
     Grey is what is missing.
@@ -24,8 +24,8 @@ def glance(data: FactorDataset, count: int = 8, seed: int = 0) -> Picture:
     order = noise.permutation(noise.seed_tensor(seed, device=data.device), 0, len(data))[0]
     rows = order[:count].sort().values
     seen = data.observed(rows)
-    pitch = SIDE + separator(1)
-    canvas = Image.new("RGBA", (len(rows) * pitch - separator(1), len(seen) * pitch - separator(1)), CLEAR)
+    pitch = SIDE + measure_gap(1)
+    canvas = Image.new("RGBA", (len(rows) * pitch - measure_gap(1), len(seen) * pitch - measure_gap(1)), CLEAR)
     for line, (name, observed) in enumerate(seen.items()):
         classes = data.modalities[name].classes
         for column, (one, known) in enumerate(zip(observed, data.has(name, rows).tolist(), strict=True)):
@@ -40,7 +40,7 @@ def _plain(colour: tuple[int, ...]) -> Image.Image:
 def _tile(one: Tensor, classes: tuple[str, ...]) -> Image.Image:
     tile = _plain(WHITE)
     if one.ndim == 3:
-        picture = Image.fromarray(as_bytes(one)).convert("RGBA")
+        picture = Image.fromarray(to_uint8(one)).convert("RGBA")
         scale = SIDE / max(picture.size)
         width, height = (max(1, round(length * scale)) for length in picture.size)
         way = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
@@ -54,7 +54,7 @@ def _tile(one: Tensor, classes: tuple[str, ...]) -> Image.Image:
     return tile
 
 
-def contents(data: FactorDataset) -> list[dict[str, object]]:
+def list_contents(data: FactorDataset) -> list[dict[str, object]]:
     """What the modalities and factors of a data set are: a mapping for each, for a listing."""
     every = torch.arange(len(data), device=data.device)
     lines = []

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from unbraid.data.factors import Factor, FactorDataset
 from unbraid.metrics import Evaluation
-from unbraid.report.svg import ACCENT, INK, PALETTE, drawing, optional, svg
-from unbraid.report.traversals import coordinate_kl
+from unbraid.report.svg import ACCENT, INK, PALETTE, figure_style, import_report_extra, to_svg
+from unbraid.report.traversals import compute_coordinate_kl
 
 ACTIVE = 0.05
 """Nats of KL below which a latent is left out: it holds next to nothing."""
 
-MOST_LATENTS = 10
+MAX_LATENTS = 10
 POSITIONS = ("posX", "posY")
 
 
@@ -37,24 +37,24 @@ def codes_by_label(codes: Tensor, labels: Tensor, size: int) -> CodesByLabel:
 
 def active_latents(evaluation: Evaluation) -> list[int]:
     """Coordinates that hold information, the most informative first; at least two."""
-    kl = coordinate_kl(evaluation)
+    kl = compute_coordinate_kl(evaluation)
     order = kl.argsort(descending=True).tolist()
-    return order[: max(2, min(MOST_LATENTS, int((kl > ACTIVE).sum())))]
+    return order[: max(2, min(MAX_LATENTS, int((kl > ACTIVE).sum())))]
 
 
-def latent_factor(evaluation: Evaluation, prefix: str = "latent-factor") -> str:
+def draw_latent_factor(evaluation: Evaluation, prefix: str = "latent-factor") -> str:
     """SVG with one row per factor and one column per active latent.
 
     Lines are means over all other factors and bands one standard deviation. Factors posX and posY share a row of maps
     (blue is high, red is low). Where a factor has words for values, such as shape, lines are split by it.
     """
-    with drawing() as make:
-        figure = make(figsize=panels_size(evaluation), layout="constrained")
+    with figure_style() as make:
+        figure = make(figsize=measure_panels(evaluation), layout="constrained")
         draw_panels(figure, evaluation)
-        return svg(figure, prefix)
+        return to_svg(figure, prefix)
 
 
-def panels_size(evaluation: Evaluation) -> tuple[float, float]:
+def measure_panels(evaluation: Evaluation) -> tuple[float, float]:
     """Inches that the panels of one model take, across and down."""
     return 0.6 + 1.35 * len(active_latents(evaluation)), 0.5 + 1.2 * len(_rows(evaluation.dataset))
 
@@ -156,6 +156,6 @@ def _legend(figure: Any, data: FactorDataset) -> None:
     if split is None or len(data.factors) == 1:
         return
     words = data.factors[split].values or ()
-    make = optional("matplotlib.lines").Line2D
+    make = import_report_extra("matplotlib.lines").Line2D
     lines = [make([], [], color=color, label=str(word)) for color, word in zip(PALETTE, words, strict=False)]
     figure.legend(handles=lines, loc="outside lower left", ncols=len(lines), frameon=False)

@@ -8,8 +8,15 @@ import torch
 from unbraid.metrics import Evaluation
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.multimodal import SHARED, private
-from unbraid.report.multimodal_pictures import drawable, from_others, reconstructed, sampled, seen, translation
-from unbraid.report.pictures import data_uri
+from unbraid.report.multimodal_pictures import (
+    draw_from_others,
+    draw_reconstructions,
+    draw_samples,
+    list_image_modalities,
+    list_present_modalities,
+    translation,
+)
+from unbraid.report.pictures import to_data_uri
 from unbraid.types import Inputs
 
 MOST = 3
@@ -20,7 +27,7 @@ TOLD = 1_000
 
 
 @dataclass(frozen=True)
-class Several:
+class MultimodalSection:
     """Pictures with titles and words, by section; how often labels are told from others; and what is not drawn.
 
     `across` translations stand side by side.
@@ -34,14 +41,15 @@ class Several:
     left_out: str
 
 
-def of_modalities(evaluation: Evaluation) -> Several:
+def build_multimodal_section(evaluation: Evaluation) -> MultimodalSection:
     """Everything that the page shows of several modalities."""
     model = as_multimodal(evaluation.model)
-    images = drawable(model)
-    there = seen(evaluation, images)
+    images = list_image_modalities(model)
+    there = list_present_modalities(evaluation, images)
     first = there[:MOST]
     reconstructions = [
-        _shown(n, reconstructed(evaluation, n), f"Images of {n} above what is made of their codes") for n in there
+        _shown(n, draw_reconstructions(evaluation, n), f"Images of {n} above what is made of their codes")
+        for n in there
     ]
     translations = [_translated(evaluation, model, source, target) for source in first for target in first]
     translations += [
@@ -50,7 +58,7 @@ def of_modalities(evaluation: Evaluation) -> Several:
         for target in first
         if _classes(evaluation, label)
     ]
-    drawn = sampled(evaluation) if images else {}
+    drawn = draw_samples(evaluation) if images else {}
     samples = [
         _shown(name, picture, f"Images of {name} decoded from draws from the prior") for name, picture in drawn.items()
     ]
@@ -62,11 +70,11 @@ def of_modalities(evaluation: Evaluation) -> Several:
     ]
     known, across = [each for each in labels if each], max(2, len(first))
     absent = [name for name in images if name not in there]
-    return Several(reconstructions, translations, across, samples, known, _left_out(model, images, absent))
+    return MultimodalSection(reconstructions, translations, across, samples, known, _left_out(model, images, absent))
 
 
 def _shown(title: str, picture: Any, alt: str) -> dict[str, str]:
-    return {"title": title, "uri": data_uri(picture), "alt": alt}
+    return {"title": title, "uri": to_data_uri(picture), "alt": alt}
 
 
 def _translated(evaluation: Evaluation, model: MultimodalModel, source: str, target: str) -> dict[str, str]:
@@ -77,14 +85,16 @@ def _translated(evaluation: Evaluation, model: MultimodalModel, source: str, tar
         grid = translation(evaluation, source, target, columns=6, rows=3, prior_rows=3)
         return _shown(title, grid, f"{alt}, those of a row one s")
     title = f"{target} from {source}"
-    return _shown(title, from_others(evaluation, source, target, columns=6, rows=6), f"{alt}, drawn anew in each row")
+    return _shown(
+        title, draw_from_others(evaluation, source, target, columns=6, rows=6), f"{alt}, drawn anew in each row"
+    )
 
 
 def _of_classes(evaluation: Evaluation, label: str, target: str) -> dict[str, str]:
     """Images made from each class."""
     names = _classes(evaluation, label)[:10]
     title = f"{target} from {label}: {', '.join(names)}"
-    picture = from_others(evaluation, label, target, columns=len(names), rows=6)
+    picture = draw_from_others(evaluation, label, target, columns=len(names), rows=6)
     return _shown(
         title, picture, f"Images of {target} made from classes of {label}, a column for each of {', '.join(names)}"
     )
@@ -101,11 +111,11 @@ def _told(evaluation: Evaluation, model: MultimodalModel, source: str, label: st
     rows = rows[data.has(source, rows) & data.has(label, rows)]
     if len(rows) == 0:
         return None
-    seen, block = data.observed(rows), model.space.blocks.get(private(label))
+    observed, block = data.observed(rows), model.space.blocks.get(private(label))
     with torch.no_grad():
-        codes = model.space.unjoin(model.space.center(model.encode(Inputs({source: seen[source]}))))
+        codes = model.space.unjoin(model.space.center(model.encode(Inputs({source: observed[source]}))))
         made = model.expected_modality(label, codes[SHARED], None if block is None else codes[private(label)])
-    truth = seen[label].argmax(-1)
+    truth = observed[label].argmax(-1)
     right, most = (made.argmax(-1) == truth).double().mean(), truth.bincount().max() / len(rows)
     return {"label": label, "source": source, "right": float(right), "chance": float(most), "rows": len(rows)}
 

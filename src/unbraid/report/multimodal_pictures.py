@@ -15,7 +15,7 @@ from unbraid.metrics import Evaluation
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import cross_codes, generate
 from unbraid.models.multimodal import SHARED, private
-from unbraid.report.pictures import WHITE, Picture, check_images, tiled
+from unbraid.report.pictures import WHITE, Picture, check_images, tile_images
 from unbraid.types import Inputs, Shape
 
 PRIOR = (0.2, 0.4, 0.85)
@@ -56,27 +56,27 @@ def translation(
     if s is not None:
         left[: len(own)] = _coloured(own)
     grid = torch.cat([top.unsqueeze(0), made])
-    return tiled(torch.cat([torch.cat([torch.ones_like(left[:1]), left]).unsqueeze(1), grid], 1), WHITE)
+    return tile_images(torch.cat([torch.cat([torch.ones_like(left[:1]), left]).unsqueeze(1), grid], 1), WHITE)
 
 
-def reconstructed(evaluation: Evaluation, name: str, columns: int = 12) -> Picture:
+def draw_reconstructions(evaluation: Evaluation, name: str, columns: int = 12) -> Picture:
     """Images of one modality above what is decoded of the posterior means given all that their rows have."""
     model = _drawing(evaluation, name)
     rows = _having(evaluation, name, columns, 0)
     with torch.no_grad():
         values = model.space.unjoin(model.space.center(model.encode(evaluation.dataset.inputs(rows))))
         made = model.expected_modality(name, values[SHARED], values.get(private(name)))
-    return tiled(torch.stack([evaluation.dataset.observed(rows)[name], made]))
+    return tile_images(torch.stack([evaluation.dataset.observed(rows)[name], made]))
 
 
-def sampled(evaluation: Evaluation, rows: int = 3, columns: int = 12, seed: int = 0) -> dict[str, Picture]:
+def draw_samples(evaluation: Evaluation, rows: int = 3, columns: int = 12, seed: int = 0) -> dict[str, Picture]:
     """Draws from the prior, a picture for each modality of images; what lies at one place has one c."""
     model = as_multimodal(evaluation.model)
     made = generate(model, count=rows * columns, seed=seed)
-    return {name: tiled(made[name].unflatten(0, (rows, columns))) for name in drawable(model)}
+    return {name: tile_images(made[name].unflatten(0, (rows, columns))) for name in list_image_modalities(model)}
 
 
-def from_others(
+def draw_from_others(
     evaluation: Evaluation, source: str, target: str, *, columns: int = 10, rows: int = 10, seed: int = 0
 ) -> Picture:
     """Images of `target`, each row another draw of c given what heads the column, and of s from its prior.
@@ -87,17 +87,17 @@ def from_others(
     if len(model.shapes[source]) == 3:
         top = _known(evaluation, source, columns, seed, 0)
         made = generate(model, {source: top}, count=rows, seed=seed, own="prior")[target].transpose(0, 1)
-        return tiled(torch.cat([_fitted(top, model.shapes[target]).unsqueeze(0), made]), WHITE)
+        return tile_images(torch.cat([_fitted(top, model.shapes[target]).unsqueeze(0), made]), WHITE)
     classes = torch.arange(min(columns, model.shapes[source][0]))
-    return tiled(generate(model, {source: classes}, count=rows, seed=seed)[target].transpose(0, 1), WHITE)
+    return tile_images(generate(model, {source: classes}, count=rows, seed=seed)[target].transpose(0, 1), WHITE)
 
 
-def drawable(model: MultimodalModel) -> list[str]:
+def list_image_modalities(model: MultimodalModel) -> list[str]:
     """Modalities of images."""
     return [name for name in model.modalities if len(model.shapes[name]) == 3]
 
 
-def seen(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
+def list_present_modalities(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
     """Those of the modalities that some row has."""
     return [name for name in names if bool(evaluation.dataset.has(name, evaluation.rows).any())]
 

@@ -17,7 +17,7 @@ FORMATS = ("png", "jpg", "jpeg", "webp", "gif", "tif", "tiff", "bmp", "pdf")
 OPAQUE = ("jpg", "jpeg", "pdf")
 """Formats that cannot hold what is clear."""
 
-TILE = 64
+MIN_TILE_WIDTH = 64
 """Least width of a tile, in pixels of the picture."""
 
 CLEAR = (0, 0, 0, 0)
@@ -61,19 +61,19 @@ def check_images(shape: Shape) -> None:
         raise UsageError(f"Only images can be drawn, not observations of shape {tuple(shape)}.")
 
 
-def as_bytes(images: Tensor) -> np.ndarray:
+def to_uint8(images: Tensor) -> np.ndarray:
     """Images [..., channels, height, width] in 0..1 as uint8 [..., height, width, 3]; grey unless of 3 channels."""
     rgb = images if images.shape[-3] == 3 else images.mean(-3, keepdim=True).expand(*images.shape[:-3], 3, -1, -1)
     return (rgb.detach().clamp(0, 1) * 255).round().byte().movedim(-3, -1).cpu().numpy()
 
 
-def tiled(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None = None) -> Picture:
+def tile_images(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None = None) -> Picture:
     """Images [rows, columns, channels, height, width] as one picture; see `place` for where a tile lies."""
     check_images(tuple(images.shape[2:]))
-    tiles = as_bytes(images)
+    tiles = to_uint8(images)
     rows, columns, height, width, _ = tiles.shape
-    scale = scale or enlargement(width)
-    (down, right), gap = pitch(height, width, scale), separator(scale)
+    scale = scale or choose_scale(width)
+    (down, right), gap = measure_pitch(height, width, scale), measure_gap(scale)
     canvas = np.empty((rows * down - gap, columns * right - gap, 4), dtype=np.uint8)
     canvas[:] = background
     for i in range(rows):
@@ -85,22 +85,22 @@ def tiled(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None
     return Picture.of(Image.fromarray(canvas, "RGBA"))
 
 
-def pitch(height: int, width: int, scale: int) -> tuple[int, int]:
+def measure_pitch(height: int, width: int, scale: int) -> tuple[int, int]:
     """Distance from one tile to the next, down and to the right."""
-    return height * scale + separator(scale), width * scale + separator(scale)
+    return height * scale + measure_gap(scale), width * scale + measure_gap(scale)
 
 
-def enlargement(width: int) -> int:
+def choose_scale(width: int) -> int:
     """Whole factor that brings a tile to at least `TILE` pixels."""
-    return max(1, -(-TILE // width))
+    return max(1, -(-MIN_TILE_WIDTH // width))
 
 
-def separator(scale: int) -> int:
+def measure_gap(scale: int) -> int:
     """Pixels between two tiles."""
     return max(2, scale)
 
 
-def data_uri(picture: Picture) -> str:
+def to_data_uri(picture: Picture) -> str:
     """A picture as text that an HTML page can hold."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from unbraid import atomic, noise
 from unbraid.metrics import Evaluation, Score, metric
-from unbraid.report.latent_factor import latent_factor
-from unbraid.report.multimodal_page import of_modalities
-from unbraid.report.pictures import Picture, data_uri, tiled
-from unbraid.report.stage_pictures import by_stage
-from unbraid.report.svg import curve, optional
+from unbraid.report.latent_factor import draw_latent_factor
+from unbraid.report.multimodal_page import build_multimodal_section
+from unbraid.report.pictures import Picture, tile_images, to_data_uri
+from unbraid.report.stage_pictures import decode_by_stage
+from unbraid.report.svg import draw_curve, import_report_extra
 from unbraid.report.traversals import decode, traverse
 from unbraid.store import RunFolder
 
-COLUMNS = 12
+IMAGES_PER_ROW = 12
 HEADLINES = (
     "mig/exact",
     "mig/histogram-mean",
@@ -43,29 +43,29 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
     """The page as text."""
     config = folder.config
     drawable = _drawable(evaluation)
-    return template("page.html.j2").render(
+    return load_template("run.html.j2").render(
         config=config,
         settings=config.to_yaml(),
         evaluation=evaluation,
         data=evaluation.dataset,
-        where=" ".join([where_scored(evaluation), *_otherwise(scores), *_absent(evaluation)]),
+        where=" ".join([describe_scored_rows(evaluation), *_otherwise(scores), *_absent(evaluation)]),
         headlines=_headlines(scores),
         scores=[_score_row(score) for score in scores],
         curves=_curves(folder.lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
-        reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
+        reconstructions=to_data_uri(draw_reconstructions(evaluation)) if drawable else None,
         stages=_stages(evaluation) if drawable and evaluation.model.first is not None else None,
         samples=_samples(evaluation) if drawable else None,
-        several=of_modalities(evaluation) if evaluation.dataset.multimodal else None,
-        latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
+        several=build_multimodal_section(evaluation) if evaluation.dataset.multimodal else None,
+        latent_factor=draw_latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_information(scores),
         facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},
     )
 
 
-def template(name: str) -> Any:
+def load_template(name: str) -> Any:
     """A template of this package, ready to be rendered; it may include its neighbours."""
-    jinja = optional("jinja2")
+    jinja = import_report_extra("jinja2")
     folder = resources.files("unbraid.report")
     environment = jinja.Environment(
         loader=jinja.FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
@@ -74,7 +74,7 @@ def template(name: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
+    environment.filters["number"] = format_number
     return environment.get_template(name)
 
 
@@ -84,7 +84,7 @@ def _otherwise(scores: Sequence[Score]) -> list[str]:
     return [f"Of other rows or settings, which scores.jsonl names: {', '.join(names)}."] if names else []
 
 
-def where_scored(evaluation: Evaluation) -> str:
+def describe_scored_rows(evaluation: Evaluation) -> str:
     """Which rows the scores are about, and whether training saw them."""
     data, count = evaluation.dataset, f"{len(evaluation):,}"
     things = "images" if _drawable(evaluation) else "observations"
@@ -112,7 +112,7 @@ def _absent(evaluation: Evaluation) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Four significant digits at most, thousands separated, a true minus sign."""
     if value is None or not math.isfinite(value):
         return "–" if value is None else str(value)
@@ -146,9 +146,11 @@ def _curves(history: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         points = [(float(line["step"]), float(line[name])) for line in history if _is_finite(line.get(name))]
         if points:
             steps, values = zip(*points, strict=True)
-            title, first, last = _curve_title(name), number(values[0]), number(values[-1])
+            title, first, last = _curve_title(name), format_number(values[0]), format_number(values[-1])
             alt = f"{title} over training: from {first} to {last}"
-            charts.append({"name": title, "last": last, "alt": alt, "svg": curve(steps, values, f"c{len(charts)}")})
+            charts.append(
+                {"name": title, "last": last, "alt": alt, "svg": draw_curve(steps, values, f"c{len(charts)}")}
+            )
     return charts
 
 
@@ -170,7 +172,7 @@ def _traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
             "name": name,
             "kl": kl,
             "share": round(100 * max(kl, 0) / most, 1),
-            "uri": data_uri(tiled(made.images[row : row + 1])),
+            "uri": to_data_uri(tile_images(made.images[row : row + 1])),
             "alt": f"Decoded images while {name} {_way(made.values[row], len(coordinates[leaf]) > 1)}",
         }
         for row, (leaf, name, kl) in enumerate(zip(made.latents, made.names, made.kl, strict=True))
@@ -186,26 +188,26 @@ def _way(values: Tensor, classes: bool) -> str:
     return f"moves from {first} to {last}"
 
 
-def reconstructions(evaluation: Evaluation) -> Picture:
+def draw_reconstructions(evaluation: Evaluation) -> Picture:
     """Originals above the decoder's expectation at their mean codes."""
-    rows = evaluation.choose(COLUMNS)
+    rows = evaluation.choose(IMAGES_PER_ROW)
     originals = evaluation.dataset.images(evaluation.rows[rows])
     decoded = decode(evaluation, evaluation.means[rows])
-    return tiled(torch.stack([originals, decoded]))
+    return tile_images(torch.stack([originals, decoded]))
 
 
 def _stages(evaluation: Evaluation) -> dict[str, str]:
     """Originals and what each stage makes of them, one row each."""
-    names, images = by_stage(evaluation, COLUMNS)
-    return {"rows": ", ".join(names), "uri": data_uri(tiled(images))}
+    names, images = decode_by_stage(evaluation, IMAGES_PER_ROW)
+    return {"rows": ", ".join(names), "uri": to_data_uri(tile_images(images))}
 
 
 def _samples(evaluation: Evaluation, rows: int = 3) -> str:
     """Decoded draws from the prior."""
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
-    drawn = noise.draw(evaluation.model.prior_needs(rows * COLUMNS), seeds, step=0)
+    drawn = noise.draw(evaluation.model.prior_needs(rows * IMAGES_PER_ROW), seeds, step=0)
     codes = evaluation.model.prior_codes({name: draw[0] for name, draw in drawn.items()})
-    return data_uri(tiled(decode(evaluation, codes).unflatten(0, (rows, COLUMNS))))
+    return to_data_uri(tile_images(decode(evaluation, codes).unflatten(0, (rows, IMAGES_PER_ROW))))
 
 
 def _information(scores: Sequence[Score]) -> dict[str, Any] | None:

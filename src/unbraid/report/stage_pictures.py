@@ -6,17 +6,17 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
 from unbraid.models import as_stage
-from unbraid.report.pictures import WHITE, Picture, check_images, tiled
-from unbraid.report.traversals import labelled
+from unbraid.report.pictures import WHITE, Picture, check_images, tile_images
+from unbraid.report.traversals import add_labels
 
 
 def triples(evaluation: Evaluation, *, columns: int = 12) -> Picture:
     """A labelled picture of x, y and the refined x of some rows; save it with `.save("triples.png")`."""
-    names, images = by_stage(evaluation, columns)
-    return labelled(tiled(images, WHITE), names, [], images.shape[-2], images.shape[-1])
+    names, images = decode_by_stage(evaluation, columns)
+    return add_labels(tile_images(images, WHITE), names, [], images.shape[-2], images.shape[-1])
 
 
-def by_stage(evaluation: Evaluation, columns: int) -> tuple[list[str], Tensor]:
+def decode_by_stage(evaluation: Evaluation, columns: int) -> tuple[list[str], Tensor]:
     """Names of the rows, and images [stages + 1, columns, *shape] of random observations at their mean codes.
 
     The rows of a model in two stages are x, y and refined x; further earlier stages are numbered, the first one first.

@@ -39,20 +39,20 @@ _STYLE = {
 }
 
 
-def optional(module: str) -> ModuleType:
+def import_report_extra(module: str) -> ModuleType:
     """Import a module of the `report` extra."""
     return import_extra(module, "report", "A report")
 
 
 @contextmanager
-def drawing() -> Iterator[Any]:
+def figure_style() -> Iterator[Any]:
     """The class `Figure`, under the page's style; no global figure is ever made."""
-    figure = optional("matplotlib.figure")
-    with optional("matplotlib").rc_context({**_STYLE, "svg.hashsalt": "unbraid"}):
+    figure = import_report_extra("matplotlib.figure")
+    with import_report_extra("matplotlib").rc_context({**_STYLE, "svg.hashsalt": "unbraid"}):
         yield figure.Figure
 
 
-def svg(figure: Any, prefix: str) -> str:
+def to_svg(figure: Any, prefix: str) -> str:
     """A figure as an SVG element for a page; `prefix` keeps the ids of several of them apart."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
@@ -64,9 +64,9 @@ def svg(figure: Any, prefix: str) -> str:
     return re.sub(r"^<svg[^>]*>", opening, text)
 
 
-def curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:
+def draw_curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:
     """A small line chart of one logged number."""
-    with drawing() as make:
+    with figure_style() as make:
         figure = make(figsize=(3.4, 1.9), layout="constrained")
         axes = figure.subplots()
         axes.plot(steps, values, color=ACCENT)
@@ -79,4 +79,4 @@ def curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:
         axes.set_ylim(min(settled) - room, max(settled) + room)
         axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.6)
         axes.set_xlabel("step")
-        return svg(figure, prefix)
+        return to_svg(figure, prefix)

@@ -5,56 +5,66 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.report.svg import INK, PALETTE, drawing, svg
-from unbraid.report.tables import Member, Setting, has, is_number, mean_interval, settings_of, text, values_of, varying
+from unbraid.report.svg import INK, PALETTE, figure_style, to_svg
+from unbraid.report.tables import (
+    Member,
+    SeedGroup,
+    find_varying_settings,
+    format_setting,
+    group_by_setting,
+    has_score,
+    is_number,
+    list_values,
+    mean_interval,
+)
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BOX_WIDTH = 0.7
-MOST_POINTS = 20
+MAX_POINTS_PER_BOX = 20
 """Values of one box up to which each of them is drawn, too."""
 
 
-def recipe_colors(members: Sequence[Member]) -> dict[str, str]:
+def assign_colors(members: Sequence[Member]) -> dict[str, str]:
     """One colour per recipe."""
-    recipes = values_of(members, "recipe")
+    recipes = list_values(members, "recipe")
     return {recipe: PALETTE[index % len(PALETTE)] for index, recipe in enumerate(recipes)}
 
 
-def path_key(members: Sequence[Member]) -> str | None:
+def choose_path_key(members: Sequence[Member]) -> str | None:
     """The setting along which points are joined: beta, or else the first that has numbers for values."""
-    keys = [key for key in varying(members) if key not in ("seed", "recipe")]
-    numeric = [key for key in keys if all(is_number(value) for value in values_of(members, key))]
+    keys = [key for key in find_varying_settings(members) if key not in ("seed", "recipe")]
+    numeric = [key for key in keys if all(is_number(value) for value in list_values(members, key))]
     return "beta" if "beta" in numeric else next(iter(numeric), None)
 
 
-def series_of(members: Sequence[Member]) -> dict[str, list[Setting]]:
+def group_into_series(members: Sequence[Member]) -> dict[str, list[SeedGroup]]:
     """Settings by all but the path: what one line joins, under the name that a legend shows."""
-    path, lines = path_key(members), {}
-    for setting in settings_of(members):
+    path, lines = choose_path_key(members), {}
+    for setting in group_by_setting(members):
         recipe = setting.members[0].settings.get("recipe", "")
-        others = [f"{key}={text(v)}" for key, v in setting.settings.items() if key not in (path, "recipe")]
+        others = [f"{key}={format_setting(v)}" for key, v in setting.settings.items() if key not in (path, "recipe")]
         lines.setdefault(", ".join([str(recipe), *others]), []).append(setting)
     return lines
 
 
 def boxes(members: Sequence[Member], score: str, key: str, prefix: str) -> str:
     """A score against a setting: one box per value and recipe, over seeds and all other settings."""
-    with drawing() as make:
-        return svg(draw_boxes(make, members, score, key), prefix)
+    with figure_style() as make:
+        return to_svg(draw_boxes(make, members, score, key), prefix)
 
 
-def boxes_width(members: Sequence[Member], key: str) -> float:
+def measure_boxes(members: Sequence[Member], key: str) -> float:
     """Inches that the boxes of a setting need side by side."""
-    count = len(values_of(members, key)) * (1 if key == "recipe" else len(recipe_colors(members)))
+    count = len(list_values(members, key)) * (1 if key == "recipe" else len(assign_colors(members)))
     return min(9.0, max(3.4, 0.9 + 0.34 * count))
 
 
 def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> Any:
     """The figure behind `boxes`."""
-    values, colors = values_of(members, key), recipe_colors(members)
+    values, colors = list_values(members, key), assign_colors(members)
     per_value = {} if key == "recipe" else colors
     long = max(len(str(value)) for value in values) * len(values) > 40
-    figure = make(figsize=(boxes_width(members, key), 3.0 if long else 2.5), layout="constrained")
+    figure = make(figsize=(measure_boxes(members, key), 3.0 if long else 2.5), layout="constrained")
     axes = figure.subplots()
     slot = BOX_WIDTH / max(1, len(per_value))
     for place, value in enumerate(values):
@@ -74,8 +84,8 @@ def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> An
 
 
 def _values(members: Sequence[Member], score: str, where: dict[str, Any]) -> list[float]:
-    chosen = [m for m in members if all(text(m.settings.get(key)) == value for key, value in where.items())]
-    return [m.scores[score].value for m in chosen if has(m, score)]
+    chosen = [m for m in members if all(format_setting(m.settings.get(key)) == value for key, value in where.items())]
+    return [m.scores[score].value for m in chosen if has_score(m, score)]
 
 
 def _box(axes: Any, place: float, width: float, values: list[float], color: str) -> None:
@@ -86,7 +96,7 @@ def _box(axes: Any, place: float, width: float, values: list[float], color: str)
         [values],
         positions=[place],
         widths=width,
-        showfliers=len(values) > MOST_POINTS,
+        showfliers=len(values) > MAX_POINTS_PER_BOX,
         flierprops={"marker": ".", "markersize": 2, "markerfacecolor": color, "markeredgecolor": color},
         medianprops={"color": color, "linewidth": 2},
         boxprops=line,
@@ -94,21 +104,21 @@ def _box(axes: Any, place: float, width: float, values: list[float], color: str)
         capprops=line,
         manage_ticks=False,
     )
-    if len(values) <= MOST_POINTS:
+    if len(values) <= MAX_POINTS_PER_BOX:
         axes.plot([place] * len(values), values, "o", color=color, markersize=3, alpha=0.45, markeredgewidth=0)
 
 
 def trade_off(members: Sequence[Member], across: str, up: str, prefix: str) -> str:
     """Two scores, one point per setting: means with 90% intervals both ways, joined along the path."""
-    with drawing() as make:
-        return svg(draw_trade_off(make, members, across, up), prefix)
+    with figure_style() as make:
+        return to_svg(draw_trade_off(make, members, across, up), prefix)
 
 
 def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
     """The figure behind `trade_off`."""
     figure, axes = _plane(make, across, up)
-    path = path_key(members)
-    for index, (name, settings) in enumerate(series_of(members).items()):
+    path = choose_path_key(members)
+    for index, (name, settings) in enumerate(group_into_series(members).items()):
         color, marker = PALETTE[index % len(PALETTE)], MARKERS[index // len(PALETTE) % len(MARKERS)]
         shown = [setting for setting in settings if setting.values(across) and setting.values(up)]
         points = [(_mean(setting, across), _mean(setting, up)) for setting in shown]
@@ -126,20 +136,20 @@ def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -
 
 def scatter(members: Sequence[Member], across: str, up: str, prefix: str) -> str:
     """Two scores, one small point per run and one large point per setting, at its means."""
-    with drawing() as make:
-        return svg(draw_scatter(make, members, across, up), prefix)
+    with figure_style() as make:
+        return to_svg(draw_scatter(make, members, across, up), prefix)
 
 
 def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
     """The figure behind `scatter`."""
     figure, axes = _plane(make, across, up)
-    colors, path = recipe_colors(members), path_key(members)
+    colors, path = assign_colors(members), choose_path_key(members)
     for recipe, color in colors.items():
-        own = [m for m in members if m.settings.get("recipe") == recipe and has(m, across) and has(m, up)]
+        own = [m for m in members if m.settings.get("recipe") == recipe and has_score(m, across) and has_score(m, up)]
         points = [(m.scores[across].value, m.scores[up].value) for m in own]
         if points:
             axes.scatter(*zip(*points, strict=True), s=9, color=color, alpha=0.4, linewidths=0)
-    for setting in settings_of(members):
+    for setting in group_by_setting(members):
         if setting.values(across) and setting.values(up):
             x, y = _mean(setting, across), _mean(setting, up)
             color = colors[setting.members[0].settings.get("recipe", "")]
@@ -159,7 +169,7 @@ def _plane(make: Any, across: str, up: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _name(axes: Any, setting: Setting, path: str | None, point: tuple[float, float]) -> None:
+def _name(axes: Any, setting: SeedGroup, path: str | None, point: tuple[float, float]) -> None:
     """Write a setting's place on the path beside its point."""
     if path is not None:
         label = f"{setting.settings[path]:g}"
@@ -172,7 +182,7 @@ def _legend(figure: Any, colors: dict[str, str]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)), frameon=False)
 
 
-def _mean(setting: Setting, score: str) -> float:
+def _mean(setting: SeedGroup, score: str) -> float:
     return float(np.mean(setting.values(score)))
 
 

@@ -29,7 +29,7 @@ class Member(NamedTuple):
     scores: Mapping[str, Score]
 
 
-class Setting(NamedTuple):
+class SeedGroup(NamedTuple):
     """Members that differ in their seed alone."""
 
     settings: dict[str, Any]
@@ -38,64 +38,64 @@ class Setting(NamedTuple):
     @property
     def finished(self) -> int:
         """Members that finished: as many values as a score should have."""
-        return len(finished(self.members))
+        return len(select_finished(self.members))
 
     def values(self, score: str) -> list[float]:
         """A score's finite values, one per finished member that has it."""
-        return [member.scores[score].value for member in self.members if has(member, score)]
+        return [member.scores[score].value for member in self.members if has_score(member, score)]
 
 
-def finished(members: Sequence[Member]) -> list[Member]:
+def select_finished(members: Sequence[Member]) -> list[Member]:
     """Members that reached their last step."""
     return [member for member in members if member.state == "finished"]
 
 
-def has(member: Member, score: str) -> bool:
+def has_score(member: Member, score: str) -> bool:
     """Whether a member finished and has a finite value of a score."""
     return member.state == "finished" and score in member.scores and is_number(member.scores[score].value)
 
 
-def with_all(members: Sequence[Member], *scores: str) -> list[Member]:
+def hide_incomplete(members: Sequence[Member], *scores: str) -> list[Member]:
     """The same members; those that lack one of these scores have none, so that no figure mixes different runs."""
-    return [m if all(has(m, score) for score in scores) else m._replace(scores={}) for m in members]
+    return [m if all(has_score(m, score) for score in scores) else m._replace(scores={}) for m in members]
 
 
-def varying(members: Sequence[Member]) -> list[str]:
+def find_varying_settings(members: Sequence[Member]) -> list[str]:
     """Settings in which members differ, the recipe first and the seed last."""
     names = list(dict.fromkeys(key for member in members for key in member.settings))
-    several = [n for n in names if len({text(member.settings.get(n)) for member in members}) > 1]
+    several = [n for n in names if len({format_setting(member.settings.get(n)) for member in members}) > 1]
     return sorted(several, key=lambda name: (name != "recipe", name == "seed"))
 
 
-def values_of(members: Sequence[Member], key: str) -> list[Any]:
+def list_values(members: Sequence[Member], key: str) -> list[Any]:
     """Different values of a setting: numbers by size, then words in the order in which they came."""
-    values = list(dict.fromkeys(text(member.settings.get(key)) for member in members))
+    values = list(dict.fromkeys(format_setting(member.settings.get(key)) for member in members))
     numbers = [value for value in values if is_number(value)]
     return sorted(numbers) + [value for value in values if not is_number(value)]
 
 
-def score_names(members: Sequence[Member]) -> list[str]:
+def list_scores(members: Sequence[Member]) -> list[str]:
     """Every score that some member has, in the order of their first measurement."""
     return list(dict.fromkeys(name for member in members for name in member.scores))
 
 
-def settings_of(members: Sequence[Member]) -> list[Setting]:
+def group_by_setting(members: Sequence[Member]) -> list[SeedGroup]:
     """Members by everything that varies but the seed, in the order of the settings' values."""
-    keys = [key for key in varying(members) if key != "seed"]
-    ranks = {key: {value: rank for rank, value in enumerate(values_of(members, key))} for key in keys}
-    groups: dict[tuple[str, ...], Setting] = {}
+    keys = [key for key in find_varying_settings(members) if key != "seed"]
+    ranks = {key: {value: rank for rank, value in enumerate(list_values(members, key))} for key in keys}
+    groups: dict[tuple[str, ...], SeedGroup] = {}
     for member in members:
         own = {key: member.settings.get(key) for key in keys}
-        groups.setdefault(tuple(map(text, own.values())), Setting(own, [])).members.append(member)
-    return sorted(groups.values(), key=lambda setting: [ranks[key][text(setting.settings[key])] for key in keys])
+        groups.setdefault(tuple(map(format_setting, own.values())), SeedGroup(own, [])).members.append(member)
+    return sorted(groups.values(), key=lambda group: [ranks[key][format_setting(group.settings[key])] for key in keys])
 
 
-def member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
+def build_member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
     """Rows of table.csv: settings that vary, run, status, and each score with its interval."""
-    keys, names = varying(members), score_names(members)
+    keys, names = find_varying_settings(members), list_scores(members)
     rows = []
     for member in members:
-        row = {key: text(member.settings.get(key)) for key in keys}
+        row = {key: format_setting(member.settings.get(key)) for key in keys}
         row |= {"run": member.run, "status": member.state, "trouble": member.trouble}
         for name in names:
             score = member.scores.get(name)
@@ -105,16 +105,16 @@ def member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
+def build_summary_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
     """Rows of summary.csv: one per setting and score, over seeds; the interval is of the mean, by Student's t.
 
     A setting all of whose members diverged has rows, too, of count 0; one that nobody has scored yet has none.
     """
     rows = []
-    for setting in settings_of(members):
-        own = {key: text(value) for key, value in setting.settings.items()}
+    for setting in group_by_setting(members):
+        own = {key: format_setting(value) for key, value in setting.settings.items()}
         diverged = sum(member.state == "diverged" for member in setting.members)
-        for name in score_names(members) or [None]:
+        for name in list_scores(members) or [None]:
             values = setting.values(name) if name else []
             if values or diverged == len(setting.members):
                 facts = {"score": name, "count": len(values), "diverged": diverged}
@@ -131,11 +131,11 @@ def _distribution(values: Sequence[float]) -> dict[str, float | None]:
     return {**middle, "low": low, "high": high, "min": min(values), "max": max(values)}
 
 
-def median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
+def build_median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
     """One row per setting for a terminal: how many runs finished, and the median of scores over those with them."""
     rows = []
-    for setting in settings_of(members):
-        row = {key: text(value) for key, value in setting.settings.items()}
+    for setting in group_by_setting(members):
+        row = {key: format_setting(value) for key, value in setting.settings.items()}
         row["runs"] = _of(setting.finished, len(setting.members))
         for name in scores:
             values = setting.values(name)
@@ -157,7 +157,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(np.mean(values)) - reach, float(np.mean(values)) + reach
 
 
-def correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
+def correlate(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
     """Pearson's correlation of pairs, with a 90% interval by resampling the pairs; None where it has no meaning."""
     pairs = np.stack([np.asarray(first, dtype=float), np.asarray(second, dtype=float)], -1)
     if len(pairs) < 3 or not (pairs.std(0) > 0).all():
@@ -211,10 +211,10 @@ def _one_type(column: list[Any]) -> list[Any]:
     return [None if value is None else str(value) for value in column] if words else column
 
 
-def text(value: Any) -> Any:
+def format_setting(value: Any) -> Any:
     """A setting as a table shows it: numbers and words as they are, lists as on the command line."""
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(str(text(part)) for part in value)}]"
+        return f"[{','.join(str(format_setting(part)) for part in value)}]"
     return "none" if value is None else value
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
 from unbraid.metrics.unsupervised.elbo import latent_kl
-from unbraid.report.pictures import WHITE, Picture, check_images, enlargement, pitch, tiled
+from unbraid.report.pictures import WHITE, Picture, check_images, choose_scale, measure_pitch, tile_images
 
 Range = Literal["range", "quantiles"]
 
@@ -44,7 +44,7 @@ def traversal(
     labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(made.names, made.kl, strict=True)]
     same = bool((made.values == made.values[0]).all())  # a heading is for every row below it
     headings = [f"{v:+.1f}" for v in made.values[0].tolist()] if same else []
-    return labelled(tiled(made.images, WHITE), labels, headings, made.images.shape[-2], made.images.shape[-1])
+    return add_labels(tile_images(made.images, WHITE), labels, headings, made.images.shape[-2], made.images.shape[-1])
 
 
 def traverse(
@@ -64,10 +64,10 @@ def traverse(
     check_images(evaluation.dataset.shape)
     if columns < 2 or not span > 0:
         raise UsageError(f"A traversal needs at least 2 columns and a span above 0, not {columns} and {span}.")
-    kl, names = variable_kl(evaluation), evaluation.space.leaf_names()
+    kl, names = compute_variable_kl(evaluation), evaluation.space.leaf_names()
     chosen = _variables(names, latents) if latents is not None else kl.argsort(descending=True).tolist()
     places, start = _places(evaluation, by, span, columns), _base_code(evaluation, base)
-    codes = torch.stack([moved(start, *places[leaf]) for leaf in chosen])
+    codes = torch.stack([set_coordinates(start, *places[leaf]) for leaf in chosen])
     images = decode(evaluation, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
     values = torch.full(codes.shape[:2], torch.nan, device=codes.device)
     for row, leaf in enumerate(chosen):
@@ -77,7 +77,7 @@ def traverse(
     return Traversal(tuple(chosen), tuple(names[leaf] for leaf in chosen), tuple(kl[chosen].tolist()), values, images)
 
 
-class Places(NamedTuple):
+class LatentPath(NamedTuple):
     """Coordinates of a variable, the codes [places, coordinates] that it takes, and the columns of the picture."""
 
     coordinates: list[int]
@@ -85,7 +85,7 @@ class Places(NamedTuple):
     columns: int
 
 
-def moved(base: Tensor, coordinates: Sequence[int], values: Tensor, columns: int) -> Tensor:
+def set_coordinates(base: Tensor, coordinates: Sequence[int], values: Tensor, columns: int) -> Tensor:
     """Codes [columns, width]: `base` with some coordinates set to `values` [at most columns, coordinates]."""
     codes = base.expand(columns, -1).clone()
     codes[: len(values), list(coordinates)] = values.to(codes)
@@ -100,13 +100,13 @@ def decode(evaluation: Evaluation, codes: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def coordinate_kl(evaluation: Evaluation) -> Tensor:
+def compute_coordinate_kl(evaluation: Evaluation) -> Tensor:
     """KL [width] of the variable that each coordinate belongs to."""
     wide = torch.tensor([len(columns) for columns in evaluation.space.leaf_columns()])
-    return variable_kl(evaluation).repeat_interleave(wide)
+    return compute_variable_kl(evaluation).repeat_interleave(wide)
 
 
-def variable_kl(evaluation: Evaluation) -> Tensor:
+def compute_variable_kl(evaluation: Evaluation) -> Tensor:
     """KL [variables], in closed form where there is one.
 
     Of one without a density, the entropy of its values: what it tells of a row, as its KL would bound it.
@@ -141,7 +141,7 @@ def _base_code(evaluation: Evaluation, base: int | None) -> Tensor:
     return evaluation.means[base]
 
 
-def _places(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[Places]:
+def _places(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[LatentPath]:
     """Where each variable is led; one without a density has no place outside of its own few values."""
     space, means = evaluation.space, evaluation.means
     codes = [b.places(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]
@@ -151,12 +151,12 @@ def _places(evaluation: Evaluation, by: Range, span: float, columns: int) -> lis
         where = space.leaf_columns()
         codes = [found[:, own] if len(own) == 1 else each for own, each in zip(where, codes, strict=True)]
     most = max(len(each) for each in codes)
-    return [Places(own, each, most) for own, each in zip(space.leaf_columns(), codes, strict=True)]
+    return [LatentPath(own, each, most) for own, each in zip(space.leaf_columns(), codes, strict=True)]
 
 
-def labelled(picture: Picture, labels: list[str], headings: list[str], tall: int, wide: int) -> Picture:
+def add_labels(picture: Picture, labels: list[str], headings: list[str], tall: int, wide: int) -> Picture:
     """A picture of tiles with a label beside each row and a heading above each column."""
-    down, right = pitch(tall, wide, enlargement(wide))
+    down, right = measure_pitch(tall, wide, choose_scale(wide))
     height = max(11, min(18, down // 4))
     font = ImageFont.load_default(height)
     left = 2 * height + int(max(font.getlength(label) for label in labels))

@@ -15,9 +15,9 @@ import torch
 
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.discrete.discrete_latents import chosen_variable
+from unbraid.metrics.discrete.discrete_latents import choose_discrete_latent
 from unbraid.metrics.generative.features.classifier import NAME, predicted
-from unbraid.metrics.generative.features.feature_sets import CHUNK, chosen_network, decoded, prior_codes
+from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, decode_means, draw_prior_codes, get_network
 from unbraid.metrics.intervals import of_mean
 
 
@@ -39,14 +39,14 @@ def purity(
 ) -> Score:
     """Share of pictures of one class of a discrete latent that a classifier gives the class's most frequent value."""
     check_at_least(2, samples=samples)
-    variable = chosen_variable(evaluation, latent)
+    variable = choose_discrete_latent(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(name)]
-    network = chosen_network(evaluation, NAME, steps=steps)
-    codes, counts = prior_codes(evaluation, samples), np.zeros((variable.size, size), dtype=np.int64)
+    network = get_network(evaluation, NAME, steps=steps)
+    codes, counts = draw_prior_codes(evaluation, samples), np.zeros((variable.size, size), dtype=np.int64)
     for number in range(variable.size):
-        for part in variable.with_class(codes, number).split(CHUNK):
-            seen = predicted(network, decoded(evaluation, part), name)
+        for part in variable.with_class(codes, number).split(DECODE_BATCH):
+            seen = predicted(network, decode_means(evaluation, part), name)
             counts[number] += torch.bincount(seen, minlength=size).cpu().numpy()
     shares = counts.max(1) / samples
     details = {

@@ -21,7 +21,7 @@ from scipy.optimize import linear_sum_assignment
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_known, plain
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.discrete.discrete_latents import chosen_variable
+from unbraid.metrics.discrete.discrete_latents import choose_discrete_latent
 from unbraid.metrics.intervals import mean_score
 
 Match = Literal["hungarian", "majority"]
@@ -44,7 +44,7 @@ FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
 )
 def on_run(evaluation: Evaluation, protocol: Match, *, factor: str | None = None, latent: str | None = None) -> Score:
     """Accuracy of a discrete latent of a run as a label of a factor."""
-    variable = chosen_variable(evaluation, latent)
+    variable = choose_discrete_latent(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
     values, _ = evaluation.chosen_factors([name])
     made = clusters(variable.classes(evaluation.means), values[:, 0], match=protocol)

@@ -10,7 +10,7 @@ from unbraid.latents import Space
 from unbraid.metrics.base import Evaluation
 
 
-class Variable(NamedTuple):
+class DiscreteLatent(NamedTuple):
     """A discrete variable: its name, and its coordinates in the code (one, if it is binary)."""
 
     name: str
@@ -34,16 +34,16 @@ class Variable(NamedTuple):
         return made
 
 
-def discrete_variables(space: Space) -> list[Variable]:
+def list_discrete_latents(space: Space) -> list[DiscreteLatent]:
     """All discrete variables of a space."""
     kinds = [b.discrete for b in space.blocks.values() for _ in range(b.leaves)]
     found = zip(space.leaf_names(), space.leaf_columns(), kinds, strict=True)
-    return [Variable(name, columns) for name, columns, discrete in found if discrete]
+    return [DiscreteLatent(name, columns) for name, columns, discrete in found if discrete]
 
 
-def chosen_variable(evaluation: Evaluation, latent: str | None) -> Variable:
+def choose_discrete_latent(evaluation: Evaluation, latent: str | None) -> DiscreteLatent:
     """Return the variable of this name, or the first if none is named."""
-    known = discrete_variables(evaluation.space)
+    known = list_discrete_latents(evaluation.space)
     named = {variable.name: variable for variable in known}
     if latent is not None and latent not in named:
         raise unknown("discrete latent", latent, named, error=SettingError)

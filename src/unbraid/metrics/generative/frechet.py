@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import feature_pair
-from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
+from unbraid.metrics.generative.features.base import read_feature_pair
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
 from unbraid.metrics.intervals import around
 from unbraid.progress import progress
 
@@ -52,7 +52,7 @@ def _on_run(evaluation: Evaluation, network: str, samples: int, resamples: int =
         how = {"network": network, "paired": paired, "resamples": resamples, "seed": evaluation.seed}
         return [frechet(originals, features, **how)]
 
-    return compare(evaluation, network, samples, measure, **settings)
+    return compare_features(evaluation, network, samples, measure, **settings)
 
 
 def frechet(
@@ -69,7 +69,7 @@ def frechet(
     With `resamples` the 95% interval is the value -+ 1.96 bootstrap standard errors, rows drawn together where they are
     `paired`; it shows the spread, not the bias of few rows. A CUDA tensor is worked on where it is.
     """
-    a, b = feature_pair(features_a, features_b, paired=paired)
+    a, b = read_feature_pair(features_a, features_b, paired=paired)
     mean, covariance = _terms(a, b)
     details = {
         "features": a.shape[1],

@@ -21,8 +21,8 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import feature_pair, pieces
-from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
+from unbraid.metrics.generative.features.base import read_feature_pair, split_rows
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
 from unbraid.metrics.intervals import DEVIATIONS
 from unbraid.progress import progress
 
@@ -69,7 +69,7 @@ def kid(
     random subsets of `size` rows, and the interval comes from their spread where they are at most half of the rows.
     A CUDA tensor is worked on where it is.
     """
-    a, b = feature_pair(features_a, features_b, paired=paired)
+    a, b = read_feature_pair(features_a, features_b, paired=paired)
     details: dict[str, Any] = {"features": a.shape[1], "sizes": [len(a), len(b)], "paired": paired}
     if subsets is None:
         value, error = _discrepancy(a, b, paired)
@@ -88,7 +88,7 @@ def _on_run(evaluation: Evaluation, network: str, samples: int, subsets: int | N
         how = {"network": network, "paired": paired, "subsets": subsets, "seed": evaluation.seed}
         return [kid(originals, features, **how)]
 
-    return compare(evaluation, network, samples, measure, **settings)
+    return compare_features(evaluation, network, samples, measure, **settings)
 
 
 def _discrepancy(a: Tensor, b: Tensor, paired: bool) -> tuple[float, float]:
@@ -105,7 +105,7 @@ def _discrepancy(a: Tensor, b: Tensor, paired: bool) -> tuple[float, float]:
 def _mean_kernels(x: Tensor, y: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
     """Mean of k(x_i, y_j) over j for each i, and over i for each j; perhaps without the pairs i = j."""
     of_x, of_y = [], torch.zeros_like(y[:, 0])
-    for start, rows in pieces(x, y):
+    for start, rows in split_rows(x, y):
         root = (rows @ y.T).div_(x.shape[1]).add_(1)
         kernel = root.square().mul_(root)
         if without_own:

@@ -22,7 +22,7 @@ from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import log_likelihoods
 from unbraid.progress import progress
 
-WORK = 16_384
+MAX_DRAWS_IN_MEMORY = 16_384
 """Draws that are decoded at once."""
 
 NEEDS = ("modalities",)
@@ -85,7 +85,7 @@ def _estimates(
     if len(rows) < 2:
         raise UsageError(f"Fewer than 2 rows of {data.name} have what this looks at ({', '.join(needed + beside)}).")
     with progress("log likelihood", len(rows)) as bar:
-        for number, part in enumerate(rows.split(max(1, WORK // draws))):
+        for number, part in enumerate(rows.split(max(1, MAX_DRAWS_IN_MEMORY // draws))):
             inputs = data.inputs(part)
             inputs = inputs._replace(x={name: inputs.x[name] for name in explained})
             made.append(log_likelihoods(model, inputs, explained, draws, evaluation.seed, number))

@@ -15,7 +15,7 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.generative.features.feature_sets import reconstructed
+from unbraid.metrics.generative.features.feature_sets import reconstruct
 from unbraid.metrics.intervals import mean_score
 from unbraid.progress import progress
 
@@ -51,7 +51,7 @@ def _errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:
     with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
         for part in rows.split(CHUNK):
             x = evaluation.dataset.images(evaluation.rows[part])
-            difference = (x - reconstructed(evaluation, part)).flatten(1).double()
+            difference = (x - reconstruct(evaluation, part)).flatten(1).double()
             parts["l1"].append(difference.abs().mean(1))
             parts["l2"].append(difference.square().mean(1))
             bar.advance(len(part))

@@ -13,8 +13,8 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import feature_pair, pieces
-from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
+from unbraid.metrics.generative.features.base import read_feature_pair, split_rows
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
 from unbraid.metrics.intervals import mean_score
 
 SAME = 1e-12
@@ -47,7 +47,7 @@ def precision_recall(real: Any, made: Any, *, k: int = 3, network: str = "given"
 
     The 95% intervals are those of a share, the regions taken as given. A CUDA tensor is worked on where it is.
     """
-    truth, other = feature_pair(real, made, ("real", "made"))
+    truth, other = read_feature_pair(real, made, ("real", "made"))
     check_at_least(1, k=k)
     if min(len(truth), len(other)) <= k:
         raise DataError(f"{k} nearest neighbours need more than {k} rows, not {min(len(truth), len(other))}.")
@@ -63,7 +63,7 @@ def _on_run(evaluation: Evaluation, network: str, samples: int, k: int, **settin
     def measure(originals: Tensor, features: Tensor, paired: bool) -> list[Score]:
         return precision_recall(originals, features, k=k, network=network)
 
-    return compare(evaluation, network, samples, measure, **settings)
+    return compare_features(evaluation, network, samples, measure, **settings)
 
 
 def _inside(centres: Tensor, points: Tensor, k: int) -> Tensor:
@@ -75,7 +75,7 @@ def _inside(centres: Tensor, points: Tensor, k: int) -> Tensor:
     reach = (1 - SAME) * lengths - _squared_radii(centres, lengths, k)
     inside = [
         torch.addmm(reach, rows, centres.T, alpha=-2).amin(1) <= (SAME - 1) * rows.square().sum(1)
-        for _, rows in pieces(points, centres)
+        for _, rows in split_rows(points, centres)
     ]
     return torch.cat(inside)
 
@@ -83,7 +83,7 @@ def _inside(centres: Tensor, points: Tensor, k: int) -> Tensor:
 def _squared_radii(centres: Tensor, lengths: Tensor, k: int) -> Tensor:
     """Squared distance of each centre from its k-th nearest other centre."""
     radii = []
-    for start, rows in pieces(centres, centres):
+    for start, rows in split_rows(centres, centres):
         distances = torch.addmm(lengths, rows, centres.T, alpha=-2)  # less |row|^2, which changes no order
         distances.diagonal(start).fill_(torch.inf)
         radii.append(distances.topk(k, dim=1, largest=False).values[:, -1])

@@ -20,9 +20,9 @@ from unbraid.data.pruning import matching
 from unbraid.data.stroke_measures import strokes
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
+from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, reconstruct
 from unbraid.metrics.intervals import mean_score
-from unbraid.metrics.intervention.factor_preservation import normal_coordinates, rank_correlation
+from unbraid.metrics.intervention.factor_preservation import find_normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
 FACTS: dict[str, Any] = {
@@ -42,8 +42,8 @@ def reconstruction(
 ) -> Score:
     """Share of reconstructions whose stroke thickness or width lies within the range of the originals'."""
     positions = _positions(evaluation, where, samples)
-    seen = ((evaluation.dataset.images(evaluation.rows[part]), part) for part in positions.split(CHUNK))
-    pairs = [(_strokes(x, measure), _strokes(reconstructed(evaluation, part), measure)) for x, part in seen]
+    seen = ((evaluation.dataset.images(evaluation.rows[part]), part) for part in positions.split(DECODE_BATCH))
+    pairs = [(_strokes(x, measure), _strokes(reconstruct(evaluation, part), measure)) for x, part in seen]
     real, made = (np.concatenate(each) for each in zip(*pairs, strict=True))
     low, high = real.min() - ROUNDING, real.max() + ROUNDING
     inside = ((made >= low) & (made <= high)).astype(np.float64)
@@ -66,7 +66,7 @@ def latent(
     """Rank correlation of the latent that follows the originals' stroke thickness or width."""
     positions = _positions(evaluation, where, samples)
     real = _strokes(evaluation.dataset.images(evaluation.rows[positions]), measure)
-    known = normal_coordinates(evaluation)
+    known = find_normal_coordinates(evaluation)
     means = evaluation.means_at(positions)[:, known].double().cpu().numpy()
     found = [rank_correlation(column, real[::2]) for column in means[::2].T]
     chosen = int(np.argmax(np.abs(found)))

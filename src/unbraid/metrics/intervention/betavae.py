@@ -32,7 +32,13 @@ from torch import Tensor
 from unbraid.metrics.arrays import check_at_least, latent_names
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.intervention.fixed_factor_batches import Pairs, Population, code_tensor, gathered, several_factors
+from unbraid.metrics.intervention.fixed_factor_batches import (
+    FixedFactorPairs,
+    Population,
+    gather_codes,
+    read_several_factors,
+    to_code_tensor,
+)
 from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
 from unbraid.threads import one_thread
 
@@ -88,12 +94,12 @@ def betavae(
     """
     check_at_least(1, batch=batch, test=test)
     check_at_least(100, train=train)
-    values = code_tensor(codes)
-    labels = several_factors("beta-VAE", factors, len(values), names)
+    values = to_code_tensor(codes)
+    labels = read_several_factors("beta-VAE", factors, len(values), names)
     rng = np.random.default_rng(seed)
     population = Population(labels)
-    drawn = [population.pairs(rng, count, batch) for count in (train, test)]
-    (features, known), (asked, answer) = ((differences(values, pairs), pairs.factor) for pairs in drawn)
+    drawn = [population.draw_pairs(rng, count, batch) for count in (train, test)]
+    (features, known), (asked, answer) = ((average_differences(values, pairs), pairs.factor) for pairs in drawn)
     classifier = _classifier(is_compat(compat), seed).fit(features, known)
     right = classifier.predict(asked) == answer
     each = {name: right[answer == k] for k, name in enumerate(labels.names)}
@@ -107,9 +113,9 @@ def betavae(
 
 
 @one_thread()
-def differences(codes: Tensor, pairs: Pairs) -> np.ndarray:
+def average_differences(codes: Tensor, pairs: FixedFactorPairs) -> np.ndarray:
     """Mean absolute difference of each latent over the pairs of each batch [batches, latents]."""
-    both = zip(gathered(codes, pairs.first), gathered(codes, pairs.second), strict=True)
+    both = zip(gather_codes(codes, pairs.first), gather_codes(codes, pairs.second), strict=True)
     return torch.cat([(first - second).abs().mean(1) for first, second in both]).cpu().numpy()
 
 

@@ -30,7 +30,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import FeatureNetwork
 from unbraid.metrics.generative.features.classifier import NAME, predicted
-from unbraid.metrics.generative.features.feature_sets import CHUNK, chosen_network, decoded, prior_codes
+from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, decode_means, draw_prior_codes, get_network
 from unbraid.metrics.intervals import mean_score
 
 ACTIVE = 0.01
@@ -53,8 +53,8 @@ def kept(
     """Share of pictures in which a classifier sees the same value of a factor (the first) while one latent moves."""
     _check(samples, places, span)
     name = factor or evaluation.dataset.factor_names[0]
-    network = chosen_network(evaluation, NAME, steps=steps)
-    moving, correlation = latents_along(evaluation, along)
+    network = get_network(evaluation, NAME, steps=steps)
+    moving, correlation = choose_latents(evaluation, along)
     codes = evaluation.means_at(evaluation.choose(samples))
     score = _kept(evaluation, "classifier", network, name, codes, moving, (span, places))
     return replace(score, details={**score.details, "correlation": correlation})
@@ -79,10 +79,10 @@ def kept_drawn(
     name = factor or evaluation.dataset.factor_names[0]
     if block is not None and block not in evaluation.space.blocks:
         raise unknown("block of latents", block, evaluation.space.blocks, error=SettingError)
-    network = chosen_network(evaluation, NAME, steps=steps)
-    moving, _ = latents_along(evaluation, None, block)
+    network = get_network(evaluation, NAME, steps=steps)
+    moving, _ = choose_latents(evaluation, None, block)
     positions = evaluation.choose(samples)
-    codes, drawn = evaluation.samples_at(positions), prior_codes(evaluation, len(positions))
+    codes, drawn = evaluation.samples_at(positions), draw_prior_codes(evaluation, len(positions))
     return _kept(evaluation, "drawn", network, name, codes, moving, (span, places), drawn)
 
 
@@ -107,10 +107,10 @@ def _kept(
     What the decoder takes besides the code comes from `drawn`, or is in the middle of what it may be.
     """
     values = torch.linspace(-places[0], places[0], places[1], device=codes.device)
-    own = predicted(network, pictures_of(evaluation, codes, drawn), name)
+    own = predicted(network, decode_pictures(evaluation, codes, drawn), name)
     same, change = [], []
     for latent in moving:
-        pictures = [pictures_of(evaluation, moved_to(codes, latent, float(value)), drawn) for value in values]
+        pictures = [decode_pictures(evaluation, set_latent(codes, latent, float(value)), drawn) for value in values]
         seen = torch.stack([predicted(network, each, name) for each in pictures])  # [places, rows]
         same.append((seen == own).double().mean(0))
         change.append(float((pictures[-1] - pictures[0]).abs().mean()))
@@ -134,11 +134,11 @@ def _alike(seen: Tensor) -> float:
     return float((counts * (counts - 1)).sum() / (len(seen) * (len(seen) - 1)))
 
 
-def latents_along(
+def choose_latents(
     evaluation: Evaluation, along: str | None, block: str | None = None
 ) -> tuple[list[int], float | None]:
     """Normal coordinates, of all blocks or one, that are moved, and the rank correlation of one with a factor."""
-    known = normal_coordinates(evaluation, block)
+    known = find_normal_coordinates(evaluation, block)
     means = evaluation.means[:, known].double().cpu().numpy()
     if along is None:
         active = [latent for latent, column in zip(known, means.T, strict=True) if column.var() > ACTIVE]
@@ -155,7 +155,7 @@ def _of_first_stage(evaluation: Evaluation, latents: list[int]) -> list[int]:
     return [latent for latent in latents if latent < width] or latents
 
 
-def normal_coordinates(evaluation: Evaluation, block: str | None = None) -> list[int]:
+def find_normal_coordinates(evaluation: Evaluation, block: str | None = None) -> list[int]:
     """Coordinates of the code that belong to Normal blocks, or to one of them."""
     blocks = evaluation.space.blocks.items()
     kinds = [isinstance(b, Normal) and block in (None, name) for name, b in blocks for _ in range(b.width)]
@@ -172,17 +172,17 @@ def rank_correlation(first: Any, second: Any) -> float:
     return float(spearmanr(first, second).statistic)
 
 
-def moved_to(codes: Tensor, latent: int, value: float) -> Tensor:
+def set_latent(codes: Tensor, latent: int, value: float) -> Tensor:
     """Codes in which one coordinate has a value."""
     moved = codes.clone()
     moved[:, latent] = value
     return moved
 
 
-def pictures_of(evaluation: Evaluation, codes: Tensor, drawn: Tensor | None) -> Tensor:
+def decode_pictures(evaluation: Evaluation, codes: Tensor, drawn: Tensor | None) -> Tensor:
     """What the decoder makes of codes."""
     whole = codes if drawn is None else evaluation.model.complete_code(codes, drawn)
-    made = torch.cat([decoded(evaluation, part) for part in whole.split(CHUNK)])
+    made = torch.cat([decode_means(evaluation, part) for part in whole.split(DECODE_BATCH)])
     if not bool(made.isfinite().all()):
         raise DataError("The decoder returns NaN or infinite values.")
     return made

@@ -31,11 +31,11 @@ from unbraid.metrics.arrays import FactorLabels, check_at_least, latent_names
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import around
 from unbraid.metrics.intervention.fixed_factor_batches import (
-    Batches,
+    FixedFactorBatches,
     Population,
-    code_tensor,
-    gathered,
-    several_factors,
+    gather_codes,
+    read_several_factors,
+    to_code_tensor,
 )
 from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
 from unbraid.threads import one_thread
@@ -97,8 +97,8 @@ def factorvae(
     check_at_least(2, batch=batch, pool=pool)
     check_at_least(1, train=train, test=test)
     check_at_least(0, threshold=threshold)
-    values = code_tensor(codes)
-    labels = several_factors("FactorVAE", factors, len(values), names)
+    values = to_code_tensor(codes)
+    labels = read_several_factors("FactorVAE", factors, len(values), names)
     latents = latent_names(values.shape[1], latents)
     population, rng = Population(labels), np.random.default_rng(seed)
     variance = _global_variance(values, pool, rng, repeat=published)
@@ -110,8 +110,8 @@ def factorvae(
     if len(active) < len(latents):
         kept = torch.from_numpy(active).to(values.device)
         values, variance = values[:, kept], variance[kept]
-    drawn = [population.batches(rng, count, batch) for count in (train, test)]
-    trained, tested = (_table(winners(values, variance, one), one.factor, labels, len(active)) for one in drawn)
+    drawn = [population.draw_batches(rng, count, batch) for count in (train, test)]
+    trained, tested = (_table(find_winners(values, variance, one), one.factor, labels, len(active)) for one in drawn)
     value = float(_accuracy(trained, tested, not published))
     resampled = _accuracy(_resampled(rng, resamples, trained), _resampled(rng, resamples, tested), not published)
     details = _details(trained, tested, labels.names, [latents[j] for j in active])
@@ -121,7 +121,7 @@ def factorvae(
 
 
 @one_thread()
-def winners(codes: Tensor, variance: Tensor, drawn: Batches) -> np.ndarray:
+def find_winners(codes: Tensor, variance: Tensor, drawn: FixedFactorBatches) -> np.ndarray:
     """The latent of least relative variance in each batch; one that never varies comes before all others."""
     relative = torch.where(variance > 0, _local_variances(codes, drawn.rows) / variance, -1.0)
     return relative.argmin(1).cpu().numpy()
@@ -137,7 +137,7 @@ def _global_variance(codes: Tensor, pool: int, rng: np.random.Generator, repeat:
 def _local_variances(codes: Tensor, rows: np.ndarray) -> Tensor:
     """Unbiased variance of each latent within each batch [batches, latents]."""
     count, parts = rows.shape[1], []
-    for part in gathered(codes, rows):
+    for part in gather_codes(codes, rows):
         shifted = part - part[:, :1]  # equal codes leave exactly 0, and large means no rounding error
         parts.append((shifted.square().sum(1) - shifted.sum(1).square() / count) / (count - 1))
     return torch.cat(parts).clamp(min=0)

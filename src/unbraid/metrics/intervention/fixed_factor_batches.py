@@ -18,18 +18,18 @@ from torch import Tensor
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import FactorLabels, factor_names, factor_table, label_matrix, real_matrix
 
-CHUNK_VALUES = {"cpu": 2**16, "cuda": 2**26}
+MAX_GATHERED_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes gathered at a time: what fits a core's cache, or a small part of a GPU's memory."""
 
 
-class Batches(NamedTuple):
+class FixedFactorBatches(NamedTuple):
     """The fixed factor of each batch [batches] and its rows [batches, batch]."""
 
     factor: np.ndarray
     rows: np.ndarray
 
 
-class Pairs(NamedTuple):
+class FixedFactorPairs(NamedTuple):
     """The common factor of each batch of pairs [batches] and the rows of both sides [batches, batch]."""
 
     factor: np.ndarray
@@ -47,7 +47,7 @@ class Population:
         self.begin, self.length = np.zeros(shape[0], dtype=np.int64), np.zeros(shape[0], dtype=np.int64)
         slices, begin = [], 0
         for k, (name, size) in enumerate(zip(labels.names, labels.sizes, strict=True)):
-            order, count = sorted_rows(labels.values[:, k], size)
+            order, count = sort_rows(labels.values[:, k], size)
             shared = count > 1
             if not shared.any():
                 raise DataError(f"No two rows share a value of factor {name}, so it cannot be held fixed.")
@@ -58,18 +58,18 @@ class Population:
             begin += len(slices[-1])
         self.rows = np.concatenate(slices)
 
-    def batches(self, rng: np.random.Generator, count: int, batch: int) -> Batches:
+    def draw_batches(self, rng: np.random.Generator, count: int, batch: int) -> FixedFactorBatches:
         """`count` batches, each with one factor fixed at one value."""
         factor = rng.integers(len(self.begin), size=count)
         value = self.values[self._any(rng, factor), factor]
-        return Batches(factor, self._alike(rng, factor[:, None], value[:, None], (count, batch)))
+        return FixedFactorBatches(factor, self._alike(rng, factor[:, None], value[:, None], (count, batch)))
 
-    def pairs(self, rng: np.random.Generator, count: int, batch: int) -> Pairs:
+    def draw_pairs(self, rng: np.random.Generator, count: int, batch: int) -> FixedFactorPairs:
         """`count` batches of pairs: the rows of a pair agree in the batch's factor, each pair in a value of its own."""
         factor = rng.integers(len(self.begin), size=count)
         spread = np.repeat(factor[:, None], batch, axis=1)
         first = self._any(rng, spread)
-        return Pairs(factor, first, self._alike(rng, spread, self.values[first, spread], first.shape))
+        return FixedFactorPairs(factor, first, self._alike(rng, spread, self.values[first, spread], first.shape))
 
     def _any(self, rng: np.random.Generator, factor: np.ndarray) -> np.ndarray:
         """A row for each factor, out of those that share its value with another row."""
@@ -83,13 +83,13 @@ class Population:
         return self.rows[self.start[factor, value] + step]
 
 
-def sorted_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+def sort_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows in the order of their values 0 … size-1, and how many have each value."""
     small = column.astype(np.uint16) if size <= 2**16 else column  # 16 bits are sorted by radix
     return np.argsort(small, kind="stable").astype(np.int32), np.bincount(column, minlength=size)
 
 
-def fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
+def read_fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
     """Discrete factors as `FactorLabels`; one whose values hardly repeat cannot be held fixed."""
     given = factor_table(factors, rows)
     if given.dtype.kind == "f" and np.isfinite(given).all():
@@ -103,7 +103,7 @@ def fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = None)
     return label_matrix(given, rows, names)
 
 
-def code_tensor(codes: Any) -> Tensor:
+def to_code_tensor(codes: Any) -> Tensor:
     """Finite codes [rows, latents] as float64, on their GPU if they are on one."""
     if not (isinstance(codes, Tensor) and codes.is_cuda):
         return torch.from_numpy(np.ascontiguousarray(real_matrix("codes", codes)))
@@ -114,17 +114,17 @@ def code_tensor(codes: Any) -> Tensor:
     return codes.detach().double().contiguous()
 
 
-def gathered(codes: Tensor, rows: np.ndarray) -> Iterator[Tensor]:
+def gather_codes(codes: Tensor, rows: np.ndarray) -> Iterator[Tensor]:
     """Codes [some, batch, latents] of rows [batches, batch], some batches at a time."""
     batch, latents = rows.shape[1], codes.shape[1]
-    step = max(1, CHUNK_VALUES.get(codes.device.type, 2**16) // max(1, batch * latents))
+    step = max(1, MAX_GATHERED_VALUES.get(codes.device.type, 2**16) // max(1, batch * latents))
     for part in torch.from_numpy(rows).to(codes.device).split(step):
         yield codes.index_select(0, part.flatten()).view(len(part), batch, latents)
 
 
-def several_factors(score: str, factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
+def read_several_factors(score: str, factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
     """At least two discrete factors, of a score that asks which of them was held fixed."""
-    labels = fixable_factors(factors, rows, names)
+    labels = read_fixable_factors(factors, rows, names)
     if len(labels.names) < 2:
         raise UsageError(f"The {score} score asks which factor was held fixed, so it needs at least 2 factors.")
     return labels

@@ -27,7 +27,7 @@ from unbraid.errors import SettingError
 from unbraid.metrics.arrays import FactorLabels, latent_names, real_matrix
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
-from unbraid.metrics.intervention.fixed_factor_batches import fixable_factors, sorted_rows
+from unbraid.metrics.intervention.fixed_factor_batches import read_fixable_factors, sort_rows
 from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
 
 BINS = 20
@@ -76,7 +76,7 @@ def irs(
     if not 0 < quantile <= 1:
         raise SettingError(f"quantile must lie between 0 and 1, not {quantile}.")
     values = real_matrix("codes", codes)
-    labels = fixable_factors(factors, len(values), names)
+    labels = read_fixable_factors(factors, len(values), names)
     named = latent_names(values.shape[1], latents)
     reach = np.abs(values - values.mean(0)).max(0)
     active = np.flatnonzero(values.max(0) > values.min(0))
@@ -95,7 +95,7 @@ def _spread(codes: np.ndarray, column: np.ndarray, quantile: float, published: b
     """Mean over a factor's values of how far each latent strays from its mean there [latents]."""
     if published:
         column = np.unique(discretise(column[:, None].astype(np.float64), BINS), return_inverse=True)[1].reshape(-1)
-    order, counts = sorted_rows(column, int(column.max()) + 1)
+    order, counts = sort_rows(column, int(column.max()) + 1)
     groups = np.split(codes[order], counts.cumsum()[:-1])
     strays = [np.quantile(np.abs(group - group.mean(0)), quantile, axis=0) for group in groups]
     return np.average(strays, axis=0, weights=None if published else counts)

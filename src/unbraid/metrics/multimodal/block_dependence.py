@@ -22,7 +22,7 @@ from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.intervals import mean_score
-from unbraid.metrics.multimodal.conditional_draws import rows_with_block
+from unbraid.metrics.multimodal.conditional_draws import find_rows_with_block
 from unbraid.metrics.unsupervised.code_dependence import total_correlation
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import CHOICE
@@ -49,7 +49,7 @@ def tc_blocks(
     own = [block for block in model.space.blocks if block != SHARED]
     if not own:
         raise UsageError("tc-blocks is of c and each modality's own latents, and this model has none of these (s=0).")
-    codes = drawn_blocks(evaluation, model, samples)
+    codes = draw_blocks(evaluation, model, samples)
     network = {"width": width, "depth": depth, "steps": steps, "batch": batch, "lr": lr}
     for block in own:
         pair = {name: codes[name] for name in (SHARED, block)}
@@ -67,7 +67,7 @@ def kl_blocks(evaluation: Evaluation) -> list[Score]:
     """KL(q(c|x) || p(c)) and KL(q(s_m|x_m) || p(s_m)), mean over all rows that have the modality."""
     model = as_multimodal(evaluation.model)
     posterior, scores = evaluation.posterior, []
-    for block, there in rows_with_block(evaluation, model, evaluation.rows).items():
+    for block, there in find_rows_with_block(evaluation, model, evaluation.rows).items():
         own, flat = model.space.blocks[block], posterior[block][there]
         each = (
             own.kl(flat, own.standard(flat), own.center(flat)).cpu().double()
@@ -80,7 +80,7 @@ def kl_blocks(evaluation: Evaluation) -> list[Score]:
 @metric("kl-blocks/sampled", **SOURCE, needs=("modalities",), trial={"samples": 64})
 def kl_blocks_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> list[Score]:
     """E[log q - log p] of c and of each s_m at one draw of each row, for any posterior of c."""
-    codes = drawn_blocks(evaluation, as_multimodal(evaluation.model), samples)
+    codes = draw_blocks(evaluation, as_multimodal(evaluation.model), samples)
     ratios = {block: one.ratio[one.there].cpu().double().numpy() for block, one in codes.items()}
     return [mean_score("kl-blocks", "sampled", values, block) for block, values in ratios.items()]
 
@@ -97,14 +97,14 @@ class BlockDraws(NamedTuple):
     there: Tensor
 
 
-def drawn_blocks(evaluation: Evaluation, model: MultimodalModel, samples: int) -> dict[str, BlockDraws]:
+def draw_blocks(evaluation: Evaluation, model: MultimodalModel, samples: int) -> dict[str, BlockDraws]:
     """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
     check_at_least(2, samples=samples)
     return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
 
 
 def _drawn(evaluation: Evaluation, model: MultimodalModel, positions: Tensor) -> dict[str, BlockDraws]:
-    there, parts, made = rows_with_block(evaluation, model, evaluation.rows[positions]), [], {}
+    there, parts, made = find_rows_with_block(evaluation, model, evaluation.rows[positions]), [], {}
     with torch.no_grad(), progress("codes", len(positions)) as bar:
         for number, part in enumerate(positions.split(evaluation.batch)):
             parts.append(_draw(evaluation, model, part, number))

@@ -25,11 +25,21 @@ from unbraid.errors import UsageError
 from unbraid.latents.fusion import subsets
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import batch_on
-from unbraid.metrics.generative.features.feature_sets import prior_codes
+from unbraid.metrics.generative.features.base import choose_batch_size
+from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
 from unbraid.metrics.intervals import mean_score
-from unbraid.metrics.multimodal.conditional_draws import AT_ONCE, Shared, made_of, posteriors_in_parts, shared_codes
-from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
+from unbraid.metrics.multimodal.conditional_draws import (
+    DECODE_BATCHES,
+    Shared,
+    decode_modality,
+    encode_in_batches,
+    infer_shared_codes,
+)
+from unbraid.metrics.multimodal.modality_classifiers import (
+    ModalityClassifier,
+    choose_shared_factor,
+    get_modality_classifier,
+)
 from unbraid.models import MultimodalModel, as_multimodal
 
 BOUNDS = (0.0, 1.0)
@@ -56,8 +66,8 @@ def coherence(
     check_at_least(2, samples=samples)
     if len(model.modalities) < 2:
         raise UsageError("coherence/classifier makes one modality from others, and this model has one.")
-    name, values = shared_factor(evaluation, factor)
-    readers = {each: reader(evaluation, each, steps) for each in model.modalities}
+    name, values = choose_shared_factor(evaluation, factor)
+    readers = {each: get_modality_classifier(evaluation, each, steps) for each in model.modalities}
     positions = evaluation.choose(samples)
     right = _right(evaluation, model, readers, name, values, positions, shared)
     classifiers = {each: one.details for each, one in readers.items()}
@@ -69,7 +79,7 @@ def coherence(
 def _right(
     evaluation: Evaluation,
     model: MultimodalModel,
-    readers: dict[str, Reader],
+    readers: dict[str, ModalityClassifier],
     factor: str,
     values: Tensor,
     positions: Tensor,
@@ -79,11 +89,11 @@ def _right(
     sets = subsets(len(model.modalities), positions.device)  # [S, M]
     seeds, found = noise.seed_tensor(evaluation.seed, device=positions.device), []
     without = [(~sets[:, m]).nonzero().squeeze(-1) for m in range(len(model.modalities))]
-    for number, part, posteriors in posteriors_in_parts(evaluation, model, positions, len(without[0]), "coherence"):
-        c = shared_codes(model, posteriors, sets, 1, seeds, number, shared).squeeze(2)  # [rows, S, D]
+    for number, part, posteriors in encode_in_batches(evaluation, model, positions, len(without[0]), "coherence"):
+        c = infer_shared_codes(model, posteriors, sets, 1, seeds, number, shared).squeeze(2)  # [rows, S, D]
         right = torch.full((len(part), *sets.shape), torch.nan, device=c.device)
         for m, (name, own) in enumerate(readers.items()):
-            made = made_of(model, name, c[:, without[m]].flatten(0, 1), seeds, number)
+            made = decode_modality(model, name, c[:, without[m]].flatten(0, 1), seeds, number)
             seen = own.read(made, [factor]).view(len(part), -1)
             right[:, without[m], m] = (seen == values[part, None]).float()
         lacking = (sets & ~posteriors.present.unsqueeze(1)).any(-1)
@@ -121,15 +131,15 @@ def _score(values: np.ndarray, part: str, details: dict[str, Any]) -> list[Score
 def _joint(
     evaluation: Evaluation,
     model: MultimodalModel,
-    readers: dict[str, Reader],
+    readers: dict[str, ModalityClassifier],
     factor: str,
     samples: int,
     details: dict[str, Any],
 ) -> Score:
     """All modalities from the prior."""
-    codes, read = prior_codes(evaluation, samples), []
+    codes, read = draw_prior_codes(evaluation, samples), []
     with torch.no_grad():
-        for part in codes.split(batch_on(codes.device, *AT_ONCE)):
+        for part in codes.split(choose_batch_size(codes.device, *DECODE_BATCHES)):
             made = model.expected(part)
             read.append(torch.cat([own.read(made[name], [factor]) for name, own in readers.items()], 1))
     seen = torch.cat(read).cpu()  # [samples, M]

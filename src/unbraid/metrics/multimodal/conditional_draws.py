@@ -10,7 +10,7 @@ from unbraid import noise
 from unbraid.errors import DataError
 from unbraid.latents.fusion import DiagonalNormal
 from unbraid.metrics.base import Evaluation
-from unbraid.metrics.generative.features.base import batch_on
+from unbraid.metrics.generative.features.base import choose_batch_size
 from unbraid.models import MultimodalModel
 from unbraid.models.generation import CHOICE
 from unbraid.models.multimodal import SHARED, ModalityPosteriors, private
@@ -20,7 +20,7 @@ from unbraid.progress import progress
 Shared = Literal["drawn", "mean"]
 """Whether c is drawn from q(c|x_A), or is its mean."""
 
-AT_ONCE = (512, 4096)
+DECODE_BATCHES = (512, 4096)
 """Observations that are decoded at a time, on a CPU and on a GPU."""
 
 
@@ -31,7 +31,7 @@ def restrict_to(posteriors: ModalityPosteriors, sets: Tensor) -> ModalityPosteri
     return ModalityPosteriors(DiagonalNormal(*experts), {}, present)
 
 
-def shared_codes(
+def infer_shared_codes(
     model: MultimodalModel,
     posteriors: ModalityPosteriors,
     sets: Tensor,
@@ -51,7 +51,7 @@ def shared_codes(
     return c.unflatten(0, (posteriors.rows, len(sets)))
 
 
-def made_of(model: MultimodalModel, name: str, c: Tensor, seeds: Tensor, step: int) -> Tensor:
+def decode_modality(model: MultimodalModel, name: str, c: Tensor, seeds: Tensor, step: int) -> Tensor:
     """Return expected observations [n, *shape] of a modality at codes c [n, D], each with its own draw of s_m."""
     block = model.space.blocks.get(private(name))
     s = None if block is None else noise.normal(seeds, step, private(name), (len(c), block.width))[0].to(c.dtype)
@@ -61,18 +61,18 @@ def made_of(model: MultimodalModel, name: str, c: Tensor, seeds: Tensor, step: i
     return made
 
 
-def posteriors_in_parts(
+def encode_in_batches(
     evaluation: Evaluation, model: MultimodalModel, positions: Tensor, each: int, what: str
 ) -> Iterator[tuple[int, Tensor, ModalityPosteriors]]:
     """Yield a number, some positions and their modalities' posteriors, few enough for `each` decodings of a row."""
-    rows = max(1, batch_on(positions.device, *AT_ONCE) // each)
+    rows = max(1, choose_batch_size(positions.device, *DECODE_BATCHES) // each)
     with torch.no_grad(), progress(what, len(positions)) as bar:
         for number, part in enumerate(positions.split(rows)):
             yield number, part, model.encode_each(evaluation.dataset.inputs(evaluation.rows[part]))
             bar.advance(len(part))
 
 
-def rows_with_block(evaluation: Evaluation, model: MultimodalModel, rows: Tensor) -> dict[str, Tensor]:
+def find_rows_with_block(evaluation: Evaluation, model: MultimodalModel, rows: Tensor) -> dict[str, Tensor]:
     """Return for each latent block the rows [rows] that it can be read from: c from anything, s_m from x_m."""
     own = {private(name): evaluation.dataset.has(name, rows) for name in model.modalities}
     found = {name: own.get(name, torch.ones_like(rows, dtype=torch.bool)) for name in model.space.blocks}

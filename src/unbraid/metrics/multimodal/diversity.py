@@ -29,8 +29,12 @@ from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
 from unbraid.metrics.intervals import mean_score
-from unbraid.metrics.multimodal.conditional_draws import Shared, made_of, posteriors_in_parts, shared_codes
-from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
+from unbraid.metrics.multimodal.conditional_draws import Shared, decode_modality, encode_in_batches, infer_shared_codes
+from unbraid.metrics.multimodal.modality_classifiers import (
+    ModalityClassifier,
+    choose_shared_factor,
+    get_modality_classifier,
+)
 from unbraid.models import MultimodalModel, as_multimodal
 
 
@@ -66,8 +70,8 @@ def diversity(
             raise unknown("modality", name, model.modalities, error=SettingError)
     if len(model.modalities) < 2 or (target is not None and target == source):
         raise UsageError("diversity/entropy makes one modality from another one, so there must be two.")
-    common, values = shared_factor(evaluation, factor)
-    readers = {name: reader(evaluation, name, steps) for name in model.modalities}
+    common, values = choose_shared_factor(evaluation, factor)
+    readers = {name: get_modality_classifier(evaluation, name, steps) for name in model.modalities}
     scores: list[Score] = []
     for name in [target] if target else [n for n in model.modalities if n != source]:
         own = [f for f in _own_factors(readers, name, common) if factors is None or f in factors]
@@ -84,7 +88,7 @@ def diversity(
     return scores
 
 
-def _own_factors(readers: dict[str, Reader], name: str, common: str) -> list[str]:
+def _own_factors(readers: dict[str, ModalityClassifier], name: str, common: str) -> list[str]:
     """Factors that can be read off one modality and no other."""
     elsewhere = {factor for other, one in readers.items() if other != name for factor in one.legible}
     return [factor for factor in readers[name].legible if factor not in elsewhere and factor != common]
@@ -93,7 +97,7 @@ def _own_factors(readers: dict[str, Reader], name: str, common: str) -> list[str
 def _scores(
     evaluation: Evaluation,
     model: MultimodalModel,
-    own: Reader,
+    own: ModalityClassifier,
     made: tuple[str, list[str]],
     factors: tuple[str, list[str]],
     values: Tensor,
@@ -106,10 +110,10 @@ def _scores(
     sizes = [data.sizes[data.factor_position(factor)] for factor in read]
     sets = torch.stack([torch.tensor([n == s for n in model.modalities]) for s in sources]).to(positions.device)
     seeds, found, right = noise.seed_tensor(evaluation.seed, device=positions.device), [], []
-    for number, part, posteriors in posteriors_in_parts(evaluation, model, positions, len(sets) * draws, "diversity"):
+    for number, part, posteriors in encode_in_batches(evaluation, model, positions, len(sets) * draws, "diversity"):
         there = (posteriors.present.unsqueeze(1) & sets).any(-1)  # [rows, sources]
-        c = shared_codes(model, posteriors, sets, draws, seeds, number, shared)
-        seen = own.read(made_of(model, target, c.flatten(0, 2), seeds, number), [common, *read])
+        c = infer_shared_codes(model, posteriors, sets, draws, seeds, number, shared)
+        seen = own.read(decode_modality(model, target, c.flatten(0, 2), seeds, number), [common, *read])
         seen, there = seen.view(*there.shape, draws, -1).cpu(), there.cpu()
         right.append((seen[..., 0] == values[part, None, None].cpu())[there].double().mean(-1))
         found.append(torch.stack([_entropy(seen[..., 1 + k], size) for k, size in enumerate(sizes)], -1)[there])
@@ -128,10 +132,10 @@ def _scores(
     ]
 
 
-def _ceilings(own: Reader, factor: str, size: int, draws: int) -> dict[str, float]:
+def _ceilings(own: ModalityClassifier, factor: str, size: int, draws: int) -> dict[str, float]:
     """What entropy a factor may have: at most, of so many draws, and of real rows as they are read."""
     real = own.readings[:, list(own.accuracy).index(factor)].bincount().numpy()
-    return {"ceiling": math.log(size), "ceiling_of_draws": drawn_entropy(size, draws), "real": entropy(real)}
+    return {"ceiling": math.log(size), "ceiling_of_draws": expected_entropy(size, draws), "real": entropy(real)}
 
 
 def _entropy(seen: Tensor, size: int) -> Tensor:
@@ -141,7 +145,7 @@ def _entropy(seen: Tensor, size: int) -> Tensor:
     return plogp(counts / seen.shape[-1]).sum(-1)
 
 
-def drawn_entropy(size: int, draws: int) -> float:
+def expected_entropy(size: int, draws: int) -> float:
     """The entropy that so many draws of equally frequent values have on average, in nats."""
     counts = np.arange(1, draws + 1)
     shares = counts / draws

@@ -21,8 +21,8 @@ from unbraid.data.modality import Kind
 from unbraid.errors import DataError
 from unbraid.metrics.base import Evaluation
 from unbraid.metrics.generative.features.base import FeatureNetwork
-from unbraid.metrics.generative.features.classifier import HELD_OUT, NAME, Classifier, predictions
-from unbraid.metrics.generative.features.feature_sets import learned
+from unbraid.metrics.generative.features.classifier import MAX_HELD_OUT_ROWS, NAME, Classifier, predict_factors
+from unbraid.metrics.generative.features.feature_sets import get_trained_network
 from unbraid.types import Shape
 
 SURE = 3.0
@@ -32,7 +32,7 @@ ROWS = 256
 
 
 @dataclass(frozen=True)
-class Alone(FactorDataset):
+class SingleModality(FactorDataset):
     """One modality of several as data by themselves, with all factors."""
 
     whole: FactorDataset | None = None
@@ -55,7 +55,7 @@ class Alone(FactorDataset):
         return f"{self.whole.content_hash()}/{self.modality}/expected"
 
 
-class Reader(NamedTuple):
+class ModalityClassifier(NamedTuple):
     """A classifier of one modality: its accuracy on `asked` real rows, what the best guess has, and what it reads.
 
     `readings` [asked, factors] are of those factors that vary, in the order of `accuracy`.
@@ -71,7 +71,7 @@ class Reader(NamedTuple):
         """Values [n, factors] seen in expected observations [n, *shape]; of a label, in its likeliest class."""
         if self.kind == "label":
             made = torch.nn.functional.one_hot(made.argmax(-1), made.shape[-1]).to(made.dtype)
-        return predictions(self.network, made, factors)
+        return predict_factors(self.network, made, factors)
 
     @property
     def legible(self) -> list[str]:
@@ -87,27 +87,27 @@ class Reader(NamedTuple):
         return {**told, "steps": self.network.details["steps"], "training_rows": self.network.details["training_rows"]}
 
 
-def reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:
+def get_modality_classifier(evaluation: Evaluation, name: str, steps: int | None) -> ModalityClassifier:
     """The classifier of a modality, trained once."""
     return evaluation.once(("reader", name, steps), lambda: _reader(evaluation, name, steps))
 
 
-def _reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:
+def _reader(evaluation: Evaluation, name: str, steps: int | None) -> ModalityClassifier:
     data = evaluation.dataset
     trained, asked = (_having(data, name, rows) for rows in _parts(evaluation))
-    asked = asked[:HELD_OUT]
+    asked = asked[:MAX_HELD_OUT_ROWS]
     if len(trained) < 2 or len(asked) < 1:
         raise DataError(f"Too few rows of {data.name} have the modality {name} to train a classifier of it.")
-    seen = Alone(data.name, data.pixels, data.factors, data.table, data.held_out, data.source, data, name)
-    network = learned(NAME, seen, trained, evaluation.seed, {"steps": steps})
+    seen = SingleModality(data.name, data.pixels, data.factors, data.table, data.held_out, data.source, data, name)
+    network = get_trained_network(NAME, seen, trained, evaluation.seed, {"steps": steps})
     assert isinstance(network.module, Classifier)
     factors = list(network.module.names)
-    readings = torch.cat([predictions(network, seen.images(part), factors) for part in asked.split(ROWS)]).cpu()
+    readings = torch.cat([predict_factors(network, seen.images(part), factors) for part in asked.split(ROWS)]).cpu()
     truth = data.values_of(asked)[:, [data.factor_position(factor) for factor in factors]].cpu()
     right = (readings == truth).double().mean(0).tolist()
     chance = [float(column.bincount().max() / len(asked)) for column in truth.T]
     accuracy, guessed = (dict(zip(factors, shares, strict=True)) for shares in (right, chance))
-    return Reader(network, data.modalities[name].kind, accuracy, guessed, readings)
+    return ModalityClassifier(network, data.modalities[name].kind, accuracy, guessed, readings)
 
 
 def _parts(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ def _having(data: FactorDataset, name: str, rows: Tensor) -> Tensor:
     return rows[data.labelled(rows)]
 
 
-def shared_factor(evaluation: Evaluation, factor: str | None) -> tuple[str, Tensor]:
+def choose_shared_factor(evaluation: Evaluation, factor: str | None) -> tuple[str, Tensor]:
     """The factor that modalities share, the data's first unless named, and its value in every row."""
     data = evaluation.dataset
     name = factor or data.factor_names[0]

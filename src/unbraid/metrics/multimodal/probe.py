@@ -25,8 +25,8 @@ from unbraid.metrics.arrays import check_at_least, device_of, entropy, label_mat
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.nearest_neighbours import halved_information
 from unbraid.metrics.intervals import around, of_mean
-from unbraid.metrics.multimodal.block_dependence import drawn_blocks
-from unbraid.metrics.multimodal.conditional_draws import rows_with_block
+from unbraid.metrics.multimodal.block_dependence import draw_blocks
+from unbraid.metrics.multimodal.conditional_draws import find_rows_with_block
 from unbraid.metrics.predictive.logistic import softmax, standardised
 from unbraid.metrics.train_test_split import apart
 from unbraid.models import as_multimodal
@@ -157,8 +157,8 @@ def _covered(
     if codes == "mean":
         found = model.space.unjoin(evaluation.means_at(positions))
     else:
-        found = {name: one.value for name, one in drawn_blocks(evaluation, model, max(2, count)).items()}
-    for block, there in rows_with_block(evaluation, model, evaluation.rows[positions]).items():
+        found = {name: one.value for name, one in draw_blocks(evaluation, model, max(2, count)).items()}
+    for block, there in find_rows_with_block(evaluation, model, evaluation.rows[positions]).items():
         own = {block: found[block][there]}
         scores += probe(own, known[there], protocol=protocol, names=names, seed=evaluation.seed, **settings)
     return scores

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.feature_sets import reconstructed
+from unbraid.metrics.generative.features.feature_sets import reconstruct
 from unbraid.metrics.information.mig import left_out, mig
 from unbraid.models import Model, as_stage
 
@@ -68,5 +68,5 @@ def re_encoded(
 def _codes(evaluation: Evaluation, first: Model, positions: Tensor) -> Tensor:
     """The first stage's codes [rows, width] of reconstructions."""
     with torch.no_grad():
-        parts = [first.encode(reconstructed(evaluation, part)) for part in positions.split(CHUNK)]
+        parts = [first.encode(reconstruct(evaluation, part)) for part in positions.split(CHUNK)]
     return torch.cat([first.space.center(part) for part in parts])

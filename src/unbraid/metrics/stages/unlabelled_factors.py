@@ -46,7 +46,7 @@ def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000,
     given, data = as_stage(evaluation.model).given_factors, evaluation.dataset
     check_at_least(2, samples=samples)
     positions, rng = evaluation.choose(samples), np.random.default_rng(evaluation.seed)
-    codes = given_means(evaluation, positions)
+    codes = encode_given_labels(evaluation, positions)
     places = data.values_of(evaluation.rows[positions]).cpu().numpy()
     left = [k for k, factor in enumerate(data.factors) if factor.name not in given and np.ptp(places[:, k]) > 0]
     if not left:
@@ -77,7 +77,7 @@ def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman
     return np.where(size > 0, values @ codes / np.where(size > 0, size, 1.0), 0.0)
 
 
-def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
+def encode_given_labels(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
     """Means [rows, latents] of a stage's own latents at some of the rows, y being that of their labels."""
     model, dataset, rows = as_stage(evaluation.model), evaluation.dataset, evaluation.rows[positions]
     labels = model.label_codes(dataset)

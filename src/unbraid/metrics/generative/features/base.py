@@ -54,7 +54,9 @@ A network that learns does so from these rows of the data set; one that is given
 """
 
 
-def build(network: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: Mapping[str, Any]) -> FeatureNetwork:
+def build_network(
+    network: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: Mapping[str, Any]
+) -> FeatureNetwork:
     """A registered network for these rows; initial weights come from the seed, and no generator is disturbed."""
     entry = feature_network[network]
     with seeded(seed):
@@ -69,7 +71,7 @@ def image_features(images: Any, network: str = "efficientnet-lite0", *, seed: in
     dataset = from_array(images, name="images")
     dataset = dataset.to(images.device) if isinstance(images, Tensor) else dataset
     rows = torch.arange(len(dataset), device=dataset.device)
-    made, features = build(network, dataset, rows, seed, settings), []
+    made, features = build_network(network, dataset, rows, seed, settings), []
     with progress(f"features of {network}", len(rows)) as bar:
         for part in rows.split(64):
             features.append(made(dataset.images(part)))
@@ -77,7 +79,7 @@ def image_features(images: Any, network: str = "efficientnet-lite0", *, seed: in
     return torch.cat(features)
 
 
-def feature_pair(
+def read_feature_pair(
     first: Any, second: Any, names: tuple[str, str] = ("features_a", "features_b"), paired: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Two sets of features [rows, features] in float64, on the GPU if the first is there, else on the CPU."""
@@ -96,13 +98,13 @@ def feature_pair(
     return pair[0], pair[1]
 
 
-PIECE = {"cpu": 2**20, "cuda": 2**27}
+MAX_PAIRS_IN_MEMORY = {"cpu": 2**20, "cuda": 2**27}
 """Entries of a matrix of all pairs that are held at a time: a cache full on a CPU, a gigabyte on a GPU."""
 
 
-def pieces(rows: Tensor, columns: Tensor) -> Iterator[tuple[int, Tensor]]:
+def split_rows(rows: Tensor, columns: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Rows, some at a time, and the number of the first of them, so that pairs with all columns fit into memory."""
-    count = max(1, PIECE.get(rows.device.type, 2**20) // len(columns))
+    count = max(1, MAX_PAIRS_IN_MEMORY.get(rows.device.type, 2**20) // len(columns))
     with progress("pairs of features", len(rows)) as bar:
         for start in range(0, len(rows), count):
             part = rows[start : start + count]
@@ -110,14 +112,14 @@ def pieces(rows: Tensor, columns: Tensor) -> Iterator[tuple[int, Tensor]]:
             bar.advance(len(part))
 
 
-def refuse_other_shapes(name: str, dataset: FactorDataset) -> None:
+def refuse_non_images(name: str, dataset: FactorDataset) -> None:
     """Networks trained on photographs take pictures with one or three channels."""
     shape = tuple(dataset.shape)
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise UsageError(f"{name} takes images with 1 or 3 channels, not observations of shape {shape}.")
 
 
-def as_photographs(images: Tensor, size: int, antialias: bool) -> Tensor:
+def resize_to_rgb(images: Tensor, size: int, antialias: bool) -> Tensor:
     """Images [n, 1 or 3, h, w] as [n, 3, size, size] in [0, 1]: cut off, resized bilinearly, grey as three channels."""
     resized = functional.interpolate(
         images.clamp(0, 1), size=(size, size), mode="bilinear", align_corners=False, antialias=antialias
@@ -132,6 +134,6 @@ def exact_convolutions() -> Iterator[None]:
         yield
 
 
-def batch_on(device: torch.device, cpu: int, gpu: int) -> int:
+def choose_batch_size(device: torch.device, cpu: int, gpu: int) -> int:
     """A convolutional network is fastest on a CPU while its maps fit into the cache, on a GPU when there is much."""
     return cpu if device.type == "cpu" else gpu

@@ -31,7 +31,7 @@ STEPS = (200, 500)
 RATE, LAST_RATE = 5e-3, 0.02
 """Adam's first rate, and the share of it towards which it falls."""
 
-HELD_OUT = 2_000
+MAX_HELD_OUT_ROWS = 2_000
 """Rows, but at most a fifth of all, that are not trained on, to measure the accuracy."""
 
 
@@ -42,7 +42,7 @@ def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | 
         raise SettingError(f"steps must be at least 1, not {steps}.")
     rows = _labelled(dataset, rows)
     mixed = rows[noise.permutation(noise.seed_tensor(seed, device=rows.device), 0, len(rows))[0]]
-    held_out, training = mixed.tensor_split([min(HELD_OUT, len(rows) // 5)])
+    held_out, training = mixed.tensor_split([min(MAX_HELD_OUT_ROWS, len(rows) // 5)])
     steps = steps or min(max(STEPS[0], 10 * len(training) // BATCH), STEPS[1])
     factors = _varying(dataset, training)
     network = Classifier(dataset.shape, [dataset.sizes[k] for k in factors]).to(dataset.device)
@@ -86,10 +86,10 @@ class Classifier(nn.Module):
 
 def predicted(network: FeatureNetwork, observations: Tensor, factor: str) -> Tensor:
     """The value of a factor that a trained classifier sees in each observation [n]."""
-    return predictions(network, observations, [factor])[:, 0]
+    return predict_factors(network, observations, [factor])[:, 0]
 
 
-def predictions(network: FeatureNetwork, observations: Tensor, factors: Sequence[str]) -> Tensor:
+def predict_factors(network: FeatureNetwork, observations: Tensor, factors: Sequence[str]) -> Tensor:
     """The values of factors that a trained classifier sees in each observation [n, factors]."""
     made = network.module
     for factor in factors:

@@ -16,10 +16,10 @@ from unbraid.errors import SettingError
 from unbraid.extras import import_extra
 from unbraid.metrics.generative.features.base import (
     FeatureNetwork,
-    as_photographs,
-    batch_on,
+    choose_batch_size,
     feature_network,
-    refuse_other_shapes,
+    refuse_non_images,
+    resize_to_rgb,
 )
 
 NAME = "efficientnet-lite0"
@@ -30,11 +30,11 @@ SIZE = 224
 @feature_network(NAME, year=2019, reference="tan2019", width=WIDTH)
 def efficientnet(dataset: FactorDataset, rows: Tensor, seed: int, *, size: int = SIZE) -> FeatureNetwork:
     """EfficientNet-Lite0, pooled features; `size` is the side that pictures are resized to (published: 224)."""
-    refuse_other_shapes(NAME, dataset)
+    refuse_non_images(NAME, dataset)
     if size < 32:
         raise SettingError(f"size must be at least 32, not {size}.")
     module = Pooled(_pretrained(size), size).eval().to(dataset.device)
-    batch = batch_on(dataset.device, cpu=max(1, 4 * SIZE**2 // size**2), gpu=256)
+    batch = choose_batch_size(dataset.device, cpu=max(1, 4 * SIZE**2 // size**2), gpu=256)
     return FeatureNetwork(NAME, module, WIDTH, batch, {"size": size})
 
 
@@ -48,7 +48,7 @@ class Pooled(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [n, 1280] of images [n, 1 or 3, h, w]."""
-        x = (as_photographs(images, self.size, antialias=True) * 255 - 127) / 128
+        x = (resize_to_rgb(images, self.size, antialias=True) * 255 - 127) / 128
         maps = self.network.extract_features(x.contiguous(memory_format=torch.channels_last))  # type: ignore[operator]
         return maps.mean((-2, -1))
 

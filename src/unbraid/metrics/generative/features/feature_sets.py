@@ -16,17 +16,17 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score
-from unbraid.metrics.generative.features.base import FeatureNetwork, build
+from unbraid.metrics.generative.features.base import FeatureNetwork, build_network
 from unbraid.progress import progress
 
-CHUNK = 256
+DECODE_BATCH = 256
 """Observations that are decoded at a time."""
 
 LEARNED = ("classifier",)
-LAST = 8
+MAX_CACHED_NETWORKS = 8
 """How many networks that have learned are kept: one for each of a few modalities."""
 
-_KEPT: dict[tuple[Any, ...], FeatureNetwork] = {}
+_TRAINED_NETWORKS: dict[tuple[Any, ...], FeatureNetwork] = {}
 
 EFFICIENTNET: dict[str, Any] = {"needs": ("images",), "costly": True, "trial": {"samples": 16}}
 INCEPTION: dict[str, Any] = {"needs": ("images", "weights"), "costly": True}
@@ -43,7 +43,7 @@ class FeatureSets(NamedTuple):
     samples: Tensor
 
 
-def compare(
+def compare_features(
     evaluation: Evaluation,
     network: str,
     samples: int,
@@ -54,7 +54,7 @@ def compare(
 
     `measure` gets the originals' features, the others', and whether rows belong together.
     """
-    sets, scores = feature_sets(evaluation, network, samples, **settings), []
+    sets, scores = compute_feature_sets(evaluation, network, samples, **settings), []
     for part, features in (("reconstructions", sets.reconstructions), ("samples", sets.samples)):
         for score in measure(sets.originals, features, part == "reconstructions"):
             details = {**score.details, "network": dict(sets.network.details)}
@@ -62,7 +62,7 @@ def compare(
     return scores
 
 
-def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings: Any) -> FeatureSets:
+def compute_feature_sets(evaluation: Evaluation, network: str, samples: int, **settings: Any) -> FeatureSets:
     """Features of `samples` rows (all if there are fewer), computed once for all scores that ask for the same ones."""
     check_at_least(2, samples=samples)
     count = min(samples, len(evaluation))
@@ -70,7 +70,7 @@ def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings:
     return evaluation.once(("features", network, own, count), lambda: _make(evaluation, network, count, settings))
 
 
-def chosen_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
+def get_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
     """A feature network for this evaluation's data, made once."""
     key = ("feature network", network, tuple(sorted(settings.items())))
     return evaluation.once(key, lambda: _network(evaluation, network, settings))
@@ -78,33 +78,35 @@ def chosen_network(evaluation: Evaluation, network: str, **settings: Any) -> Fea
 
 def _network(evaluation: Evaluation, name: str, settings: dict[str, Any]) -> FeatureNetwork:
     dataset, rows, seed = evaluation.dataset, evaluation.rows, evaluation.seed
-    return (learned if name in LEARNED else build)(name, dataset, rows, seed, settings)
+    return (get_trained_network if name in LEARNED else build_network)(name, dataset, rows, seed, settings)
 
 
-def learned(name: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: dict[str, Any]) -> FeatureNetwork:
+def get_trained_network(
+    name: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: dict[str, Any]
+) -> FeatureNetwork:
     """A network that learns does so once for all models on the same rows of the same data; the last few are kept."""
     seen = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
     key = (name, dataset.content_hash(), str(dataset.device), seen, seed, *sorted(settings.items()))
-    if key not in _KEPT:
-        made = build(name, dataset, rows, seed, settings)
-        while len(_KEPT) >= LAST:
-            _KEPT.pop(next(iter(_KEPT)))
-        _KEPT[key] = made
-    return _KEPT[key]
+    if key not in _TRAINED_NETWORKS:
+        made = build_network(name, dataset, rows, seed, settings)
+        while len(_TRAINED_NETWORKS) >= MAX_CACHED_NETWORKS:
+            _TRAINED_NETWORKS.pop(next(iter(_TRAINED_NETWORKS)))
+        _TRAINED_NETWORKS[key] = made
+    return _TRAINED_NETWORKS[key]
 
 
-def reconstructed(evaluation: Evaluation, positions: Tensor) -> Tensor:
+def reconstruct(evaluation: Evaluation, positions: Tensor) -> Tensor:
     """Decoder means [n, *shape] of the posterior means of rows."""
-    return decoded(evaluation, evaluation.means_at(positions))
+    return decode_means(evaluation, evaluation.means_at(positions))
 
 
-def decoded(evaluation: Evaluation, codes: Tensor) -> Tensor:
+def decode_means(evaluation: Evaluation, codes: Tensor) -> Tensor:
     """Decoder means [n, *shape] of codes [n, width]."""
     with torch.no_grad():
         return evaluation.model.likelihood.mean(evaluation.model.decode(codes))
 
 
-def prior_codes(evaluation: Evaluation, count: int) -> Tensor:
+def draw_prior_codes(evaluation: Evaluation, count: int) -> Tensor:
     """What the decoder takes for `count` draws from the model, fixed by the evaluation's seed."""
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
     drawn = noise.draw(evaluation.model.prior_needs(count), seeds, step=1)
@@ -112,17 +114,17 @@ def prior_codes(evaluation: Evaluation, count: int) -> Tensor:
 
 
 def _make(evaluation: Evaluation, name: str, count: int, settings: dict[str, Any]) -> FeatureSets:
-    network = chosen_network(evaluation, name, **settings)
+    network = get_network(evaluation, name, **settings)
     model, positions = evaluation.model, evaluation.choose(count)
-    codes = prior_codes(evaluation, count)
+    codes = draw_prior_codes(evaluation, count)
     makers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "originals": lambda part, _: evaluation.dataset.images(evaluation.rows[part]),
-        "reconstructions": lambda part, _: reconstructed(evaluation, part),
+        "reconstructions": lambda part, _: reconstruct(evaluation, part),
         "samples": lambda _, code: model.likelihood.mean(model.decode(code)),
     }
     made: dict[str, list[Tensor]] = {key: [] for key in makers}
     with torch.no_grad(), progress(f"features of {name}", 3 * count) as bar:
-        for part, code in zip(positions.split(CHUNK), codes.split(CHUNK), strict=True):
+        for part, code in zip(positions.split(DECODE_BATCH), codes.split(DECODE_BATCH), strict=True):
             for key, make in makers.items():
                 for piece in make(part, code).split(max(network.batch, 16)):
                     made[key].append(network(piece))

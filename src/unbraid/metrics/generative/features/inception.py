@@ -20,10 +20,10 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.generative.features.base import (
     FeatureNetwork,
-    as_photographs,
-    batch_on,
+    choose_batch_size,
     feature_network,
-    refuse_other_shapes,
+    refuse_non_images,
+    resize_to_rgb,
 )
 from unbraid.metrics.needs import INCEPTION_VARIABLE, NO_WEIGHTS
 
@@ -39,13 +39,15 @@ Layer = tuple[str, int, tuple[int, int]]
 @feature_network(NAME, year=2017, reference="heusel2017", width=WIDTH)
 def inception(dataset: FactorDataset, rows: Tensor, seed: int, *, weights: str | None = None) -> FeatureNetwork:
     """Inception v3 of the FID; `weights` is the file that holds it, or the environment's UNBRAID_INCEPTION."""
-    refuse_other_shapes(NAME, dataset)
-    path = weights_file(weights)
-    module = load(path).to(dataset.device)
-    return FeatureNetwork(NAME, module, WIDTH, batch_on(dataset.device, cpu=4, gpu=128), {"weights": path.name})
+    refuse_non_images(NAME, dataset)
+    path = find_weights(weights)
+    module = load_inception(path).to(dataset.device)
+    return FeatureNetwork(
+        NAME, module, WIDTH, choose_batch_size(dataset.device, cpu=4, gpu=128), {"weights": path.name}
+    )
 
 
-def weights_file(weights: str | None) -> Path:
+def find_weights(weights: str | None) -> Path:
     """The file that the setting or the environment names."""
     given = weights or os.environ.get(INCEPTION_VARIABLE)
     if not given:
@@ -56,7 +58,7 @@ def weights_file(weights: str | None) -> Path:
     return path
 
 
-def load(path: Path) -> "Inception":
+def load_inception(path: Path) -> "Inception":
     """The network with the weights of a file, in evaluation mode; a file that does not fit names what is wrong."""
     tensors, network = _read(path), Inception()
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if not _counter(name)}
@@ -209,7 +211,7 @@ class Inception(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [n, 2048] of images [n, 1 or 3, h, w]."""
-        x = 2 * as_photographs(images, SIZE, antialias=False) - 1
+        x = 2 * resize_to_rgb(images, SIZE, antialias=False) - 1
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x)))
         x = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(functional.max_pool2d(x, 3, stride=2)))
         x = functional.max_pool2d(x, 3, stride=2)
