@@ -255,8 +255,8 @@ def picture_model():
 
 def test_scores_of_one_network_share_its_features(monkeypatch):
     evaluation, seen = picture_model(), []
-    forward = efficientnet.Pooled.forward
-    monkeypatch.setattr(efficientnet.Pooled, "forward", lambda self, x: seen.append(len(x)) or forward(self, x))
+    forward = efficientnet.PooledFeatures.forward
+    monkeypatch.setattr(efficientnet.PooledFeatures, "forward", lambda self, x: seen.append(len(x)) or forward(self, x))
     names = [f"{metric}/efficientnet-lite0" for metric in ("frechet", "kid", "precision-recall")]
     scores = evaluate(evaluation, names, samples=10, size=32)
     assert sum(seen) == 30, "originals, reconstructions and samples, once each"

@@ -140,7 +140,7 @@ def test_a_classifier_of_noisy_data_reads_the_means_that_a_perfect_decoder_says(
     densities = nn.ModuleDict({name: make_likelihood("bernoulli", {}) for name in data.modalities})
     whole = Evaluation(model["multimodal-partitioned"].make(space, data.layout, nothing, nothing, densities), data)
     rows, own = torch.arange(0, len(data), 9), get_modality_classifier(whole, "m2", 100)
-    seen = own.read(data.modalities["m2"].expected(rows), ["shape"])[:, 0]
+    seen = own.predict(data.modalities["m2"].expected(rows), ["shape"])[:, 0]
     assert (seen == data.values_of(rows)[:, 0]).float().mean() > 0.97
     assert own.accuracy["shape"] > 0.97
 

@@ -1,4 +1,4 @@
-"""`report.html` of a sweep: scores of every setting, what they trade off, and every run, in one file."""
+"""`report.html` of a sweep: one self-contained file with the scores of all settings, trade-offs and runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,8 @@ import numpy as np
 
 from unbraid import atomic
 from unbraid.report.run_page import HEADLINES, load_template
-from unbraid.report.sweep_figures import boxes, choose_path_key, measure_boxes, scatter, trade_off
+from unbraid.report.svg import render_svg
+from unbraid.report.sweep_figures import choose_path_key, draw_boxes, draw_scatter, draw_trade_off, measure_boxes
 from unbraid.report.tables import (
     Member,
     correlate,
@@ -17,20 +18,19 @@ from unbraid.report.tables import (
     group_by_setting,
     has_score,
     hide_incomplete,
+    list_pairs,
     list_scores,
     list_values,
     mean_interval,
     select_finished,
 )
 
-BOUNDS = ("elbo/closed-form", "elbo/sampled")
+ELBOS = ("elbo/closed-form", "elbo/sampled")
 CORRELATION = "tc/exact"
 MIGS = ("mig/exact", "mig/histogram-mean", "mig/histogram-sampled")
 MAX_INCHES_OF_ONE_COLUMN = 4.5
-"""Inches beyond which a chart takes the place of two."""
-
 MAX_SCORES_ON_PAGE = 8
-"""Scores that the page shows; the tables beside it have all of them."""
+"""The CSV tables in the sweep's folder have all scores."""
 
 
 def write_sweep_report(folder: Path, statement: str, members: Sequence[Member]) -> Path:
@@ -41,10 +41,10 @@ def write_sweep_report(folder: Path, statement: str, members: Sequence[Member]) 
 
 
 def render(name: str, statement: str, members: Sequence[Member]) -> str:
-    """The page as text."""
+    """Return the page as HTML; `statement` is the text of sweep.yaml."""
     scores = choose_main_scores(members)
-    mig, elbo = choose_mig(members), _of_most(members, BOUNDS) or BOUNDS[0]
-    bound, correlated = (_figure_members(members, score, mig) for score in (elbo, CORRELATION))
+    mig, elbo = choose_mig(members), _choose_most_frequent(members, ELBOS) or ELBOS[0]
+    bound, correlated = (_select_with_both(members, score, mig) for score in (elbo, CORRELATION))
     states = [member.state for member in members]
     return load_template("sweep.html.j2").render(
         name=name,
@@ -54,15 +54,15 @@ def render(name: str, statement: str, members: Sequence[Member]) -> str:
         members=members,
         keys=find_varying_settings(members),
         scores=scores,
-        settings=_setting_rows(members, scores),
-        charts=_charts(members, scores),
+        settings=_build_setting_rows(members, scores),
+        charts=_draw_charts(members, scores),
         mig=mig,
         elbo=elbo,
         path=choose_path_key(members),
-        trade_off=trade_off(bound, elbo, mig, "trade-off") if mig and bound else None,
-        scatter=scatter(correlated, CORRELATION, mig, "tc-mig") if mig and correlated else None,
-        correlations=_correlations(correlated, CORRELATION, mig) if mig and correlated else [],
-        left_out={"trade_off": _without_scores(bound), "scatter": _without_scores(correlated)},
+        trade_off=render_svg("trade-off", draw_trade_off, bound, elbo, mig) if bound else None,
+        scatter=render_svg("tc-mig", draw_scatter, correlated, CORRELATION, mig) if correlated else None,
+        correlations=_correlate_by_recipe(correlated, CORRELATION, mig) if mig and correlated else [],
+        left_out={"trade_off": _count_without_scores(bound), "scatter": _count_without_scores(correlated)},
         finished=len(select_finished(members)),
         statement=statement,
         text=format_setting,
@@ -70,53 +70,53 @@ def render(name: str, statement: str, members: Sequence[Member]) -> str:
 
 
 def choose_main_scores(members: Sequence[Member]) -> list[str]:
-    """Scores that the page shows, the most telling first."""
+    """Return the scores that the page shows, headline scores first."""
     names = list_scores(members)
     return [*(n for n in HEADLINES if n in names), *(n for n in names if n not in HEADLINES)][:MAX_SCORES_ON_PAGE]
 
 
 def choose_mig(members: Sequence[Member]) -> str | None:
-    """The first protocol of MIG that every finished member has, as one figure shows one; else the most frequent."""
-    return _of_most(members, MIGS)
+    """Return the protocol of MIG that most members have, since a figure shows only one; None if none has any."""
+    return _choose_most_frequent(members, MIGS)
 
 
-def _of_most(members: Sequence[Member], protocols: Sequence[str]) -> str | None:
+def _choose_most_frequent(members: Sequence[Member], protocols: Sequence[str]) -> str | None:
     counts = {score: sum(has_score(member, score) for member in members) for score in protocols}
-    best = max(protocols, key=counts.__getitem__)  # of several, the first
+    best = max(protocols, key=counts.__getitem__)  # the first, if there is a tie
     return best if counts[best] else None
 
 
-def _figure_members(members: Sequence[Member], across: str, mig: str | None) -> list[Member]:
-    """Members for a figure of two scores, or none where no member has both."""
+def _select_with_both(members: Sequence[Member], across: str, mig: str | None) -> list[Member]:
+    """Return the members for a figure of two scores, or none if no member has both."""
     paired = hide_incomplete(members, across, mig) if mig else []
     return paired if any(member.scores for member in paired) else []
 
 
-def _without_scores(members: Sequence[Member]) -> int:
+def _count_without_scores(members: Sequence[Member]) -> int:
     return sum(not member.scores for member in select_finished(members))
 
 
-def _setting_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
+def _build_setting_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for setting in group_by_setting(members):
         cells = []
         for score in scores:
             values = setting.values(score)
             interval = mean_interval(values) if values else None
-            middle = {"median": float(np.median(values)), "mean": float(np.mean(values))} if values else {}
-            cells.append({**middle, "interval": interval, "count": len(values)})
-        facts = {"settings": setting.settings, "finished": setting.finished, "all": len(setting.members)}
-        rows.append({**facts, "cells": cells})
+            averages = {"median": float(np.median(values)), "mean": float(np.mean(values))} if values else {}
+            cells.append({**averages, "interval": interval, "count": len(values)})
+        counts = {"finished": setting.finished, "all": len(setting.members)}
+        rows.append({"settings": setting.settings, **counts, "cells": cells})
     return rows
 
 
-def _charts(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
-    """Box plots of each shown score against each setting that varies."""
+def _draw_charts(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
+    """Return box plots of each shown score against each varying setting."""
     keys = [key for key in find_varying_settings(members) if key not in ("seed", "recipe")] or ["recipe"]
     return [
         {
             "title": f"{score} against {key}",
-            "svg": boxes(members, score, key, f"b{i}-{j}"),
+            "svg": render_svg(f"b{i}-{j}", draw_boxes, members, score, key),
             "broad": measure_boxes(members, key) > MAX_INCHES_OF_ONE_COLUMN,
         }
         for j, key in enumerate(keys)
@@ -124,12 +124,11 @@ def _charts(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, 
     ]
 
 
-def _correlations(members: Sequence[Member], across: str, up: str) -> list[dict[str, Any]]:
-    """Pearson's correlation of two scores over the runs of each recipe."""
+def _correlate_by_recipe(members: Sequence[Member], across: str, up: str) -> list[dict[str, Any]]:
+    """Return Pearson's correlation of two scores over the runs of each recipe."""
     rows = []
     for recipe in list_values(members, "recipe"):
-        own = [m for m in members if m.settings.get("recipe") == recipe and has_score(m, across) and has_score(m, up)]
-        pairs = [(m.scores[across].value, m.scores[up].value) for m in own]
+        pairs = list_pairs(members, recipe, across, up)
         found = correlate(*zip(*pairs, strict=True)) if pairs else None
         rows.append({"recipe": recipe, "runs": len(pairs), "found": found})
     return rows
