@@ -54,7 +54,7 @@ def _draw_tile(value: Tensor, classes: tuple[str, ...]) -> Image.Image:
 def list_contents(data: FactorDataset) -> list[dict[str, object]]:
     """Return name, kind, shape, number of rows and values of every modality and factor."""
     every = torch.arange(len(data), device=data.device)
-    entries = []
+    entries: list[tuple[str, str, str, int, str]] = []
     for name, modality in data.modalities.items():
         shape = "x".join(map(str, modality.shape))
         entries.append((name, modality.kind, shape, int(data.has(name, every).sum()), _join(modality.classes)))

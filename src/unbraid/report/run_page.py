@@ -52,7 +52,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         notes=" ".join([describe_scored_rows(evaluation), *_list_notes(evaluation, scores)]),
         headlines=_choose_headlines(scores),
         scores=[_build_score_row(score) for score in scores],
-        curves=_draw_curves(folder.lines("history")),
+        curves=_draw_curves(folder.read_lines("history")),
         traversal=_draw_traversal(evaluation) if drawable else None,
         reconstructions=to_data_uri(draw_reconstructions(evaluation)) if drawable else None,
         stages=_draw_stages(evaluation) if drawable and evaluation.model.first is not None else None,
@@ -98,7 +98,7 @@ def _is_drawable(evaluation: Evaluation) -> bool:
 
 def _list_notes(evaluation: Evaluation, scores: Sequence[Score]) -> list[str]:
     """Return sentences about unusual scores and missing sections."""
-    unusual = ", ".join(score.name for score in scores if not score.usual)
+    unusual = ", ".join(score.name for score in scores if not score.has_default_settings)
     notes = {
         f"Some scores use other rows or settings, listed in scores.jsonl: {unusual}.": bool(unusual),
         "The observations are not images, so there are no pictures.": not (

@@ -27,7 +27,7 @@ def decode_by_stage(evaluation: Evaluation, columns: int) -> tuple[list[str], Te
         raise UsageError(f"A picture needs at least 1 column, not {columns}.")
     rows = evaluation.choose(columns)
     with torch.no_grad():
-        stages = model.decode_stages(evaluation.means_at(rows))
+        stages = model.decode_stages(evaluation.encode_means(rows))
     images = torch.stack([evaluation.dataset.images(evaluation.rows[rows]), *stages])
     earlier = ["y"] if len(stages) == 2 else [f"y{stage}" for stage in range(1, len(stages))]
     return ["x", *earlier, "refined x"], images

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import t
 
 from unbraid import atomic
 from unbraid.metrics import Score
@@ -152,6 +151,8 @@ def build_median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 90% interval of the mean by Student's t, or None if there is only one value."""
+    from scipy.stats import t
+
     if len(values) < 2:
         return None
     reach = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
-from unbraid.metrics.unsupervised.elbo import latent_kl
+from unbraid.metrics.unsupervised.elbo import compute_latent_kl
 from unbraid.report.pictures import WHITE, Picture, check_images, choose_scale, measure_pitch, tile_images
 
 Range = Literal["range", "quantiles"]
@@ -109,7 +109,7 @@ def compute_variable_kl(evaluation: Evaluation) -> Tensor:
     A variable without a density has the entropy of its values instead: both bound its information about a row.
     """
     if evaluation.space.density:
-        return latent_kl(evaluation)
+        return compute_latent_kl(evaluation)
     counts = [column.unique(return_counts=True)[1].cpu().double() for column in evaluation.means.T]
     shares = [count / len(evaluation) for count in counts]
     return torch.stack([-(share * share.log()).sum() for share in shares])

@@ -16,13 +16,12 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from unbraid.errors import DataError
-from unbraid.metrics.arrays import check_known, plain
+from unbraid.metrics.arrays import check_known, to_numpy
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.discrete.discrete_latents import choose_discrete_latent
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 
 Match = Literal["hungarian", "majority"]
 FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
@@ -45,15 +44,17 @@ FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
 def on_run(evaluation: Evaluation, protocol: Match, *, factor: str | None = None, latent: str | None = None) -> Score:
     variable = choose_discrete_latent(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
-    values, _ = evaluation.chosen_factors([name])
+    values, _ = evaluation.choose_factors([name])
     score = clusters(variable.classes(evaluation.means), values[:, 0], match=protocol)
     return replace(score, details={**score.details, "factor": name, "latent": variable.name})
 
 
 def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
     """Return the accuracy of classes [rows] as labels [rows] under the best match; the details hold it and n_kv."""
+    from scipy.optimize import linear_sum_assignment
+
     check_known("match of clusters", match, get_args(Match))
-    arrays = plain(classes), plain(labels)
+    arrays = to_numpy(classes), to_numpy(labels)
     shapes = [array.shape for array in arrays]
     if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in arrays):
         raise DataError("classes and labels must be known in every row: leave out rows with NaN.")
@@ -73,4 +74,4 @@ def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
         "counts": table.tolist(),
         "chance": float(table.sum(0).max() / table.sum()),
     }
-    return mean_score("clusters", match, right, bounds=(0.0, 1.0), details=details)
+    return score_mean("clusters", match, right, bounds=(0.0, 1.0), details=details)

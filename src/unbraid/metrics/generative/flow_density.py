@@ -19,7 +19,7 @@ from unbraid import noise
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.models.dequantise import DEQUANTISE
 from unbraid.progress import progress
 
@@ -40,13 +40,15 @@ FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("dens
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000, draws: int = 1) -> Score:
     check_at_least(2, samples=samples)
     check_at_least(1, draws=draws)
-    values = evaluation.once(("densities", samples, draws), lambda: _compute_densities(evaluation, samples, draws))
+    values = evaluation.compute_once(
+        ("densities", samples, draws), lambda: _compute_densities(evaluation, samples, draws)
+    )
     if protocol != FLOW and MIXTURE not in values:
         raise UsageError(
             f"density/{protocol} needs an ms-flow with a mixture; a flow that refines a run has density/flow."
         )
     each = values[FLOW] - values[MIXTURE] if protocol == GAIN else values[protocol]
-    return mean_score("density", protocol, each.cpu().numpy())
+    return score_mean("density", protocol, each.cpu().numpy())
 
 
 def _compute_densities(evaluation: Evaluation, samples: int, draws: int) -> dict[str, Tensor]:

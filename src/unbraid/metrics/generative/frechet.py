@@ -22,7 +22,7 @@ from torch import Tensor
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.progress import progress
 
 FACTS: dict[str, Any] = {"year": 2017, "reference": "heusel2017"}
@@ -68,7 +68,7 @@ def frechet(
     }
     value = mean + covariance
     resampled = _bootstrap(a, b, paired, resamples, np.random.default_rng(seed))
-    interval = around(value, resampled, bounds=(0.0, math.inf))
+    interval = resampling_interval(value, resampled, bounds=(0.0, math.inf))
     return Score("frechet", network, value, min(len(a), len(b)), interval, details=details)
 
 

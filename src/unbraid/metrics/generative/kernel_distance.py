@@ -23,7 +23,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, split_rows, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import DEVIATIONS
+from unbraid.metrics.intervals import NORMAL_95
 from unbraid.progress import progress
 
 FACTS: dict[str, Any] = {"year": 2018, "reference": "binkowski2018"}
@@ -73,7 +73,7 @@ def kid(
     details: dict[str, Any] = {"features": a.shape[1], "sizes": [len(a), len(b)], "paired": paired}
     if subsets is None:
         value, error = _discrepancy(a, b, paired)
-        interval = (value - DEVIATIONS * error, value + DEVIATIONS * error)
+        interval = (value - NORMAL_95 * error, value + NORMAL_95 * error)
     else:
         values = _subset_values(a, b, paired, subsets, size, np.random.default_rng(seed))
         value, interval = float(values.mean()), _interval(values, min(size, len(a), len(b)), min(len(a), len(b)))
@@ -129,5 +129,5 @@ def _interval(values: np.ndarray, size: int, rows: int) -> tuple[float, float] |
     """Return the interval from the spread of subsets, or None if subsets overlap so much that it is too narrow."""
     if len(values) < 2 or 2 * size > rows:
         return None
-    value, error = float(values.mean()), DEVIATIONS * float(values.std(ddof=1)) * math.sqrt(size / rows)
+    value, error = float(values.mean()), NORMAL_95 * float(values.std(ddof=1)) * math.sqrt(size / rows)
     return value - error, value + error

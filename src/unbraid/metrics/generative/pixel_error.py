@@ -16,7 +16,7 @@ from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.generative.features.feature_sets import reconstruct
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.progress import progress
 
 DECODE_BATCH = 1024
@@ -36,11 +36,13 @@ FACTS: dict[str, Any] = {"year": 2014, "reference": "kingma2014", "bounds": (0.0
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000) -> Score:
     check_at_least(2, samples=samples)
     errors = (
-        evaluation.once(("pixel errors", samples), lambda: _compute_errors(evaluation, samples))[protocol].cpu().numpy()
+        evaluation.compute_once(("pixel errors", samples), lambda: _compute_errors(evaluation, samples))[protocol]
+        .cpu()
+        .numpy()
     )
     if not math.isfinite(errors.mean()):
         raise DataError("The decoder returns NaN or infinite values.")
-    return mean_score("reconstruction", protocol, errors, bounds=(0.0, math.inf))
+    return score_mean("reconstruction", protocol, errors, bounds=(0.0, math.inf))
 
 
 def _compute_errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:

@@ -98,7 +98,7 @@ class QuadratureGrid(NamedTuple):
         return self.points * 2 ** (self.octaves - 1) * REFINEMENT
 
 
-def mutual_information(
+def integrate_information(
     means: Tensor, stds: Tensor, labels: Tensor, sizes: tuple[int, ...], names: tuple[str, ...]
 ) -> Information:
     """I(z_j; v_k) of all latents and factors; `labels` [rows, factors] counts from 0 up to `sizes`."""

@@ -23,15 +23,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from unbraid.metrics.arrays import check_at_least, latent_names
+from unbraid.metrics.arrays import check_at_least, name_latents
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorPairs,
     Population,
@@ -39,7 +35,7 @@ from unbraid.metrics.intervention.fixed_factor_batches import (
     read_several_factors,
     to_code_tensor,
 )
-from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
+from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 from unbraid.threads import one_thread
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0}
@@ -70,8 +66,8 @@ def on_run(
     train: int = 10_000,
     test: int = 5_000,
 ) -> Score:
-    sheet, compat = evaluation.sheet(samples, factors), compat_of(protocol)
-    return sheet.score(betavae, batch=batch, train=train, test=test, compat=compat)
+    table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
+    return table.score(betavae, batch=batch, train=train, test=test, compat=compat)
 
 
 def betavae(
@@ -99,15 +95,15 @@ def betavae(
     population = Population(labels)
     train_pairs, test_pairs = (population.draw_pairs(rng, count, batch) for count in (train, test))
     x_train, x_test = (average_differences(values, pairs) for pairs in (train_pairs, test_pairs))
-    classifier = _classifier(is_compat(compat), seed).fit(x_train, train_pairs.factor)
+    classifier = _classifier(is_published(compat), seed).fit(x_train, train_pairs.factor)
     right = classifier.predict(x_test) == test_pairs.factor
     by_factor = {name: right[test_pairs.factor == k] for k, name in enumerate(labels.names)}
     details = {
         "accuracy": {name: float(hits.mean()) if len(hits) else None for name, hits in by_factor.items()},
         "train_accuracy": float(classifier.score(x_train, train_pairs.factor)),
-        "latents": list(latent_names(values.shape[1], latents)),
+        "latents": list(name_latents(values.shape[1], latents)),
     }
-    protocol, interval = compat or "logistic", of_mean(right, bounds=(0.0, 1.0))
+    protocol, interval = compat or "logistic", mean_interval(right, bounds=(0.0, 1.0))
     return Score("betavae", protocol, float(right.mean()), len(values), interval, details=details)
 
 
@@ -119,6 +115,11 @@ def average_differences(codes: Tensor, pairs: FixedFactorPairs) -> np.ndarray:
 
 
 def _classifier(published: bool, seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     if published:
         return OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=seed))
     return make_pipeline(StandardScaler(), LogisticRegression(tol=1e-6, max_iter=10_000))

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
@@ -30,7 +29,7 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import FeatureNetwork
 from unbraid.metrics.generative.features.classifier import NAME, predict_factors
 from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, decode_means, draw_prior_codes, get_network
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 
 MIN_ACTIVE_VARIANCE = 0.01
 """Variance of the posterior means of an active latent (burda2016)."""
@@ -54,7 +53,7 @@ def kept(
     name = factor or evaluation.dataset.factor_names[0]
     network = get_network(evaluation, NAME, steps=steps)
     moving, correlation = choose_latents(evaluation, along)
-    codes = evaluation.means_at(evaluation.choose(samples))
+    codes = evaluation.encode_means(evaluation.choose(samples))
     score = _score(evaluation, "classifier", network, name, codes, moving, (span, places))
     return replace(score, details={**score.details, "correlation": correlation})
 
@@ -81,7 +80,7 @@ def kept_drawn(
     network = get_network(evaluation, NAME, steps=steps)
     moving, _ = choose_latents(evaluation, None, block)
     positions = evaluation.choose(samples)
-    codes, drawn = evaluation.samples_at(positions), draw_prior_codes(evaluation, len(positions))
+    codes, drawn = evaluation.draw_codes(positions), draw_prior_codes(evaluation, len(positions))
     return _score(evaluation, "drawn", network, name, codes, moving, (span, places), drawn)
 
 
@@ -124,7 +123,7 @@ def _score(
         "chance": float((counts * (counts - 1)).sum() / (rows * (rows - 1))),
         "network": dict(network.details),
     }
-    return mean_score("kept", protocol, shares.mean(0), bounds=(0.0, 1.0), details=details)
+    return score_mean("kept", protocol, shares.mean(0), bounds=(0.0, 1.0), details=details)
 
 
 def choose_latents(
@@ -137,7 +136,7 @@ def choose_latents(
         active = [j for j, column in zip(normal, means.T, strict=True) if column.var() > MIN_ACTIVE_VARIANCE]
         width = 0 if evaluation.model.first is None else evaluation.model.first.space.width
         return active or [j for j in normal if j < width] or normal, None
-    values = evaluation.chosen_factors([along])[0][:, 0].cpu().numpy()
+    values = evaluation.choose_factors([along])[0][:, 0].cpu().numpy()
     correlations = [rank_correlation(column, values) for column in means.T]
     best = max(range(len(normal)), key=lambda j: abs(correlations[j]))
     return [normal[best]], correlations[best]
@@ -155,6 +154,8 @@ def find_normal_coordinates(evaluation: Evaluation, block: str | None = None) ->
 
 def rank_correlation(first: Any, second: Any) -> float:
     """Return Spearman's correlation, or 0 if either does not vary."""
+    from scipy.stats import spearmanr
+
     if first.min() == first.max() or second.min() == second.max():
         return 0.0
     return float(spearmanr(first, second).statistic)

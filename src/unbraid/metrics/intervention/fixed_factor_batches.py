@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import FactorLabels, factor_names, factor_table, label_matrix, real_matrix
+from unbraid.metrics.arrays import FactorLabels, name_factors, to_factor_table, to_labels, to_matrix
 
 MAX_GATHERED_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes that fit a core's cache, or a small part of a GPU's memory."""
@@ -91,22 +91,22 @@ def sort_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def read_fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
     """Return discrete factors as `FactorLabels`; refuse continuous ones, whose values rows do not share."""
-    table = factor_table(factors, rows)
+    table = to_factor_table(factors, rows)
     if table.dtype.kind == "f" and np.isfinite(table).all():
-        for name, column in zip(factor_names(table.shape[1], names), table.T, strict=True):
+        for name, column in zip(name_factors(table.shape[1], names), table.T, strict=True):
             different = len(np.unique(column))
             if different > max(10, rows / 2):
                 raise UsageError(
                     f"Factor {name} is continuous ({different} values in {rows} rows), so it cannot be held fixed; "
                     "cut it into bins first."
                 )
-    return label_matrix(table, rows, names)
+    return to_labels(table, rows, names)
 
 
 def to_code_tensor(codes: Any) -> Tensor:
     """Return finite codes [rows, latents] as float64, on their GPU if they are on one."""
     if not (isinstance(codes, Tensor) and codes.is_cuda):
-        return torch.from_numpy(np.ascontiguousarray(real_matrix("codes", codes)))
+        return torch.from_numpy(np.ascontiguousarray(to_matrix("codes", codes)))
     if codes.ndim != 2:
         raise UsageError(f"codes must have the shape [rows, latents], not {list(codes.shape)}.")
     if not codes.isfinite().all():

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from unbraid.errors import SettingError
-from unbraid.metrics.arrays import FactorLabels, latent_names, real_matrix
+from unbraid.metrics.arrays import FactorLabels, name_latents, to_matrix
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervention.fixed_factor_batches import read_fixable_factors, sort_rows
-from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
+from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 
 BINS_OF_DISENTANGLEMENT_LIB = 20
 
@@ -53,7 +53,7 @@ def on_run(
     samples: int | None = 10_000,
     quantile: float = 0.99,
 ) -> Score:
-    return evaluation.sheet(samples, factors).score(irs, quantile=quantile, compat=compat_of(protocol))
+    return evaluation.tabulate(samples, factors).score(irs, quantile=quantile, compat=find_compat(protocol))
 
 
 def irs(
@@ -69,12 +69,12 @@ def irs(
 
     Nothing is random. There is no interval, because a bootstrap misjudges the spread of a maximum, the normaliser.
     """
-    published = is_compat(compat)
+    published = is_published(compat)
     if not 0 < quantile <= 1:
         raise SettingError(f"quantile must lie between 0 and 1, not {quantile}.")
-    values = real_matrix("codes", codes)
+    values = to_matrix("codes", codes)
     labels = read_fixable_factors(factors, len(values), names)
-    all_latents = latent_names(values.shape[1], latents)
+    all_latents = name_latents(values.shape[1], latents)
     reach = np.abs(values - values.mean(0)).max(0)
     active = np.flatnonzero(values.max(0) > values.min(0))
     protocol = compat or "quantile"

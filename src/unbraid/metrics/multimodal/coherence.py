@@ -27,7 +27,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import choose_batch_size
 from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.multimodal.conditional_draws import (
     DECODE_BATCHES,
     Shared,
@@ -128,7 +128,7 @@ def _average_pairs(names: tuple[str, ...], correct: np.ndarray, details: dict[st
 def _average_rows(values: np.ndarray, part: str, details: dict[str, Any]) -> list[Score]:
     """Return the mean over rows that are not NaN, or nothing if there are none."""
     known = values[~np.isnan(values)]
-    return [mean_score("coherence", "classifier", known, part, BOUNDS, details)] if len(known) else []
+    return [score_mean("coherence", "classifier", known, part, BOUNDS, details)] if len(known) else []
 
 
 def _nanmean_rows(table: np.ndarray) -> np.ndarray:
@@ -158,4 +158,4 @@ def _score_joint(
     shares = torch.stack([column.bincount(minlength=size) for column in predicted.T]).double() / samples
     own = {key: value for key, value in details.items() if key not in ("shared", "chance")}
     own |= {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
-    return mean_score("coherence", "classifier", same, "joint", BOUNDS, own)
+    return score_mean("coherence", "classifier", same, "joint", BOUNDS, own)

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from unbraid import noise
@@ -28,7 +27,7 @@ from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.multimodal.conditional_draws import Shared, decode_modality, encode_in_batches, infer_shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import (
     ModalityClassifier,
@@ -128,7 +127,7 @@ def _score_target(
     parts = {target: (found.mean(1), {**mean_ceilings, "factors": specific})}
     parts |= {f"{target}/{name}": (found[:, k], ceilings[k]) for k, name in enumerate(specific)}
     return [
-        mean_score("diversity", "entropy", each, part, (0.0, math.inf), {**common_details, **details})
+        score_mean("diversity", "entropy", each, part, (0.0, math.inf), {**common_details, **details})
         for part, (each, details) in parts.items()
     ]
 
@@ -148,6 +147,8 @@ def _entropy(values: Tensor, size: int) -> Tensor:
 
 def expected_entropy(size: int, draws: int) -> float:
     """Return the mean entropy of the sample of `draws` draws from `size` equally frequent values, in nats."""
+    from scipy.stats import binom
+
     counts = np.arange(1, draws + 1)
     shares = counts / draws
     return float(-size * (binom.pmf(counts, draws, 1 / size) * shares * np.log(shares)).sum())

@@ -86,7 +86,7 @@ class ModalityClassifier(NamedTuple):
 
 def get_modality_classifier(evaluation: Evaluation, name: str, steps: int | None) -> ModalityClassifier:
     """Return the classifier of a modality, trained at the first call."""
-    return evaluation.once(("modality classifier", name, steps), lambda: _train(evaluation, name, steps))
+    return evaluation.compute_once(("modality classifier", name, steps), lambda: _train(evaluation, name, steps))
 
 
 def _train(evaluation: Evaluation, name: str, steps: int | None) -> ModalityClassifier:

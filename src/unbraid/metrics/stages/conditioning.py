@@ -24,15 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import entr
 from torch import Tensor
 
 from unbraid import noise
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import check_at_least, latent_names, real_matrix
+from unbraid.metrics.arrays import check_at_least, name_latents, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.models import LaterStage, as_stage
 from unbraid.progress import progress
 
@@ -87,7 +86,7 @@ def conditioning(
     The details hold the value of each latent, and chance.
     """
     check_at_least(2, bins=bins)
-    real, other = real_matrix("codes_of_x", codes_of_x), real_matrix("codes_of_other", codes_of_other)
+    real, other = to_matrix("codes_of_x", codes_of_x), to_matrix("codes_of_other", codes_of_other)
     if real.shape != other.shape:
         raise UsageError(f"Both codes must have one shape, not {list(real.shape)} and {list(other.shape)}.")
     if len(real) < 2:
@@ -97,7 +96,7 @@ def conditioning(
         raise DataError(
             "Every latent of the first stage is constant over these rows, so there is no information to measure."
         )
-    names = [name for name, chosen in zip(latent_names(real.shape[1], latents), varies, strict=True) if chosen]
+    names = [name for name, chosen in zip(name_latents(real.shape[1], latents), varies, strict=True) if chosen]
     first = discretise(real[:, varies], bins).T + bins * np.arange(len(names))[:, None]  # [latents, rows]
     second = discretise(other[:, varies], bins).T
     rng = np.random.default_rng(seed)
@@ -111,11 +110,13 @@ def conditioning(
         "bins": bins,
     }
     value = float(shares.mean())
-    return Score("cond", protocol, value, len(real), around(value, drawn, (0.0, 1.0)), details=details)
+    return Score("cond", protocol, value, len(real), resampling_interval(value, drawn, (0.0, 1.0)), details=details)
 
 
 def _shares(cells: np.ndarray, bins: int) -> np.ndarray:
     """Return I / H(c_R) of each latent; cells [latents, rows] are numbered consecutively over all latents."""
+    from scipy.special import entr
+
     joint = np.bincount(cells.ravel(), minlength=len(cells) * bins**2).reshape(len(cells), bins, bins)
     joint = joint / cells.shape[1]
     real, other = (entr(joint.sum(axis)).sum(1) for axis in (2, 1))
@@ -130,7 +131,7 @@ def _encode(evaluation: Evaluation, model: LaterStage, positions: Tensor, protoc
     real, others = [], []
     with torch.no_grad(), progress(f"cond/{protocol}", len(positions)) as bar:
         for step, part in enumerate(positions.split(BATCH)):
-            c, z = evaluation.means_at(part).tensor_split([space.width], dim=1)
+            c, z = evaluation.encode_means(part).tensor_split([space.width], dim=1)
             images = evaluation.dataset.images(evaluation.rows[part])
             real.append(space.center(model.encode_first(images)))  # differs from c if a student encodes
             if protocol == "Y":

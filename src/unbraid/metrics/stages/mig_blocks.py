@@ -15,7 +15,7 @@ import torch
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import reconstruct
-from unbraid.metrics.information.mig import left_out, mig
+from unbraid.metrics.information.mig import mig, note_left_out
 from unbraid.models import as_stage
 
 BATCH = 256
@@ -31,14 +31,14 @@ def blocks(
     resamples: int = 100,
 ) -> list[Score]:
     """Mutual information gap of posterior means of each latent block of at least two variables, by histograms."""
-    sheet, scores, start = evaluation.sheet(samples, factors), [], 0
+    table, scores, start = evaluation.tabulate(samples, factors), [], 0
     for name, block in evaluation.space.blocks.items():
         columns = slice(start, start + block.width)
         start += block.width
         if block.width > 1:
-            part = sheet._replace(codes=sheet.codes[:, columns], latents=sheet.latents[columns])
+            part = table._replace(codes=table.codes[:, columns], latents=table.latents[columns])
             score = part.score(mig, bins=bins, samples=samples, resamples=resamples)
-            scores.append(replace(left_out(score, evaluation), metric="mig-of", protocol="blocks", part=name))
+            scores.append(replace(note_left_out(score, evaluation), metric="mig-of", protocol="blocks", part=name))
     if not scores:
         raise UsageError("MIG compares the best latent of a block with the second best, and no block has two latents.")
     return scores
@@ -59,8 +59,8 @@ def re_encoded(
     with torch.no_grad():
         parts = [first.encode(reconstruct(evaluation, part)) for part in positions.split(BATCH)]
     codes = torch.cat([first.space.center(part) for part in parts])
-    values, names = evaluation.chosen_factors(factors)
+    values, names = evaluation.choose_factors(factors)
     latents = list(evaluation.code_names[: codes.shape[1]])
     settings: dict[str, Any] = {"bins": bins, "samples": None, "resamples": resamples, "seed": evaluation.seed}
     score = mig(codes, values[positions], names=names, latents=latents, **settings)
-    return replace(left_out(score, evaluation), metric="mig-of", protocol="re-encoded")
+    return replace(note_left_out(score, evaluation), metric="mig-of", protocol="re-encoded")

@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.models import as_stage
 
 Protocol = Literal["spearman", "pearson"]
@@ -62,13 +61,15 @@ def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000,
             for rows in rng.integers(count, size=(resamples, count))
         ]
         value, details = float(np.abs(correlations).max()), {"latents": correlations.tolist(), "given": list(given)}
-        interval = around(value, resampled, (0.0, 1.0))
+        interval = resampling_interval(value, resampled, (0.0, 1.0))
         scores.append(Score("unseen", protocol, value, count, interval, part=factor.name, details=details))
     return scores
 
 
 def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman") -> np.ndarray:
     """Return correlations [latents] of codes [rows, latents] with values [rows]; 0 if either does not vary."""
+    from scipy.stats import rankdata
+
     if protocol == "spearman":
         codes, values = rankdata(codes, axis=0), rankdata(values)
     codes, values = codes - codes.mean(0), values - values.mean()

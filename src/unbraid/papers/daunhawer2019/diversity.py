@@ -5,7 +5,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019.setup import (
     BUDGET,
@@ -61,12 +61,12 @@ def scale(name: str) -> Scale:
     claims=(
         Claim(
             f"both keep the shape in at least {MOSTLY:.0%} of x1 made from x2",
-            together(*(mean_of(name, SECOND, low=MOSTLY) for name in SERIES)),
+            combine(*(mean_of(name, SECOND, low=MOSTLY) for name in SERIES)),
         ),
-        Claim("x1 made from one x2 is more diverse in ours", differs(THEIRS, MINE, VARIETY, low=0.0)),
+        Claim("x1 made from one x2 is more diverse in ours", compare_means(THEIRS, MINE, VARIETY, low=0.0)),
         Claim(
             "only ours is diverse: more than half of the entropy of real images, and MVAE less",
-            together(mean_of(MINE, SHARE, low=HALF), mean_of(THEIRS, SHARE, high=HALF)),
+            combine(mean_of(MINE, SHARE, low=HALF), mean_of(THEIRS, SHARE, high=HALF)),
         ),
     ),
     notes=(
@@ -88,5 +88,5 @@ def fig6(results: Results, make: Any) -> Any:
 
 
 def _grid(results: Results, series: str) -> Picture:
-    shown = results.evaluation(results.best(series, SECOND))
+    shown = results.load_evaluation(results.select_best(series, SECOND))
     return translation(shown, "m2", "m1") if series == MINE else draw_from_others(shown, "m2", "m1")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, LackingError, Results, Scale, experiment
+from unbraid.experiments.base import Claim, MissingResultsError, Results, Scale, experiment
 from unbraid.experiments.curves import draw_lines
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019.setup import TINY, exceeds
 
@@ -58,7 +58,7 @@ def scale(name: str) -> Scale:
     }
     if name != "paper":
         own[named("mopoe", 5)]["draws"] = DRAWS
-    return Scale({"data": "mnist-styles", **STYLES[name], "seed": range(3)}, own=own, measures=measures)
+    return Scale({"data": "mnist-styles", **STYLES[name], "seed": range(3)}, per_series=own, measures=measures)
 
 
 def first(scores: Mapping[str, Score]) -> Score:
@@ -83,7 +83,7 @@ def above(score: str) -> tuple[Claim, ...]:
     return tuple(
         Claim(
             f"partitioned-mvae is more coherent than {other}, {score} (ours)",
-            together(*(differs(named(other, n), named(MINE, n), score, low=0.0) for n in COUNTS)),
+            combine(*(compare_means(named(other, n), named(MINE, n), score, low=0.0) for n in COUNTS)),
         )
         for other in METHODS[1:]
     )
@@ -102,9 +102,7 @@ def above(score: str) -> tuple[Claim, ...]:
         *above(OTHERS),
         Claim(
             "the more modalities are given, the more coherent partitioned-mvae is (ours)",
-            together(
-                *(exceeds(n, ONE, OTHERS, f"{OTHERS} minus {ONE}, {n}") for n in (named(MINE, k) for k in COUNTS))
-            ),
+            combine(*(exceeds(n, ONE, OTHERS, f"{OTHERS} minus {ONE}, {n}") for n in (named(MINE, k) for k in COUNTS))),
         ),
     ),
     notes=(
@@ -132,7 +130,7 @@ def _by_size(results: Results, series: str) -> dict[int, list[float]]:
     found = {}
     for size, score in enumerate(GIVEN, start=1):
         try:
-            found[size] = results.cells(series, None, score)[None][:, 0].tolist()
-        except LackingError:
+            found[size] = results.group_scores(series, None, score)[None][:, 0].tolist()
+        except MissingResultsError:
             break
     return found

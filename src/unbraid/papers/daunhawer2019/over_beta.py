@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
-from unbraid.experiments.curves import draw_lines, points
-from unbraid.experiments.drawing import plain
-from unbraid.experiments.evidence import Finding, together
-from unbraid.experiments.statistics import Cells, estimate, means
+from unbraid.experiments.curves import collect_points, draw_lines
+from unbraid.experiments.drawing import format_tick
+from unbraid.experiments.evidence import Finding, combine
+from unbraid.experiments.statistics import Cells, cell_means, estimate
 from unbraid.papers.daunhawer2019.setup import (
     BETA,
     BUDGET,
@@ -47,13 +47,13 @@ def best_where_low(series: str, accuracy: str) -> Finding:
     """
 
     def at_best(cells: Cells, score: int) -> np.ndarray:
-        found = means(cells)  # [..., beta, score]
+        found = cell_means(cells)  # [..., beta, score]
         best = found[..., 0].argmax(-1)[..., None]
         return np.take_along_axis(found[..., score], best, -1)[..., 0]
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells(series, BETA, accuracy, TC, KL_2)
-        below = estimate(cells, lambda c: at_best(c, 1) - means(c)[..., 1].mean(-1))
+        cells = results.group_scores(series, BETA, accuracy, TC, KL_2)
+        below = estimate(cells, lambda c: at_best(c, 1) - cell_means(c)[..., 1].mean(-1))
         carried = estimate(cells, lambda c: at_best(c, 2))
         return [
             Evidence(f"{TC} where {accuracy} is best, minus its mean over beta_2, {series}", below, high=0.0),
@@ -67,10 +67,10 @@ def collapses(series: str) -> Finding:
     """At the largest beta_2, KL(s_2) is next to nothing, and TC(c, s_2) is below its mean over all beta_2."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells(series, BETA, KL_2, TC)
+        cells = results.group_scores(series, BETA, KL_2, TC)
         most = max(cells)
         carried = estimate(cells, lambda c: c[most][..., 0].mean(-1))
-        below = estimate(cells, lambda c: c[most][..., 1].mean(-1) - means(c)[..., 1].mean(-1))
+        below = estimate(cells, lambda c: c[most][..., 1].mean(-1) - cell_means(c)[..., 1].mean(-1))
         return [
             Evidence(f"{KL_2} at beta_2 {most:g}, {series}", carried, high=COLLAPSED),
             Evidence(f"{TC} at beta_2 {most:g}, minus its mean over beta_2, {series}", below, high=0.0),
@@ -94,7 +94,7 @@ def spoils(series: str) -> Finding:
     """Accuracy of x_2 from x_1 at the largest beta_2, minus that at the best one."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells(series, BETA, FIRST)  # in the order of beta_2
+        cells = results.group_scores(series, BETA, FIRST)  # in the order of beta_2
         found = estimate(cells, last_below_best)
         return [Evidence(f"{FIRST} at beta_2 {max(cells):g} minus that at the best one, {series}", found, high=-FALL)]
 
@@ -153,7 +153,7 @@ def fig3(results: Results, make: Any) -> Any:
     claims=(
         Claim(
             "what figure 3 shows holds for images that training never saw (ours)",
-            together(best_where_low(IMAGES, FIRST), best_where_low(IMAGES, SECOND), collapses(IMAGES), spoils(IMAGES)),
+            combine(best_where_low(IMAGES, FIRST), best_where_low(IMAGES, SECOND), collapses(IMAGES), spoils(IMAGES)),
         ),
     ),
     notes=(*NOTES, "Each held-out pair has at least one image whose factor values no pair in training has (ours)."),
@@ -168,14 +168,16 @@ def _draw(results: Results, make: Any) -> Any:
     figure = make(figsize=(3.6 * len(results.series), 6.2), layout="constrained")
     panels = figure.subplots(3, len(results.series), sharex=True, sharey="row", squeeze=False)
     for column, series in zip(panels.T, results.series, strict=True):
-        accuracies = {score: points(results, series, BETA, score) for score in (FIRST, SECOND)}
+        accuracies = {score: collect_points(results, series, BETA, score) for score in (FIRST, SECOND)}
         draw_lines(column[0], accuracies, "", "accuracy")
-        draw_lines(column[1], {TC: points(results, series, BETA, TC)}, "", TC)
-        draw_lines(column[2], {score: points(results, series, BETA, score) for score in (KL_2, KL_C)}, "beta_2", "KL")
+        draw_lines(column[1], {TC: collect_points(results, series, BETA, TC)}, "", TC)
+        draw_lines(
+            column[2], {score: collect_points(results, series, BETA, score) for score in (KL_2, KL_C)}, "beta_2", "KL"
+        )
         column[0].set_title(series, fontsize=9)
         column[0].set_ylim(0, 1.02)
         column[2].set_xscale("log")
-        column[2].xaxis.set_major_formatter(plain)
+        column[2].xaxis.set_major_formatter(format_tick)
         column[2].xaxis.set_minor_formatter("")
     for axes in panels[::2, 0]:
         axes.legend(frameon=False, fontsize=7)

@@ -6,7 +6,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import together
+from unbraid.experiments.evidence import combine
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019.setup import (
@@ -73,7 +73,8 @@ def apart_in_latents(modality: str) -> tuple[Claim, Claim]:
     names = " and ".join(OWN[modality])
     return (
         Claim(
-            f"rows keep what is specific to {modality}: {names} are in s{modality[-1]} more than in c", together(*rows)
+            f"rows keep what is specific to {modality}: {names} are in s{modality[-1]} more than in c",
+            combine(*rows),
         ),
         Claim(f"columns keep the shape: it is in c more than in s{modality[-1]}", shape),
     )
@@ -81,7 +82,7 @@ def apart_in_latents(modality: str) -> tuple[Claim, Claim]:
 
 def best(results: Results) -> Member:
     """The run that is shown."""
-    return results.best(PAIRS, FIRST)
+    return results.select_best(PAIRS, FIRST)
 
 
 INFORMATION = (
@@ -105,7 +106,7 @@ INFORMATION = (
 )
 def fig2(results: Results, make: Any) -> Any:
     """x2 made from c of the x1 above a column and s2 of the x2 beside a row, or a draw from the prior (blue)."""
-    shown = results.evaluation(best(results))
+    shown = results.load_evaluation(best(results))
     return draw_pictures(make, [[("x1 above, x2 beside and below", translation(shown, "m1", "m2"))]])
 
 
@@ -117,7 +118,7 @@ def entropy(flip: float) -> float:
 def excess(results: Results) -> list[Evidence]:
     """Nats per pixel that reconstructions lose beyond the pixel noise."""
     pixels, noise = 2 * SIDES.get(results.scale, 64) ** 2, entropy(FLIPS.get(results.scale, 0.1))
-    cells = results.cells(PAIRS, None, ERROR)
+    cells = results.group_scores(PAIRS, None, ERROR)
     found = estimate(cells, lambda c: c[None][..., 0].mean(-1) / pixels - noise)
     return [Evidence("nats per pixel that are lost, beyond those of the noise", found, high=LOST)]
 
@@ -140,7 +141,7 @@ def excess(results: Results) -> list[Evidence]:
 )
 def fig4(results: Results, make: Any) -> Any:
     """Held-out samples of both modalities above their reconstructions."""
-    shown = results.evaluation(best(results))
+    shown = results.load_evaluation(best(results))
     return draw_pictures(make, [[(f"x{name[-1]}", draw_reconstructions(shown, name, 10))] for name in ("m1", "m2")])
 
 
@@ -168,7 +169,7 @@ def drawn_apart(scores: Mapping[str, Score]) -> Score:
 )
 def fig5(results: Results, make: Any) -> Any:
     """25 draws from the prior of each modality; those at one place are of one c."""
-    shown = results.evaluation(best(results))
+    shown = results.load_evaluation(best(results))
     return draw_pictures(make, [[(f"x{name[-1]}", draw_samples(shown, 5, 5)[name])] for name in ("m1", "m2")])
 
 
@@ -185,5 +186,5 @@ def fig5(results: Results, make: Any) -> Any:
 )
 def fig7(results: Results, make: Any) -> Any:
     """Swaps of c and s within a modality: c of the image above, s of that beside, or draws from the prior (blue)."""
-    shown, how = results.evaluation(best(results)), {"columns": 9, "rows": 9, "prior_rows": 1, "prior_columns": 1}
+    shown, how = results.load_evaluation(best(results)), {"columns": 9, "rows": 9, "prior_rows": 1, "prior_columns": 1}
     return draw_pictures(make, [[(f"x{name[-1]}", translation(shown, name, name, **how))] for name in ("m1", "m2")])

@@ -10,7 +10,7 @@ from typing import Any
 
 from unbraid.experiments.base import REFINES, Claim, Evidence, Results, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import cars
@@ -90,7 +90,7 @@ def drawn(results: Results, make: Any, series: Sequence[str]) -> Any:
     """Traversals of C of the run of each series that has it best."""
     columns = []
     for name in series:
-        model = results.evaluation(results.best(name, MIG))
+        model = results.load_evaluation(results.select_best(name, MIG))
         block = C_OF.get(name) or next(iter(model.space.blocks))
         latents = [each for each in model.code_names if each.startswith(block)]
         columns.append([(name, traversal(model, latents=latents, columns=7))])
@@ -106,7 +106,7 @@ def drawn(results: Results, make: Any, series: Sequence[str]) -> Any:
     claims=(
         Claim(
             "trained end to end, beta on C only, C is entangled: its MIG is below that of the beta-VAE",
-            differs(BV, A1, MIG, high=0.0),
+            compare_means(BV, A1, MIG, high=0.0),
         ),
     ),
 )
@@ -124,11 +124,11 @@ def fig37(results: Results, make: Any) -> Any:
     claims=(
         Claim(
             "from Y, reconstructions are better than from C: A4 is nearer to the data than A3 and A2",
-            together(differs(A3, A4, DISTANCE, high=0.0), differs(A2, A4, DISTANCE, high=0.0)),
+            combine(compare_means(A3, A4, DISTANCE, high=0.0), compare_means(A2, A4, DISTANCE, high=0.0)),
         ),
         Claim(
             "where z only modulates, C rules more than where both are concatenated: A3 and A4 above A2",
-            together(differs(A2, A3, RULES, low=0.0), differs(A2, A4, RULES, low=0.0)),
+            combine(compare_means(A2, A3, RULES, low=0.0), compare_means(A2, A4, RULES, low=0.0)),
         ),
     ),
 )
@@ -152,7 +152,7 @@ def late() -> dict[str, Any]:
 
 def less_held(results: Results) -> list[Evidence]:
     """What C of A5 holds, as a share of what C of the beta-VAE does."""
-    cells = {name: results.cells(name, None, HELD)[None] for name in (A5, BV)}
+    cells = {name: results.group_scores(name, None, HELD)[None] for name in (A5, BV)}
     found = estimate(cells, lambda c: c[A5][..., 0].mean(-1) / c[BV][..., 0].mean(-1))
     return [Evidence(f"{HELD}, {A5}, as a share of that of the {BV}", found, high=NOTHING)]
 

@@ -148,7 +148,7 @@ def mig_of_c(scores: Mapping[str, Score]) -> Score:
 def scale(name: str, shared: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -> Scale:
     """A scale at which reconstructions are compared."""
     distance = (f"{DISTANCE}/reconstructions", FEATURES.get(name, {"resamples": 0}))
-    return Scale(shared, own=own, measures={DISTANCE: distance})
+    return Scale(shared, per_series=own, measures={DISTANCE: distance})
 
 
 def stages(name: str, series: Sequence[str]) -> dict[str, dict[str, Any]]:

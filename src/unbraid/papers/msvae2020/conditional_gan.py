@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.evidence import Finding, over_runs, together
+from unbraid.experiments.evidence import Finding, combine, pool_runs
 from unbraid.metrics import Score
 from unbraid.report.svg import PALETTE
 from unbraid.report.sweep_figures import draw_scatter
@@ -86,13 +86,13 @@ def lemma_members(settings: Mapping[str, Any]) -> list[Member]:
 
 def largest(series: Sequence[str], score: str) -> Finding:
     """The largest value of a score over all models is 0."""
-    return over_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", high=EXACT)
+    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", high=EXACT)
 
 
 def gap(series: str, first: str, second: str, **where: float) -> Finding:
     """The smallest difference of two scores over all models."""
     what = f"least {first} - {second}"
-    return over_runs([series], [first, second], lambda s: (s[..., 0] - s[..., 1]).min(-1), what, **where)
+    return pool_runs([series], [first, second], lambda s: (s[..., 0] - s[..., 1]).min(-1), what, **where)
 
 
 @experiment(
@@ -110,15 +110,15 @@ def gap(series: str, first: str, second: str, **where: float) -> Finding:
     claims=(
         Claim(
             "KL(p_th(x, c) || p(x, c)) = [I + KL(p_th(x) || p(x))] - [I - E KL(q(c|x) || p(c|x))]",
-            together(*(largest([RANDOM, OWN], name) for name in APART)),
+            combine(*(largest([RANDOM, OWN], name) for name in APART)),
         ),
         Claim(
             "the brackets are an upper and a lower bound of I",
-            together(gap(RANDOM, UPPER, INFORMATION, low=0.0), gap(RANDOM, INFORMATION, LOWER, low=0.0)),
+            combine(gap(RANDOM, UPPER, INFORMATION, low=0.0), gap(RANDOM, INFORMATION, LOWER, low=0.0)),
         ),
         Claim(
             "at the limit, p_th(x | c) = p(x | c), both KL terms vanish",
-            together(largest([OWN], DIVERGENCE), gap(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
+            combine(largest([OWN], DIVERGENCE), gap(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
         ),
     ),
     notes=(

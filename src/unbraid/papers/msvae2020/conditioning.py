@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
-from unbraid.experiments.curves import draw_lines, points
-from unbraid.experiments.drawing import label
-from unbraid.experiments.evidence import Finding, changes, over_runs, together, within
+from unbraid.experiments.curves import collect_points, draw_lines
+from unbraid.experiments.drawing import label_axes
+from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, pool_runs
 from unbraid.experiments.statistics import Cells, estimate
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, METRICS, MS, on_cars
@@ -25,7 +25,7 @@ def ratio(series: str, key: str, above: str, below: str, **where: float) -> Find
     """The mean of one score over that of another, at each value of a setting."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells, made = results.cells(series, key, above, below), []
+        cells, made = results.group_scores(series, key, above, below), []
         for at in cells:
 
             def share(c: Cells, at: Any = at) -> Any:
@@ -44,11 +44,11 @@ def ratio(series: str, key: str, above: str, below: str, **where: float) -> Find
     **on_cars(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4)),
     scores=(M1, M2, M3, M4, DISTANCE),
     claims=(
-        Claim("Z adds what the reconstruction lacks: M2 > M1", within(MS, "beta", M1, M2, low=0.0)),
+        Claim("Z adds what the reconstruction lacks: M2 > M1", compare_scores(MS, "beta", M1, M2, low=0.0)),
         Claim(
             "with noise for z images tell less of C than y does, and with noise for y hardly anything: M1 > M3 >> M4 "
             f"(M3 more than {MUCH:g} times M4, ours)",
-            together(within(MS, "beta", M3, M1, low=0.0), ratio(MS, "beta", M3, M4, low=MUCH)),
+            combine(compare_scores(MS, "beta", M3, M1, low=0.0), ratio(MS, "beta", M3, M4, low=MUCH)),
         ),
         Claim(
             f"M3 tracks M1 without dropping much (at least {TRACKS:.0%} of it, ours)",
@@ -89,10 +89,10 @@ def attribute_facts() -> dict[str, Any]:
     claims=(
         Claim(
             "on every attribute, C and Z together are better than either alone",
-            over_runs([MS], [GAIN], lambda s: s[..., 0].mean(-1), f"mean {GAIN}", low=0.0),
+            pool_runs([MS], [GAIN], lambda s: s[..., 0].mean(-1), f"mean {GAIN}", low=0.0),
         ),
-        Claim("the accuracy from C falls as beta rises", changes(MS, "beta", 1, 10, FROM_C, high=0.0)),
-        Claim("and that from Z rises", changes(MS, "beta", 1, 10, FROM_Z, low=0.0)),
+        Claim("the accuracy from C falls as beta rises", compare_settings(MS, "beta", 1, 10, FROM_C, high=0.0)),
+        Claim("and that from Z rises", compare_settings(MS, "beta", 1, 10, FROM_Z, low=0.0)),
     ),
 )
 def fig6(results: Results, make: Any) -> Any:
@@ -104,7 +104,7 @@ def _lines(results: Results, make: Any, names: Mapping[str, str], up: str) -> An
     """Several scores of MS-VAE over beta."""
     figure = make(figsize=(4.2, 2.9), layout="constrained")
     axes = figure.subplots()
-    draw_lines(axes, {name: points(results, MS, "beta", score) for name, score in names.items()}, "beta", up)
-    label(axes, "beta", up)
+    draw_lines(axes, {name: collect_points(results, MS, "beta", score) for name, score in names.items()}, "beta", up)
+    label_axes(axes, "beta", up)
     axes.legend(frameon=False, fontsize=7)
     return figure

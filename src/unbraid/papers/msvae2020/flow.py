@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.experiments.base import Claim, Evidence, LackingError, Results, Scale, StandIn, experiment
-from unbraid.experiments.drawing import draw_pictures, label
-from unbraid.experiments.evidence import Finding, differs, over_runs
+from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, StandIn, experiment
+from unbraid.experiments.drawing import draw_pictures, label_axes
+from unbraid.experiments.evidence import Finding, compare_means, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
@@ -73,7 +73,7 @@ def on_digits(*series: str) -> dict[str, Any]:
 
 def mean_of(series: str, score: str, what: str, **where: float) -> Finding:
     """The mean of a score over seeds."""
-    return over_runs([series], [score], lambda s: s[..., 0].mean(-1), what, **where)
+    return pool_runs([series], [score], lambda s: s[..., 0].mean(-1), what, **where)
 
 
 # figure 18
@@ -96,7 +96,7 @@ def mean_of(series: str, score: str, what: str, **where: float) -> Finding:
 def fig18(results: Results, make: Any) -> Any:
     """Means of the mixture of Gaussians, the first stage of MS-FLOW, on MNIST."""
     members = [m for m in results.members if m.state == "finished"][:3]
-    return draw_pictures(make, [[("", _tiles([_component_means(results.evaluation(m))]))] for m in members])
+    return draw_pictures(make, [[("", _tiles([_component_means(results.load_evaluation(m))]))] for m in members])
 
 
 # figure 19
@@ -118,7 +118,7 @@ def fig18(results: Results, make: Any) -> Any:
 )
 def fig19(results: Results, make: Any) -> Any:
     """Data, samples of the mixture and samples of the flow, on MNIST."""
-    model = results.evaluation(results.best(MEANS, FLOW))
+    model = results.load_evaluation(results.select_best(MEANS, FLOW))
     parts = {"data": _data(model), "mixture": _drawn(model, sharpened=False), "flow": _drawn(model, sharpened=True)}
     return draw_pictures(make, [[(title, _tiles(images.unflatten(0, (3, 10)))) for title, images in parts.items()]])
 
@@ -128,10 +128,10 @@ def fig19(results: Results, make: Any) -> Any:
 
 def curves(results: Results, series: str) -> list[np.ndarray]:
     """Steps and log densities [lines, 2] of the batches of each run of a series, as its history has them."""
-    if results.opened is None:
-        raise LackingError("these results are scores without histories")
-    runs = [results.opened.folders[member.run] for member in results.with_scores(series, FLOW)]
-    return [np.array([[line["step"], line["flow"]] for line in run.lines("history")]) for run in runs]
+    if results.models is None:
+        raise MissingResultsError("these results are scores without histories")
+    runs = [results.models.folders[member.run] for member in results.select_members(series, FLOW)]
+    return [np.array([[line["step"], line["flow"]] for line in run.read_lines("history")]) for run in runs]
 
 
 def faster(first: str, second: str) -> Finding:
@@ -156,7 +156,7 @@ def faster(first: str, second: str) -> Finding:
         Claim("training converges faster on means than on samples", faster(MEANS, SAMPLES)),
         Claim(
             "after the same steps its log density on held-out rows is higher (ours)",
-            differs(SAMPLES, MEANS, FLOW, low=0.0),
+            compare_means(SAMPLES, MEANS, FLOW, low=0.0),
         ),
     ),
 )
@@ -167,7 +167,7 @@ def fig20(results: Results, make: Any) -> Any:
     for color, series in zip(PALETTE, results.series, strict=False):
         for place, curve in enumerate(curves(results, series)):
             axes.plot(*curve.T, color=color, linewidth=1, label=None if place else series)
-    label(axes, "step", "log density, nats per image")
+    label_axes(axes, "step", "log density, nats per image")
     axes.legend(frameon=False, fontsize=8)
     return figure
 

@@ -16,7 +16,7 @@ import torch
 
 from unbraid.experiments.base import REFINES, Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import Finding, differs, over_runs, together
+from unbraid.experiments.evidence import Finding, combine, compare_means, pool_runs
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
 from unbraid.metrics.intervention.factor_preservation import choose_latents, decode_pictures, set_latent
@@ -122,15 +122,15 @@ def of_identity(series: Mapping[str, Mapping[str, Any]], labels: Mapping[str, Ma
             own |= {each: {**own[each], "precision": "bf16"} for each in series if REFINES in series[each]}
         told = {each: {**settings, **labels.get(name, {}).get(each, {})} for each, settings in own.items()}
         how = {"span": SPAN, **CLASSIFIERS.get(name, {"steps": 4_000})}
-        scales[name] = Scale(shared, own=told, measures={KEPT: ("kept/drawn", how)})
+        scales[name] = Scale(shared, per_series=told, measures={KEPT: ("kept/drawn", how)})
     derived = {ABOVE: above_chance, MOVED: change, TOLD: accuracy}
     return {"series": series, "scales": scales, "derived": derived, "scores": (ABOVE, KEPT, MOVED, TOLD)}
 
 
 def keeps_more_than(other: str) -> Finding:
     """MS-GAN keeps identity above chance more often than another model, and not because C moves nothing."""
-    moves = over_runs((MS,), (MOVED,), lambda runs: runs[..., 0].mean(-1), f"mean {MOVED} of {MS}", low=MOVES)
-    return together(differs(other, MS, ABOVE, low=0.0), moves)
+    moves = pool_runs((MS,), (MOVED,), lambda runs: runs[..., 0].mean(-1), f"mean {MOVED} of {MS}", low=MOVES)
+    return combine(compare_means(other, MS, ABOVE, low=0.0), moves)
 
 
 def told(*factors: str) -> dict[str, dict[str, Any]]:
@@ -187,12 +187,12 @@ def _draw(results: Results, make: Any, series: tuple[str, ...]) -> Any:
 
 def _traversals(results: Results, series: str) -> Picture:
     """Of the best run of a series."""
-    return traversals(results.evaluation(results.best(series, ABOVE)))
+    return traversals(results.load_evaluation(results.select_best(series, ABOVE)))
 
 
 def traversals(evaluation: Evaluation, rows: int = 3, columns: int = 7) -> Picture:
     """Rows with a draw of z each, once for each of two dimensions of C that move from left to right."""
-    codes, drawn = evaluation.samples_at(evaluation.choose(rows)), draw_prior_codes(evaluation, rows)
+    codes, drawn = evaluation.draw_codes(evaluation.choose(rows)), draw_prior_codes(evaluation, rows)
     values = torch.linspace(-SPAN, SPAN, columns)
     made = []
     for latent in choose_latents(evaluation, None)[0][:2]:

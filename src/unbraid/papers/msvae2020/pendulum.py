@@ -16,8 +16,8 @@ import torch
 
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.drawing import label
-from unbraid.experiments.evidence import Finding, over_runs, together
+from unbraid.experiments.drawing import label_axes
+from unbraid.experiments.evidence import Finding, combine, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.metrics.stages.unlabelled_factors import encode_given_labels
@@ -142,7 +142,7 @@ def matches(factor: str) -> Finding:
 
     def evidence(results: Results) -> list[Evidence]:
         masses = (1.0,) if factor == MASS else MASSES
-        models = [results.evaluation(member) for member in results.with_scores(MASS, SPEARMAN)]
+        models = [results.load_evaluation(member) for member in results.select_members(MASS, SPEARMAN)]
         errors = np.array([[np.mean([traversed(each, factor, mass).error for mass in masses])] for each in models])
         found = estimate({None: errors}, lambda c: c[None][..., 0].mean(-1))
         return [Evidence(f"error of traversals of the {factor}, as a share of their spread", found, high=CLOSE)]
@@ -157,7 +157,7 @@ def matches(factor: str) -> Finding:
         Claim(
             f"moving the length or the damping alone, with z fixed, does what it does to the simulated pendulum (error "
             f"below {CLOSE:g} of the spread, ours)",
-            together(matches(LENGTH), matches(DAMPING)),
+            combine(matches(LENGTH), matches(DAMPING)),
         ),
         Claim("moving z alone does what moving the mass does", matches(MASS)),
     ),
@@ -165,7 +165,7 @@ def matches(factor: str) -> Finding:
 )
 def fig15(results: Results, make: Any) -> Any:
     """Traversals of length, damping and z of a chain of three stages, and the simulated pendulum beside them."""
-    model = results.evaluation(results.best(MASS, SPEARMAN))
+    model = results.load_evaluation(results.select_best(MASS, SPEARMAN))
     shown = 7
     figure = make(figsize=(1.25 * shown, 4.2), layout="constrained")
     panels = figure.subplots(3, shown, sharex=True, sharey=True)
@@ -188,7 +188,7 @@ def fig15(results: Results, make: Any) -> Any:
 
 def of_seeds(score: str, middle: Callable[..., Any], what: str, **where: float) -> Finding:
     """A statistic of the sizes of a correlation over seeds."""
-    return over_runs([MASS], [score], lambda s: middle(s[..., 0], axis=-1), what, **where)
+    return pool_runs([MASS], [score], lambda s: middle(s[..., 0], axis=-1), what, **where)
 
 
 @experiment(
@@ -197,7 +197,7 @@ def of_seeds(score: str, middle: Callable[..., Any], what: str, **where: float) 
     claims=(
         Claim(
             f"z ranks pendulums as their mass does, which was never given (|Spearman| above {RANKED:g} for every seed)",
-            together(
+            combine(
                 of_seeds(SPEARMAN, np.mean, "|Spearman| of z and mass, mean over seeds", low=RANKED),
                 of_seeds(SPEARMAN, np.min, "the same, least of the seeds", low=RANKED),
             ),
@@ -207,10 +207,10 @@ def of_seeds(score: str, middle: Callable[..., Any], what: str, **where: float) 
 )
 def fig16(results: Results, make: Any) -> Any:
     """Posterior means of z against the mass, of held-out pendulums."""
-    members = results.with_scores(MASS, SPEARMAN)[:3]
+    members = results.select_members(MASS, SPEARMAN)[:3]
     figure = make(figsize=(2.6 * len(members), 2.6), layout="constrained")
     for axes, member in zip(np.atleast_1d(figure.subplots(1, len(members), sharex=True)), members, strict=True):
-        model = results.evaluation(member)
+        model = results.load_evaluation(member)
         chosen = model.choose(500)
         masses = np.array(model.dataset.factors[2].values, float)[
             model.dataset.values_of(model.rows[chosen])[:, 2].cpu().numpy()
@@ -221,5 +221,5 @@ def fig16(results: Results, make: Any) -> Any:
             f"|Pearson| {member.scores[PEARSON].value:.2f}",
             fontsize=7,
         )
-        label(axes, "mass", "z")
+        label_axes(axes, "mass", "z")
     return figure

@@ -14,7 +14,7 @@ from torch import Tensor
 from unbraid import noise
 from unbraid.experiments.base import REFINES, Claim, Evidence, Results, StandIn, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import Finding, differs
+from unbraid.experiments.evidence import Finding, compare_means
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import as_stage
@@ -87,7 +87,7 @@ def study(data: StandIn, *sizes: Sizes, **stage: Any) -> dict[str, Any]:
 
 def nearer(sizes: Sizes) -> Finding:
     """The distance of refined images minus that of what they refine."""
-    return differs(sizes.first, sizes.second, DISTANCE, high=0.0)
+    return compare_means(sizes.first, sizes.second, DISTANCE, high=0.0)
 
 
 NEARER = "refined images are nearer to the data than what they refine"
@@ -95,8 +95,8 @@ NEARER = "refined images are nearer to the data than what they refine"
 
 def best(results: Results, sizes: Sizes) -> Evaluation:
     """The second stage whose images are nearest to the data."""
-    runs = results.with_scores(sizes.second, DISTANCE)
-    return results.evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
+    runs = results.select_members(sizes.second, DISTANCE)
+    return results.load_evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
 
 
 def refined_triples(results: Results, make: Any, sizes: Sizes) -> Any:
@@ -160,16 +160,16 @@ def fig3(results: Results, make: Any) -> Any:
 
 def left_to_z(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
     """What a first stage with few latents cannot show."""
-    blurry = differs(large.first, small.first, DISTANCE, low=0.0)
+    blurry = compare_means(large.first, small.first, DISTANCE, low=0.0)
     return (
         Claim(f"images of a first stage with |C| = {small.c} are farther from the data than with {large.c}", blurry),
-        Claim("and Z adds more: it holds more nats", differs(large.second, small.second, HELD, low=0.0)),
+        Claim("and Z adds more: it holds more nats", compare_means(large.second, small.second, HELD, low=0.0)),
     )
 
 
 def better_apart(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
     """What one with many can."""
-    gap = differs(small.first, large.first, MIG, low=0.0)
+    gap = compare_means(small.first, large.first, MIG, low=0.0)
     return Claim("a larger C is disentangled better", gap), Claim("and Z refines its images", nearer(large))
 
 
@@ -306,7 +306,7 @@ def drawn(model: Evaluation, count: int) -> Drawn:
 
 def deviations(results: Results) -> np.ndarray:
     """How much y and refined images vary over draws of c [runs, 2]."""
-    models = [results.evaluation(member) for member in results.with_scores(FACE.second, DISTANCE)]
+    models = [results.load_evaluation(member) for member in results.select_members(FACE.second, DISTANCE)]
     made = [drawn(model, ASKED) for model in models]
     return np.array([[each.deviation(each.y), each.deviation(each.refined)] for each in made])
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import label
-from unbraid.experiments.evidence import over_runs
+from unbraid.experiments.drawing import label_axes
+from unbraid.experiments.evidence import pool_runs
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020.masks import CODES, COINS, PIXELS, Joint, Process, dependence, processes, witness
 from unbraid.report.svg import PALETTE
@@ -79,17 +79,17 @@ def _members(series: str, own: Sequence[Process], posterior: Callable[[Process],
 
 def largest(series: Sequence[str], score: str, **where: float) -> Any:
     """The largest value of a score over all processes of some series."""
-    return over_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", **where)
+    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", **where)
 
 
 def least(series: Sequence[str], score: str, **where: float) -> Any:
     """The smallest value of a score over all processes of some series."""
-    return over_runs(series, [score], lambda s: s[..., 0].min(-1), f"smallest {score}", **where)
+    return pool_runs(series, [score], lambda s: s[..., 0].min(-1), f"smallest {score}", **where)
 
 
 def draw_joint(results: Results, make: Any, title: str) -> Any:
     """P(C, Z) beside P(C) P(Z), cell by cell."""
-    one = results.with_scores(WITNESS, DEPENDENCE)[0]
+    one = results.select_members(WITNESS, DEPENDENCE)[0]
     joint = np.array([[one.scores[CELLS[c, z]].value for z in COINS] for c in CODES])
     product = joint.sum(1, keepdims=True) * joint.sum(0)
     figure = make(figsize=(4.6, 2.8), layout="constrained")
@@ -99,7 +99,7 @@ def draw_joint(results: Results, make: Any, title: str) -> Any:
     axes.bar(places + 0.2, product.ravel(), 0.4, color=PALETTE[1], label=f"P(C | {title}) P(Z | {title})")
     axes.set_axisbelow(True)
     axes.set_xticks(places, [f"{c}, {z}" for c, z in CELLS])
-    label(axes, "C, Z", "probability")
+    label_axes(axes, "C, Z", "probability")
     figure.legend(loc="outside upper left", frameon=False)
     return figure
 

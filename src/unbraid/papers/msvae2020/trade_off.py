@@ -6,7 +6,16 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
 from unbraid.experiments.curves import draw_curves
-from unbraid.experiments.evidence import Finding, at_each, cells_of, changes, curve, of_pairs, on_average, together
+from unbraid.experiments.evidence import (
+    Finding,
+    combine,
+    compare_at_each,
+    compare_on_average,
+    compare_pairs,
+    compare_settings,
+    group_series,
+    mean_curve,
+)
 from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.msvae2020.cars import (
     BASE,
@@ -32,11 +41,11 @@ SAME = 0.05
 
 UNCHANGED = Claim(
     "a check, since it is so by construction: C is the first stage's to the bit, and so is its MIG",
-    of_pairs(BASE, MS, PAIR, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=1e-9),
+    compare_pairs(BASE, MS, PAIR, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=1e-9),
 )
 STILL_SHOWN = Claim(
     f"encoded again, refined images show C as before (MIG changes by less than {SAME}, ours)",
-    of_pairs(
+    compare_pairs(
         BASE,
         MS,
         PAIR,
@@ -52,9 +61,9 @@ STILL_SHOWN = Claim(
 AS_LARGE = (
     Claim(
         "MS-VAE reconstructs better than a beta-TCVAE with as many parameters and latents, at every beta",
-        at_each(BIG, MS, "beta", DISTANCE, high=0.0),
+        compare_at_each(BIG, MS, "beta", DISTANCE, high=0.0),
     ),
-    Claim("and has a higher MIG, on average over beta", on_average(BIG, MS, "beta", MIG, low=0.0)),
+    Claim("and has a higher MIG, on average over beta", compare_on_average(BIG, MS, "beta", MIG, low=0.0)),
 )
 
 
@@ -81,7 +90,7 @@ def table1(results: Results, make: Any) -> Any:
     published={BIG: {DISTANCE: 152.19, MIG: 0.16}, MS: {DISTANCE: 59.16, MIG: 0.22}},
     claims=(
         *AS_LARGE,
-        Claim("MIG falls with beta on SmallNORB", changes(BASE, "beta", 1, 10, MIG, high=0.0)),
+        Claim("MIG falls with beta on SmallNORB", compare_settings(BASE, "beta", 1, 10, MIG, high=0.0)),
         UNCHANGED,
     ),
 )
@@ -100,15 +109,18 @@ def table1_norb(results: Results, make: Any) -> Any:
     claims=(
         Claim(
             "MS-VAE's reconstructions are nearer to the data than beta-TCVAE's and beta-TCVAE-L's, at every beta",
-            together(at_each(BASE, MS, "beta", DISTANCE, high=0.0), at_each(LARGE, MS, "beta", DISTANCE, high=0.0)),
+            combine(
+                compare_at_each(BASE, MS, "beta", DISTANCE, high=0.0),
+                compare_at_each(LARGE, MS, "beta", DISTANCE, high=0.0),
+            ),
         ),
         UNCHANGED,
         STILL_SHOWN,
-        Claim("at the lowest beta, nearer than Big-VAE's", at_each(BIG_VAE, MS, "beta", DISTANCE, high=0.0)),
-        Claim("MIG rises with beta on Cars3D", changes(BASE, "beta", 1, 10, MIG, low=0.0)),
+        Claim("at the lowest beta, nearer than Big-VAE's", compare_at_each(BIG_VAE, MS, "beta", DISTANCE, high=0.0)),
+        Claim("MIG rises with beta on Cars3D", compare_settings(BASE, "beta", 1, 10, MIG, low=0.0)),
         Claim(
             "beta-TCVAE has a higher MIG than beta-TCVAE-L, on average over beta",
-            on_average(LARGE, BASE, "beta", MIG, low=0.0),
+            compare_on_average(LARGE, BASE, "beta", MIG, low=0.0),
         ),
     ),
 )
@@ -127,11 +139,11 @@ def fig4(results: Results, make: Any) -> Any:
     claims=(
         Claim(
             "MS-VAE's reconstructions are nearer to the data than those of Jacobian supervision",
-            at_each(STUDENT, MS, "beta", DISTANCE, high=0.0),
+            compare_at_each(STUDENT, MS, "beta", DISTANCE, high=0.0),
         ),
         Claim(
             f"the student keeps its teacher's MIG (within {SAME}, ours)",
-            of_pairs(
+            compare_pairs(
                 BASE,
                 STUDENT,
                 PAIR,
@@ -153,10 +165,10 @@ def slightly(score: str) -> Finding:
     """A score falls by less from beta-TCVAE to MS-VAE than the distance does, each as a share of beta-TCVAE's."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = cells_of(results, (BASE, MS), "beta", score, DISTANCE)
+        cells = group_series(results, (BASE, MS), "beta", score, DISTANCE)
 
         def gap(c: Cells) -> np.ndarray:
-            fall = 1 - curve(c, MS) / curve(c, BASE)
+            fall = 1 - mean_curve(c, MS) / mean_curve(c, BASE)
             return (fall[..., 0] - fall[..., 1]).mean(-1)
 
         return [Evidence(f"share by which {score} falls, less that of {DISTANCE}", estimate(cells, gap), high=0.0)]
@@ -166,7 +178,9 @@ def slightly(score: str) -> Finding:
 
 def pixel_claims(name: str, score: str) -> tuple[Claim, ...]:
     """What is said of a pixel error."""
-    lower = together(on_average(BASE, MS, "beta", score, high=0.0), on_average(LARGE, MS, "beta", score, high=0.0))
+    lower = combine(
+        compare_on_average(BASE, MS, "beta", score, high=0.0), compare_on_average(LARGE, MS, "beta", score, high=0.0)
+    )
     return (
         Claim(f"MS-VAE's {name} error is below beta-TCVAE's and beta-TCVAE-L's, on average over beta", lower),
         Claim(f"{name} is only slightly better: it falls by a smaller share than the distance (ours)", slightly(score)),

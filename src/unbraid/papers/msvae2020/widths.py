@@ -4,7 +4,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.curves import draw_curves
-from unbraid.experiments.evidence import changes, together
+from unbraid.experiments.evidence import combine, compare_settings
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
 
@@ -41,7 +41,9 @@ def at_beta(**own: Any) -> dict[str, dict[str, Any]]:
     claims=(
         Claim(
             "|C| = 10 combines both well: a higher MIG than |C| = 50, and a higher ELBO than |C| = 2 (ours)",
-            together(changes(BASE, "z", 50, 10, MIG, low=0.0), changes(BASE, "z", 2, 10, ELBO, low=0.0)),
+            combine(
+                compare_settings(BASE, "z", 50, 10, MIG, low=0.0), compare_settings(BASE, "z", 2, 10, ELBO, low=0.0)
+            ),
         ),
     ),
     notes=(*cars.NOTES[:1], "One latent has no MIG, which wants a second one."),
@@ -56,7 +58,7 @@ def of_stage(name: str, settings: dict[str, Any]) -> Scale:
     own = {MS: {**cars.stages(name, [MS])[MS], "z": WIDTHS_OF_Z[name]}}
     made = cars.scale(name, settings, own)
     what, how = made.measures[DISTANCE]
-    return Scale(settings, own=own, measures={DISTANCE: (what, how), RANDOM: (RANDOM, how)})
+    return Scale(settings, per_series=own, measures={DISTANCE: (what, how), RANDOM: (RANDOM, how)})
 
 
 @experiment(
@@ -71,7 +73,7 @@ def of_stage(name: str, settings: dict[str, Any]) -> Scale:
     claims=(
         Claim(
             "a small Z is enough: images at a random code are nearer to the data with |Z| = 5 than with |Z| = 90",
-            changes(MS, "z", 90, 5, RANDOM, high=0.0),
+            compare_settings(MS, "z", 90, 5, RANDOM, high=0.0),
         ),
     ),
     notes=(

@@ -66,14 +66,16 @@ def compute_feature_sets(evaluation: Evaluation, network: str, samples: int, **s
     check_at_least(2, samples=samples)
     count = min(samples, len(evaluation))
     key = ("features", network, tuple(sorted(settings.items())), count)
-    return evaluation.once(key, lambda: _compute_feature_sets(evaluation, network, count, settings))
+    return evaluation.compute_once(key, lambda: _compute_feature_sets(evaluation, network, count, settings))
 
 
 def get_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
     """Return the feature network for this evaluation's data, built at the first call."""
     build = get_trained_network if network == "classifier" else build_network
     key = ("feature network", network, tuple(sorted(settings.items())))
-    return evaluation.once(key, lambda: build(network, evaluation.dataset, evaluation.rows, evaluation.seed, settings))
+    return evaluation.compute_once(
+        key, lambda: build(network, evaluation.dataset, evaluation.rows, evaluation.seed, settings)
+    )
 
 
 def get_trained_network(
@@ -92,7 +94,7 @@ def get_trained_network(
 
 def reconstruct(evaluation: Evaluation, positions: Tensor) -> Tensor:
     """Return the decoder means [n, *shape] at the posterior means of rows."""
-    return decode_means(evaluation, evaluation.means_at(positions))
+    return decode_means(evaluation, evaluation.encode_means(positions))
 
 
 def decode_means(evaluation: Evaluation, codes: Tensor) -> Tensor:
