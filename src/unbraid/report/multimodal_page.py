@@ -7,7 +7,7 @@ import torch
 
 from unbraid.metrics import Evaluation
 from unbraid.models import MultimodalModel, as_multimodal
-from unbraid.models.multimodal import SHARED, private
+from unbraid.models.multimodal import SHARED, private_block
 from unbraid.report.multimodal_pictures import (
     draw_from_others,
     draw_reconstructions,
@@ -74,7 +74,7 @@ def _show(title: str, picture: Picture, alt: str) -> dict[str, str]:
 def _translate(evaluation: Evaluation, model: MultimodalModel, source: str, target: str) -> dict[str, str]:
     """Return a grid over c and s, or over draws of c if the target has no private latents."""
     title, alt = f"{target} from {source}", f"Images of {target}; each column has c of the image of {source} at its top"
-    if private(target) not in model.space.blocks:
+    if private_block(target) not in model.space.blocks:
         grid = draw_from_others(evaluation, source, target, columns=6, rows=6)
         return _show(title, grid, f"{alt}, drawn again in each row")
     title = title if source != target else f"{target} with c and s swapped"
@@ -96,10 +96,10 @@ def _predict_label(evaluation: Evaluation, model: MultimodalModel, source: str, 
     rows = rows[data.has(source, rows) & data.has(label, rows)]
     if len(rows) == 0:
         return None
-    observed, block = data.observed(rows), model.space.blocks.get(private(label))
+    observed, block = data.observed(rows), model.space.blocks.get(private_block(label))
     with torch.no_grad():
         codes = model.space.unjoin(model.space.center(model.encode(Inputs({source: observed[source]}))))
-        expected = model.expected_modality(label, codes[SHARED], None if block is None else codes[private(label)])
+        expected = model.expected_modality(label, codes[SHARED], None if block is None else codes[private_block(label)])
     truth = observed[label].argmax(-1)
     right, chance = (expected.argmax(-1) == truth).double().mean(), truth.bincount().max() / len(rows)
     return {"label": label, "source": source, "right": float(right), "chance": float(chance), "rows": len(rows)}

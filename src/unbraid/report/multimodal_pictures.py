@@ -14,7 +14,7 @@ from unbraid.errors import UsageError, unknown
 from unbraid.metrics import Evaluation
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import cross_codes, generate
-from unbraid.models.multimodal import SHARED, private
+from unbraid.models.multimodal import SHARED, private_block
 from unbraid.report.pictures import WHITE, Picture, check_images, tile_images
 from unbraid.types import Inputs, Shape
 
@@ -47,7 +47,7 @@ def translation(
     sources = _choose_images(evaluation, source, columns, seed, 0)
     targets = _choose_images(evaluation, target, rows, seed, columns)
     c = torch.cat([_encode(model, source, SHARED, sources), _draw_prior(model, SHARED, prior_columns, seed, sources)])
-    block = private(target)
+    block = private_block(target)
     s = None
     if block in model.space.blocks:
         s = torch.cat([_encode(model, target, block, targets), _draw_prior(model, block, prior_rows, seed, targets)])
@@ -67,7 +67,7 @@ def draw_reconstructions(evaluation: Evaluation, name: str, columns: int = 12) -
     model, rows = as_multimodal(evaluation.model), _choose_rows(evaluation, name, columns, 0)
     with torch.no_grad():
         values = model.space.unjoin(model.space.center(model.encode(evaluation.dataset.inputs(rows))))
-        expected = model.expected_modality(name, values[SHARED], values.get(private(name)))
+        expected = model.expected_modality(name, values[SHARED], values.get(private_block(name)))
     return tile_images(torch.stack([evaluation.dataset.observed(rows)[name], expected]))
 
 

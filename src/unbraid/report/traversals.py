@@ -108,7 +108,7 @@ def compute_variable_kl(evaluation: Evaluation) -> Tensor:
 
     A variable without a density has the entropy of its values instead: both bound its information about a row.
     """
-    if evaluation.space.density:
+    if evaluation.space.has_density:
         return compute_latent_kl(evaluation)
     counts = [column.unique(return_counts=True)[1].cpu().double() for column in evaluation.means.T]
     shares = [count / len(evaluation) for count in counts]
@@ -130,8 +130,8 @@ def _encode_base(evaluation: Evaluation, base: int | None) -> Tensor:
 def _choose_paths(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[LatentPath]:
     """Return the path of each variable; without a density it stays within the quantiles of the posterior means."""
     space, means = evaluation.space, evaluation.means
-    codes = [b.places(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]
-    if by == "quantiles" or not space.density:
+    codes = [b.traversal_codes(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]
+    if by == "quantiles" or not space.has_density:
         rows = means[evaluation.choose(100_000)]  # torch.quantile takes at most 2^24 numbers
         quantiles = rows.quantile(torch.linspace(0.025, 0.975, columns, device=means.device), dim=0)
         pairs = zip(space.leaf_columns(), codes, strict=True)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.special import entr
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
@@ -64,6 +63,8 @@ class JointHistograms:
 
     def information(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """I(z_j; v_k) [latents, factors] and H(v_k) [factors] over all rows or over those given, in nats."""
+        from scipy.special import entr
+
         joint = self._counts(rows)
         joint = joint / joint[0, 0].sum()
         of_latent, of_factor = entr(joint.sum(3)).sum(2), entr(joint.sum(2)).sum(2)

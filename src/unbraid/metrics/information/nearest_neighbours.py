@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from scipy.special import digamma
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
@@ -79,6 +78,8 @@ def standardise_codes(codes: np.ndarray) -> np.ndarray:
 
 def _information(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
     """[latents] of columns x [latents, rows] whose labels all occur at least twice."""
+    from scipy.special import digamma
+
     rows = x.shape[1]
     ordered, order = x.sort(dim=1)
     named = torch.as_tensor(labels, device=x.device)

@@ -13,7 +13,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from scipy.fft import next_fast_len
 from torch import Tensor
 
 from unbraid.errors import DataError
@@ -71,6 +70,8 @@ class QuadratureGrid(NamedTuple):
     @classmethod
     def over(cls, latent: str, mean: Tensor, std: Tensor) -> "QuadratureGrid":
         """Grids for all octaves of `std`, wide enough that no component wraps around."""
+        from scipy.fft import next_fast_len
+
         narrow, wide = float(std.min()), float(std.max())
         octaves = math.floor(math.log2(wide / narrow)) + 1
         spacing = narrow / PER_SIGMA * 2.0 ** (octaves - 1)

@@ -13,7 +13,7 @@ from unbraid.metrics.base import Evaluation
 from unbraid.metrics.generative.features.base import choose_batch_size
 from unbraid.models import MultimodalModel
 from unbraid.models.generation import CHOICE
-from unbraid.models.multimodal import SHARED, ModalityPosteriors, private
+from unbraid.models.multimodal import SHARED, ModalityPosteriors, private_block
 from unbraid.noise import Need
 from unbraid.progress import progress
 
@@ -53,8 +53,8 @@ def infer_shared_codes(
 
 def decode_modality(model: MultimodalModel, name: str, c: Tensor, seeds: Tensor, step: int) -> Tensor:
     """Return expected observations [n, *shape] of a modality at codes c [n, D], with s_m drawn from its prior."""
-    block = model.space.blocks.get(private(name))
-    s = None if block is None else noise.normal(seeds, step, private(name), (len(c), block.width))[0].to(c.dtype)
+    block = model.space.blocks.get(private_block(name))
+    s = None if block is None else noise.normal(seeds, step, private_block(name), (len(c), block.width))[0].to(c.dtype)
     expected = model.expected_modality(name, c, s)
     if not bool(expected.isfinite().all()):
         raise DataError(f"The decoder of {name} returns NaN or infinite values.")
@@ -74,7 +74,7 @@ def encode_in_batches(
 
 def find_rows_with_block(evaluation: Evaluation, model: MultimodalModel, rows: Tensor) -> dict[str, Tensor]:
     """Return a mask [rows] per latent block: all rows for c, the rows with x_m for s_m."""
-    present = {private(name): evaluation.dataset.has(name, rows) for name in model.modalities}
+    present = {private_block(name): evaluation.dataset.has(name, rows) for name in model.modalities}
     masks = {name: present.get(name, torch.ones_like(rows, dtype=torch.bool)) for name in model.space.blocks}
     for name, mask in masks.items():
         if not bool(mask.any()):

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize
 from torch import Tensor
 
 from unbraid.errors import DataError
@@ -249,6 +248,7 @@ def _cholesky(matrices: Tensor) -> Tensor:
 
 def _lbfgs(theta: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], precision: float) -> Tensor:
     """The same minimum for wide problems, without a Hessian."""
+    from scipy.optimize import minimize
 
     def plain(flat: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = evaluate(torch.as_tensor(flat, device=theta.device).view_as(theta))

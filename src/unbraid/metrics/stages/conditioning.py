@@ -61,7 +61,7 @@ def on_run(
 ) -> Score:
     model = as_stage(evaluation.model)
     check_at_least(2, samples=samples)
-    if protocol == "Z-noise" and not model.space.own.width:
+    if protocol == "Z-noise" and not model.space.last_stage.width:
         raise UsageError("cond/Z-noise puts noise in place of z, and the second stage of this model has no z.")
     positions = evaluation.choose(samples)
     real, others = _encode(evaluation, model, positions, protocol)

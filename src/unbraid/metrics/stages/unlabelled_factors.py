@@ -85,4 +85,4 @@ def encode_given_labels(evaluation: Evaluation, positions: torch.Tensor) -> np.n
         labels.check_complete(rows)
     with torch.no_grad():
         posterior = model.encode(model.training_inputs(dataset, rows))
-        return model.space.own.center(posterior).double().cpu().numpy()
+        return model.space.last_stage.center(posterior).double().cpu().numpy()

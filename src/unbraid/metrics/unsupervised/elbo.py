@@ -12,7 +12,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from scipy.stats import t
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
@@ -38,6 +37,8 @@ class Sampled(NamedTuple):
 
     def score(self, term: str, name: str, protocol: str) -> Score:
         """Mean with its 95% interval by Student's t."""
+        from scipy.stats import t
+
         values = self.values[term].cpu().double()
         value, count = float(values.mean()), len(values)
         if count < 2:

@@ -25,7 +25,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import check_at_least, check_known, to_matrix, to_numpy
@@ -113,6 +112,8 @@ class Models:
     """Standardised codes (or their ranks) [models, rows, latents], narrow models filled up with latents of 0."""
 
     def __init__(self, codes: Sequence[Any], kl: Sequence[Any] | None, threshold: float, ranks: bool) -> None:
+        from scipy.stats import rankdata
+
         given = [to_matrix(f"codes of model {m}", one) for m, one in enumerate(codes)]
         _check(given, kl)
         width = max(one.shape[1] for one in given)
