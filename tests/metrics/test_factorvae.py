@@ -142,10 +142,10 @@ def test_each_vote_goes_to_the_latent_of_least_relative_variance():
 def test_a_latent_without_training_votes():
     trained = np.array([[5, 0, 1], [2, 0, 4]])
     tested = np.array([[3, 2, 0], [1, 3, 1]])
-    assert _accuracy(trained, tested, seen_only=True) == 4 / 10
-    assert _accuracy(trained, tested, seen_only=False) == 6 / 10  # it stands for the first factor
+    assert _accuracy(trained, tested, winners_only=True) == 4 / 10
+    assert _accuracy(trained, tested, winners_only=False) == 6 / 10  # it stands for the first factor
     both = np.stack([trained, trained]), np.stack([tested, 2 * tested])
-    assert _accuracy(*both, seen_only=True).tolist() == [0.4, 0.4]
+    assert _accuracy(*both, winners_only=True).tolist() == [0.4, 0.4]
 
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])

@@ -59,7 +59,7 @@ def list_contents(data: FactorDataset) -> list[dict[str, object]]:
         shape = "x".join(map(str, modality.shape))
         entries.append((name, modality.kind, shape, int(data.has(name, every).sum()), _join(modality.classes)))
     for column, factor in enumerate(data.factors):
-        rows = int(data.labelled(every, [column]).sum())
+        rows = int(data.has_labels(every, [column]).sum())
         entries.append((factor.name, "factor", str(factor.size), rows, _join(factor.values or ())))
     return [dict(zip(("name", "kind", "shape", "rows", "values"), entry, strict=True)) for entry in entries]
 

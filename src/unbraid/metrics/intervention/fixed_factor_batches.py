@@ -98,7 +98,7 @@ def read_fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = 
             if different > max(10, rows / 2):
                 raise UsageError(
                     f"Factor {name} is continuous ({different} values in {rows} rows), so it cannot be held fixed; "
-                    "cut it into bins first."
+                    "cut it into bins (factor_bins=…)."
                 )
     return to_labels(table, rows, names)
 

@@ -91,7 +91,7 @@ def get_modality_classifier(evaluation: Evaluation, name: str, steps: int | None
 
 def _train(evaluation: Evaluation, name: str, steps: int | None) -> ModalityClassifier:
     data = evaluation.dataset
-    train, test = (rows[data.has(name, rows) & data.labelled(rows)] for rows in _split_rows(evaluation))
+    train, test = (rows[data.has(name, rows) & data.has_labels(rows)] for rows in _split_rows(evaluation))
     test = test[:MAX_HELD_OUT_ROWS]
     if len(train) < 2 or len(test) < 1:
         raise DataError(f"Too few rows of {data.name} have the modality {name} to train a classifier of it.")

@@ -119,7 +119,7 @@ def _dense(width: int, channels: int) -> list[nn.Module]:
 def _labelled_rows(dataset: FactorDataset, rows: Tensor) -> Tensor:
     if not dataset.factors:
         raise DataError(f"{dataset.name} has no factor labels, so no classifier can be trained on it.")
-    labelled = rows[dataset.labelled(rows)]
+    labelled = rows[dataset.has_labels(rows)]
     if len(labelled) == 0:
         raise DataError(f"No row of {dataset.name} has all its labels, so no classifier can be trained on it.")
     return labelled
