@@ -14,6 +14,7 @@ from unbraid.metrics import Evaluation, Score, metric
 from unbraid.report.latent_factor import draw_latent_factor
 from unbraid.report.multimodal_page import build_multimodal_section
 from unbraid.report.pictures import Picture, tile_images, to_data_uri
+from unbraid.report.run_card import EXPLORER
 from unbraid.report.stage_pictures import decode_by_stage
 from unbraid.report.svg import draw_curve, import_report_extra
 from unbraid.report.tables import is_number
@@ -58,6 +59,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         stages=_draw_stages(evaluation) if drawable and evaluation.model.first is not None else None,
         samples=_draw_samples(evaluation) if drawable else None,
         modalities=build_multimodal_section(evaluation) if evaluation.dataset.multimodal else None,
+        explorer=EXPLORER if (folder.path / EXPLORER).exists() else None,
         latent_factor=draw_latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_build_information(scores),
         facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},
