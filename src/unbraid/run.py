@@ -128,7 +128,7 @@ class Run:
     def evaluation(self) -> Evaluation:
         """The model on its held-out rows, or on everything where nothing was held out."""
         parts = split(self.dataset, self.config.training.split)
-        made = Evaluation(self.model, self.dataset, parts.held_out)
+        made = Evaluation(self.model, self.dataset, parts.held_out, precision=self.config.training.precision)
         made.trained_on = len(parts.train)
         return made
 
