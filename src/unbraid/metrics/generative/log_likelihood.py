@@ -16,7 +16,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.unsupervised.elbo import Sampled
+from unbraid.metrics.unsupervised.elbo import SampledTerms
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import log_likelihoods
 from unbraid.progress import progress
@@ -29,21 +29,21 @@ TRIAL = {"draws": 4, "samples": 20}
 @metric("log-likelihood/joint", year=2016, reference="burda2016", needs=NEEDS, trial=TRIAL)
 def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> Score:
     """log p of all modalities of a row, mean over random rows."""
-    names = _check_model(evaluation, draws, samples).modalities
+    names = _get_model(evaluation, draws, samples).modalities
     return _average(_estimate(evaluation, names, names, draws, samples), "joint", None)
 
 
 @metric("log-likelihood/marginal", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
 def marginal(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m) of each modality, mean over random rows that have it."""
-    names = _check_model(evaluation, draws, samples).modalities
+    names = _get_model(evaluation, draws, samples).modalities
     return [_average(_estimate(evaluation, (name,), (name,), draws, samples), "marginal", name) for name in names]
 
 
 @metric("log-likelihood/conditional", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
 def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m|all other modalities of the row), mean over random rows that have x_m and another one."""
-    model, scores = _check_model(evaluation, draws, samples), []
+    model, scores = _get_model(evaluation, draws, samples), []
     if len(model.modalities) < 2:
         raise UsageError("log-likelihood/conditional needs at least 2 modalities.")
     for name in model.modalities:
@@ -55,10 +55,10 @@ def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_00
 
 
 def _average(values: Tensor, protocol: str, part: str | None) -> Score:
-    return replace(Sampled({protocol: values}, len(values)).score(protocol, "log-likelihood", protocol), part=part)
+    return replace(SampledTerms({protocol: values}, len(values)).score(protocol, "log-likelihood", protocol), part=part)
 
 
-def _check_model(evaluation: Evaluation, draws: int, samples: int) -> MultimodalModel:
+def _get_model(evaluation: Evaluation, draws: int, samples: int) -> MultimodalModel:
     check_at_least(1, draws=draws)
     check_at_least(2, samples=samples)
     return as_multimodal(evaluation.model)
