@@ -1,4 +1,4 @@
-"""A sweep as its user sees it afterwards: runs, tables, a page."""
+"""The results of a sweep: runs, tables, a report."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.c
 
 
 class Sweep:
-    """A sweep on disk: its runs, its tables, its report."""
+    """A sweep on disk: its runs, tables and report."""
 
     def __init__(self, path: str | Path) -> None:
         self.folder = SweepFolder.open(path)
@@ -30,7 +30,6 @@ class Sweep:
 
     @property
     def path(self) -> Path:
-        """The sweep's folder."""
         return self.folder.path
 
     @property
@@ -50,7 +49,7 @@ class Sweep:
 
     @property
     def files(self) -> dict[str, str]:
-        """Tables and page, those that are there."""
+        """The paths of the tables and the report that exist."""
         return {key: str(self.path / name) for key, name in FILES.items() if (self.path / name).exists()}
 
     @property
@@ -60,7 +59,7 @@ class Sweep:
         return [Run(RunFolder.open(self.folder.run_folder(run).path)) for run in finished]
 
     def write_tables(self) -> None:
-        """Write table.csv, summary.csv and, where pyarrow is here, table.parquet."""
+        """Write table.csv, summary.csv and, if pyarrow is installed, table.parquet."""
         members = self.members
         rows = member_rows(members)
         write_csv(self.path / "table.csv", rows)
@@ -68,26 +67,26 @@ class Sweep:
         write_csv(self.path / "summary.csv", summary_rows(members))
 
     def as_record(self) -> dict[str, Any]:
-        """Counts and places, for programs."""
+        """Return counts and paths for `--json`."""
         states = [member.state for member in self.members]
         counts = {"members": len(states), **{state: states.count(state) for state in ("finished", "diverged")}}
         return {"sweep": str(self.path), **counts, **self.files, "notes": self.notes}
 
     def left_out(self) -> dict[str, dict[str, str]]:
-        """Metrics that a finished run does not allow, and why, by run."""
+        """Return the metrics that each finished run does not allow, with the reasons, by run id."""
         runs = {run: self.folder.run_folder(run) for run in self.folder.members}
         return {run: read_left_out(folder) for run, folder in runs.items() if folder.finished}
 
     def report(self) -> Path:
-        """Write report.html, and the tables anew."""
+        """Write report.html and the tables."""
         self.write_tables()
         return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members)
 
 
 def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
-    """A run of a folder of runs with the settings that it was asked for by, its state and its newest scores.
+    """Return a member with its settings, its state and the newest of its comparable scores.
 
-    Only scores with usual settings on all rows: others cannot be compared from run to run.
+    A score is comparable if it has default settings and all rows.
     """
     run_folder = folder.run_folder(run)
     status = run_folder.status

@@ -1,4 +1,4 @@
-"""From configs to a training state: build each member's system once, stack them, bind the objective."""
+"""From configs to a training state: build each member's system, stack them, bind the objective."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
