@@ -75,7 +75,7 @@ def test_as_many_fit_as_memory_has_room_for(monkeypatch):
     state = prepare(config(), load("sprites-small"))
     assert members.find_max_members(state) == members.MAX_MEMBERS_ON_CPU
     each = members.estimate_member_bytes(state)
-    monkeypatch.setattr(members, "available_memory", lambda: 3 * each / members.USABLE_SHARE + 1)
+    monkeypatch.setattr(members, "available_memory", lambda: 3 * each / members.MAX_MEMORY_SHARE + 1)
     assert members.find_max_members(state) == 3
     monkeypatch.setattr(members, "available_memory", lambda: 1000)
     assert members.find_max_members(state) == 1
@@ -401,7 +401,7 @@ def test_tables_hold_scores_of_one_kind_alone(tmp_path):
     usual = run.scores[-1]
     (other,) = run.score("mig/histogram-mean", bins=2)
     (some,) = run.score("mig/histogram-mean", rows=50)
-    assert [score.usual for score in (usual, other, some)] == [True, False, False]
+    assert [score.has_default_settings for score in (usual, other, some)] == [True, False, False]
     ub.sweep("vae", **given)
     assert (made.path / "summary.csv").read_text() == before
     page = run.report().read_text()

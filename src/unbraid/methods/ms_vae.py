@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
-from unbraid.networks.refiners import staged_networks
+from unbraid.networks.refiners import choose_stage_networks
 from unbraid.objectives.base import Context, Draw, objective
 from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.staged import StageObjective
@@ -24,7 +24,7 @@ from unbraid.types import Batch, Output, Terms, Weight
     year=2020,
     reference="msvae2020",
     stage="vae",
-    network=staged_networks,
+    network=choose_stage_networks,
     defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
 )
 class MSVAE(StageObjective):

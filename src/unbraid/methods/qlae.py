@@ -106,7 +106,7 @@ class QLAE(Objective):
     def check(self, dataset: FactorDataset, space: Space) -> None:
         """Raise a `UsageError` for latents that are not quantised."""
         for name, block in space.blocks.items():
-            if block.density:
+            if block.has_density:
                 raise UsageError(f"qlae only trains quantised latents (latents=quantised:10), and {name!r} is none.")
 
     def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:

@@ -192,7 +192,7 @@ def _traversals(results: Results, series: str) -> Picture:
 
 def traversals(evaluation: Evaluation, rows: int = 3, columns: int = 7) -> Picture:
     """Rows with a draw of z each, once for each of two dimensions of C that move from left to right."""
-    codes, drawn = evaluation.samples_at(evaluation.choose(rows)), prior_codes(evaluation, rows)
+    codes, drawn = evaluation.draw_codes(evaluation.choose(rows)), prior_codes(evaluation, rows)
     values = torch.linspace(-SPAN, SPAN, columns)
     made = []
     for latent in latents_along(evaluation, None)[0][:2]:

@@ -121,7 +121,7 @@ def _encoded(model: Evaluation, pendulum: Pendulum) -> torch.Tensor:
     own = _stage(model)
     x = torch.from_numpy(swing(pendulum)).float().to(model.dataset.device)
     with torch.no_grad():
-        return own.space.own.center(own.encode_given(x, _codes(model, pendulum)))
+        return own.space.last_stage.center(own.encode_given(x, _codes(model, pendulum)))
 
 
 def _decoded(model: Evaluation, pendulum: Pendulum, z: torch.Tensor) -> np.ndarray:

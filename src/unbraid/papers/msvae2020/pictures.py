@@ -291,7 +291,7 @@ def drawn(model: Evaluation, count: int) -> Drawn:
     staged = as_stage(model.model)
     positions = model.choose(count)
     x = model.dataset.images(model.rows[positions])
-    first, own = staged.first.space, staged.space.own
+    first, own = staged.first.space, staged.space.last_stage
     many = x.repeat_interleave(DRAWS, 0)
     seeds = noise.seed_tensor(model.seed, device=x.device)
     numbers = {name: tensor[0] for name, tensor in noise.draw(first.needs(len(many)), seeds, step=0).items()}
