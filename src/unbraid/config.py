@@ -38,7 +38,6 @@ class Choice:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Choice":
-        """Return the choice that `as_dict` stored."""
         return cls(stored["name"], {k: _lists_to_tuples(v) for k, v in stored.items() if k != "name"})
 
 
@@ -116,7 +115,6 @@ class Config:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Config":
-        """Return the config that `as_dict` stored."""
         if stored.get("format") != FORMAT:
             raise UsageError(f"This config has format {stored.get('format')}, but this version reads format {FORMAT}.")
         fields = {item.name: item.type for item in dataclasses.fields(cls)}

@@ -43,7 +43,6 @@ class Entry(Generic[Made, FactsT]):
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
     @property

@@ -91,7 +91,6 @@ class Run:
 
     @cached_property
     def dataset(self) -> FactorDataset:
-        """The data that the run was trained on."""
         dataset = self._load_data() if self._passed_in is None else self._passed_in
         check_same_data(self.folder, dataset)
         return dataset

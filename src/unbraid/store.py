@@ -29,7 +29,7 @@ ALLOWED_BEFORE_CREATION = {"lock", "members.json"}
 
 
 class RunFolder:
-    """Reads and writes one run's files; every write is whole or absent."""
+    """The files of a run; every write is atomic."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -55,7 +55,6 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
-        """Open an existing run."""
         folder = cls(path)
         if not folder.path.is_dir():
             raise RunError(f"There is no run folder {folder.path}.")
@@ -175,7 +174,6 @@ class RunFolder:
         save_tensors(self.model_path, tensors)
 
     def load_model(self) -> dict[str, Any]:
-        """Return the final weights and buffers."""
         if not self.model_path.exists():
             raise RunError(f"{self.path} has no model.safetensors: it did not finish; resume it with --resume.")
         return load_tensors(self.model_path)[0]

@@ -33,7 +33,6 @@ class SweepFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> "SweepFolder":
-        """Open an existing sweep."""
         folder = cls(path)
         if not folder.plan_path.exists():
             raise RunError(f"{folder.path} is not a sweep: it has no sweep.yaml.")
@@ -41,7 +40,6 @@ class SweepFolder:
 
     @property
     def plan_path(self) -> Path:
-        """The file that marks a folder as a sweep."""
         return self.path / "sweep.yaml"
 
     @property
@@ -88,7 +86,6 @@ class SweepFolder:
         return RunFolder(self.path / "runs" / run)
 
     def group_folder(self, group: str) -> RunFolder:
-        """Return the folder of a group's checkpoints."""
         return RunFolder(self.path / "groups" / group)
 
     def list_groups(self) -> list[str]:
@@ -104,7 +101,6 @@ class SweepFolder:
         return name
 
     def list_runs(self, group: str) -> list[str]:
-        """Return the ids of a group's runs, in order."""
         facts = self.group_folder(group).read_json("group")
         if "runs" not in facts:
             raise RunError(f"{self.path} has no group {group}.")
@@ -131,7 +127,6 @@ class SweepFolder:
             return True
 
     def describe_busy(self, group: str) -> str:
-        """Return the message about a busy group."""
         return f"Group {group} of {self.path} is being trained by another process; try again when that has ended."
 
     def read_cadence(self, group: str) -> Cadence:

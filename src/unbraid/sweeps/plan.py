@@ -25,12 +25,10 @@ class SweepPlan:
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """Settings with several values."""
         return {key: list(values) for key, values in self.values.items() if len(values) > 1}
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Settings with one value."""
         return {key: values[0] for key, values in self.values.items() if len(values) == 1}
 
     @property

@@ -54,7 +54,6 @@ class Sweep:
 
     @property
     def runs(self) -> list[Run]:
-        """The finished runs."""
         finished = [member.run for member in self.members if member.state == "finished"]
         return [Run(RunFolder.open(self.folder.run_folder(run).path)) for run in finished]
 

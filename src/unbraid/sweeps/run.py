@@ -168,11 +168,7 @@ class Limits:
 
 
 def _plan_groups(
-    folder: SweepFolder,
-    configs: Mapping[str, Config],
-    limits: Limits,
-    cadence: Cadence | None,
-    busy: Sequence[str],
+    folder: SweepFolder, configs: Mapping[str, Config], limits: Limits, cadence: Cadence | None, busy: Sequence[str]
 ) -> list[str]:
     """Return the groups to run: unfinished ones first, unchanged, then new ones.
 

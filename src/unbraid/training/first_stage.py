@@ -112,7 +112,6 @@ def load_first_stage_weights(path: Path) -> dict[str, Any]:
 
 
 def load_first_stage(model: nn.Module, weights: Mapping[str, Any], run: str) -> None:
-    """Load weights into a model's first stage."""
     try:
         model.get_submodule("first").load_state_dict(dict(weights))
     except RuntimeError as error:

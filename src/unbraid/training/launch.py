@@ -148,7 +148,7 @@ def _run_on_ray(work: Work, jobs: Sequence[GroupJob], on: str) -> Iterator[JobOu
 def _run_on_ray_worker(
     work: Work, job: GroupJob, contents: dict[str, bytes], token: str
 ) -> tuple[list[str], dict[str, bytes]]:
-    """A job on a worker: in the sweep's own folder if this machine sees it, else in a copy that is handed back."""
+    """Run a job in the sweep's folder if this machine sees it, else in a copy; return notes and the copy's files."""
     if (Path(job.folder) / token).exists():
         return work(job.folder, job.group, job.device), {}
     copy = Path(tempfile.gettempdir()) / f"unbraid-{hashlib.sha256(job.folder.encode()).hexdigest()[:12]}"

@@ -43,7 +43,6 @@ class SavedBytes:
         self.total = 0
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Count a tensor and return it."""
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._counted:
             self._counted.add(storage.data_ptr())

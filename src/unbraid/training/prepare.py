@@ -69,11 +69,7 @@ def stack_settings(configs: Sequence[Config], device: torch.device) -> dict[str,
 
 
 def _build_system(
-    config: Config,
-    objective: Objective,
-    dataset: FactorDataset,
-    encoder: nn.Module | None,
-    decoder: nn.Module | None,
+    config: Config, objective: Objective, dataset: FactorDataset, encoder: nn.Module | None, decoder: nn.Module | None
 ) -> System:
     model = build(config, dataset.layout, encoder, decoder)
     with seeded(config.training.seed + 1):
