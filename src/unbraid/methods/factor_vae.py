@@ -20,10 +20,10 @@ from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.density_ratio import (
     JOINT,
     SHUFFLED,
+    apply_discriminator,
     check_batch,
-    discriminator_player,
     log_ratio,
-    logits_of,
+    make_discriminator_player,
 )
 from unbraid.types import Batch, Output, Player, Terms, Weight
 
@@ -45,7 +45,7 @@ class FactorVAE(Objective):
 
     def players(self) -> list[Player]:
         """Return the model, which lowers the ratio with the discriminator as it is, and then the discriminator."""
-        return [*super().players(), discriminator_player("objective.discriminator.", self.discriminator_terms)]
+        return [*super().players(), make_discriminator_player("objective.discriminator.", self.discriminator_terms)]
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
         return {"discriminator": Discriminator(space.width, width=self.width, depth=self.depth)}
@@ -57,7 +57,7 @@ class FactorVAE(Objective):
 
     def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound's terms and the total correlation, over the whole batch."""
-        ratio = log_ratio(logits_of(context, "discriminator", context.space.join(out.sample)))
+        ratio = log_ratio(apply_discriminator(context, "discriminator", context.space.join(out.sample)))
         return elbo_terms(out, batch, context) | Terms({"tc/ratio": (ratio.mean(-1), self.gamma)})
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -69,7 +69,7 @@ class FactorVAE(Objective):
         half = codes.shape[-2] // 2
         shuffled = permute_variables(codes[..., half:, :], context.noise[ORDER], context.space)
         both = torch.cat([codes[..., :half, :], shuffled], -2)
-        logits = logits_of(context, "discriminator", both).log_softmax(-1)
+        logits = apply_discriminator(context, "discriminator", both).log_softmax(-1)
         right = logits[..., :half, JOINT].mean(-1) + logits[..., half:, SHUFFLED].mean(-1)
         return Terms({"cross_entropy": (-0.5 * right, 1.0)})
 

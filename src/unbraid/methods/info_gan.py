@@ -26,7 +26,7 @@ from unbraid.models.base import model, run_decoder, run_encoder
 from unbraid.networks import Likelihood
 from unbraid.networks.gan import choose_gan_network
 from unbraid.noise import Need
-from unbraid.objectives.adversarial import Game
+from unbraid.objectives.adversarial import AdversarialObjective
 from unbraid.objectives.base import Context, objective
 from unbraid.types import Inputs, Noise, Output, Shape, Terms, Weight
 
@@ -139,7 +139,7 @@ class InfoGANModel(AdversarialModel):
     network=choose_gan_network,
     defaults={"latents": "normal:5", "lr": 2e-4, "batch": 128},
 )
-class InfoGAN(Game):
+class InfoGAN(AdversarialObjective):
     """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).
 
     `z` codes that Q reads back and `noise` further inputs of the generator, all drawn as `draws` says; both Adams are

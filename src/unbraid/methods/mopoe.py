@@ -21,7 +21,7 @@ from unbraid.models.multimodal import ModalityPosteriors, MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import (
-    SMALL_PAIRS,
+    TRIAL_PAIRS,
     MultimodalObjective,
     Value,
     reconstruction_losses,
@@ -75,7 +75,7 @@ class EverySubsetModel(MultimodalModel):
     year=2021,
     reference="sutter2021",
     defaults={"c": 10, "s": 0},
-    trial={**SMALL_PAIRS, "s": 0},
+    trial={**TRIAL_PAIRS, "s": 0},
 )
 class MoPoE(MultimodalObjective):
     """MoPoE-VAE: everything from the product of experts of every subset of the modalities, on average."""
@@ -88,5 +88,5 @@ class MoPoE(MultimodalObjective):
             for name, loss in reconstruction_losses(out.decoded, batch, context).items()
         }
         kl = (subset_kls(out, context.space) * share).sum(-1).mean(-1)
-        terms["kl_c"] = (kl, self.annealed(self.beta_c, context))
+        terms["kl_c"] = (kl, self.anneal_weight(self.beta_c, context))
         return Terms({**terms, **self.private_kls(out, context)})

@@ -58,11 +58,11 @@ class MSLabels(StageObjective):
         """Raise a `UsageError` unless labels are named, with a Normal variable for each coordinate."""
         if not self.factors:
             raise UsageError("Which labels are codes of this stage? Name them: factors=[…].")
-        check_label_latents(space, self.labels_of(dataset, self.factors))
+        check_label_latents(space, self.make_label_codes(dataset, self.factors))
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         super().begin(dataset, rows)
-        self.own_labels = self.labels_of(dataset, self.factors)
+        self.own_labels = self.make_label_codes(dataset, self.factors)
         self.own_labels.check_complete(rows)
 
     def given(self, batch: Batch) -> dict[str, Tensor]:

@@ -171,7 +171,7 @@ class Evaluation:
         columns = choose_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
-        has_labels = self.dataset.labelled(self.rows, columns)
+        has_labels = self.dataset.has_labels(self.rows, columns)
         if bool(has_labels.all()):
             return self
         return self.compute_once(("labelled", *columns), lambda: self._restrict(has_labels, columns))

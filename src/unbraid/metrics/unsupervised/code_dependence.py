@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.density.density_ratio import log_ratios
+from unbraid.density.density_ratio import estimate_log_ratios
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal
 from unbraid.metrics.arrays import check_known, find_device, name_latents, to_matrix, to_normal_parameters
@@ -52,7 +52,8 @@ def total_correlation(
         raise DataError(f"A score needs at least 2 rows, not {len(values)}.")
     if protocol == "gaussian":
         return _gaussian(values, resamples, seed)
-    ratios = log_ratios(torch.as_tensor(values, device=find_device(codes)), seed=seed, **network).double().cpu().numpy()
+    rows = torch.as_tensor(values, device=find_device(codes))
+    ratios = estimate_log_ratios(rows, seed=seed, **network).double().cpu().numpy()
     return replace(score_mean("tc", "ratio", ratios), samples=len(values))
 
 
