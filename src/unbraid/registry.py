@@ -120,7 +120,9 @@ class Registry(Generic[Made, FactsT]):
                 raise unknown("fact", key, known, of=f"a {self.kind}")
 
         def register(make: Made) -> Made:
-            if name in self._entries and not _same_source(self._entries[name].make, make):
+            known = self._entries[name].make if name in self._entries else make
+            # a reloaded module or notebook cell may register the same source again
+            if (known.__module__, known.__qualname__) != (make.__module__, make.__qualname__):
                 raise UsageError(f"There is already a {self.kind} named '{name}'.")
             self._entries[name] = self.entry(name, make, self.facts(**facts), year, reference)
             return make
@@ -144,11 +146,6 @@ class Registry(Generic[Made, FactsT]):
     def remove(self, name: str) -> None:
         """Remove an entry, as examples and tests do afterwards."""
         self._entries.pop(self[name].name)
-
-
-def _same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Return whether two functions are the same source, loaded twice (a reloaded module or notebook cell)."""
-    return (first.__module__, first.__qualname__) == (second.__module__, second.__qualname__)
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:

@@ -154,15 +154,12 @@ def _split_for_encoding(subjects: Sequence[Subject]) -> list[list[Subject]]:
     for _, same in itertools.groupby(subjects, key=lambda subject: structure_key(subject.folder.config)):
         group: list[Subject] = []
         for subject in same:
-            if group and not _same_rows(group[0].evaluation, subject.evaluation):
+            first, this = (group or [subject])[0].evaluation, subject.evaluation
+            if first.dataset is not this.dataset or not torch.equal(first.rows, this.rows):
                 groups, group = [*groups, group], []
             group.append(subject)
         groups.append(group)
     return split_evenly(groups, MAX_ENCODED_TOGETHER)
-
-
-def _same_rows(first: Evaluation, second: Evaluation) -> bool:
-    return first.dataset is second.dataset and torch.equal(first.rows, second.rows)
 
 
 def _encode(evaluations: Sequence[Evaluation]) -> None:

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from unbraid.data.find import GIVEN, Data
 from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
-from unbraid.progress import Progress, progress
+from unbraid.progress import progress
 from unbraid.run import Run
 from unbraid.scoring import choose_default_metrics, find_missing_metrics
 from unbraid.store import check_folder_name
@@ -75,7 +75,9 @@ def sweep(
     plan = SweepPlan(read_axes(recipe, data, refines, settings, sources), expand(metrics or ()))
     planned = build_configs(plan, sources, many)
     if metrics is None:
-        plan = replace(plan, metrics=choose_default_metrics(_space(member.config) for member in planned.values()))
+        configs = [member.config for member in planned.values()]
+        spaces = [Space.from_config(config.latents, config.groups, config.prior) for config in configs]
+        plan = replace(plan, metrics=choose_default_metrics(spaces))
     if on != "local" and any(member.config.data.name == GIVEN for member in planned.values()):
         raise UsageError("Workers cannot see data that are passed in; name a data set, or sweep with on='local'.")
     name = name or plan.name
@@ -114,10 +116,6 @@ def _check_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -
         raise UsageError(f"Slurm's options ({', '.join(slurm)}) go with --on slurm, not with --on {on}.")
     if members is not None and members < 1:
         raise UsageError(f"A group has at least 1 member, not {members}.")
-
-
-def _space(config: Config) -> Space:
-    return Space.from_config(config.latents, config.groups, config.prior)
 
 
 def _rehearse(
@@ -211,7 +209,8 @@ def _run_jobs(
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
         try:
             outcomes = launch(local if on == "local" else run_group, jobs, on, slurm)
-            with closing(outcomes), _groups_bar(len(jobs), on) as bar:
+            delay = 2.0 if on != "local" else math.inf  # a group in this process draws its own bar
+            with closing(outcomes), progress("groups", len(jobs), delay) as bar:
                 for number, outcome in enumerate(outcomes, start=1):
                     _record_outcome(result, outcome, errors)
                     bar.advance()
@@ -220,11 +219,6 @@ def _run_jobs(
             result.write_tables()
     result.notes += describe_left_out(known, result.left_out())
     return errors
-
-
-def _groups_bar(groups: int, on: str) -> AbstractContextManager[Progress]:
-    """Return a bar over groups on workers; a group in this process draws its own bar over steps."""
-    return progress("groups", groups, delay=2.0 if on != "local" else math.inf)
 
 
 def _record_outcome(result: Sweep, outcome: JobOutcome, errors: list[str]) -> None:
