@@ -126,7 +126,7 @@ class Run:
     def evaluation(self) -> Evaluation:
         """The model with its held-out rows, or with all rows if none were held out."""
         parts = split(self.dataset, self.config.training.split)
-        evaluation = Evaluation(self.model, self.dataset, parts.held_out)
+        evaluation = Evaluation(self.model, self.dataset, parts.held_out, precision=self.config.training.precision)
         evaluation.trained_on = len(parts.train)
         return evaluation
 
