@@ -117,7 +117,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether training reached its last step and the weights exist."""
+        """True if training reached its last step and the weights exist."""
         return self.read_json("status").get("state") == "finished" and self.model_path.exists()
 
     @property
@@ -130,7 +130,7 @@ class RunFolder:
 
     @property
     def ended(self) -> bool:
-        """Whether the run will not be trained any further."""
+        """True if the run will not be trained any further."""
         return self.status["state"] in ("finished", "diverged")
 
     def append_line(self, name: str, record: Mapping[str, Any]) -> None:
