@@ -37,7 +37,7 @@ class Before(Provenance):
 
 
 def stored_stages(
-    parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: Any
+    parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: Any, notes: list[str]
 ) -> RefinedSeries:
     """Return the existing stages with the recipe, the steps and the first stages of a series; train nothing."""
     folder, of = SweepFolder(root / "refined"), {run.path.name: member for member, run in parents}
@@ -72,13 +72,13 @@ def main() -> None:
             source = running._Source.open(Path(place))
             results, _, notes = running._run_experiment(facts, before["scale"], Path(place) / "none", "cpu", source)
     verdicts = tuple(judge(claim, results) for claim in facts.claims)
-    where = Before(before["command"], before["scale"], before["minutes"], before["runs"], 0, torch.device("cpu"))
+    where = Before(before["command"], before["scale"], before["minutes"], before["runs"], torch.device("cpu"))
     Before.stored = before
     origin = [line.removeprefix("- ") for line in page.splitlines() if line.startswith("- Runs ")]
     notes_kept = [note for note in notes if "taken from" not in note]
     now = f"Intervals and verdicts were computed again from the scores of these runs, by commit {find_commit()}."
     lacking = write_results(
-        folder, experiment[arguments.name], facts, results, verdicts, where, [*facts.notes, *notes_kept, *origin, now]
+        folder, experiment[arguments.name], results, verdicts, where, [*facts.notes, *notes_kept, *origin, now]
     )
     if lacking:
         figure.write_bytes(picture)
