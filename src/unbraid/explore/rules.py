@@ -6,9 +6,7 @@ from typing import Any
 import torch
 
 from unbraid.errors import UsageError
-from unbraid.explore.lower import RULES, Lowering, Value, rule
-
-__all__ = ["RULES"]
+from unbraid.explore.lower import RULES as RULES, Lowering, Value, rule
 
 UNARY = {
     "relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
