@@ -4,37 +4,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from unbraid import atomic
-from unbraid.report.pictures import WHITE, tiled
 
-ANIMATED = ("gif", "apng")
-"""Endings of files that hold an animation."""
+ANIMATED = {"gif": "GIF", "apng": "PNG"}
+"""Formats of Pillow for files that hold an animation, by their ending."""
 
 FRAME_MILLISECONDS = 110
 PAUSE_MILLISECONDS = 450
 """How long the two ends of the range are shown."""
 
+TEXT_PIXELS = 13
 
-def make_frames(images: Any, names: Sequence[str]) -> list[Image.Image]:
-    """Return one frame per column of images [latents, columns, channels, height, width], there and back."""
-    columns = images.shape[1]
-    forth = [label_tiles(tiled(images[:, k][None], WHITE), names) for k in range(columns)]
+
+def make_frames(rows: Sequence[Image.Image], names: Sequence[str]) -> list[Image.Image]:
+    """Return frames of rows of tiles, there and back; each row has one tile per name."""
+    forth = [_name_tiles(row, names) for row in rows]
     return [*forth, *reversed(forth[1:-1])]
 
 
-def label_tiles(row: Image.Image, names: Sequence[str]) -> Image.Image:
-    """Write a name below each tile of a row."""
-    from PIL import ImageDraw, ImageFont
-
-    size, step = 13, row.width / len(names)
-    page = Image.new("RGB", (row.width, row.height + 2 * size), WHITE[:3])
+def _name_tiles(row: Image.Image, names: Sequence[str]) -> Image.Image:
+    """Return a row of tiles with a name below each."""
+    page = Image.new("RGB", (row.width, row.height + 2 * TEXT_PIXELS), "white")
     page.paste(row.convert("RGB"), (0, 0))
-    draw = ImageDraw.Draw(page)
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(TEXT_PIXELS)
     for place, name in enumerate(names):
-        at = (step * (place + 0.5), row.height + size)
-        draw.text(at, name, fill="black", font=ImageFont.load_default(size), anchor="mm")
+        middle = row.width / len(names) * (place + 0.5)
+        draw.text((middle, row.height + TEXT_PIXELS), name, fill="black", font=font, anchor="mm")
     return page
 
 
@@ -44,4 +41,4 @@ def save_frames(path: Path, frames: Sequence[Image.Image], ending: str) -> None:
     durations = [PAUSE_MILLISECONDS if place in ends else FRAME_MILLISECONDS for place in range(len(frames))]
     how: dict[str, Any] = {"save_all": True, "append_images": list(frames[1:]), "duration": durations, "loop": 0}
     with atomic.replacing(path) as part:
-        frames[0].save(part, "GIF" if ending == "gif" else "PNG", **how)
+        frames[0].save(part, ANIMATED[ending], **how)
