@@ -19,6 +19,7 @@ from unbraid.metrics import Score as Score
 from unbraid.metrics import metric as metric
 from unbraid.networks import decoder as decoder
 from unbraid.networks import encoder as encoder
+from unbraid.networks import refiner as refiner
 from unbraid.papers import reproduce as reproduce
 from unbraid.run import Run as Run
 from unbraid.run import load as load

@@ -304,9 +304,11 @@ def test_completion_knows_the_recipes():
     from unbraid.cli import registered_names
     from unbraid.data import dataset
     from unbraid.methods import objective
+    from unbraid.metrics import metric
 
-    assert registered_names("objectives", "objective|preset") == list(objective)
+    assert registered_names("methods", "objective|preset") == list(objective)
     assert registered_names("data", "dataset") == list(dataset)
+    assert registered_names("metrics", "metric|metric_protocol") == sorted(metric)
 
 
 def test_train_help_names_every_setting():

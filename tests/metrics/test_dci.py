@@ -257,7 +257,7 @@ def test_details_can_be_stored(name):
         (CODES, FACTORS, {"names": ("a",)}, UsageError, 1),
         (CODES, FACTORS, {"latents": ("a",)}, UsageError, 1),
         (CODES, FACTORS, {"train": 0}, UsageError, "train"),
-        (CODES[:2], FACTORS[:2, :1], {}, DataError, 1),
+        (CODES[:2], FACTORS[:2, :1], {}, DataError, 3),
         (CODES, FACTORS, {"predictor": "lasso", "alpha": -1.0}, UsageError, "alpha"),
         (CODES[:6], FACTORS[:6], {"predictor": "lasso"}, UsageError, "alpha"),
         (CODES, FACTORS, {"compat": "disentanglement_lib", "predictor": "lasso"}, UsageError, "gbt"),
@@ -267,13 +267,6 @@ def test_details_can_be_stored(name):
 def test_bad_input_is_refused(codes, factors, settings, error, fact):
     with pytest.raises(error, match=naming(fact)):
         dci(codes, factors, **settings)
-
-
-def test_parts_of_a_split_must_fit_together():
-    with pytest.raises(UsageError, match="latents"):
-        dci_split(CODES, FACTORS, CODES[:, :2], FACTORS)
-    with pytest.raises(UsageError, match="factors"):
-        dci_split(CODES, FACTORS, CODES, FACTORS[:, :2])
 
 
 @pytest.mark.gpu

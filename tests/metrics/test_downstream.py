@@ -176,7 +176,7 @@ def test_hard_codes_and_few_rows():
         ({"C": np.zeros((20, 2)), "Z": np.zeros((19, 2))}, {}, [20, 19]),
         ({"C": np.full((20, 2), np.nan)}, {}, ["C", "NaN"]),
         (np.zeros((20, 2)), {"steps": 0}, ["steps", 0]),
-        (np.zeros((20, 2)), {"hidden": (0,)}, ["hidden", "(0,)"]),
+        (np.zeros((20, 2)), {"hidden": (0,)}, ["hidden", 0]),
         (np.zeros((19, 2)), {}, [19, 20]),
     ],
 )

@@ -172,7 +172,7 @@ def test_only_the_rows_asked_for_are_encoded_and_each_only_once():
     )
     encoded = []
     encode = evaluation.model.encode
-    evaluation.model.encode = lambda x: encoded.append(len(x)) or encode(x)
+    evaluation.model.encode = lambda inputs: encoded.append(len(inputs.x["x"])) or encode(inputs)
     some = evaluation.sheet(8)
     assert encoded == [8]
     assert torch.equal(evaluation.sheet(8).codes, some.codes)

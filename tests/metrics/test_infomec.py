@@ -224,7 +224,7 @@ def test_ties_are_broken_alike_for_reordered_mirrored_and_scaled_latents(change)
         (np.zeros((9, 2)), np.arange(9) % 3, {}, ["InfoMEC", "factors"]),
         (np.zeros((9, 2)), np.zeros((9, 2)), {}, ["v0"]),
         (np.zeros((9, 2)), full_grid((3, 3)), {"bins": 1}, ["bins", 2, 1]),
-        (np.zeros((9, 2)), full_grid((3, 3)), {"neighbours": 0}, ["neighbour", 1, 0]),
+        (np.zeros((9, 2)), full_grid((3, 3)), {"neighbours": 0}, ["neighbours", 1, 0]),
     ],
 )
 def test_bad_input_is_named(codes, factors, settings, facts):

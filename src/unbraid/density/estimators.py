@@ -31,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Normal, Space
+from unbraid.latents.positions import select
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
 """Numbers held at once in the pairwise tensor [..., i, leaves, chunk]: what fits a CPU's cache, or fills a GPU."""
@@ -214,7 +215,7 @@ def _together(
     space: Space, pairs: Tensor, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor], group: list[int]
 ) -> Tensor:
     """Log density [..., i, j] of a group of leaves, from that of each leaf."""
-    alone = pairs.sum(-2) if len(group) == space.leaves else pairs[..., group, :].sum(-2)
+    alone = pairs.sum(-2) if len(group) == space.leaves else select(pairs, group, -2).sum(-2)
     wide = {name: tensor.unsqueeze(-3) for name, tensor in parameters.items()}
     tall = {name: tensor.unsqueeze(-2) for name, tensor in values.items()}
     extra = space.coupling(wide, tall, group)

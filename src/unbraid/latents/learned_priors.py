@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.latents.blocks import Block
+from unbraid.latents.positions import select
 from unbraid.registry import Facts, Registry
 
 prior: Registry[type["Prior"], Facts] = Registry("prior")
@@ -73,7 +74,7 @@ class Prior(ABC):
 
     def together(self, prior: Tensors, values: Tensors, own: Sequence[int]) -> Tensor:
         """Return the log density of several covered leaves [..., batch]."""
-        return self.alone(prior, values)[..., list(own)].sum(-1)
+        return select(self.alone(prior, values), own).sum(-1)
 
     def start(self) -> dict[str, Tensor]:
         """Return the first values of the parameters: zeros are the standard prior."""
@@ -104,7 +105,7 @@ class Prior(ABC):
         joined = [[self.leaves.index(leaf) for leaf in group if leaf in self.leaves] for group in groups]
         joined = [own for own in joined if len(own) > 1]
         inside = {self.leaves[place] for own in joined for place in own}
-        total = each[..., [leaf for leaf in range(each.shape[-1]) if leaf not in inside]].sum(-1)
+        total = select(each, [leaf for leaf in range(each.shape[-1]) if leaf not in inside]).sum(-1)
         for own in joined:
             total = total + self.together(prior, values, own)
         return total

@@ -61,6 +61,7 @@ def metric_protocol(name: str, summary: str, **facts: Any) -> Callable[[Any], An
             return make(evaluation, name.partition("/")[2], **settings)
 
         one.__doc__, one.__module__, one.__qualname__ = summary, make.__module__, f"{make.__qualname__}[{name}]"
+        one.__wrapped__ = make  # type: ignore[attr-defined]
         one.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
         metric(name, **facts)(one)
         return make
