@@ -22,7 +22,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.density import Aggregate
 from unbraid.methods import presets
 from unbraid.training import configure
-from unbraid.training.environment import environment
+from unbraid.training.environment import describe_environment
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
@@ -72,7 +72,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = torch.device("cuda")
     dataset = load("sprites", {}, device)
-    made: dict[str, Any] = {"environment": environment(device), "batch": arguments.batch}
+    made: dict[str, Any] = {"environment": describe_environment(device), "batch": arguments.batch}
     for precision in arguments.precision:
         states = {"with": ready(dataset, precision, arguments.batch)}
         with constant_estimator():

@@ -19,8 +19,8 @@ import torch
 
 from unbraid.experiments import running
 from unbraid.experiments.base import experiment, judge
-from unbraid.experiments.derived_series import Parents, Refined
-from unbraid.experiments.writing import Provenance, commit, write
+from unbraid.experiments.derived_series import Parents, RefinedSeries
+from unbraid.experiments.writing import Provenance, find_commit, write_results
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 
@@ -39,7 +39,7 @@ class Before(Provenance):
 
 def stored_stages(
     parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: Any
-) -> Refined:
+) -> RefinedSeries:
     """Stages that are there, told by their recipe, their steps and the run that they refine: nothing is trained."""
     folder, of = SweepFolder(root / "refined"), {run.path.name: member for member, run in parents}
     told = {}
@@ -48,7 +48,7 @@ def stored_stages(
         if (config.objective.name, config.training.steps) == (asked["recipe"], asked["steps"]):
             parent = Path(str(config.parent["run"])).name if config.parent else ""
             told |= {path.parent.name: dict(of[parent].settings)} if parent in of else {}
-    return Refined(folder, told)
+    return RefinedSeries(folder, told)
 
 
 def main() -> None:
@@ -63,8 +63,8 @@ def main() -> None:
     facts, figure = experiment[given.name].facts, folder / "figure.png"
     picture, page = figure.read_bytes(), (folder / "README.md").read_text("utf-8")
     if (given.runs[0] / "refined").exists():
-        running.refined = stored_stages  # what refines a run would open its weights
-        results, _, notes = running._run(facts, before["scale"], given.runs[0], "cpu", None)
+        running.refine_series = stored_stages  # what refines a run would open its weights
+        results, _, notes = running._run_experiment(facts, before["scale"], given.runs[0], "cpu", None)
     else:
         with tempfile.TemporaryDirectory() as place:
             for each in given.runs:
@@ -72,14 +72,14 @@ def main() -> None:
                 for sweep in sweeps:
                     (Path(place) / sweep.name).symlink_to(sweep.resolve())
             source = running._Source.open(Path(place))
-            results, _, notes = running._run(facts, before["scale"], Path(place) / "none", "cpu", source)
+            results, _, notes = running._run_experiment(facts, before["scale"], Path(place) / "none", "cpu", source)
     verdicts = tuple(judge(claim, results) for claim in facts.claims)
     where = Before(before["command"], before["scale"], before["minutes"], before["runs"], 0, torch.device("cpu"))
     Before.stored = before
     origin = [line.removeprefix("- ") for line in page.splitlines() if line.startswith("- Runs ")]
     told = [note for note in notes if "taken from" not in note]
-    now = f"Intervals and verdicts were computed again from the scores of these runs, by commit {commit()}."
-    lacking = write(
+    now = f"Intervals and verdicts were computed again from the scores of these runs, by commit {find_commit()}."
+    lacking = write_results(
         folder, experiment[given.name], facts, results, verdicts, where, [*facts.notes, *told, *origin, now]
     )
     if lacking:

@@ -33,7 +33,7 @@ import torch
 from unbraid.config import Choice
 from unbraid.data import FactorDataset, Pixels, pack_bits
 from unbraid.training.configure import configure
-from unbraid.training.environment import environment
+from unbraid.training.environment import describe_environment
 from unbraid.training.prepare import prepare
 
 NETWORK = "conv-daunhawer"
@@ -279,7 +279,7 @@ def facts(script: str, device: str, packages: Sequence[str] = ()) -> dict[str, A
     """Where and how: machine, versions, command."""
     versions = {name: _version(name) for name in packages}
     return {
-        **environment(torch.device(device)),
+        **describe_environment(torch.device(device)),
         "processor": _processor(),
         "cores": os.cpu_count(),
         **versions,

@@ -30,7 +30,7 @@ from unbraid.methods.presets import Preset
 from unbraid.metrics import Evaluation, Score, evaluate, metric
 from unbraid.models import VAE
 from unbraid.networks import decoder, encoder, refiner
-from unbraid.registry import settings_of
+from unbraid.registry import read_settings
 from unbraid.store import load_tensors
 from unbraid.training import Cadence, Interrupted
 from unbraid.training.prepare import prepare
@@ -146,9 +146,9 @@ def _check_members(name: str, run: api.Run, steps: int = 12) -> None:
     for m, single in enumerate(alone):
         for n, parameter in single.group.parameters.items():
             torch.testing.assert_close(together.group.parameters[n][m], parameter[0], rtol=1e-8, atol=1e-8)
-    logged = together.line()
+    logged = together.take_means()
     for m, single in enumerate(alone):
-        assert logged[m] == pytest.approx(single.line()[0], rel=1e-8, abs=1e-8)
+        assert logged[m] == pytest.approx(single.take_means()[0], rel=1e-8, abs=1e-8)
 
 
 def _heavier(config: Config) -> Choice:
@@ -160,13 +160,13 @@ def _heavier(config: Config) -> Choice:
 
 def check_settings_are_read(make: Any) -> None:
     """Every keyword-only argument of a function, or of the constructors of a class, is used in the body."""
-    settings = set(settings_of(make))
+    settings = set(read_settings(make))
     if isinstance(make, type):
         functions = [vars(base)["__init__"] for base in make.__mro__ if "__init__" in vars(base)]
     else:
         functions = [make.weights_of, make.shared_terms] if isinstance(make, Preset) else [make]
     for function in map(inspect.unwrap, functions):
-        declared = set(settings_of(function))
+        declared = set(read_settings(function))
         if settings & declared:
             (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
             assert isinstance(node, ast.FunctionDef)

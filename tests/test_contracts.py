@@ -14,7 +14,7 @@ from unbraid.metrics import metric
 from unbraid.models import model
 from unbraid.networks import decoder, encoder, flow, likelihood, refiner
 from unbraid.objectives import bind
-from unbraid.registry import settings_of
+from unbraid.registry import read_settings
 
 REGISTRIES = [objective, model, encoder, decoder, refiner, flow, block, prior, likelihood, metric, dataset]
 ENTRIES = [registry[name] for registry in REGISTRIES for name in registry]
@@ -64,7 +64,7 @@ def test_every_setting_is_read_by_what_declares_it(entry):
 @pytest.mark.parametrize("name", list(objective))
 def test_objective_and_model_agree_on_the_default_of_a_setting_that_both_read(name):
     entry = objective[name]
-    own, of_model = settings_of(entry.make), model[entry.facts.model].settings
+    own, of_model = read_settings(entry.make), model[entry.facts.model].settings
     for key in (own.keys() & of_model.keys()) - entry.facts.defaults.keys():
         assert own[key].default == of_model[key].default, key
     assert set(entry.facts.fixed) <= of_model.keys() - own.keys()

@@ -14,7 +14,7 @@ from unbraid.data import load
 from unbraid.latents import block, prior
 from unbraid.methods import objective
 from unbraid.networks import decoder, encoder, likelihood, refiner
-from unbraid.training.configure import configure, dotted
+from unbraid.training.configure import configure, to_dotted
 
 DOCS = Path(__file__).parents[1] / "docs"
 GRIDS: dict[str, dict[str, Any]] = {
@@ -101,7 +101,7 @@ def test_method_page_has_a_command_and_a_call_that_are_valid(name):
             refining(name, parse_overrides(words))
         ((_, kind), given) = calls(text, "refine")[0]
         assert kind == stage
-        refining(name, dotted(name, given))
+        refining(name, to_dotted(name, given))
         return
     typed = [shlex.split(line)[2:] for line in commands(text)]
     assert typed and all(words[0] == name for words in typed)
@@ -109,7 +109,7 @@ def test_method_page_has_a_command_and_a_call_that_are_valid(name):
         checked(recipe, parse_overrides(words))
     (((recipe,), given),) = calls(text)
     assert recipe == name
-    checked(recipe, dotted(recipe, given))
+    checked(recipe, to_dotted(recipe, given))
 
 
 def test_methods_are_all_in_the_index_and_nothing_else_is():
@@ -154,4 +154,4 @@ def test_commands_and_calls_of_other_pages_are_valid(document):
         recipe, *words = shlex.split(line)[2:]
         checked(recipe, parse_overrides(words))
     for (recipe,), given in calls(page(document)):
-        checked(recipe, dotted(recipe, given))
+        checked(recipe, to_dotted(recipe, given))

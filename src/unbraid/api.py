@@ -14,16 +14,22 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.errors import UsageError
 from unbraid.run import Run, check_same_data, load
-from unbraid.store import RunFolder, folder_name
-from unbraid.sweeps.stages import FirstStage, data_of_stage, record_code_change, settings_of_stage, stage_recipe
+from unbraid.store import RunFolder, check_folder_name
+from unbraid.sweeps.stages import (
+    FirstStage,
+    choose_stage_settings,
+    find_stage_data,
+    find_stage_recipe,
+    record_code_change,
+)
 from unbraid.sweeps.worker import GroupFolders, train_and_score
 from unbraid.training import Cadence, check_settings, choose_device, configure
-from unbraid.training.configure import dotted
-from unbraid.training.distributed import World, joined
+from unbraid.training.configure import to_dotted
+from unbraid.training.distributed import World, join_world
 from unbraid.training.first_stage import (
     check_data_of_first_stage,
     check_same_first_stage,
-    copy_weights,
+    copy_first_stage_weights,
     describe_first_stage,
 )
 from unbraid.training.loop import check_not_diverged
@@ -68,7 +74,7 @@ def train(
     name once everything else has been checked. Under torchrun all processes train this one run together.
     """
     place = choose_device(device)
-    settings = dotted(recipe, {**overrides, **_given(encoder=encoder, decoder=decoder)})
+    settings = to_dotted(recipe, {**overrides, **_given(encoder=encoder, decoder=decoder)})
     check_settings(recipe, settings)  # before minutes are spent on data
     choice, dataset = find_data(data, settings, place)
     return _train_one(recipe, choice, dataset, settings, Where(Path(root), name, resume, fresh, cadence))
@@ -97,7 +103,7 @@ def refine(
     `device` counts only if `run` is a path. `Run.unchanged` of the result says how far the codes of the first stage
     have moved: not at all, except for a `student`, which learns them anew.
     """
-    recipe = stage_recipe(kind)
+    recipe = find_stage_recipe(kind)
     first = run if isinstance(run, Run) else load(run, device=device)
     parent = describe_first_stage(first.folder)
     if fresh and name is not None and (Path(root) / name).resolve() == first.path.resolve():
@@ -106,8 +112,8 @@ def refine(
         dataset = find_data(data, {}, first.device)[1]
         check_data_of_first_stage(first.folder, dataset)
         first = Run(first.folder, dataset=dataset)
-    settings = settings_of_stage(recipe, first.config, {**overrides, **_given(encoder=encoder, decoder=decoder)})
-    choice, dataset = data_of_stage(first.config.data, first.dataset, settings)
+    settings = choose_stage_settings(recipe, first.config, {**overrides, **_given(encoder=encoder, decoder=decoder)})
+    choice, dataset = find_stage_data(first.config.data, first.dataset, settings)
     _ = first.evaluation  # codes are compared with it after training, so whatever it lacks must be said before
     where = Where(Path(root), name, resume, fresh, cadence)
     return _train_one(recipe, choice, dataset, settings, where, FirstStage(first.folder, parent, first.dataset))
@@ -123,15 +129,17 @@ def _train_one(
 ) -> Run:
     """Train a run as far as it is not trained yet; `first` is the run that it refines."""
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
-    with joined(dataset.device) as world:
-        world.equalise(tensor for module in modules.values() for tensor in module.state_dict().values())
+    with join_world(dataset.device) as world:
+        world.broadcast(tensor for module in modules.values() for tensor in module.state_dict().values())
         config = configure(
             recipe, choice, dataset, settings, **modules, parent=None if first is None else first.description
         )
-        path = where.root / folder_name(where.name or config.run_id)
-        with world.together():
+        name = where.name or config.run_id
+        check_folder_name(name)
+        path = where.root / name
+        with world.all_or_none():
             folder, state = _create_folder(path, config, dataset, modules, world, where.fresh, first)
-        world.refuse_difference(config.run_id, "The processes of this run have different settings or data.")
+        world.check_equal(config.run_id, "The processes of this run have different settings or data.")
         reused = folder.finished
         if reused:
             check_same_data(folder, dataset)
@@ -143,7 +151,7 @@ def _train_one(
             check_not_diverged(folder, world)
         if first is not None and world.leads:
             record_code_change(first, folder, dataset, **modules)
-        world.meet()
+        world.wait()
     run = Run(folder, dataset=dataset, **modules)
     run.reused = reused
     return run
@@ -164,8 +172,8 @@ def _create_folder(
         check_same_first_stage(path, config)
     if fresh or not (path / "config.yaml").exists():
         encoder, decoder = modules.get("encoder"), modules.get("decoder")
-        firsts = () if first is None else [first.weights]
-        state = prepare(config, dataset, encoder, decoder, world=world, firsts=firsts)
+        first_weights = () if first is None else [first.weights]
+        state = prepare(config, dataset, encoder, decoder, world=world, first_weights=first_weights)
         state.rehearse()
     if not world.leads:
         return RunFolder(path), state
@@ -173,7 +181,7 @@ def _create_folder(
         RunFolder.discard(path)
     folder = RunFolder.create(path, config)
     if first is not None:
-        copy_weights(first.folder, folder)
+        copy_first_stage_weights(first.folder, folder)
     return folder, state
 
 

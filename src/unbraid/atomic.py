@@ -29,7 +29,7 @@ def write_text(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
-def sweep_parts(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove what killed processes left behind."""
     for part in folder.glob(".*.part"):
         if not _alive(int(part.name.split(".")[-2])):

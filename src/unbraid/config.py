@@ -21,7 +21,7 @@ FORMAT = 1
 OPTIONAL = ("groups", "prior", "parent")
 """Sections that are stored only where they say something: ids of older configs stay as they are."""
 
-LONGEST_RANGE = 1_000_000
+MAX_RANGE_VALUES = 1_000_000
 """Values of one axis beyond which a range is taken for a slip of the hand."""
 
 
@@ -72,7 +72,7 @@ class Training:
         return typing.get_type_hints(cls)
 
     @classmethod
-    def checked(cls, given: Mapping[str, Any]) -> "Training":
+    def from_settings(cls, given: Mapping[str, Any]) -> "Training":
         """A `Training` from values whose types are checked."""
         fields = cls.fields()
         for key in given:
@@ -130,7 +130,7 @@ class Config:
         for key, kind in fields.items():
             if kind is Choice or (key == "prior" and key in parts):
                 parts[key] = Choice.from_dict(stored[key])
-        parts["training"] = Training.checked(stored["training"])
+        parts["training"] = Training.from_settings(stored["training"])
         return cls(**parts)
 
     def to_yaml(self) -> str:
@@ -228,8 +228,8 @@ def _range(key: str, text: str) -> range | None:
     values = range(*parts)
     if not values:
         raise UsageError(f"{key}={text} holds no value: a range starts at its first number and ends before its second.")
-    if len(values) > LONGEST_RANGE:
-        raise UsageError(f"{key}={text} holds {len(values):,} values, more than {LONGEST_RANGE:,}.")
+    if len(values) > MAX_RANGE_VALUES:
+        raise UsageError(f"{key}={text} holds {len(values):,} values, more than {MAX_RANGE_VALUES:,}.")
     return values
 
 

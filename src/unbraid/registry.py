@@ -49,7 +49,7 @@ class Entry(Generic[Made, FactsT]):
     @property
     def settings(self) -> dict[str, inspect.Parameter]:
         """Settings that a config may hold, by name."""
-        return settings_of(self.make)
+        return read_settings(self.make)
 
     @property
     def sweepable(self) -> frozenset[str]:
@@ -73,7 +73,7 @@ class Entry(Generic[Made, FactsT]):
         return {key: value for key, value in resolved.items() if key not in later or value != settings[key].default}
 
 
-def settings_of(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def read_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the keyword-only arguments of a function or class, by name.
 
     A class whose `__init__` has `**settings` takes those of its base class as well, which come first.

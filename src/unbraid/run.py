@@ -20,10 +20,10 @@ from unbraid.errors import RunError, UsageError
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
 from unbraid.report import Picture, translation, traversal, triples, write_report
-from unbraid.scoring import Subject, default_metrics, describe_skipped, score_subjects
-from unbraid.store import RunFolder, under
+from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
+from unbraid.store import RunFolder, select_prefix
 from unbraid.training.environment import choose_device
-from unbraid.training.modality_config import stored_layout
+from unbraid.training.modality_config import layout_from_json
 
 
 def load(
@@ -75,13 +75,13 @@ class Run:
     @property
     def history(self) -> list[dict[str, Any]]:
         """One mapping per logging point."""
-        return self.folder.lines("history")
+        return self.folder.read_lines("history")
 
     @property
     def scores(self) -> list[Score]:
         """Every score ever measured on this run, oldest first."""
         try:
-            return [Score.from_record(line) for line in self.folder.lines("scores")]
+            return [Score.from_record(line) for line in self.folder.read_lines("scores")]
         except TypeError as error:
             raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is no score.") from error
 
@@ -115,11 +115,11 @@ class Run:
                 raise RunError(
                     f"{self.path} was trained with your own {side} ({wanted}); pass it: unbraid.load(path, {side}=…)."
                 )
-        tensors = under("model.", self.folder.load_model())
+        tensors = select_prefix("model.", self.folder.load_model())
         shape = self.folder.read_json("data").get("shape")
         if shape is None:
             raise RunError(f"{self.path} has no data.json that says which observations it takes.")
-        model = build(self.config, stored_layout(shape), **self._modules)
+        model = build(self.config, layout_from_json(shape), **self._modules)
         _load_state(model, tensors, self.folder.model_path)
         return model.to(self.device).eval()
 
@@ -145,7 +145,7 @@ class Run:
 
     def subject(self, rows: int | None = None) -> Subject:
         """Return this run as a subject of scoring, after checking that its files are those it finished with."""
-        self.folder.refuse_changed()
+        self.folder.check_unchanged()
         return Subject(self.folder, self.evaluation if rows is None else self.evaluation.some(rows))
 
     def encode(self, images: Any) -> Tensor:
@@ -219,7 +219,7 @@ def score_runs(
         raise UsageError("Runs that are scored together must have held out the same rows.")
     for subject in subjects:
         subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
-    chosen = names or default_metrics(run.model.space for run in runs)
+    chosen = names or choose_default_metrics(run.model.space for run in runs)
     for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names), strict=True):
         run.notes = describe_skipped(result.skipped)
         if result.failures:

@@ -17,12 +17,12 @@ from unbraid.latents import Space
 from unbraid.metrics.background import measuring
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.store import RunFolder
-from unbraid.training.grouping import split_evenly, structure
+from unbraid.training.grouping import split_evenly, structure_key
 from unbraid.training.interrupt import Interrupted, Stop
 from unbraid.training.memory import free_memory, is_out_of_memory
 
 DEFAULT_METRICS = ("mig", "elbo", "reconstruction/nats", "kl", "mi/exact", "tc/exact", "dimension-kl")
-"""Metrics where none are named; `default_metrics` chooses the protocol of `elbo` and `kl`."""
+"""Metrics where none are named; `choose_default_metrics` chooses the protocol of `elbo` and `kl`."""
 
 MAX_ENCODED_TOGETHER = 16
 """Models that are encoded in one pass: on a large data set each holds about 150 MB of codes until it is scored."""
@@ -48,7 +48,7 @@ class Result:
     failures: list[str] = field(default_factory=list)
 
 
-def default_metrics(spaces: Iterable[Space]) -> list[str]:
+def choose_default_metrics(spaces: Iterable[Space]) -> list[str]:
     """Return the full names of the default metrics.
 
     All runs get one ELBO protocol so that they can be compared: closed form if every latent space has one, sampled
@@ -73,13 +73,15 @@ def score_subjects(
     its reason. With `missing_only`, metrics that a run already has or has refused are left alone, and new refusals are
     written to left-out.json. Codes are dropped after each run unless a metric compares models with each other.
     """
-    asked = settings_by_metric(names, settings or {})
+    asked = assign_settings(names, settings or {})
     compares = any("peers" in metric[name].facts.needs for name in asked)
     for part in _split_for_encoding(subjects):
         check_not_stopped(stop)
-        _encode([subject.evaluation for subject in part if not missing_only or missing_metrics(subject.folder, names)])
+        _encode(
+            [subject.evaluation for subject in part if not missing_only or find_missing_metrics(subject.folder, names)]
+        )
         for subject in part:
-            own = {name: asked[name] for name in missing_metrics(subject.folder, asked)} if missing_only else asked
+            own = {name: asked[name] for name in find_missing_metrics(subject.folder, asked)} if missing_only else asked
             result = _score(subject, own, required, stop, [each.evaluation for each in part])
             if missing_only:
                 _record_skipped(subject.folder, result.skipped)
@@ -88,7 +90,7 @@ def score_subjects(
             yield result
 
 
-def settings_by_metric(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def assign_settings(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the settings of each metric by its full name; a setting that no metric has is refused."""
     expanded = expand(names)
     known = {key for name in expanded for key in metric[name].settings}
@@ -119,7 +121,7 @@ def _score(
                 result.failures.append(f"{subject.folder.path.name}: {error}")
             else:
                 for score in made[name]:
-                    subject.folder.append("scores", score.as_record())
+                    subject.folder.append_line("scores", score.as_record())
     result.scores = {name: made[name] for name in asked if name in made}
     return result
 
@@ -148,7 +150,7 @@ def _split_for_encoding(subjects: Sequence[Subject]) -> list[list[Subject]]:
     if len(subjects) < 2:
         return [list(subjects)] if subjects else []
     groups: list[list[Subject]] = []
-    for _, same in itertools.groupby(subjects, key=lambda subject: structure(subject.folder.config)):
+    for _, same in itertools.groupby(subjects, key=lambda subject: structure_key(subject.folder.config)):
         group: list[Subject] = []
         for subject in same:
             if group and not _same_rows(group[0].evaluation, subject.evaluation):
@@ -179,15 +181,15 @@ def _encode(evaluations: Sequence[Evaluation]) -> None:
     _encode(evaluations[half:])
 
 
-def missing_metrics(folder: RunFolder, names: Iterable[str]) -> list[str]:
+def find_missing_metrics(folder: RunFolder, names: Iterable[str]) -> list[str]:
     """Return the metrics that a run has no default score of, without those that it does not allow."""
-    scores = [Score.from_record(line) for line in folder.lines("scores")]
+    scores = [Score.from_record(line) for line in folder.read_lines("scores")]
     present = {f"{score.metric}/{score.protocol}" for score in scores if score.usual}
-    present |= left_out(folder).keys()
+    present |= read_left_out(folder).keys()
     return [name for name in names if name not in present]
 
 
-def left_out(folder: RunFolder) -> dict[str, str]:
+def read_left_out(folder: RunFolder) -> dict[str, str]:
     """Return the metrics that a run does not allow, with the reason of each."""
     return dict(folder.read_json(LEFT_OUT).get("metrics", {}))
 
@@ -196,7 +198,7 @@ def _record_skipped(folder: RunFolder, skipped: Mapping[str, UnbraidError]) -> N
     """Write refusals to left-out.json; a missing package is not the run's fault and is not recorded."""
     lasting = {name: str(error) for name, error in skipped.items() if not isinstance(error, MissingExtraError)}
     if lasting:
-        folder.write_json(LEFT_OUT, {"metrics": {**left_out(folder), **lasting}})
+        folder.write_json(LEFT_OUT, {"metrics": {**read_left_out(folder), **lasting}})
 
 
 def describe_skipped(skipped: Mapping[str, UnbraidError]) -> list[str]:
@@ -214,5 +216,5 @@ def describe_skipped(skipped: Mapping[str, UnbraidError]) -> list[str]:
 
 def check_not_stopped(stop: Stop | None) -> None:
     """Raise `Interrupted` if the user has asked to stop."""
-    if stop is not None and stop.asked:
+    if stop is not None and stop.requested:
         raise Interrupted("Stopped between two scores; nothing is lost.")

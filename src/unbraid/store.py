@@ -23,8 +23,8 @@ from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError, UsageError
 
-KEPT_CHECKPOINTS = 2
-BEFORE = {"lock", "members.json"}
+MAX_CHECKPOINTS = 2
+ALLOWED_BEFORE_CREATION = {"lock", "members.json"}
 """Files that may stand in a folder before it is that of a run or a sweep."""
 
 
@@ -40,7 +40,7 @@ class RunFolder:
         folder = cls(path)
         stored = folder.path / "config.yaml"
         there = {each.name for each in folder.path.iterdir()} if folder.path.is_dir() else set()
-        others = {name for name in there - BEFORE if not name.endswith(".part")}
+        others = {name for name in there - ALLOWED_BEFORE_CREATION if not name.endswith(".part")}
         if "sweep.yaml" in there or (others and not stored.exists()):
             raise RunError(f"{folder.path} has files, and they are not those of a run; choose another name.")
         if stored.exists():
@@ -97,8 +97,8 @@ class RunFolder:
         with (self.path / "lock").open("a+") as handle:
             if not _try_lock(handle.fileno()):
                 raise RunError(f"{self.path} is in use by another process; wait for it, or train under another name.")
-            atomic.sweep_parts(self.path)
-            atomic.sweep_parts(self.checkpoint_folder)
+            atomic.remove_partial_files(self.path)
+            atomic.remove_partial_files(self.checkpoint_folder)
             yield
 
     # JSON facts
@@ -132,7 +132,7 @@ class RunFolder:
         A finished run without weights still counts if it has scores; without them it is damaged.
         """
         status = {"state": "waiting", **self.read_json("status")}
-        if status["state"] == "finished" and not self.model_path.exists() and not self.lines("scores"):
+        if status["state"] == "finished" and not self.model_path.exists() and not self.read_lines("scores"):
             status["state"] = "damaged"
         return status
 
@@ -143,7 +143,7 @@ class RunFolder:
 
     # line files
 
-    def append(self, name: str, record: Mapping[str, Any]) -> None:
+    def append_line(self, name: str, record: Mapping[str, Any]) -> None:
         """Add one line to `name`.jsonl; a line that a killed process left half-written is dropped first.
 
         Numbers that are not finite are stored as null.
@@ -151,10 +151,10 @@ class RunFolder:
         path = self.path / f"{name}.jsonl"
         with path.open("ab+") as handle:
             _drop_partial_line(handle)
-            handle.write((json.dumps(storable({"format": FORMAT, **record})) + "\n").encode())
+            handle.write((json.dumps(replace_non_finite({"format": FORMAT, **record})) + "\n").encode())
             handle.flush()
 
-    def lines(self, name: str) -> list[dict[str, Any]]:
+    def read_lines(self, name: str) -> list[dict[str, Any]]:
         """All complete lines of `name`.jsonl."""
         path = self.path / f"{name}.jsonl"
         if not path.exists():
@@ -167,7 +167,7 @@ class RunFolder:
 
     def cut_history(self, step: int) -> None:
         """Drop the history after `step`: what a resumed run is about to write again."""
-        kept = [line for line in self.lines("history") if line["step"] <= step]
+        kept = [line for line in self.read_lines("history") if line["step"] <= step]
         atomic.write_text(self.path / "history.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
 
     # tensors
@@ -204,7 +204,7 @@ class RunFolder:
         """
         return content_hash(self.model_path, self.written_config)
 
-    def refuse_changed(self) -> None:
+    def check_unchanged(self) -> None:
         """An error where these are not the weights and settings that training ended with, if the run says which."""
         ended_with = self.read_json("status").get("content")
         if ended_with is None or not self.model_path.exists() or self.content() == ended_with:
@@ -219,7 +219,7 @@ class RunFolder:
         """Write a checkpoint and keep the last two."""
         path = self.checkpoint_folder / f"step-{step:09d}.safetensors"
         save_tensors(path, tensors, {"step": str(step)})
-        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
+        for old in self.checkpoints()[:-MAX_CHECKPOINTS]:
             old.unlink(missing_ok=True)
         return path
 
@@ -250,23 +250,22 @@ def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: s
     return told
 
 
-def folder_name(name: str) -> str:
-    """The name, if it is the name of one folder."""
+def check_folder_name(name: str) -> None:
+    """Raise a `UsageError` unless the name is that of a single folder."""
     if Path(name).name != name or name in ("", ".", ".."):
         raise UsageError(f"A run's name is the name of one folder, not '{name}'; choose the place with root.")
-    return name
 
 
-def storable(value: Any) -> Any:
+def replace_non_finite(value: Any) -> Any:
     """The same with null for numbers that are not finite: JSON has no others."""
     if isinstance(value, Mapping):
-        return {key: storable(part) for key, part in value.items()}
+        return {key: replace_non_finite(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [storable(part) for part in value]
+        return [replace_non_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def under(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
+def select_prefix(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
     """Entries whose name starts with a prefix, named by what follows it."""
     return {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.messages import naming
 from unbraid.errors import UsageError
-from unbraid.registry import Registry, coerce, settings_of
+from unbraid.registry import Registry, coerce, read_settings
 from unbraid.types import Weight
 
 
@@ -61,7 +61,7 @@ class Closed(Extended):
     ],
 )
 def test_settings_of_a_class_are_its_bases_where_it_passes_them_on(make, settings):
-    assert {name: parameter.default for name, parameter in settings_of(make).items()} == settings
+    assert {name: parameter.default for name, parameter in read_settings(make).items()} == settings
 
 
 def test_resolve_fills_defaults_and_widens(registry):

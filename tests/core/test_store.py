@@ -42,26 +42,26 @@ def test_damaged_config_names_the_file(folder, text):
 
 
 def test_lines_append_and_survive_a_half_written_one(folder):
-    folder.append("history", {"step": 1})
+    folder.append_line("history", {"step": 1})
     with (folder.path / "history.jsonl").open("a") as handle:
         handle.write('{"step": 2, "lo')
-    assert [line["step"] for line in folder.lines("history")] == [1]
-    folder.append("history", {"step": 3})
-    assert [line["step"] for line in folder.lines("history")] == [1, 3]
+    assert [line["step"] for line in folder.read_lines("history")] == [1]
+    folder.append_line("history", {"step": 3})
+    assert [line["step"] for line in folder.read_lines("history")] == [1, 3]
 
 
 def test_history_is_cut_back(folder):
     for step in (10, 20, 30):
-        folder.append("history", {"step": step})
+        folder.append_line("history", {"step": step})
     folder.cut_history(20)
-    assert [line["step"] for line in folder.lines("history")] == [10, 20]
+    assert [line["step"] for line in folder.read_lines("history")] == [10, 20]
 
 
 def test_every_file_states_its_format(folder):
-    folder.append("scores", {"metric": "mig"})
+    folder.append_line("scores", {"metric": "mig"})
     folder.write_json("status", {"state": "running"})
     folder.save_model({"a": torch.ones(2)})
-    assert folder.lines("scores")[0]["format"] == 1
+    assert folder.read_lines("scores")[0]["format"] == 1
     assert json.loads((folder.path / "status.json").read_text())["format"] == 1
     assert load_tensors(folder.model_path)[1]["format"] == "1"
 

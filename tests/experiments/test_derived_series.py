@@ -11,8 +11,8 @@ from unbraid.data import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import Experiment, Scale, experiment
-from unbraid.experiments.derived_series import sized
-from unbraid.experiments.running import _run
+from unbraid.experiments.derived_series import match_size
+from unbraid.experiments.running import _run_experiment
 from unbraid.models import build
 from unbraid.networks import decoder, refiner
 from unbraid.networks.wide import parameters_of
@@ -47,7 +47,7 @@ FACTS = Experiment(
     scales={
         "smoke": Scale(
             {"data": "sprites-small", "network": "mlp", "z": 3, "beta": [1, 4], "seed": [3], **NETS},
-            own={"stage": {**NETS, "z": [1, 2]}, "chosen": NETS, "third": NETS},
+            per_series={"stage": {**NETS, "z": [1, 2]}, "chosen": NETS, "third": NETS},
             measures={"gap": ("mig-of/blocks/c", {"resamples": 0})},
         )
     },
@@ -61,7 +61,7 @@ def root(tmp_path_factory):
 
 
 def run(root):
-    return _run(FACTS, "smoke", root, "cpu", None)
+    return _run_experiment(FACTS, "smoke", root, "cpu", None)
 
 
 def test_stages_stand_on_each_finished_run_with_its_settings_and_are_kept(root):
@@ -87,16 +87,16 @@ def test_stages_stand_on_each_finished_run_with_its_settings_and_are_kept(root):
     assert len(swept) == 2
     assert not any((path / "left-out.json").exists() for path in swept)
     before = {folder.path: folder.model_path.stat().st_mtime_ns for folder in runs}
-    lines = {folder.path: folder.lines("scores") for folder in runs}
+    lines = {folder.path: folder.read_lines("scores") for folder in runs}
     again, others, _ = run(root)
     assert {folder.path: folder.model_path.stat().st_mtime_ns for folder in others} == before
-    assert {folder.path: folder.lines("scores") for folder in others} == lines
+    assert {folder.path: folder.read_lines("scores") for folder in others} == lines
     for new, old in zip(again.members, results.members, strict=True):
         assert {name: new.scores[name] for name in old.scores} == old.scores
 
 
 def sweeps(name):
-    return experiment[f"msvae2020/{name}"].facts.sweeps("budget")
+    return experiment[f"msvae2020/{name}"].facts.build_sweeps("budget")
 
 
 class Finished(RunFolder):
@@ -120,7 +120,7 @@ def test_big_models_and_the_student_have_as_many_parameters_as_both_stages():
         settings = {key: value[0] if isinstance(value, (list, range)) else value for key, value in asked.items()}
         firsts = [Finished(configs[settings.pop("refines")])] if "refines" in settings else []
         if "as_large_as" in settings:
-            settings = sized(settings, [Finished(configs[settings["as_large_as"]])], firsts)
+            settings = match_size(settings, [Finished(configs[settings["as_large_as"]])], firsts)
         parent = {"run": "first", "content": "", "config": firsts[0].config.as_dict()} if firsts else None
         recipe, _ = settings.pop("recipe"), settings.pop("data", None)
         configs[name] = configure(recipe, Choice("cars3d", {}), data, settings, parent=parent)
@@ -136,7 +136,7 @@ def test_big_models_and_the_student_have_as_many_parameters_as_both_stages():
 
 @pytest.mark.parametrize("scale", ["budget", "paper"])
 def test_decoders_of_the_ablations_are_as_large_as_the_refiner(scale):
-    asked, counts = experiment["msvae2020/fig38"].facts.sweeps(scale), []
+    asked, counts = experiment["msvae2020/fig38"].facts.build_sweeps(scale), []
     for name in (ablations.A2, ablations.A3, ablations.A4):
         own = {key.partition(".")[2]: value for key, value in asked[name].items() if key.startswith("decoder.")}
         with torch.device("meta"):
@@ -150,7 +150,7 @@ def test_decoders_of_the_ablations_are_as_large_as_the_refiner(scale):
 
 def test_nothing_can_be_as_large_as_what_is_not_there():
     with pytest.raises(UsageError, match="MS-VAE"):
-        sized({"as_large_as": "MS-VAE", "recipe": "vae"}, [], [])
+        match_size({"as_large_as": "MS-VAE", "recipe": "vae"}, [], [])
 
 
 # claims

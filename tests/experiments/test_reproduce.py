@@ -11,7 +11,7 @@ from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import experiment, running, writing
-from unbraid.experiments.running import chosen, fits, settled
+from unbraid.experiments.running import find_experiments, has_settled, matches_settings
 from unbraid.papers import reproduce
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
@@ -43,7 +43,7 @@ def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
     facts = experiment["chen2018/fig2"].facts
     from unbraid import sweep
 
-    settings = dict(facts.sweeps("smoke")["beta-vae"], seed=range(3))
+    settings = dict(facts.build_sweeps("smoke")["beta-vae"], seed=range(3))
     longer = sweep(settings.pop("recipe"), root=place / "runs/chen2018", device="cpu", metrics=["elbo"], **settings)
     assert len(longer) == 6
     assert smoke("chen2018/fig2", place).runs == 8
@@ -52,22 +52,22 @@ def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
 def test_scores_with_settings_of_their_own_are_measured_once(place):
     smoke("chen2018/figS5", place)
     folder = next((place / "runs/chen2018").glob("vae-*/runs/*"))
-    lines = RunFolder(folder).lines("scores")
+    lines = RunFolder(folder).read_lines("scores")
     batches = [line["details"]["settings"]["batch"] for line in lines if line["metric"] == "betavae"]
     assert batches == [1, 4, 16]
     smoke("chen2018/figS5", place)
-    assert RunFolder(folder).lines("scores") == lines
+    assert RunFolder(folder).read_lines("scores") == lines
 
 
 def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path):
     smoke("chen2018/fig2", place)
     smoke("chen2018/figS5", place)
-    facts = experiment["chen2018/fig2"].facts.sweeps("smoke")
+    facts = experiment["chen2018/fig2"].facts.build_sweeps("smoke")
     study = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")
     for weights in study.rglob("model.safetensors"):
         weights.unlink()
-    assert all(fits(RunFolder(path).config, facts["beta-tcvae"]) for path in (study / "runs").iterdir())
-    assert not any(fits(RunFolder(path).config, facts["beta-vae"]) for path in (study / "runs").iterdir())
+    assert all(matches_settings(RunFolder(path).config, facts["beta-tcvae"]) for path in (study / "runs").iterdir())
+    assert not any(matches_settings(RunFolder(path).config, facts["beta-vae"]) for path in (study / "runs").iterdir())
     mixed = smoke("chen2018/fig2", tmp_path, runs=study)
     assert (mixed.runs, mixed.trained) == (8, 4)
     assert any(names(note, "beta-tcvae", study, "beta-vae") for note in mixed.notes)
@@ -88,11 +88,11 @@ def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path
 
 
 def _sweep_of(place, recipe):
-    named = experiment["chen2018/figS5" if recipe == "vae" else "chen2018/fig2"].facts.sweeps("smoke")
+    named = experiment["chen2018/figS5" if recipe == "vae" else "chen2018/fig2"].facts.build_sweeps("smoke")
     wanted = named[recipe]
     for path in (place / "runs/chen2018").glob("*/sweep.yaml"):
         members = Sweep(path.parent).folder
-        if all(fits(members.run(run).config, {**wanted, "seed": range(9)}) for run in members.members):
+        if all(matches_settings(members.run(run).config, {**wanted, "seed": range(9)}) for run in members.members):
             return path.parent
     raise AssertionError(recipe)
 
@@ -101,19 +101,19 @@ def test_settled_runs_had_the_papers_steps_or_a_steady_loss(tmp_path, place):
     smoke("chen2018/figS5", place)
     made = RunFolder(next((place / "runs/chen2018").glob("vae-*/runs/*")))
     folder = RunFolder(shutil.copytree(made.path, tmp_path / "run"))
-    assert settled(folder, paper_steps=20)
+    assert has_settled(folder, paper_steps=20)
 
     def losses(values):
         (folder.path / "history.jsonl").unlink(missing_ok=True)
         for step, loss in enumerate(values):
-            folder.append("history", {"step": step, "loss": loss})
+            folder.append_line("history", {"step": step, "loss": loss})
 
     losses([100.0 - k for k in range(20)])
-    assert not settled(folder, paper_steps=100)
+    assert not has_settled(folder, paper_steps=100)
     losses([*range(100, 90, -1), *[50.0] * 10])
-    assert settled(folder, paper_steps=100)
+    assert has_settled(folder, paper_steps=100)
     losses([])
-    assert not settled(folder, paper_steps=None)
+    assert not has_settled(folder, paper_steps=None)
 
 
 def test_larger_results_are_not_written_over(place, tmp_path):
@@ -139,21 +139,25 @@ def test_commit_is_told_in_a_checkout_and_the_version_elsewhere(monkeypatch):
         raise OSError
 
     monkeypatch.setattr(subprocess, "run", no_git)
-    assert writing.commit().startswith("version ")
+    assert writing.find_commit().startswith("version ")
 
 
 def test_a_stand_in_is_named():
-    from unbraid.experiments.running import _with_data
+    from unbraid.experiments.running import _choose_data
 
-    settings, notes = _with_data(experiment["chen2018/fig2"].facts.sweeps("paper")["beta-vae"])
+    settings, notes = _choose_data(experiment["chen2018/fig2"].facts.build_sweeps("paper")["beta-vae"])
     assert settings["data"] == "sprites"
     (note,) = notes
     assert names(note, "sprites", "dsprites")
 
 
 def test_chosen():
-    assert chosen("chen2018/fig2") == chosen("chen2018/fig2/") == ["chen2018/fig2"]
-    assert chosen("chen2018") == chosen("chen2018/") == [name for name in experiment if name.startswith("chen2018/")]
+    assert find_experiments("chen2018/fig2") == find_experiments("chen2018/fig2/") == ["chen2018/fig2"]
+    assert (
+        find_experiments("chen2018")
+        == find_experiments("chen2018/")
+        == [name for name in experiment if name.startswith("chen2018/")]
+    )
 
 
 # the command
@@ -178,7 +182,7 @@ def test_whatever_is_stopped_the_same_command_continues(stopped, tmp_path, monke
     def carry_out(*given):
         raise stopped
 
-    monkeypatch.setattr(running, "_carry_out", carry_out)
+    monkeypatch.setattr(running, "_reproduce_one", carry_out)
     told = unbraid("reproduce", "chen2018/fig2", "--root", "there", cwd=tmp_path, code=130)
     assert names(told, "there")
     assert told.count("\n") == 1

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unbraid.experiments.statistics import Estimate, difference, estimate, gap_at_equal, means, pearson, share, spearman
+from unbraid.experiments.statistics import (
+    Estimate,
+    cell_means,
+    estimate,
+    estimate_share,
+    gap_at_equal_x,
+    mean_difference,
+    pearson,
+    spearman,
+)
 
 
 def test_interval_of_a_mean_is_that_of_the_normal_distribution():
@@ -21,7 +30,7 @@ def test_intervals_of_differences_cover_the_truth_about_nine_times_in_ten():
     rng, covered = np.random.default_rng(1), []
     for _ in range(200):
         cells = {0: rng.standard_normal((20, 1)), 1: 0.5 + rng.standard_normal((20, 1))}
-        found = estimate(cells, lambda c: difference(c, 0, 1))
+        found = estimate(cells, lambda c: mean_difference(c, 0, 1))
         covered.append(found.low < 0.5 < found.high)
     assert 0.83 < np.mean(covered) < 0.95
 
@@ -59,9 +68,11 @@ def test_a_median_keeps_its_percentiles():
 
 
 def test_a_share_of_few_is_never_sure():
-    assert share(np.array([True, True, True])).low < 0.75  # 3 of 3 are no evidence against "at most three quarters"
-    assert share(np.zeros(3, bool)).high > 0.25
-    many = share(np.arange(1000) < 300)
+    assert (
+        estimate_share(np.array([True, True, True])).low < 0.75
+    )  # 3 of 3 are no evidence against "at most three quarters"
+    assert estimate_share(np.zeros(3, bool)).high > 0.25
+    many = estimate_share(np.arange(1000) < 300)
     half = 1.645 * math.sqrt(0.3 * 0.7 / 1000)
     assert many == pytest.approx((0.3, 0.3 - half, 0.3 + half), abs=0.002)
 
@@ -82,15 +93,15 @@ def test_correlations_agree_with_scipy():
 
 def test_means_keep_the_order_of_the_cells():
     cells = {2: np.full((3, 2), 2.0), 1: np.full((4, 2), 1.0)}
-    assert means(cells).tolist() == [[2.0, 2.0], [1.0, 1.0]]
+    assert cell_means(cells).tolist() == [[2.0, 2.0], [1.0, 1.0]]
 
 
 def test_gap_between_curves_at_equal_x():
     first = np.array([[0.0, 0.0], [4.0, 4.0]])  # y = x
     second = np.array([[5.0, 8.0], [1.0, 4.0], [3.0, 6.0]])  # y = x + 3, not in order
-    assert gap_at_equal(first, second) == pytest.approx(3.0)
-    assert gap_at_equal(np.stack([first, first + np.array([0, 1])]), second[None]) == pytest.approx([3.0, 2.0])
-    assert math.isnan(gap_at_equal(first, second + np.array([10, 0])))
+    assert gap_at_equal_x(first, second) == pytest.approx(3.0)
+    assert gap_at_equal_x(np.stack([first, first + np.array([0, 1])]), second[None]) == pytest.approx([3.0, 2.0])
+    assert math.isnan(gap_at_equal_x(first, second + np.array([10, 0])))
 
 
 def test_one_seed_has_no_interval():

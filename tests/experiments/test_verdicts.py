@@ -8,7 +8,7 @@ import pytest
 from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
-from unbraid.experiments.base import combined
+from unbraid.experiments.base import combine_verdicts
 from unbraid.experiments.statistics import Estimate
 from unbraid.papers.chen2018 import ELBO, MIG, NAMED, TC
 
@@ -38,10 +38,10 @@ def test_an_interval_decides(found, verdict):
 
 def test_all_evidence_must_hold():
     yes, no, open_ = evidence(1, 2, low=0.0), evidence(-2, -1, low=0.0), evidence(-1, 1, low=0.0)
-    assert combined([yes, yes]) == "holds"
-    assert combined([yes, open_]) == "inconclusive"
-    assert combined([yes, open_, no]) == "does not hold"
-    assert combined([]) == "inconclusive"
+    assert combine_verdicts([yes, yes]) == "holds"
+    assert combine_verdicts([yes, open_]) == "inconclusive"
+    assert combine_verdicts([yes, open_, no]) == "does not hold"
+    assert combine_verdicts([]) == "inconclusive"
 
 
 def verdicts(name, results):

@@ -114,8 +114,8 @@ def test_the_generator_meets_normal_data_and_its_code_can_be_read():
     for _ in range(200):
         state.advance()
         if state.step == 150:
-            state.line()
-    found, line = generated(), state.line()[0]
+            state.take_means()
+    found, line = generated(), state.take_means()[0]
     assert float((found.mean(0) - mean).abs().max()) < 0.35
     assert 0.6 < float(found[:, 1].std()) < 2.0
     capacity = 0.5 * math.log1p(float(found[:, 0].var())) + 0.5 * math.log1p(float(found[:, 1].var()))

@@ -41,7 +41,7 @@ def state(data=None, seed=0, **given):
 
 
 def model_of(started):
-    started.model.load_state_dict({n.removeprefix("model."): t for n, t in started.group.member(0).items()})
+    started.model.load_state_dict({n.removeprefix("model."): t for n, t in started.group.member_tensors(0).items()})
     return started.model.double()
 
 

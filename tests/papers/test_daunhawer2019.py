@@ -6,7 +6,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
-from unbraid.experiments.running import fits
+from unbraid.experiments.running import matches_settings
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.models import build
@@ -99,14 +99,14 @@ def test_models_of_figure_6_have_equally_many_parameters_and_are_told_apart():
     facts = experiment["daunhawer2019/fig6"].facts
     small = {"orientations": 2, "positions": 2}
     data, counts = load("sprites-pairs", small), []
-    for name, asked in facts.sweeps("paper").items():
+    for name, asked in facts.build_sweeps("paper").items():
         own = {k: v for k, v in asked.items() if k not in ("recipe", "data", "seed")}
         config = configure(asked["recipe"], Choice("sprites-pairs", small), data, {**own, "seed": 0})
         counts.append(sum(weight.numel() for weight in build(config, data.layout).parameters()))
-        fitting = [each for each, settings in facts.sweeps("paper").items() if fits(config, settings)]
+        fitting = [each for each, settings in facts.build_sweeps("paper").items() if matches_settings(config, settings)]
         assert fitting == [name]
-        assert not fits(config, {**asked, "network": "mlp"})
-        assert not fits(config, {**asked, "c": 4})
+        assert not matches_settings(config, {**asked, "network": "mlp"})
+        assert not matches_settings(config, {**asked, "c": 4})
     assert counts[0] == counts[1]
     assert 0 <= 100 * 0.8 * 737_280 - STEPS * 256 < 256
 
@@ -126,7 +126,7 @@ def test_reconstructions_are_held_against_the_noise_that_nobody_can_know():
 
 def test_figures_of_pictures_take_runs_of_figure_3():
     for scale in ("smoke", "small", "budget", "paper"):
-        swept = experiment["daunhawer2019/fig3"].facts.sweeps(scale)[PAIRS]
+        swept = experiment["daunhawer2019/fig3"].facts.build_sweeps(scale)[PAIRS]
         assert 1.0 in swept[BETA]
         for name in ("fig2", "fig4", "fig5", "fig7"):
-            assert experiment[f"daunhawer2019/{name}"].facts.sweeps(scale) == {PAIRS: swept}
+            assert experiment[f"daunhawer2019/{name}"].facts.build_sweeps(scale) == {PAIRS: swept}

@@ -10,7 +10,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
-from unbraid.experiments.running import fits
+from unbraid.experiments.running import matches_settings
 from unbraid.papers.split2020.exact import lemma_members, on_a_grid
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG
 from unbraid.training import configure
@@ -80,42 +80,42 @@ def test_lemmas_hold_on_exact_models_and_a_wrong_one_would_be_seen():
 
 def test_series_are_told_apart_by_encoder_latents_and_prior():
     facts = experiment["split2020/fig2"].facts
-    asked = facts.sweeps("smoke")
+    asked = facts.build_sweeps("smoke")
     data = load("sprites", {"scales": 2, "orientations": 2, "positions": 2})
     settings = {"scales": 2, "orientations": 2, "positions": 2}
     for own, wanted in asked.items():
         given = {k: v for k, v in wanted.items() if k not in ("recipe", "data", "seed") and not k.startswith("data.")}
         choice = Choice("sprites", settings)
         config = configure(wanted["recipe"], choice, data, {**given, "seed": 0})
-        assert [name for name in asked if fits(config, asked[name])] == [own]
-    flow = experiment["chen2018/figS3"].facts.sweeps("smoke")
+        assert [name for name in asked if matches_settings(config, asked[name])] == [own]
+    flow = experiment["chen2018/figS3"].facts.build_sweeps("smoke")
     plain = {k: v for k, v in flow["flow prior"].items() if k.partition(".")[0] not in ("recipe", "data", "seed")}
     small = load("sprites", {"size": 16, "scales": 3, "orientations": 4, "positions": 4})
     choice = Choice("sprites", {"size": 16, "scales": 3, "orientations": 4, "positions": 4})
     config = configure("beta-tcvae", choice, small, {**plain, "beta": 1, "seed": 0})
-    assert fits(config, flow["flow prior"])
-    assert not fits(config, flow["Gaussian prior"])
+    assert matches_settings(config, flow["flow prior"])
+    assert not matches_settings(config, flow["Gaussian prior"])
 
 
 @pytest.mark.parametrize("name", ["chen2018/figS2", "esmaeili2018/fig6"])
 def test_a_series_that_names_no_weight_has_the_usual_one(name):
     """So that runs of its contrast are not taken for it."""
-    asked = experiment[name].facts.sweeps("smoke")
+    asked = experiment[name].facts.build_sweeps("smoke")
     for own, wanted in asked.items():
         sizes = {k.removeprefix("data."): v for k, v in wanted.items() if k.startswith("data.")}
         data = load(wanted["data"], sizes)
         given = {k: v for k, v in wanted.items() if k not in ("recipe", "data") and not k.startswith("data.")}
         one = {k: v[0] if isinstance(v, (list, range)) else v for k, v in given.items()}
         config = configure(wanted["recipe"], Choice(wanted["data"], sizes), data, one)
-        assert [each for each in asked if fits(config, asked[each])] == [own]
+        assert [each for each in asked if matches_settings(config, asked[each])] == [own]
 
 
 def test_settings_of_encoders_by_modality_tell_runs_apart():
     small = {"size": 16, "orientations": 3, "positions": 3}
     asked = {"encoder": "mlp", "encoder.hidden": (8,), "encoder.m2.hidden": (4,), "c": 5, "s": 5}
     config = configure("mvae", Choice("sprites-pairs", small), load("sprites-pairs", small), {**asked, "seed": 0})
-    assert fits(config, asked)
-    assert fits(config, {**asked, "encoder.hidden": [(8,), (16,)], "encoder.m1": "mlp"})
+    assert matches_settings(config, asked)
+    assert matches_settings(config, {**asked, "encoder.hidden": [(8,), (16,)], "encoder.m1": "mlp"})
     for other in ({"encoder.hidden": (4,)}, {"encoder.m2.hidden": (8,)}, {"encoder.m1": "conv-small"}):
-        assert not fits(config, {**asked, **other})
-    assert not fits(config, {k: v for k, v in asked.items() if k != "encoder.m2.hidden"})
+        assert not matches_settings(config, {**asked, **other})
+    assert not matches_settings(config, {k: v for k, v in asked.items() if k != "encoder.m2.hidden"})

@@ -45,12 +45,12 @@ def test_a_worker_with_a_disk_of_its_own_hands_files_back(made, tmp_path, monkey
     folder = SweepFolder(tmp_path / "driver")
     monkeypatch.setattr(leading, "_run_jobs", lambda *given: [])
     sweep(tmp_path, name="driver")
-    (group,) = folder.groups()
-    job = launch.Job(str(folder.path), group, "cpu", tuple(folder.files_for_worker(group)))
+    (group,) = folder.list_groups()
+    job = launch.GroupJob(str(folder.path), group, "cpu", tuple(folder.files_for_worker(group)))
     monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path / "worker"))
-    notes, files = launch._on_ray_worker(working.run_group, job, launch._contents(job), "no such file")
+    notes, files = launch._run_on_ray_worker(working.run_group, job, launch._contents(job), "no such file")
     assert notes == []
-    assert not folder.run(folder.runs_of(group)[0]).finished, "nothing was written where the worker cannot see"
+    assert not folder.run_folder(folder.list_runs(group)[0]).finished, "nothing was written where the worker cannot see"
     for name, content in files.items():
         launch._write(folder.path / name, content)
     arrived = ub.Sweep(folder.path)
@@ -68,11 +68,11 @@ def test_a_worker_forgets_what_was_asked_for_before_but_not_how_far_it_came(tmp_
         return []
 
     files = ("sweep.yaml", "groups/a/group.json", "runs/x/status.json")
-    job = launch.Job("/elsewhere", "a", "cpu", files)
+    job = launch.GroupJob("/elsewhere", "a", "cpu", files)
     for word in ("old", "new"):
         with monkeypatch.context() as patch:
             patch.setattr(launch.shutil, "rmtree", lambda *given, **options: None)
-            launch._on_ray_worker(look, job, {name: word.encode() for name in files}, "no such file")
+            launch._run_on_ray_worker(look, job, {name: word.encode() for name in files}, "no such file")
     assert list(seen.values()) == ["new", "new", "old"]
 
 
@@ -81,9 +81,9 @@ def fail(folder, group, device):
 
 
 def test_a_slurm_job_returns_its_error(tmp_path):
-    known = launch.Requeued(fail)(launch.Job(str(tmp_path), "known"))
+    known = launch.Requeued(fail)(launch.GroupJob(str(tmp_path), "known"))
     assert known.error == "the disk is full"
-    other = launch.Requeued(fail)(launch.Job(str(tmp_path), "other"))
+    other = launch.Requeued(fail)(launch.GroupJob(str(tmp_path), "other"))
     assert names(other.error, "ValueError", "in line 3", tmp_path / "groups/other/error.txt")
     assert "fail" in (tmp_path / "groups/other/error.txt").read_text()
 
@@ -101,7 +101,7 @@ def test_a_slurm_job_that_was_killed_gives_its_last_words_and_its_log():
 @pytest.mark.slow
 def test_a_failing_slurm_job_returns_its_error_from_the_cluster(tmp_path):
     pytest.importorskip("submitit")
-    jobs = [launch.Job(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
+    jobs = [launch.GroupJob(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
     outcomes = launch.launch(fail, jobs, "slurm", {"cluster": "local", "timeout_min": 5})
     errors = {outcome.job.group: outcome.error for outcome in outcomes}
     assert errors["known"] == "the disk is full"
@@ -140,8 +140,8 @@ class Killer(threading.Thread):
 
     def run(self):
         while self.killed is None and not self.over.wait(0.02):
-            for group in self.folder.groups():
-                process = worker_of(group) if self.folder.group(group).checkpoints() else None
+            for group in self.folder.list_groups():
+                process = worker_of(group) if self.folder.group_folder(group).checkpoints() else None
                 if process is not None:
                     os.kill(process, signal.SIGKILL)
                     self.killed = group, process, time.time()
@@ -191,7 +191,7 @@ def test_ctrl_c_stops_the_tasks_after_their_checkpoints(tmp_path):
     told = process.communicate(timeout=120)[1]
     assert process.returncode == 130
     assert names(told, "runs/one")
-    assert any(folder.group(group).checkpoints() for group in folder.groups())
+    assert any(folder.group_folder(group).checkpoints() for group in folder.list_groups())
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_ray_starts_here_where_there_is_no_cluster(made, tmp_path):
 
 @pytest.mark.slow
 def test_a_failing_ray_task_returns_its_error(two_workers, tmp_path):
-    jobs = [launch.Job(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
+    jobs = [launch.GroupJob(str(tmp_path), group, "cpu") for group in ("known", "unknown")]
     errors = {outcome.job.group: outcome.error for outcome in launch.launch(fail, jobs, "ray")}
     assert errors["known"] == "the disk is full"
     assert names(errors["unknown"], "ValueError", "in line 3")

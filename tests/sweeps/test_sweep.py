@@ -73,12 +73,12 @@ def test_as_many_fit_as_memory_has_room_for(monkeypatch):
     from unbraid.data import load
 
     state = prepare(config(), load("sprites-small"))
-    assert members.max_members(state) == members.MAX_MEMBERS_ON_CPU
+    assert members.find_max_members(state) == members.MAX_MEMBERS_ON_CPU
     each = members.estimate_member_bytes(state)
     monkeypatch.setattr(members, "available_memory", lambda: 3 * each / members.USABLE_SHARE + 1)
-    assert members.max_members(state) == 3
+    assert members.find_max_members(state) == 3
     monkeypatch.setattr(members, "available_memory", lambda: 1000)
-    assert members.max_members(state) == 1
+    assert members.find_max_members(state) == 1
 
 
 def test_the_memory_of_a_member_grows_with_its_batch_and_pairs():
@@ -176,10 +176,10 @@ def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path
         patch.setattr(State, "advance", interrupted)
         sweep(tmp_path, cadence=Cadence(checkpoint_steps=5))
     folder = SweepFolder(tmp_path / "one")
-    (group,) = folder.groups()
-    assert folder.group(group).latest_checkpoint()[0] == 7
+    (group,) = folder.list_groups()
+    assert folder.group_folder(group).latest_checkpoint()[0] == 7
     assert {row["status"] for row in ub.Sweep(folder.path).table} == {"interrupted"}
-    composition = folder.runs_of(group)
+    composition = folder.list_runs(group)
     seen = []
     trained = working.train_group
     monkeypatch.setattr(
@@ -200,9 +200,9 @@ def test_a_diverged_member_is_flagged_and_left_alone(made, tmp_path):
     assert names(states[1e9][1], "step")
     assert any(names(note, 1, 2, "diverged") for note in swept.notes)
     assert "diverged" in swept.report().read_text()
-    history = [(swept.folder.run(m.run).path / "status.json").stat().st_mtime_ns for m in swept.members]
+    history = [(swept.folder.run_folder(m.run).path / "status.json").stat().st_mtime_ns for m in swept.members]
     again = sweep(tmp_path, lr=[1e-3, 1e9], beta=4, seed=0)
-    assert [(again.folder.run(m.run).path / "status.json").stat().st_mtime_ns for m in again.members] == history
+    assert [(again.folder.run_folder(m.run).path / "status.json").stat().st_mtime_ns for m in again.members] == history
 
 
 def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch, capsys):

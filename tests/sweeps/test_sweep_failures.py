@@ -71,11 +71,11 @@ def test_a_group_of_another_process_is_left_to_it(tmp_path, monkeypatch, capsys)
         patch.setattr(leading, "_run_jobs", lambda *given: [])
         sweep(tmp_path, beta=4, seed=0)
     folder = SweepFolder(tmp_path / "one")
-    (group,) = folder.groups()
-    with folder.group(group).locked():
+    (group,) = folder.list_groups()
+    with folder.group_folder(group).locked():
         with pytest.raises(RunError, match=naming(group)):
             sweep(tmp_path, beta=4, seed=[0, 1])
-        assert group in folder.groups()
+        assert group in folder.list_groups()
         assert [row["status"] for row in ub.Sweep(folder.path).table] == ["waiting", "finished"]
         with pytest.raises(RunError, match=naming(group)):
             working.run_group(str(folder.path), group, "cpu")
@@ -206,7 +206,7 @@ def test_only_a_request_to_stop_gets_out_of_a_job(tmp_path):
         raise Interrupted("Stopped at step 3")
 
     with pytest.raises(Interrupted):
-        launch.attempt(stopped, launch.Job(str(tmp_path), "one"))
+        launch.run_job(stopped, launch.GroupJob(str(tmp_path), "one"))
 
 
 @pytest.mark.parametrize("late", ["train_group", "_score"])

@@ -21,7 +21,7 @@ from unbraid.errors import UnbraidError
 from unbraid.store import RunFolder, save_tensors
 from unbraid.training import Cadence, configure, train
 from unbraid.training.collectives import stack_over_ranks
-from unbraid.training.distributed import BACKENDS, World, joined
+from unbraid.training.distributed import BACKENDS, World, join_world
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 from unbraid.training.sync_batchnorm import WorldBatchNorm
@@ -125,7 +125,7 @@ def part_gather(folder: Path, world: World, data: FactorDataset) -> None:
     (gradient,) = torch.autograd.grad(judged(world.rank, stack_over_ranks(rows, world.size)), rows)
     save_tensors(folder / f"gather-{world.rank}", {"gradient": gradient})
     out = Output({"z": rows[None, :, 0]}, {"z": torch.zeros(1, 1, 2)}, {"z": rows[None, :, 1]}, {"x": {"x": rows}})
-    whole = world.gathered(out)
+    whole = world.gather(out)
     assert whole.prior["z"].shape == (1, 1, 2)
     save_tensors(folder / f"rows-{world.rank}", {"posterior": whole.posterior["z"], "sample": whole.sample["z"]})
 
@@ -199,7 +199,7 @@ def main(folder: Path, device: str) -> None:
     BACKENDS["cuda"] = "gloo"  # nccl wants a GPU for each process, and the machine that tests may have one in all
     data = load("sprites-small", device=device)
     with registered():
-        with joined(data.device) as world:
+        with join_world(data.device) as world:
             for part in (part_gather, part_norm, part_states, part_resume, part_refusals):
                 part(folder, world, data)
         if device == "cpu":

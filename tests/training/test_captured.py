@@ -8,7 +8,7 @@ from tests.support.two_players import registered
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.training import configure
-from unbraid.training.execution import WARM_UP, Captured
+from unbraid.training.execution import WARM_UP_CALLS, RecordedStep
 from unbraid.training.prepare import prepare
 
 pytestmark = pytest.mark.gpu
@@ -59,7 +59,7 @@ def losses(state, steps, every=10):
     for _ in range(steps // every):
         for _ in range(every):
             state.advance()
-        lines.append([list(line.values()) for line in state.line()])
+        lines.append([list(line.values()) for line in state.take_means()])
     return torch.tensor(lines)
 
 
@@ -74,7 +74,7 @@ def check_captured(sprites, recipe, settings, members, steps, share=1e-4):
     with no_fallback():
         made = losses(captured, steps)
     assert_same(made, losses(plain, steps), share)
-    (step,) = (part for part in vars(captured).values() if isinstance(part, Captured))
+    (step,) = (part for part in vars(captured).values() if isinstance(part, RecordedStep))
     assert step.graphs
 
 
@@ -83,7 +83,7 @@ def test_every_kind_of_step_can_be_captured(sprites, recipe, settings):
     if recipe == "info-gan":
         # Two players who answer each other drive a rounding error apart: by 1.6e-3 of the loss within 20 steps. Few
         # steps after the recording keep the drift below 2e-3, which is far below what stale noise or data would change.
-        check_captured(sprites, recipe, settings, members=2, steps=4 * WARM_UP, share=2e-3)
+        check_captured(sprites, recipe, settings, members=2, steps=4 * WARM_UP_CALLS, share=2e-3)
     else:
         check_captured(sprites, recipe, settings, members=2, steps=20)
 

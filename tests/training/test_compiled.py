@@ -15,7 +15,7 @@ from unbraid.methods import objective
 from unbraid.models import build
 from unbraid.objectives import Context, bind
 from unbraid.training import configure
-from unbraid.training.execution import Compiled
+from unbraid.training.execution import CompiledFunction
 from unbraid.training.prepare import prepare
 from unbraid.types import Batch, Inputs
 
@@ -94,7 +94,7 @@ def test_what_does_not_compile_runs_plain_and_says_so():
     def refuses(x):
         return x + 1
 
-    function = Compiled(refuses)
+    function = CompiledFunction(refuses)
     function.call = _raise_unsupported
     with pytest.warns(UserWarning, match="of its own accord"):
         assert float(function(torch.zeros(()))) == 1

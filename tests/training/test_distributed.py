@@ -19,8 +19,8 @@ from tests.training import ranks
 from unbraid.errors import UsageError
 from unbraid.store import RunFolder, load_tensors
 from unbraid.training import Cadence, choose_device, train
-from unbraid.training.distributed import World, joined, launched
-from unbraid.training.sync_batchnorm import WorldBatchNorm, synchronise
+from unbraid.training.distributed import World, join_world, read_launcher
+from unbraid.training.sync_batchnorm import WorldBatchNorm, synchronise_batchnorm
 
 ROOT = Path(__file__).parents[2]
 SIZE = 2
@@ -135,7 +135,7 @@ def test_a_stop_asked_of_one_rank_stops_all_at_the_same_step_and_loses_nothing(m
     train(whole, config, sprites, Cadence(log_steps=4))
     for name, tensor in whole.load_model().items():
         torch.testing.assert_close(broken.load_model()[name], tensor, rtol=1e-4, atol=1e-5)
-    histories = [folder.lines("history") for folder in (whole, broken)]
+    histories = [folder.read_lines("history") for folder in (whole, broken)]
     assert len(histories[0]) == len(histories[1]) == 10
     for mine, theirs in zip(*histories, strict=True):
         del mine["images_per_second"], theirs["images_per_second"]
@@ -165,16 +165,16 @@ def test_own_modules_are_the_first_ranks_and_a_refused_run_leaves_no_folder(made
 
 def test_a_world_of_one_touches_nothing():
     tensor, world = torch.rand(1, 4, 2), World()
-    assert world.part(tensor) is tensor
-    assert world.mean(tensor) is tensor
-    assert world.means((tensor, None)) == (tensor, None)
-    assert world.most(1.0, 2.0) == world.agreed(3, 1.0, 2.0) == (1.0, 2.0)
-    world.meet()
-    world.equalise([tensor])
+    assert world.take_rows(tensor) is tensor
+    assert world.average(tensor) is tensor
+    assert world.average_all((tensor, None)) == (tensor, None)
+    assert world.maximum(1.0, 2.0) == world.agree(3, 1.0, 2.0) == (1.0, 2.0)
+    world.wait()
+    world.broadcast([tensor])
     network = nn.Sequential(nn.BatchNorm1d(2))
-    synchronise(network, world.size)
+    synchronise_batchnorm(network, world.size)
     assert type(network[0]) is nn.BatchNorm1d
-    with joined(torch.device("cpu")) as found:
+    with join_world(torch.device("cpu")) as found:
         assert found == world
     assert not torch.distributed.is_initialized()
 
@@ -183,7 +183,7 @@ def test_a_layer_in_two_places_stays_one_layer_with_its_names():
     layer = nn.BatchNorm1d(2)
     network = nn.Sequential(layer, nn.Sequential(layer, nn.BatchNorm1d(2, affine=False, track_running_stats=False)))
     names = list(network.state_dict())
-    synchronise(network, 2)
+    synchronise_batchnorm(network, 2)
     assert isinstance(network[0], WorldBatchNorm)
     assert network[0] is network[1][0]
     assert network[0].weight is layer.weight
@@ -195,14 +195,14 @@ def test_an_unknown_batchnorm_is_refused():
         pass
 
     with pytest.raises(UsageError, match="Own"):
-        synchronise(nn.Sequential(Own(2)), 2)
+        synchronise_batchnorm(nn.Sequential(Own(2)), 2)
 
 
 def test_each_process_takes_its_own_gpu(monkeypatch):
-    assert launched() == (0, 1, 0, 1)
+    assert read_launcher() == (0, 1, 0, 1)
     for name, value in {"RANK": 3, "WORLD_SIZE": 4, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "x"}.items():
         monkeypatch.setenv(name, str(value))
-    assert launched() == (3, 4, 1, 2)
+    assert read_launcher() == (3, 4, 1, 2)
     assert choose_device("cpu") == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -228,7 +228,7 @@ def test_torchrun_trains_stops_resumes_and_its_run_can_be_scored(tmp_path):
     folder = RunFolder(tmp_path / "runs" / "run")
     process = subprocess.Popen(torchrun(*settings), **options)
     deadline = time.monotonic() + 200
-    while len(folder.lines("history")) < 3 and time.monotonic() < deadline:
+    while len(folder.read_lines("history")) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=120)

@@ -21,7 +21,7 @@ def group_of(tmp_path, sprites, name="group", seeds=(0, 1, 2), **settings):
 
 
 def told(folder):
-    return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.lines("history")]
+    return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.read_lines("history")]
 
 
 def test_members_end_as_ordinary_runs(tmp_path, sprites):
@@ -80,7 +80,7 @@ def test_a_diverged_member_is_flagged_also_after_a_resume(tmp_path, sprites, mon
     assert train_group(*broken, sprites) == ["finished", "diverged", "finished"]
     assert broken[1][1].read_json("status") == {"format": 1, "state": "diverged", "step": 7, "term": "loss"}
     assert not broken[1][1].finished
-    assert max(line["step"] for line in broken[1][1].lines("history")) <= 7
+    assert max(line["step"] for line in broken[1][1].read_lines("history")) <= 7
     for member in (0, 2):
         assert_same(weights_of(whole[1][member]), weights_of(broken[1][member]))
         assert told(whole[1][member]) == told(broken[1][member])

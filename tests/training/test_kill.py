@@ -30,7 +30,7 @@ def test_killed_ten_times_ends_like_the_unbroken_run(tmp_path):
     assert all(torch.equal(expected[name], made[name]) for name in expected)
 
     def terms(folder):
-        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.lines("history")]
+        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.read_lines("history")]
 
     assert terms(whole) == terms(broken)
     leftovers = [path.name for path in broken.path.rglob("*.part")]

@@ -20,8 +20,8 @@ from unbraid.models import StagedVAE, build
 from unbraid.networks.refiners import AdaIN
 from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import bind
-from unbraid.store import RunFolder, load_tensors, save_tensors, under
-from unbraid.training.grouping import structure
+from unbraid.store import RunFolder, load_tensors, save_tensors, select_prefix
+from unbraid.training.grouping import structure_key
 from unbraid.types import Inputs
 
 TINY = {"network": "mlp", "encoder_hidden": (8,), "decoder_hidden": (8,), "batch": 8, "steps": 6, "device": "cpu"}
@@ -49,8 +49,8 @@ def copied(run, to) -> RunFolder:
 
 def test_the_first_stage_is_the_parent_bit_for_bit_and_its_codes_have_not_moved(first, second):
     before, after = (load_tensors(run.folder.model_path)[0] for run in (first, second))
-    frozen = under("model.first.", after)
-    assert frozen.keys() == under("model.", before).keys()
+    frozen = select_prefix("model.first.", after)
+    assert frozen.keys() == select_prefix("model.", before).keys()
     assert all(torch.equal(tensor, before[f"model.{name}"]) for name, tensor in frozen.items())
     assert second.unchanged == {"path": str(first.path), "rows": 1000, "max_change": 0.0}
     images = first.dataset.images(torch.arange(50))
@@ -233,8 +233,8 @@ def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, 
     swept = ub.sweep("ms-vae", refines=[first, other], seed=[0, 5], root=tmp_path, metrics=(), device="cpu", **given)
     made = swept.runs
     configs = [run.config for run in made]
-    assert len({structure(config) for config in configs}) == 1
-    assert structure(second.config) != structure(configs[0])
+    assert len({structure_key(config) for config in configs}) == 1
+    assert structure_key(second.config) != structure_key(configs[0])
     assert [(run.config.parent["run"], run.config.training.seed) for run in made] == [
         (parent.config.run_id, seed) for parent in (first, other) for seed in (0, 5)
     ]

@@ -19,9 +19,9 @@ from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.methods import objective
 from unbraid.store import RunFolder
 from unbraid.training import Cadence, Interrupted, configure, train
-from unbraid.training.interrupt import stoppable
+from unbraid.training.interrupt import catch_interrupts
 from unbraid.training.loop import GroupTraining
-from unbraid.training.optimizer import clip_by_norm, remaining
+from unbraid.training.optimizer import clip_by_norm, decay_share
 from unbraid.training.prepare import prepare
 from unbraid.types import Player
 
@@ -45,7 +45,7 @@ def trained(tmp_path, config, sprites, name="run", **cadence):
 
 def test_loss_falls_and_history_adds_up(tmp_path, sprites):
     folder = trained(tmp_path, config_of(sprites, steps=200, lr=3e-3), sprites)
-    history = folder.lines("history")
+    history = folder.read_lines("history")
     assert history[-1]["step"] == 200
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]
     for line in history:
@@ -59,7 +59,7 @@ def test_loss_falls_and_history_adds_up(tmp_path, sprites):
 
 def test_sampled_form_weighs_every_term(tmp_path, sprites):
     config = config_of(sprites, kl="sampled", alpha=0.5, beta=3.0, gamma=2.0)
-    line = trained(tmp_path, config, sprites).lines("history")[-1]
+    line = trained(tmp_path, config, sprites).read_lines("history")[-1]
     assert line["loss"] == pytest.approx(
         line["reconstruction"]
         + 0.5 * line["mi/stratified"]
@@ -108,7 +108,7 @@ def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprit
     assert_same(weights_of(whole), weights_of(broken))
 
     def told(folder):
-        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.lines("history")]
+        return [{k: v for k, v in line.items() if k != "images_per_second"} for line in folder.read_lines("history")]
 
     assert told(whole) == told(broken)
 
@@ -126,7 +126,7 @@ def test_a_signal_after_the_last_step_stops_whatever_would_come_next(tmp_path, s
     with pytest.raises(KeyboardInterrupt):
         train(folder, config, sprites)
     assert folder.finished
-    with pytest.raises(Interrupted, match="heeded True"), stoppable() as outer:
+    with pytest.raises(Interrupted, match="heeded True"), catch_interrupts() as outer:
         train(RunFolder.create(tmp_path / "inside", config), config, sprites)
         raise Interrupted(f"heeded {outer.asked}")
 
@@ -200,7 +200,7 @@ def test_a_batch_that_nobody_asked_for_is_no_larger_than_the_data(held_out, batc
 )
 def test_decay_of_the_learning_rate(sprites, decay, shares):
     training = config_of(sprites, decay=decay).training
-    made = [remaining(training, step) for step in (0, training.steps // 2, training.steps * 3 // 4)]
+    made = [decay_share(training, step) for step in (0, training.steps // 2, training.steps * 3 // 4)]
     assert made == pytest.approx(shares, abs=1e-3)
 
 
@@ -267,7 +267,7 @@ def test_players_move_only_their_own_parameters(sprites, two_players):
 
     assert moved() == {critic: True, model: True}
     assert moved() == {critic: False, model: True}
-    assert list(state.line()[0]) == ["loss", "reconstruction", "kl", "fooled", "critic/loss", "critic/caught"]
+    assert list(state.take_means()[0]) == ["loss", "reconstruction", "kl", "fooled", "critic/loss", "critic/caught"]
 
 
 def test_players_resume_exactly(tmp_path, sprites, two_players, monkeypatch):
@@ -360,19 +360,21 @@ def test_a_diverging_member_leaves_its_neighbours_alone(sprites):
         whole.advance()
         broken.advance()
     assert broken.alive.tolist() == [True, False, True]
-    assert broken.divergences() == [(1, 7, "loss")]
+    assert broken.find_divergences() == [(1, 7, "loss")]
     for name, parameter in broken.group.parameters.items():
         assert torch.equal(parameter[0], whole.group.parameters[name][0])
         assert torch.equal(parameter[2], whole.group.parameters[name][2])
         torch.testing.assert_close(parameter[1], frozen[name], rtol=0, atol=0, equal_nan=True)
-    lines = [state.line() for state in (whole, broken)]
+    lines = [state.take_means() for state in (whole, broken)]
     assert lines[0][0] == lines[1][0]
     assert lines[0][2] == lines[1][2]
 
 
 def test_bf16_trains_close_to_f32(tmp_path, sprites):
-    wide = trained(tmp_path, config_of(sprites, steps=100), sprites, "f32").lines("history")[-1]
-    narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").lines("history")[-1]
+    wide = trained(tmp_path, config_of(sprites, steps=100), sprites, "f32").read_lines("history")[-1]
+    narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").read_lines("history")[
+        -1
+    ]
     assert narrow["loss"] == pytest.approx(wide["loss"], rel=0.05)
     assert narrow["loss"] != wide["loss"]
 

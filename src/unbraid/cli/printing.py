@@ -45,6 +45,6 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    from unbraid.store import storable
+    from unbraid.store import replace_non_finite
 
-    typer.echo(json.dumps(storable(value), indent=2, default=str))
+    typer.echo(json.dumps(replace_non_finite(value), indent=2, default=str))

@@ -15,20 +15,20 @@ from unbraid.experiments.base import (
     experiment,
     judge,
 )
-from unbraid.experiments.running import Outcome, chosen, reproduce
+from unbraid.experiments.running import Reproduction, find_experiments, reproduce
 
 __all__ = [
     "SCALES",
     "Claim",
     "Evidence",
     "Experiment",
-    "Outcome",
+    "Reproduction",
     "Results",
     "Scale",
     "StandIn",
     "Verdict",
-    "chosen",
     "experiment",
+    "find_experiments",
     "judge",
     "reproduce",
 ]

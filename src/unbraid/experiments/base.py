@@ -16,24 +16,24 @@ from typing import Any, Literal
 import numpy as np
 
 from unbraid.errors import UnbraidError, UsageError, unknown
-from unbraid.experiments.model_cache import Opened
+from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.registry import Facts, Registry
 from unbraid.report.tables import Member, Setting, finished, has, settings_of
 
 SCALES = ("smoke", "small", "budget", "paper")
-LEAST_SEEDS = 3
+MIN_SEEDS = 3
 REFINES, AS_LARGE_AS = "refines", "as_large_as"
 """Settings of a series that name the series which it refines, and one whose models have as many parameters."""
 
-MOST_UNSETTLED = 0.1
+MAX_UNSETTLED_SHARE = 0.1
 """Share of the runs that may still move when a verdict is given."""
 
-Word = Literal["holds", "does not hold", "inconclusive"]
+VerdictWord = Literal["holds", "does not hold", "inconclusive"]
 
 
-class LackingError(UnbraidError):
+class MissingResultsError(UnbraidError):
     """Results that a claim needs are not there."""
 
 
@@ -57,7 +57,7 @@ class Scale:
     """
 
     settings: Mapping[str, Any]
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    per_series: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     measures: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
 
@@ -69,7 +69,7 @@ class Results:
     scale: str = "small"
     unsettled: frozenset[str] = frozenset()
     """Runs that still moved when training ended."""
-    opened: Opened | None = None
+    models: ModelCache | None = None
     """Their models, for figures that show one."""
 
     @property
@@ -92,30 +92,30 @@ class Results:
         """Scores that some member has."""
         return list(dict.fromkeys(name for member in self.members for name in member.scores))
 
-    def cells(self, series: str, key: str | None, *scores: str) -> dict[Any, np.ndarray]:
+    def group_scores(self, series: str, key: str | None, *scores: str) -> dict[Any, np.ndarray]:
         """Scores [seed, score] of a series by the value of a setting (or all under None), for finished runs."""
         made: dict[Any, list[list[float]]] = {}
-        for member in self.with_scores(series, *scores):
+        for member in self.select_members(series, *scores):
             value = None if key is None else member.settings[key]
             made.setdefault(value, []).append([member.scores[score].value for score in scores])
         return {value: np.array(made[value]) for value in sorted(made, key=lambda v: (str(type(v)), v))}
 
-    def with_scores(self, series: str, *scores: str) -> list[Member]:
+    def select_members(self, series: str, *scores: str) -> list[Member]:
         """Finished runs of a series that have some scores."""
         own = [m for m in self.members if m.settings["recipe"] == series and all(has(m, score) for score in scores)]
         if not own:
-            raise LackingError(f"no finished run of {series} has {' and '.join(scores)}")
+            raise MissingResultsError(f"no finished run of {series} has {' and '.join(scores)}")
         return own
 
-    def best(self, series: str, score: str) -> Member:
+    def select_best(self, series: str, score: str) -> Member:
         """The run of a series with the highest score."""
-        return max(self.with_scores(series, score), key=lambda member: member.scores[score].value)
+        return max(self.select_members(series, score), key=lambda member: member.scores[score].value)
 
-    def evaluation(self, member: Member) -> Evaluation:
+    def load_evaluation(self, member: Member) -> Evaluation:
         """The model of a run on its data."""
-        if self.opened is None:
-            raise LackingError("these results are scores without models")
-        return self.opened.evaluation(member.run)
+        if self.models is None:
+            raise MissingResultsError("these results are scores without models")
+        return self.models.load_evaluation(member.run)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Evidence:
     high: float = math.inf
 
     @property
-    def verdict(self) -> Word:
+    def verdict(self) -> VerdictWord:
         """What this alone says."""
         if not all(map(math.isfinite, self.estimate)):
             return "inconclusive"
@@ -159,14 +159,14 @@ class Verdict:
     """What results say about a claim, and why."""
 
     claim: str
-    verdict: Word
+    verdict: VerdictWord
     why: str
     evidence: tuple[Evidence, ...] = ()
 
     def as_record(self) -> dict[str, Any]:
         """Plain mapping for verdicts.json."""
         evidence = [
-            {"what": e.what, **{k: _finite(v) for k, v in e.estimate._asdict().items()}, "wanted": e.wanted}
+            {"what": e.what, **{k: _finite_or_none(v) for k, v in e.estimate._asdict().items()}, "wanted": e.wanted}
             for e in self.evidence
         ]
         return {"claim": self.claim, "verdict": self.verdict, "why": self.why, "evidence": evidence}
@@ -195,12 +195,12 @@ class Experiment(Facts):
     metrics: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Mapping[str, Score]], Score]] = field(default_factory=dict)
     measure: Callable[[Mapping[str, Any]], Sequence[Member]] | None = None
-    beside: Callable[[Mapping[str, Mapping[str, Any]]], Sequence[Member]] | None = None
+    baselines: Callable[[Mapping[str, Mapping[str, Any]]], Sequence[Member]] | None = None
     contrast: tuple[str, str] | None = None
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def scale(self, name: str) -> Scale:
+    def get_scale(self, name: str) -> Scale:
         """The settings of a scale."""
         if name not in SCALES:
             raise unknown("scale", name, SCALES)
@@ -208,15 +208,15 @@ class Experiment(Facts):
             raise UsageError(f"This experiment has no scale '{name}'; it has {', '.join(self.scales)}.")
         return self.scales[name]
 
-    def sweeps(self, scale: str) -> dict[str, dict[str, Any]]:
+    def build_sweeps(self, scale: str) -> dict[str, dict[str, Any]]:
         """Settings of the sweep of each series."""
-        at = self.scale(scale)
+        at = self.get_scale(scale)
         shared = {name: {} if REFINES in own else at.settings for name, own in self.series.items()}
-        return {name: {**shared[name], **own, **at.own.get(name, {})} for name, own in self.series.items()}
+        return {name: {**shared[name], **own, **at.per_series.get(name, {})} for name, own in self.series.items()}
 
-    def axes(self, scale: str) -> list[str]:
+    def list_axes(self, scale: str) -> list[str]:
         """Settings with several values in some series, the seed among them."""
-        of_series = self.sweeps(scale).values()
+        of_series = self.build_sweeps(scale).values()
         several = [key for own in of_series for key, value in own.items() if isinstance(value, (list, range))]
         return list(dict.fromkeys([*several, "seed"]))
 
@@ -228,7 +228,7 @@ Its keywords are the fields of `Experiment`. The function draws the figure: it t
 """
 
 
-def chosen(name: str) -> list[str]:
+def find_experiments(name: str) -> list[str]:
     """Experiments that are meant by PAPER or PAPER/ID; a slash behind it, as shells add to folders, means nothing."""
     name = name.removesuffix("/")
     paper, slash, _ = name.partition("/")
@@ -245,14 +245,14 @@ def judge(claim: Claim, results: Results) -> Verdict:
     """What results say about a claim."""
     try:
         evidence = tuple(claim.evidence(results))
-    except LackingError as error:
+    except MissingResultsError as error:
         return Verdict(claim.text, "inconclusive", f"{error}.")
     found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
-    weak = _weakness(results, claim.trained)
-    return Verdict(claim.text, "inconclusive" if weak else combined(evidence), f"{found}.{weak}", evidence)
+    weak = _explain_weakness(results, claim.trained)
+    return Verdict(claim.text, "inconclusive" if weak else combine_verdicts(evidence), f"{found}.{weak}", evidence)
 
 
-def combined(evidence: Sequence[Evidence]) -> Word:
+def combine_verdicts(evidence: Sequence[Evidence]) -> VerdictWord:
     """A claim holds if all of its evidence does, and does not if one piece does not."""
     words = {each.verdict for each in evidence}
     if "does not hold" in words:
@@ -260,17 +260,17 @@ def combined(evidence: Sequence[Evidence]) -> Word:
     return "holds" if words == {"holds"} else "inconclusive"
 
 
-def _weakness(results: Results, trained: bool = True) -> str:
+def _explain_weakness(results: Results, trained: bool = True) -> str:
     """Why no verdict can be given, whatever the numbers are; empty if one can."""
     if results.scale == "smoke":
         return " A smoke run only shows that the program works."
-    if results.seeds < LEAST_SEEDS:
-        return f" A verdict needs {LEAST_SEEDS} seeds of each setting, and one has {results.seeds}."
+    if results.seeds < MIN_SEEDS:
+        return f" A verdict needs {MIN_SEEDS} seeds of each setting, and one has {results.seeds}."
     runs = len(finished(results.members))
-    if trained and len(results.unsettled) > MOST_UNSETTLED * runs:
+    if trained and len(results.unsettled) > MAX_UNSETTLED_SHARE * runs:
         return f" {len(results.unsettled)} of {runs} runs had not settled."
     return ""
 
 
-def _finite(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import LackingError, Results
-from unbraid.experiments.drawing import label
+from unbraid.experiments.base import MissingResultsError, Results
+from unbraid.experiments.drawing import label_axes
 from unbraid.report.svg import PALETTE
 from unbraid.report.tables import mean_interval
 
@@ -22,13 +22,13 @@ def draw_curves(
     figure = make(figsize=(3.4 * panels, 2.9), layout="constrained")
     row = np.atleast_1d(figure.subplots(1, panels))
     for axes, score in zip(row, scores, strict=False):
-        draw_lines(axes, {name: points(results, name, key, score) for name in results.series}, key, score)
+        draw_lines(axes, {name: collect_points(results, name, key, score) for name in results.series}, key, score)
     if across is not None:
         for color, name in zip(PALETTE, results.series, strict=False):
-            found = [points(results, name, key, score) for score in across]
+            found = [collect_points(results, name, key, score) for score in across]
             x, y = ([np.mean(values) for values in part.values()] for part in found)
             row[-1].plot(x, y, "o-", color=color, linewidth=1, markersize=3, label=name)
-        label(row[-1], *across)
+        label_axes(row[-1], *across)
     row[0].legend(frameon=False, fontsize=7)
     return figure
 
@@ -46,13 +46,13 @@ def draw_lines(axes: Any, lines: Mapping[str, Points], across: str, up: str) -> 
         axes.plot(list(line), means, "o-", color=color, linewidth=1, markersize=3, label=name)
         bands = [mean_interval(values) or (mean, mean) for values, mean in zip(line.values(), means, strict=True)]
         axes.fill_between(list(line), *zip(*bands, strict=True), color=color, alpha=0.15, linewidth=0)
-    label(axes, across, up)
+    label_axes(axes, across, up)
 
 
-def points(results: Results, series: str, key: str, score: str) -> dict[Any, list[float]]:
+def collect_points(results: Results, series: str, key: str, score: str) -> dict[Any, list[float]]:
     """A score over a setting; nothing where a series lacks it."""
     try:
-        cells = results.cells(series, key, score)
-    except LackingError:
+        cells = results.group_scores(series, key, score)
+    except MissingResultsError:
         return {}
     return {at: rows[:, 0].tolist() for at, rows in cells.items()}

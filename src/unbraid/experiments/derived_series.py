@@ -17,14 +17,14 @@ from unbraid.networks.wide import parameters_of, wide_settings
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.results import member_of
+from unbraid.sweeps.results import read_member
 from unbraid.sweeps.run import sweep
 
 Parents = Sequence[tuple[Member, RunFolder]]
 
 
 @dataclass(frozen=True)
-class Refined:
+class RefinedSeries:
     """Stages upon runs, and of each the settings of the run that it refines beside what varies among stages."""
 
     folder: SweepFolder
@@ -33,12 +33,12 @@ class Refined:
     @property
     def members(self) -> list[Member]:
         """Every stage with its settings, state and newest scores."""
-        return [member_of(self.folder, run, settings) for run, settings in self.settings.items()]
+        return [read_member(self.folder, run, settings) for run, settings in self.settings.items()]
 
 
 def refine_series(
     parents: Parents, settings: Mapping[str, Any], metrics: Sequence[str], root: Path, device: str, notes: list[str]
-) -> Refined:
+) -> RefinedSeries:
     """Train and score a second stage upon each finished parent, as a sweep over what it refines.
 
     `settings` holds the stage's recipe and settings; a list is an axis. A stage has the seed of the run it refines.
@@ -46,7 +46,7 @@ def refine_series(
     asked = {key: value for key, value in settings.items() if key != REFINES}
     finished = {str(folder.path): member for member, folder in parents if member.state == "finished"}
     if not finished:
-        return Refined(SweepFolder(root), {})
+        return RefinedSeries(SweepFolder(root), {})
     recipe = asked.pop("recipe")
     made = sweep(recipe, refines=list(finished), metrics=metrics, root=root, device=device, report=False, **asked)
     notes += [note for note in made.notes if note not in notes]
@@ -55,10 +55,10 @@ def refine_series(
     for run, own in made.folder.members.items():
         if own["refines"] in finished:
             told[run] = {**finished[own["refines"]].settings, **{key: own[key] for key in axes}}
-    return Refined(made.folder, told)
+    return RefinedSeries(made.folder, told)
 
 
-def sized(asked: Mapping[str, Any], like: Sequence[RunFolder], first: Sequence[RunFolder]) -> dict[str, Any]:
+def match_size(asked: Mapping[str, Any], like: Sequence[RunFolder], first: Sequence[RunFolder]) -> dict[str, Any]:
     """Settings of a series with networks as large as a run's model, in the place of its own; it may refine `first`."""
     found = next((run for run in like if run.finished), None)
     if found is None:

@@ -13,7 +13,7 @@ from unbraid.report.run_page import reconstructions
 from unbraid.report.svg import INK
 from unbraid.report.tables import Member
 
-WIDTH = 3.2
+PICTURE_WIDTH_INCHES = 3.2
 """Inches of one picture."""
 
 
@@ -33,7 +33,10 @@ def draw_pictures(make: Any, columns: Sequence[Sequence[tuple[str, Picture]]]) -
     """Pictures with titles, in columns; those of one row are as high as the highest of them."""
     rows = list(zip(*columns, strict=True))
     heights = [max(picture.height / picture.width for _, picture in row) for row in rows]
-    figure = make(figsize=(WIDTH * len(columns), WIDTH * sum(heights) + 0.3 * len(rows)), layout="constrained")
+    figure = make(
+        figsize=(PICTURE_WIDTH_INCHES * len(columns), PICTURE_WIDTH_INCHES * sum(heights) + 0.3 * len(rows)),
+        layout="constrained",
+    )
     panels = figure.subplots(len(rows), len(columns), squeeze=False, height_ratios=heights)
     for line, row in zip(panels, rows, strict=True):
         for axes, (title, picture) in zip(line, row, strict=True):
@@ -45,7 +48,7 @@ def draw_pictures(make: Any, columns: Sequence[Sequence[tuple[str, Picture]]]) -
 
 def draw_traversals(make: Any, results: Results, members: Mapping[str, Member], **options: Any) -> Any:
     """What each model decodes when one latent moves, from one data point."""
-    shown = [[(title, traversal(results.evaluation(own), **options))] for title, own in members.items()]
+    shown = [[(title, traversal(results.load_evaluation(own), **options))] for title, own in members.items()]
     return draw_pictures(make, shown)
 
 
@@ -53,23 +56,23 @@ def draw_decoded(make: Any, results: Results, members: Mapping[str, Member], **o
     """Reconstructions of each model above its traversals."""
     columns = []
     for title, member in members.items():
-        model = results.evaluation(member)
+        model = results.load_evaluation(member)
         columns.append([(title, reconstructions(model)), ("", traversal(model, **options))])
     return draw_pictures(make, columns)
 
 
-def named(member: Member, score: str) -> str:
+def format_title(member: Member, score: str) -> str:
     """A title: the series and the score of a run."""
     return f"{member.settings['recipe']}, {score} {member.scores[score].value:.2f}"
 
 
-def label(axes: Any, across: str, up: str) -> None:
+def label_axes(axes: Any, across: str, up: str) -> None:
     """Names of both axes, and a grid."""
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)
 
 
-def plain(value: Any, _: Any) -> str:
+def format_tick(value: Any, _: Any) -> str:
     """A tick's number; the usual labels of a logarithmic axis need the mathematics that names must not be read as."""
     return f"{value:g}"

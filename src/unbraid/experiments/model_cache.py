@@ -11,7 +11,7 @@ from unbraid.run import Run
 from unbraid.store import RunFolder
 
 
-class Opened:
+class ModelCache:
     """Runs by name, each loaded when a figure asks for it; those that were trained on the same data share them."""
 
     def __init__(self, folders: Mapping[str, RunFolder], device: torch.device) -> None:
@@ -19,7 +19,7 @@ class Opened:
         self._datasets: dict[str | None, FactorDataset] = {}
         self._evaluations: dict[str, Evaluation] = {}
 
-    def evaluation(self, name: str) -> Evaluation:
+    def load_evaluation(self, name: str) -> Evaluation:
         """The model of a run on its data, which need its weights."""
         if name not in self._evaluations:
             self._evaluations[name] = self._run(self.folders[name]).evaluation

@@ -19,10 +19,10 @@ from scipy.stats import binomtest, rankdata, t
 
 from unbraid.report.tables import LEVEL, RESAMPLES
 
-GRID = 64
+GRID_POINTS = 64
 """Places at which two trade-offs are compared."""
 
-SOME = 400
+RESAMPLES_PER_CELL = 400
 """Resamples of one cell alone, for its share in a variance."""
 
 Cells = Mapping[Any, np.ndarray]
@@ -61,7 +61,7 @@ def estimate(cells: Cells, statistic: Callable[[Cells], np.ndarray], *, smooth: 
     return Estimate(value, min(low, value - apart * (value - low)), max(high, value + apart * (high - value)))
 
 
-def share(values: np.ndarray) -> Estimate:
+def estimate_share(values: np.ndarray) -> Estimate:
     """The share of true values, with wilson1927's interval: of no or of all seeds the bootstrap would be sure."""
     found = binomtest(int(values.sum()), len(values))
     low, high = found.proportion_ci(LEVEL, method="wilson")
@@ -74,8 +74,8 @@ def _again(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray
 
 def _student(cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.random.Generator) -> float:
     """Width of Student's interval, with (sum v_k)^2 / sum(v_k^2 / (n_k - 1)) degrees of freedom."""
-    fixed = {key: np.broadcast_to(rows, (SOME, *rows.shape)) for key, rows in cells.items()}
-    drawn = [statistic({**fixed, key: _again(rows, SOME, rng)}) for key, rows in cells.items()]
+    fixed = {key: np.broadcast_to(rows, (RESAMPLES_PER_CELL, *rows.shape)) for key, rows in cells.items()}
+    drawn = [statistic({**fixed, key: _again(rows, RESAMPLES_PER_CELL, rng)}) for key, rows in cells.items()]
     seeds = np.array([len(rows) for rows in cells.values()])
     variance = np.array([np.nanvar(made) for made in drawn]) * seeds / (seeds - 1)
     if not variance.sum() > 0:
@@ -84,12 +84,12 @@ def _student(cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.ran
     return float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum()))
 
 
-def means(cells: Cells) -> np.ndarray:
+def cell_means(cells: Cells) -> np.ndarray:
     """Means over seeds [..., cell, score], in the order of the cells."""
     return np.stack([rows.mean(-2) for rows in cells.values()], -2)
 
 
-def difference(cells: Cells, first: Hashable, second: Hashable, score: int = 0) -> np.ndarray:
+def mean_difference(cells: Cells, first: Hashable, second: Hashable, score: int = 0) -> np.ndarray:
     """Mean of the second cell minus mean of the first."""
     return cells[second][..., score].mean(-1) - cells[first][..., score].mean(-1)
 
@@ -107,7 +107,7 @@ def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return pearson(rankdata(x, axis=-1), rankdata(y, axis=-1))
 
 
-def gap_at_equal(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+def gap_at_equal_x(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """How much higher one curve lies than another [..., points, (x, y)], on average over the x that both reach.
 
     Between its points a curve is a straight line; NaN where the curves share no x.
@@ -124,5 +124,5 @@ def _gap(first: np.ndarray, second: np.ndarray) -> float:
     low, high = max(first[0, 0], second[0, 0]), min(first[-1, 0], second[-1, 0])
     if not low < high:
         return math.nan
-    places = np.linspace(low, high, GRID)
+    places = np.linspace(low, high, GRID_POINTS)
     return float((np.interp(places, *second.T) - np.interp(places, *first.T)).mean())

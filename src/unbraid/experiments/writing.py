@@ -16,12 +16,12 @@ from unbraid import atomic
 from unbraid._version import __version__
 from unbraid.config import FORMAT
 from unbraid.errors import UsageError
-from unbraid.experiments.base import SCALES, Experiment, LackingError, Results, Verdict
-from unbraid.experiments.statistics import Estimate, difference, estimate, means
+from unbraid.experiments.base import SCALES, Experiment, MissingResultsError, Results, Verdict
+from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_difference
 from unbraid.registry import Entry
 from unbraid.report.svg import drawing
 from unbraid.report.tables import text, write_csv
-from unbraid.training.environment import environment
+from unbraid.training.environment import describe_environment
 
 RULE = (
     "A claim *holds* if the 90% bootstrap interval of each of its estimates lies where it puts it, *does not hold* if "
@@ -46,13 +46,13 @@ class Provenance:
 
     def as_record(self) -> dict[str, Any]:
         """Plain mapping for verdicts.json."""
-        facts = environment(self.device)
+        facts = describe_environment(self.device)
         versions = {key: facts[key] for key in ("unbraid", "python", "torch", "numpy")}
-        record = {"command": self.command, "scale": self.scale, "commit": commit(), "versions": versions}
+        record = {"command": self.command, "scale": self.scale, "commit": find_commit(), "versions": versions}
         return {**record, "device": facts["device_name"], "minutes": self.minutes, "runs": self.runs}
 
 
-def commit() -> str:
+def find_commit() -> str:
     """The commit of this checkout, with a mark where files have changed since.
 
     Elsewhere `UNBRAID_COMMIT` may name the one that was copied; without it, it is the version.
@@ -68,7 +68,7 @@ def commit() -> str:
     return told.stdout.strip() + (" with changes" if changed.stdout.strip() else "")
 
 
-def refuse_larger(folder: Path, scale: str) -> None:
+def refuse_smaller_scale(folder: Path, scale: str) -> None:
     """Results of a larger scale are not written over by those of a smaller one."""
     stored = folder / "verdicts.json"
     try:
@@ -80,7 +80,7 @@ def refuse_larger(folder: Path, scale: str) -> None:
         raise UsageError(f"{folder} holds results at scale {there}; choose another place for {scale} with --out.")
 
 
-def write(
+def write_results(
     folder: Path,
     entry: Entry[Any, Experiment],
     facts: Experiment,
@@ -90,10 +90,10 @@ def write(
     notes: Sequence[str],
 ) -> list[str]:
     """Write everything, each file whole or not at all; returns notes about what was left out."""
-    rows = table(facts, results)
+    rows = build_table(facts, results)
     more = _draw(folder / "figure.png", entry, results)
     write_csv(folder / "table.csv", [_flat(row) for row in rows])
-    atomic.write_text(folder / "table.md", markdown(rows))
+    atomic.write_text(folder / "table.md", format_markdown(rows))
     record = {"format": FORMAT, "experiment": entry.name, **where.as_record()}
     record["verdicts"] = [verdict.as_record() for verdict in verdicts]
     page = _page(entry, facts, results, verdicts, record, rows, [*notes, *more])
@@ -108,7 +108,10 @@ def _draw(path: Path, entry: Entry[Any, Experiment], results: Results) -> list[s
             figure = entry.make(results, make)
             with atomic.replacing(path) as part:
                 figure.savefig(part, format="png", dpi=150, facecolor="white", metadata={"Software": None})
-    except (UsageError, LackingError) as error:  # what is not here, an extra or a score, must not cost the verdicts
+    except (
+        UsageError,
+        MissingResultsError,
+    ) as error:  # what is not here, an extra or a score, must not cost the verdicts
         return [f"figure.png is left out: {error}"]
     return []
 
@@ -116,7 +119,7 @@ def _draw(path: Path, entry: Entry[Any, Experiment], results: Results) -> list[s
 # the table
 
 
-def table(facts: Experiment, results: Results) -> list[Row]:
+def build_table(facts: Experiment, results: Results) -> list[Row]:
     """One row per series and setting: how many runs finished, and the mean of each score with its 90% interval."""
     rows: list[Row] = []
     keys = list(dict.fromkeys(key for member in results.members for key in member.settings))
@@ -145,14 +148,14 @@ def _differences(facts: Experiment, results: Results, keys: Sequence[str]) -> li
         for score in facts.scores:
             cells = {name: np.array(by[(name, *at)].values(score), dtype=float)[:, None] for name in (first, second)}
             there = all(len(values) for values in cells.values())
-            row[score] = estimate(cells, lambda c: difference(c, first, second)) if there else None
+            row[score] = estimate(cells, lambda c: mean_difference(c, first, second)) if there else None
         rows.append(row)
     return rows
 
 
 def _mean(values: Sequence[float]) -> Estimate | None:
     cells = {0: np.array(values, dtype=float)[:, None]}
-    return estimate(cells, lambda drawn: means(drawn)[..., 0, 0]) if values else None
+    return estimate(cells, lambda drawn: cell_means(drawn)[..., 0, 0]) if values else None
 
 
 def _flat(row: Mapping[str, Any]) -> Row:
@@ -168,7 +171,7 @@ def _flat(row: Mapping[str, Any]) -> Row:
     return flat
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows as a table of Markdown; columns are those of the first row and whatever others add."""
     names = list(dict.fromkeys(key for row in rows for key in row))
     lines = [names, ["---"] * len(names)]
@@ -196,13 +199,13 @@ def _page(
         f"# {entry.name}: {entry.summary}",
         f"    {record['command']}",
         f"Scale `{results.scale}`{runs}, {made}.",
-        markdown(words),
+        format_markdown(words),
         RULE,
         "## Results\n\nMeans over seeds with 90% intervals (by the bootstrap, as wide as so few seeds ask for).",
-        markdown(rows),
+        format_markdown(rows),
         "![figure](figure.png)",
         "## Settings",
-        markdown(_settings(facts, results.scale)),
+        format_markdown(_settings(facts, results.scale)),
         "\n".join(f"- {note}" for note in notes),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
@@ -211,10 +214,12 @@ def _page(
 def _settings(facts: Experiment, scale: str) -> list[Row]:
     """Settings here and in the paper, for all series and for each alone."""
     parts = [("", lambda at: at.settings)]
-    parts += [(f"{name}: ", lambda at, n=name: {**facts.series[n], **at.own.get(n, {})}) for name in facts.series]
+    parts += [
+        (f"{name}: ", lambda at, n=name: {**facts.series[n], **at.per_series.get(n, {})}) for name in facts.series
+    ]
     rows = []
     for title, of in parts:
-        here = of(facts.scale(scale))
+        here = of(facts.get_scale(scale))
         paper = of(facts.scales["paper"]) if "paper" in facts.scales else {}
         for key in dict.fromkeys([*here, *paper]):
             row = {"setting": f"{title}{key}", "here": _told(here.get(key)), "paper": _told(paper.get(key))}

@@ -6,7 +6,7 @@ from typing import Any
 from unbraid.errors import UsageError, unknown
 from unbraid.latents.blocks import block
 from unbraid.registry import coerce
-from unbraid.store import under
+from unbraid.store import select_prefix
 
 NAMES = {"normal": "z", "correlated-normal": "z", "concrete": "c", "bernoulli": "b", "quantised": "z"}
 
@@ -46,7 +46,7 @@ def refuse_both(given: Mapping[str, Any]) -> None:
 
 def _block(kind: str, name: str, count: str, given: Mapping[str, Any]) -> dict[str, Any]:
     entry = block[kind]
-    own = under(f"latents.{name}.", given)
+    own = select_prefix(f"latents.{name}.", given)
     if name == "z" and "z" in given:
         own = {"size": coerce("z", given["z"], int), **own}
     elif count:

@@ -29,7 +29,7 @@ from unbraid.networks.coupling_flow import CouplingFlow, flow_networks
 from unbraid.noise import Need, permutation, seed_tensor
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.staged import StageObjective
-from unbraid.store import under
+from unbraid.store import select_prefix
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms
 
 MAX_ROWS_TO_FIT, ROWS_AT_ONCE = 10_000, 500
@@ -140,7 +140,7 @@ class StagedFlow(FlowModel, LaterStage):
         return {**earlier, BASE: Need("normal", (count, math.prod(self.shape)))}
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        return torch.cat([self.first.prior_codes(under(FIRST, noise)), noise[BASE]], -1)
+        return torch.cat([self.first.prior_codes(select_prefix(FIRST, noise)), noise[BASE]], -1)
 
     def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
         earlier, base = self.split_code(drawn)

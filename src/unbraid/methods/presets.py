@@ -28,7 +28,7 @@ from unbraid.latents import Space
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.decomposition import Estimator, divergences, elbo_terms, total_correlation_names
 from unbraid.objectives.schedules import ramp
-from unbraid.registry import settings_of
+from unbraid.registry import read_settings
 from unbraid.types import Batch, Output, Terms, Weight
 
 Weights = dict[str, Weight]
@@ -39,11 +39,11 @@ class Preset:
 
     def __init__(self, weights_of: Callable[..., Weights]) -> None:
         functools.update_wrapper(self, weights_of)
-        own = settings_of(weights_of)
+        own = read_settings(weights_of)
         needs_density = "kl" not in weights_of(**{name: parameter.default for name, parameter in own.items()})
         self.weights_of, self.own = weights_of, tuple(own)
         self.shared_terms: Callable[..., Terms] = _sampled_terms if needs_density else _closed_terms
-        self.__signature__ = inspect.Signature([*own.values(), *settings_of(self.shared_terms).values()])
+        self.__signature__ = inspect.Signature([*own.values(), *read_settings(self.shared_terms).values()])
 
     def __call__(self, out: Output, batch: Batch, context: Context, **settings: Any) -> Terms:
         own = {key: settings.pop(key) for key in self.own}
@@ -142,7 +142,7 @@ def information_dropout(*, beta: Weight = 1.0, gamma: Weight = 1.0) -> Weights:
     """Information dropout: E[log p(x|z)] - beta I(x; z) - gamma TC(z), an information bottleneck with factors.
 
     With gamma = beta the two terms are beta E KL(q(z|x) || prod_d q(z_d)): the best factorised prior replaces a fixed
-    one, so the dimension-wise KL has no weight. The scale of a code is then free (MI and TC do not change if a dimension
-    is stretched), and draws from N(0, 1) are not draws from the model.
+    one, so the dimension-wise KL has no weight. The scale of a code is then free (MI and TC ignore the scale of a
+    dimension), and draws from N(0, 1) are not draws from the model.
     """
     return {"mi": beta, "tc": gamma, "dimension": 0.0}

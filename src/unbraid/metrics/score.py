@@ -13,7 +13,7 @@ from typing import Any
 from unbraid.errors import unknown
 from unbraid.metrics.needs import NEEDS
 from unbraid.registry import Facts, Registry
-from unbraid.store import storable
+from unbraid.store import replace_non_finite
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Score:
         name = f"{self.metric}/{self.protocol}"
         usual = metric[name].resolve({}) if name in metric else {}
         given = {key: value for key, value in self.details.get("settings", {}).items() if key in usual}
-        return storable(given) == storable({key: usual[key] for key in given})
+        return replace_non_finite(given) == replace_non_finite({key: usual[key] for key in given})
 
     def as_record(self) -> dict[str, Any]:
         """Plain mapping for scores.jsonl."""

@@ -21,7 +21,7 @@ from unbraid.models.base import Model, encoded, model, observations
 from unbraid.models.recentre import Frame, rows_to_fit
 from unbraid.networks import Likelihood, refiner
 from unbraid.noise import Need
-from unbraid.store import under
+from unbraid.store import select_prefix
 from unbraid.types import Inputs, Noise, Output, Shape
 
 FIRST = "first."
@@ -110,7 +110,7 @@ class LaterStage(Model):
         return {**{FIRST + n: need for n, need in self.first.prior_needs(count).items()}, **self.space.own.needs(count)}
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        own, c = self.space.own, self.first.prior_codes(under(FIRST, noise))
+        own, c = self.space.own, self.first.prior_codes(select_prefix(FIRST, noise))
         return torch.cat([c, own.join(own.sample_prior(own.prior(like=c), noise))], -1)
 
     def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:

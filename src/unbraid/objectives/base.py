@@ -19,7 +19,7 @@ from unbraid.latents import Space
 from unbraid.models.base import model
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
-from unbraid.registry import Entry, Facts, Registry, is_weight, settings_of
+from unbraid.registry import Entry, Facts, Registry, is_weight, read_settings
 from unbraid.types import Batch, Noise, Output, Player, Shape, Terms
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
@@ -57,13 +57,13 @@ class ObjectiveEntry(Entry[Callable[..., Any], ObjectiveFacts]):
     def settings(self) -> dict[str, inspect.Parameter]:
         """Settings of the objective, then those that only its model reads."""
         of_model = {name: p for name, p in model[self.facts.model].settings.items() if name not in self.facts.fixed}
-        every = {**settings_of(self.make), **of_model, **settings_of(self.make)}
+        every = {**read_settings(self.make), **of_model, **read_settings(self.make)}
         return {name: p.replace(default=self.facts.defaults.get(name, p.default)) for name, p in every.items()}
 
     @property
     def sweepable(self) -> frozenset[str]:
         """Weights of the objective; a model's settings are structure."""
-        return frozenset(name for name, p in settings_of(self.make).items() if is_weight(p.annotation))
+        return frozenset(name for name, p in read_settings(self.make).items() if is_weight(p.annotation))
 
 
 objective: Registry[Callable[..., Any], ObjectiveFacts] = Registry("objective", ObjectiveFacts, ObjectiveEntry)
@@ -148,5 +148,5 @@ def bind(name: str, settings: Mapping[str, Any]) -> Objective:
         if not math.isfinite(value) or (value < 0 and key not in entry.facts.signed):
             wanted = "a finite number" if key in entry.facts.signed else "0 or above"
             raise UsageError(f"{key} of {name} must be {wanted}, not {value:g}.")
-    own = {key: settings[key] for key in settings_of(entry.make) if key in settings}
+    own = {key: settings[key] for key in read_settings(entry.make) if key in settings}
     return entry.make(**own) if isinstance(entry.make, type) else Objective(partial(entry.make, **own))

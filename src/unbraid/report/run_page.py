@@ -51,7 +51,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         where=" ".join([where_scored(evaluation), *_otherwise(scores), *_absent(evaluation)]),
         headlines=_headlines(scores),
         scores=[_score_row(score) for score in scores],
-        curves=_curves(folder.lines("history")),
+        curves=_curves(folder.read_lines("history")),
         traversal=_traversal(evaluation) if drawable else None,
         reconstructions=data_uri(reconstructions(evaluation)) if drawable else None,
         stages=_stages(evaluation) if drawable and evaluation.model.first is not None else None,

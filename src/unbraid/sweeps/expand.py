@@ -11,12 +11,12 @@ from torch import nn
 from unbraid.config import Config, combinations
 from unbraid.errors import UsageError
 from unbraid.run import Run
-from unbraid.store import under
-from unbraid.sweeps.plan import Plan, canonical
+from unbraid.store import select_prefix
+from unbraid.sweeps.plan import SweepPlan, to_canonical
 from unbraid.sweeps.sources import Sources
-from unbraid.sweeps.stages import data_of_stage, settings_of_stage
+from unbraid.sweeps.stages import choose_stage_settings, find_stage_data
 from unbraid.training import check_settings, configure
-from unbraid.training.configure import dotted
+from unbraid.training.configure import to_dotted
 
 MAX_MEMBERS_UNASKED = 10_000
 """A larger sweep needs --many."""
@@ -44,20 +44,20 @@ def read_axes(
     if refines is not None:
         listed = refines if isinstance(refines, (list, tuple)) else [refines]
         values["refines"] = [str(one.path if isinstance(one, Run) else one) for one in listed]
-    for key, value in (dotted(recipes[0], settings) if recipes else {}).items():
+    for key, value in (to_dotted(recipes[0], settings) if recipes else {}).items():
         if isinstance(value, nn.Module):
             raise UsageError(f"A sweep takes registered networks by name, so that workers can build them: '{key}'.")
         values[key] = list(value) if isinstance(value, (list, range, np.ndarray)) else [value]
     for key, several in values.items():
         if not several:
             raise UsageError(f"The axis '{key}' has no value.")
-        texts = [canonical(value) for value in several]
+        texts = [to_canonical(value) for value in several]
         if len(set(texts)) < len(texts):
             raise UsageError(f"The axis '{key}' has a value twice.")
     return values
 
 
-def build_configs(plan: Plan, sources: Sources, many: bool = False) -> dict[str, MemberPlan]:
+def build_configs(plan: SweepPlan, sources: Sources, many: bool = False) -> dict[str, MemberPlan]:
     """Return the config of every member and the settings that its tables show, by run id."""
     by_recipe = {recipe: _values_of_recipe(recipe, plan.values) for recipe in plan.values["recipe"]}
     count = sum(math.prod(len(values) for values in own.values()) for own in by_recipe.values())
@@ -81,8 +81,8 @@ def _build_config(recipe: str, chosen: Mapping[str, Any], sources: Sources) -> C
     if "refines" in chosen:
         first = sources.first_stage(chosen["refines"])
         start = first.folder.config
-        settings = settings_of_stage(recipe, start, {"seed": start.training.seed, **settings})
-        choice, dataset = data_of_stage(start.data, first.dataset, settings)
+        settings = choose_stage_settings(recipe, start, {"seed": start.training.seed, **settings})
+        choice, dataset = find_stage_data(start.data, first.dataset, settings)
         return configure(recipe, choice, dataset, settings, parent=first.description)
     of_data = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     return configure(recipe, *sources.find(chosen["data"], of_data), settings)
@@ -101,4 +101,4 @@ def _values_of_recipe(recipe: str, values: Mapping[str, Sequence[Any]]) -> dict[
 def _recipe_settings(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as `configure` takes them, without the recipe's name in front."""
     own = {key: value for key, value in values.items() if key not in RESERVED}
-    return {**{k: v for k, v in own.items() if not k.startswith(f"{recipe}.")}, **under(f"{recipe}.", own)}
+    return {**{k: v for k, v in own.items() if not k.startswith(f"{recipe}.")}, **select_prefix(f"{recipe}.", own)}

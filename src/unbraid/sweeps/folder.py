@@ -20,8 +20,8 @@ import yaml
 from unbraid import atomic
 from unbraid.config import Config
 from unbraid.errors import RunError, UsageError
-from unbraid.store import BEFORE, RunFolder
-from unbraid.sweeps.plan import Plan, plain
+from unbraid.store import ALLOWED_BEFORE_CREATION, RunFolder
+from unbraid.sweeps.plan import SweepPlan, to_plain
 from unbraid.training import Cadence
 
 
@@ -45,10 +45,10 @@ class SweepFolder:
         return self.path / "sweep.yaml"
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> SweepPlan:
         """Everything that the sweep has been asked for so far."""
         try:
-            return Plan.from_yaml(self.plan_path.read_text(encoding="utf-8"))
+            return SweepPlan.from_yaml(self.plan_path.read_text(encoding="utf-8"))
         except (UsageError, yaml.YAMLError, KeyError, AttributeError) as error:
             raise RunError(f"{self.plan_path} cannot be read: {error}.") from error
 
@@ -57,18 +57,18 @@ class SweepFolder:
         """The settings that each run was asked for by, by run id."""
         return RunFolder(self.path).read_json("members").get("members", {})
 
-    def check_extends(self, plan: Plan) -> None:
+    def check_extends(self, plan: SweepPlan) -> None:
         """Raise if the folder holds something else than this sweep, before anything is written into it."""
         if self.plan_path.exists():
             plan.extend(self.plan, self.path)
-        elif self.path.is_dir() and {path.name for path in self.path.iterdir()} - BEFORE:
+        elif self.path.is_dir() and {path.name for path in self.path.iterdir()} - ALLOWED_BEFORE_CREATION:
             raise RunError(f"{self.path} is not a sweep: it has files, but no sweep.yaml; choose another name.")
 
-    def add(self, plan: Plan, members: Mapping[str, Mapping[str, Any]]) -> None:
+    def add(self, plan: SweepPlan, members: Mapping[str, Mapping[str, Any]]) -> None:
         """Record a plan and its members beside those of earlier calls."""
         if self.plan_path.exists():
             plan = plan.extend(self.plan, self.path)
-        joined = {**self.members, **{run: plain(settings) for run, settings in members.items()}}
+        joined = {**self.members, **{run: to_plain(settings) for run, settings in members.items()}}
         RunFolder(self.path).write_json("members", {"members": joined})
         atomic.write_text(self.plan_path, plan.to_yaml())
 
@@ -80,56 +80,56 @@ class SweepFolder:
 
     def create_run(self, config: Config) -> RunFolder:
         """Create the folder of a run unless it exists; its name is a hash of its config."""
-        folder = self.run(config.run_id)
+        folder = self.run_folder(config.run_id)
         if not (folder.path / "config.yaml").exists():
             RunFolder.create(folder.path, config)
         return folder
 
-    def run(self, run: str) -> RunFolder:
+    def run_folder(self, run: str) -> RunFolder:
         """Return the folder of a run."""
         return RunFolder(self.path / "runs" / run)
 
     # groups
 
-    def group(self, group: str) -> RunFolder:
+    def group_folder(self, group: str) -> RunFolder:
         """Return the folder of a group's checkpoints."""
         return RunFolder(self.path / "groups" / group)
 
-    def groups(self) -> list[str]:
+    def list_groups(self) -> list[str]:
         """Return the ids of unfinished groups, oldest first."""
         return sorted(path.parent.name for path in self.path.glob("groups/*/group.json"))
 
     def add_group(self, runs: Sequence[str], cadence: Cadence | None = None) -> str:
         """Record a new group and return its id; its checkpoints are stacked in the order of `runs`."""
-        number = 1 + max((int(name.partition("-")[0]) for name in self.groups()), default=0)
+        number = 1 + max((int(name.partition("-")[0]) for name in self.list_groups()), default=0)
         name = f"{number:04d}-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:8]}"
         facts = {"runs": list(runs), "cadence": dataclasses.asdict(cadence or Cadence())}
-        self.group(name).write_json("group", facts)
+        self.group_folder(name).write_json("group", facts)
         return name
 
-    def runs_of(self, group: str) -> list[str]:
+    def list_runs(self, group: str) -> list[str]:
         """Return the ids of a group's runs, in order."""
-        facts = self.group(group).read_json("group")
+        facts = self.group_folder(group).read_json("group")
         if "runs" not in facts:
             raise RunError(f"{self.path} has no group {group}.")
         return list(facts["runs"])
 
     def divide(self, group: str, parts: Sequence[Sequence[str]]) -> None:
         """Replace a group by smaller ones; its folder stays, as their list, until they are done."""
-        facts = self.group(group).read_json("group")
-        names = [self.add_group(part, self.cadence_of(group)) for part in parts]
-        self.group(group).write_json("group", {**facts, "parts": names})
-        for checkpoint in self.group(group).checkpoints():
+        facts = self.group_folder(group).read_json("group")
+        names = [self.add_group(part, self.read_cadence(group)) for part in parts]
+        self.group_folder(group).write_json("group", {**facts, "parts": names})
+        for checkpoint in self.group_folder(group).checkpoints():
             checkpoint.unlink(missing_ok=True)
 
-    def parts_of(self, group: str) -> list[str]:
+    def list_parts(self, group: str) -> list[str]:
         """Return the groups that replace a divided group."""
-        return list(self.group(group).read_json("group").get("parts", ()))
+        return list(self.group_folder(group).read_json("group").get("parts", ()))
 
     def is_busy(self, group: str) -> bool:
         """Return whether another process trains or scores a group at this moment."""
         try:
-            with self.group(group).locked():
+            with self.group_folder(group).locked():
                 return False
         except RunError:
             return True
@@ -138,17 +138,17 @@ class SweepFolder:
         """Return the message about a busy group."""
         return f"Group {group} of {self.path} is being trained by another process; try again when that has ended."
 
-    def cadence_of(self, group: str) -> Cadence:
+    def read_cadence(self, group: str) -> Cadence:
         """Return how often a group writes."""
-        return Cadence(**self.group(group).read_json("group").get("cadence", {}))
+        return Cadence(**self.group_folder(group).read_json("group").get("cadence", {}))
 
     def remove_group(self, group: str) -> None:
         """Forget a group; its runs stay."""
-        shutil.rmtree(self.group(group).path, ignore_errors=True)
+        shutil.rmtree(self.group_folder(group).path, ignore_errors=True)
 
     def files_for_worker(self, group: str) -> list[str]:
         """Return the files, relative to the folder, that a worker on another machine needs."""
         inside = [f"groups/{group}/group.json", "sweep.yaml"]
-        runs = [self.run(run).path for run in self.runs_of(group)]
+        runs = [self.run_folder(run).path for run in self.list_runs(group)]
         kept = [path for run in runs for path in sorted(run.glob("*")) if path.is_file() and path.name != "lock"]
         return inside + [path.relative_to(self.path).as_posix() for path in kept]

@@ -12,14 +12,14 @@ def describe_plan(
     folder: SweepFolder, groups: Sequence[str], configs: Mapping[str, Config], device: str, on: str
 ) -> str:
     """Return e.g. '120 members in 2 groups of 60, 18,000 steps each, on cuda'."""
-    sizes = [len(folder.runs_of(group)) for group in groups]
+    sizes = [len(folder.list_runs(group)) for group in groups]
     if not sizes:
-        return f"{count(len(configs), 'member')} {'is' if len(configs) == 1 else 'are'} finished already."
+        return f"{pluralise(len(configs), 'member')} {'is' if len(configs) == 1 else 'are'} finished already."
     lengths = [config.training.steps for config in configs.values()]
     where = f"on {device}" if on == "local" else f"through {on}"
     done = len(configs) - sum(sizes)
     reused = f" ({done:,} more {'is' if done == 1 else 'are'} finished already)" if done > 0 else ""
-    parts = f"{count(sum(sizes), 'member')} in {count(len(sizes), 'group')} of {_span(sizes)}"
+    parts = f"{pluralise(sum(sizes), 'member')} in {pluralise(len(sizes), 'group')} of {_span(sizes)}"
     return f"{parts}, {_span(lengths)} steps each, {where}{reused}"
 
 
@@ -29,11 +29,11 @@ def describe_left_out(before: Mapping[str, Mapping[str, str]], now: Mapping[str,
     for run, metrics in now.items():
         for metric in metrics.keys() - before.get(run, {}).keys():
             reasons.setdefault(metric, []).append(metrics[metric])
-    members = count(len(now), "member")
+    members = pluralise(len(now), "member")
     return [f"{metric} is left out for {len(why)} of {members}: {why[0]}" for metric, why in sorted(reasons.items())]
 
 
-def count(number: int, noun: str) -> str:
+def pluralise(number: int, noun: str) -> str:
     """Return e.g. '1 member' or '1,200 members'."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

@@ -14,7 +14,7 @@ from unbraid.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """The values of every setting, including `recipe`, `data` and `refines`, and the metrics to measure.
 
     A setting with several values is an axis; every combination of values is a member.
@@ -36,26 +36,26 @@ class Plan:
     @property
     def name(self) -> str:
         """The recipes and a hash of the fixed settings and of the axes' names, so that longer axes extend a sweep."""
-        canonical = json.dumps([plain(self.fixed), sorted(self.axes)], sort_keys=True, default=str)
+        canonical = json.dumps([to_plain(self.fixed), sorted(self.axes)], sort_keys=True, default=str)
         return "-".join([*self.values["recipe"], hashlib.sha256(canonical.encode()).hexdigest()[:8]])
 
-    def extend(self, stored: "Plan", where: Path) -> "Plan":
+    def extend(self, stored: "SweepPlan", where: Path) -> "SweepPlan":
         """Return this plan joined with an earlier one in the same folder; only axes may grow."""
         for key in {**stored.values, **self.values}:
             old, new = list(stored.values.get(key, ())), list(self.values.get(key, ()))
-            if not old or not new or (len(old) == 1 and plain(old[0]) not in plain(new)):
+            if not old or not new or (len(old) == 1 and to_plain(old[0]) not in to_plain(new)):
                 has = f"{key}={old[0]}" if len(old) == 1 else f"an axis {key}" if old else f"no setting '{key}'"
                 raise UsageError(f"{where} holds a sweep with {has}; add to its axes, or choose another name.")
         values = {key: _union(stored.values[key], self.values[key]) for key in self.values}
-        return Plan(values, self.metrics)
+        return SweepPlan(values, self.metrics)
 
     def to_yaml(self) -> str:
         """Return the text of sweep.yaml."""
         parts = {"format": FORMAT, "axes": self.axes, "fixed": self.fixed, "metrics": list(self.metrics)}
-        return yaml.safe_dump(plain(parts), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+        return yaml.safe_dump(to_plain(parts), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
     @classmethod
-    def from_yaml(cls, text: str) -> "Plan":
+    def from_yaml(cls, text: str) -> "SweepPlan":
         """Return the plan that `to_yaml` wrote."""
         stored = yaml.safe_load(text)
         if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
@@ -64,22 +64,22 @@ class Plan:
         return cls(values, stored["metrics"])
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Convert a value to what JSON and YAML both hold."""
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): to_plain(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
+        return [to_plain(part) for part in value]
     return value.item() if hasattr(value, "item") else value
 
 
-def canonical(value: Any) -> str:
+def to_canonical(value: Any) -> str:
     """Return a text that equal values share."""
-    return json.dumps(plain(value), sort_keys=True, default=str)
+    return json.dumps(to_plain(value), sort_keys=True, default=str)
 
 
 def _union(first: Iterable[Any], second: Iterable[Any]) -> list[Any]:
     """Return the values of both without repetition, numbers in order of size."""
-    joined = list(plain(tuple(first)))
-    joined += [value for value in plain(tuple(second)) if value not in joined]
+    joined = list(to_plain(tuple(first)))
+    joined += [value for value in to_plain(tuple(second)) if value not in joined]
     return sorted(joined) if all(isinstance(value, (int, float)) for value in joined) else joined

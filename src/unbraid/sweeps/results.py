@@ -8,7 +8,7 @@ from unbraid.metrics.base import Score
 from unbraid.report.sweep_page import write_sweep_report
 from unbraid.report.tables import Member, member_rows, summary_rows, write_csv, write_parquet
 from unbraid.run import Run
-from unbraid.scoring import left_out
+from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 
@@ -36,7 +36,7 @@ class Sweep:
     @property
     def members(self) -> list[Member]:
         """Every member with its settings, state and newest scores."""
-        return [member_of(self.folder, run, settings) for run, settings in self.folder.members.items()]
+        return [read_member(self.folder, run, settings) for run, settings in self.folder.members.items()]
 
     @property
     def table(self) -> list[dict[str, Any]]:
@@ -57,7 +57,7 @@ class Sweep:
     def runs(self) -> list[Run]:
         """The finished runs."""
         finished = [member.run for member in self.members if member.state == "finished"]
-        return [Run(RunFolder.open(self.folder.run(run).path)) for run in finished]
+        return [Run(RunFolder.open(self.folder.run_folder(run).path)) for run in finished]
 
     def write_tables(self) -> None:
         """Write table.csv, summary.csv and, where pyarrow is here, table.parquet."""
@@ -75,8 +75,8 @@ class Sweep:
 
     def left_out(self) -> dict[str, dict[str, str]]:
         """Metrics that a finished run does not allow, and why, by run."""
-        runs = {run: self.folder.run(run) for run in self.folder.members}
-        return {run: left_out(folder) for run, folder in runs.items() if folder.finished}
+        runs = {run: self.folder.run_folder(run) for run in self.folder.members}
+        return {run: read_left_out(folder) for run, folder in runs.items() if folder.finished}
 
     def report(self) -> Path:
         """Write report.html, and the tables anew."""
@@ -84,12 +84,17 @@ class Sweep:
         return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members)
 
 
-def member_of(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
+def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
     """A run of a folder of runs with the settings that it was asked for by, its state and its newest scores.
 
     Only scores with usual settings on all rows: others cannot be compared from run to run.
     """
-    status = folder.run(run).status
+    run_folder = folder.run_folder(run)
+    status = run_folder.status
     trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
-    newest = {score.name: score for score in map(Score.from_record, folder.run(run).lines("scores")) if score.usual}
+    newest = {
+        score.name: score
+        for score in map(Score.from_record, folder.run_folder(run).read_lines("scores"))
+        if score.usual
+    }
     return Member(run, settings, status["state"], trouble, newest)

@@ -17,22 +17,22 @@ from unbraid.latents import Space
 from unbraid.metrics.base import expand
 from unbraid.progress import Progress, progress
 from unbraid.run import Run
-from unbraid.scoring import default_metrics, missing_metrics
-from unbraid.store import folder_name
+from unbraid.scoring import choose_default_metrics, find_missing_metrics
+from unbraid.store import check_folder_name
 from unbraid.sweeps.expand import MemberPlan, build_configs, read_axes
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.messages import describe_left_out, describe_plan, log
-from unbraid.sweeps.plan import Plan
+from unbraid.sweeps.plan import SweepPlan
 from unbraid.sweeps.results import Sweep
 from unbraid.sweeps.sources import Sources
 from unbraid.sweeps.stages import record_code_change
 from unbraid.sweeps.worker import run_group
 from unbraid.training import Cadence, choose_device
-from unbraid.training.distributed import launched
-from unbraid.training.first_stage import copy_weights
-from unbraid.training.grouping import MAX_MEMBERS, group_by_structure, max_members, split_evenly, structure
-from unbraid.training.interrupt import continued_by_the_same_command, stoppable, terminable
-from unbraid.training.launch import Job, Outcome, check_place, connected, launch, parallelism
+from unbraid.training.distributed import read_launcher
+from unbraid.training.first_stage import copy_first_stage_weights
+from unbraid.training.grouping import MAX_MEMBERS, find_max_members, group_by_structure, split_evenly, structure_key
+from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_sigterm
+from unbraid.training.launch import GroupJob, JobOutcome, check_place, connect_to_ray, count_workers, launch
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
@@ -73,29 +73,31 @@ def sweep(
     _check_call(on, members, slurm)
     data = "sprites" if data is None and refines is None else data
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
-    plan = Plan(read_axes(recipe, data, refines, settings, sources), expand(metrics or ()))
+    plan = SweepPlan(read_axes(recipe, data, refines, settings, sources), expand(metrics or ()))
     planned = build_configs(plan, sources, many)
     if metrics is None:
-        plan = replace(plan, metrics=default_metrics(_space(member.config) for member in planned.values()))
+        plan = replace(plan, metrics=choose_default_metrics(_space(member.config) for member in planned.values()))
     if on != "local" and any(member.config.data.name == GIVEN for member in planned.values()):
         raise UsageError("Data that are passed in stay in this process; name a data set, or sweep with on='local'.")
-    folder = SweepFolder(Path(root) / folder_name(name or plan.name))
+    name = name or plan.name
+    check_folder_name(name)
+    folder = SweepFolder(Path(root) / name)
     folder.check_extends(plan)
     fits, prepared = _rehearse(folder, planned, sources)
-    with folder.locked(), connected(on):
+    with folder.locked(), connect_to_ray(on):
         _create(folder, plan, planned, sources)
         made = Sweep(folder.path)
         if members is not None and members > MAX_MEMBERS:
             made.notes.append(f"A group has at most {MAX_MEMBERS} members, not {members}.")
-        busy = [group for group in folder.groups() if folder.is_busy(group)]
-        elsewhere = {run for group in busy for run in folder.runs_of(group)}
+        busy = [group for group in folder.list_groups() if folder.is_busy(group)]
+        elsewhere = {run for group in busy for run in folder.list_runs(group)}
         configs = {run: member.config for run, member in planned.items() if run not in elsewhere}
         limits = Limits(on, members and min(members, MAX_MEMBERS), fits)
         groups = _plan_groups(folder, configs, limits, cadence, busy)
         if configs:
             log(describe_plan(folder, groups, configs, device if on != "local" else str(sources.device), on))
         where = str(folder.path.resolve())  # workers have working directories of their own
-        jobs = [Job(where, group, device, tuple(folder.files_for_worker(group))) for group in groups]
+        jobs = [GroupJob(where, group, device, tuple(folder.files_for_worker(group))) for group in groups]
         errors = _run_jobs(made, jobs, on, slurm, sources, prepared)
         _finish(made, planned, sources, report)
         if errors:
@@ -106,7 +108,7 @@ def sweep(
 
 
 def _check_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -> None:
-    if launched().size > 1:
+    if read_launcher().size > 1:
         raise UsageError("A sweep spreads its runs itself (--on ray, --on slurm); start it without torchrun.")
     check_place(on)
     if slurm and on != "slurm":
@@ -128,25 +130,25 @@ def _rehearse(
     """
     fits: dict[str, int] = {}
     prepared: dict[str, State] = {}
-    waiting = [member.config for run, member in planned.items() if not folder.run(run).ended]
+    waiting = [member.config for run, member in planned.items() if not folder.run_folder(run).ended]
     for group in group_by_structure(waiting):
         config = group[0]
         settings = planned[config.run_id].settings
-        firsts = [sources.first_stage(settings["refines"]).weights] if "refines" in settings else ()
-        state = prepare(config, sources.dataset(config.data), firsts=firsts)
-        fits[structure(config)] = max_members(state)
+        first_weights = [sources.first_stage(settings["refines"]).weights] if "refines" in settings else ()
+        state = prepare(config, sources.dataset(config.data), first_weights=first_weights)
+        fits[structure_key(config)] = find_max_members(state)
         if len(prepared) < MAX_PREPARED:
             prepared[config.run_id] = state
     return fits, prepared
 
 
-def _create(folder: SweepFolder, plan: Plan, planned: Mapping[str, MemberPlan], sources: Sources) -> None:
+def _create(folder: SweepFolder, plan: SweepPlan, planned: Mapping[str, MemberPlan], sources: Sources) -> None:
     """Write the sweep's files and the folders of its runs, each with the weights of its first stage."""
     folder.add(plan, {run: member.settings for run, member in planned.items()})
     for member in planned.values():
         run = folder.create_run(member.config)
         if "refines" in member.settings:
-            copy_weights(sources.first_stage(member.settings["refines"]).folder, run)
+            copy_first_stage_weights(sources.first_stage(member.settings["refines"]).folder, run)
 
 
 @dataclass(frozen=True)
@@ -162,8 +164,8 @@ class Limits:
         if self.members is not None:
             return self.members
         if self.on == "local":
-            return self.fits.get(structure(group[0]), MAX_MEMBERS_ELSEWHERE)
-        return max(1, min(MAX_MEMBERS_ELSEWHERE, -(-waiting // parallelism(self.on))))  # every worker gets something
+            return self.fits.get(structure_key(group[0]), MAX_MEMBERS_ELSEWHERE)
+        return max(1, min(MAX_MEMBERS_ELSEWHERE, -(-waiting // count_workers(self.on))))  # every worker gets something
 
 
 def _plan_groups(
@@ -179,15 +181,19 @@ def _plan_groups(
     """
     for group in busy:
         log(folder.describe_busy(group))
-    free = [group for group in folder.groups() if group not in busy]
-    begun = [group for group in free if folder.group(group).checkpoints()]
+    free = [group for group in folder.list_groups() if group not in busy]
+    begun = [group for group in free if folder.group_folder(group).checkpoints()]
     for group in set(free) - set(begun):
         folder.remove_group(group)
-    taken = {run for group in begun for run in folder.runs_of(group)}
+    taken = {run for group in begun for run in folder.list_runs(group)}
     metrics = folder.plan.metrics
     rest = {run: config for run, config in configs.items() if run not in taken}
-    waiting = [config for run, config in rest.items() if not folder.run(run).ended]
-    unscored = [c for run, c in rest.items() if folder.run(run).finished and missing_metrics(folder.run(run), metrics)]
+    waiting = [config for run, config in rest.items() if not folder.run_folder(run).ended]
+    unscored = [
+        c
+        for run, c in rest.items()
+        if folder.run_folder(run).finished and find_missing_metrics(folder.run_folder(run), metrics)
+    ]
     parts: list[list[Config]] = []
     for group in group_by_structure(waiting):
         parts += split_evenly([group], limits.of(group, len(waiting)))
@@ -197,7 +203,7 @@ def _plan_groups(
 
 def _run_jobs(
     made: Sweep,
-    jobs: list[Job],
+    jobs: list[GroupJob],
     on: str,
     slurm: Mapping[str, Any] | None,
     sources: Sources,
@@ -206,7 +212,7 @@ def _run_jobs(
     """Run the jobs, rewrite the tables after each one, and return the errors of those that failed."""
     errors: list[str] = []
     known = made.left_out()
-    with continued_by_the_same_command(made.path), stoppable() if on == "local" else terminable() as stop:
+    with explain_how_to_continue(made.path), catch_interrupts() if on == "local" else interrupt_on_sigterm() as stop:
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
         try:
             outcomes = launch(local if on == "local" else run_group, jobs, on, slurm)
@@ -226,7 +232,7 @@ def _groups_bar(groups: int, on: str) -> AbstractContextManager[Progress]:
     return progress("groups", groups, delay=2.0 if on != "local" else math.inf)
 
 
-def _record_outcome(made: Sweep, outcome: Outcome, errors: list[str]) -> None:
+def _record_outcome(made: Sweep, outcome: JobOutcome, errors: list[str]) -> None:
     made.notes += [note for note in outcome.notes if note not in made.notes]
     if outcome.error is None:
         made.folder.remove_group(outcome.job.group)
@@ -239,7 +245,7 @@ def _record_outcome(made: Sweep, outcome: Outcome, errors: list[str]) -> None:
 def _finish(made: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, report: bool) -> None:
     """Compare the codes of refined runs with those of their first stages, note divergences, write the page."""
     for run, member in planned.items():
-        folder = made.folder.run(run)
+        folder = made.folder.run_folder(run)
         if "refines" in member.settings and folder.finished:
             first = sources.first_stage(member.settings["refines"])
             record_code_change(first, folder, sources.dataset(member.config.data))

@@ -12,7 +12,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.errors import RunError
 from unbraid.store import RunFolder
-from unbraid.sweeps.plan import canonical
+from unbraid.sweeps.plan import to_canonical
 from unbraid.sweeps.stages import FirstStage
 from unbraid.training.first_stage import check_data_of_first_stage, describe_first_stage
 
@@ -30,22 +30,22 @@ class Sources:
         """Take data that were passed in, and return the name that the plan uses for them."""
         choice, dataset = find_data(data, {}, self.device)
         name = f"{GIVEN}-{choice.settings['content'][:12]}"
-        self._choices[canonical([name, {}])] = choice
-        self._datasets[canonical(choice.as_dict())] = dataset
+        self._choices[to_canonical([name, {}])] = choice
+        self._datasets[to_canonical(choice.as_dict())] = dataset
         return name
 
     def find(self, name: str, settings: Mapping[str, Any]) -> tuple[Choice, FactorDataset]:
         """Return the config entry of a data set, and the data set."""
-        key = canonical([name, settings])
+        key = to_canonical([name, settings])
         if key not in self._choices:
             choice, dataset = find_data(name, {f"data.{key}": value for key, value in settings.items()}, self.device)
             self._choices[key] = choice
-            self._datasets[canonical(choice.as_dict())] = dataset
+            self._datasets[to_canonical(choice.as_dict())] = dataset
         return self._choices[key], self.dataset(self._choices[key])
 
     def dataset(self, choice: Choice) -> FactorDataset:
         """Return the data set of a config entry."""
-        key = canonical(choice.as_dict())
+        key = to_canonical(choice.as_dict())
         if key not in self._datasets:
             if choice.name == GIVEN:
                 raise RunError("This sweep was begun on data that were passed in; pass them again: unbraid.sweep(…).")

@@ -16,8 +16,8 @@ from unbraid.metrics.base import Evaluation
 from unbraid.run import Run
 from unbraid.store import RunFolder
 from unbraid.training import check_settings
-from unbraid.training.configure import dotted
-from unbraid.training.first_stage import first_stage_weights
+from unbraid.training.configure import to_dotted
+from unbraid.training.first_stage import load_first_stage_weights
 
 MAX_COMPARED_ROWS = 1_000
 """Rows on which the codes of a first stage are compared before and after refining."""
@@ -34,10 +34,10 @@ class FirstStage:
     @property
     def weights(self) -> dict[str, Any]:
         """Weights of its model."""
-        return first_stage_weights(self.folder.model_path)
+        return load_first_stage_weights(self.folder.model_path)
 
 
-def stage_recipe(kind: str) -> str:
+def find_stage_recipe(kind: str) -> str:
     """Return the recipe of a kind of second stage, such as `ms-vae` for `vae`."""
     stages = {name: objective[name].facts.stage for name in objective}
     kinds = {stage: name for name, stage in stages.items() if stage is not None}
@@ -46,9 +46,9 @@ def stage_recipe(kind: str) -> str:
     return kinds[kind]
 
 
-def settings_of_stage(recipe: str, first: Config, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def choose_stage_settings(recipe: str, first: Config, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a stage: the given ones, and the split of the run that it refines."""
-    settings = dotted(recipe, {"split": first.training.split, **overrides})
+    settings = to_dotted(recipe, {"split": first.training.split, **overrides})
     check_settings(recipe, settings)
     allowed = datasets[first.data.name].facts.stages if first.data.name in datasets else ()
     if any(key.startswith("data.") and key.removeprefix("data.") not in allowed for key in settings):
@@ -57,7 +57,7 @@ def settings_of_stage(recipe: str, first: Config, overrides: Mapping[str, Any]) 
     return settings
 
 
-def data_of_stage(first: Choice, dataset: FactorDataset, settings: dict[str, Any]) -> tuple[Choice, FactorDataset]:
+def find_stage_data(first: Choice, dataset: FactorDataset, settings: dict[str, Any]) -> tuple[Choice, FactorDataset]:
     """Return the data of a stage: those of its first stage, with the `data.…` settings (removed) that may differ."""
     changed = {key: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if not changed:

@@ -10,7 +10,7 @@ from torch import nn
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import MissingExtraError, RunError, UnbraidError
 from unbraid.run import Run
-from unbraid.scoring import check_not_stopped, missing_metrics, score_subjects
+from unbraid.scoring import check_not_stopped, find_missing_metrics, score_subjects
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.messages import log
@@ -55,7 +55,7 @@ def train_and_score(
     """
     if not all(run.ended for run in group.runs):
         _train(group, dataset, world, state, encoder, decoder)
-    unscored = [run for run in group.runs if run.finished and missing_metrics(run, metrics)]
+    unscored = [run for run in group.runs if run.finished and find_missing_metrics(run, metrics)]
     if not unscored:
         return []
     with group.checkpoints.locked():  # the lock of training has ended
@@ -73,8 +73,8 @@ def _train(
     configs = [run.config for run in group.runs]
     try:
         if state is not None and len(configs) > 1:
-            firsts = load_first_stages(group.runs, configs)
-            state = prepare(configs, dataset, firsts=firsts, built=state.group.skeleton)
+            first_weights = load_first_stages(group.runs, configs)
+            state = prepare(configs, dataset, first_weights=first_weights, built=state.group.skeleton)
         train_group(group.checkpoints, group.runs, configs, dataset, group.cadence, world, state, encoder, decoder)
     except Exception as error:
         if not is_out_of_memory(error):
@@ -128,23 +128,23 @@ def run_group(
     """
     check_not_stopped(stop)
     sweep = SweepFolder(folder)
-    if group not in sweep.groups():
+    if group not in sweep.list_groups():
         return []  # an earlier attempt finished it and died before it could report
     if sweep.is_busy(group):
         raise RunError(sweep.describe_busy(group))
     notes: list[str] = []
-    if not sweep.parts_of(group):
-        runs = [sweep.run(run) for run in sweep.runs_of(group)]
+    if not sweep.list_parts(group):
+        runs = [sweep.run_folder(run) for run in sweep.list_runs(group)]
         dataset = (sources or _sources_of_worker(device)).dataset(runs[0].config.data)
         state = (prepared or {}).pop(runs[0].path.name, None)
-        folders = GroupFolders(sweep.group(group), runs, sweep.cadence_of(group))
+        folders = GroupFolders(sweep.group_folder(group), runs, sweep.read_cadence(group))
         try:
             notes = train_and_score(folders, dataset, sweep.plan.metrics, stop=stop, state=state)
         except GroupTooLargeError:
             if len(runs) == 1:
                 raise
             notes = [_halve(sweep, group)]
-    for part in sweep.parts_of(group):
+    for part in sweep.list_parts(group):
         notes += run_group(folder, part, device, sources, prepared, stop)
     sweep.remove_group(group)
     return notes
@@ -153,7 +153,7 @@ def run_group(
 def _halve(sweep: SweepFolder, group: str) -> str:
     """Divide a group that is too large for the memory, and return a note about it."""
     free_memory()
-    runs = sweep.runs_of(group)
+    runs = sweep.list_runs(group)
     half = (len(runs) + 1) // 2
     sweep.divide(group, [runs[:half], runs[half:]])
     note = f"{len(runs)} members did not fit in memory; they train as {half} and {len(runs) - half}, from step 0."

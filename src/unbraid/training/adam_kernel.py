@@ -1,4 +1,4 @@
-"""The update of Adam on a GPU in one launch per parameter, with a rate per member (see `stacked_adam.py`)."""
+"""Adam on a GPU with a learning rate per member, in one launch per parameter (see `stacked_adam.py`)."""
 
 from typing import no_type_check
 
@@ -13,10 +13,10 @@ _BLOCK = 1024
 @triton.jit(do_not_specialize=["size", "gradient_size"])
 @no_type_check
 def _adam(
-    parameter, gradient, mean, square, rate, spread, kept, alive, size, gradient_size, first, second, eps,
+    parameter, gradient, mean, square, rate, correction, keep, alive, size, gradient_size, first, second, eps,
     DECAY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One block of one member; a member that is not alive stays as it is, whatever its gradient is."""
+    """Update one block of one member, unless that member is not alive."""
     member = tl.program_id(1).to(tl.int64)
     if tl.load(alive + member) != 0:
         place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -29,20 +29,21 @@ def _adam(
         m += (1 - first) * (g - m)
         v = v * second + (1 - second) * g * g
         if DECAY:
-            p *= tl.load(kept + member)
-        p -= tl.load(rate + member) * m / (tl.sqrt(v) / tl.load(spread + member) + eps)
+            p *= tl.load(keep + member)
+        p -= tl.load(rate + member) * m / (tl.sqrt(v) / tl.load(correction + member) + eps)
         tl.store(mean + place, m, mask=inside)
         tl.store(square + place, v, mask=inside)
         tl.store(parameter + place, p, mask=inside)
 
 
 def update(
-    parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, rate: Tensor, spread: Tensor, kept: Tensor,
+    parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, rate: Tensor, correction: Tensor, keep: Tensor,
     alive: Tensor, betas: tuple[float, float], eps: float, decay: bool,
 ) -> None:  # fmt: skip
-    """Move a parameter [member, …] and its moments in place.
+    """Update a parameter [member, …] and its moments in place.
 
-    A member's part of all four tensors has the same layout in memory; gradients of members may lie further apart.
+    All four tensors lay out a member in the same way; only the gradient may have gaps between members. `correction`
+    [member] is sqrt(1 - b2^t), and `keep` [member] the share of a weight that its decay leaves.
     """
     members, size = parameter.shape[0], parameter[0].numel()
     with torch.cuda.device_of(parameter):
@@ -52,8 +53,8 @@ def update(
             mean,
             square,
             rate,
-            spread,
-            kept,
+            correction,
+            keep,
             alive,
             size,
             gradient.stride(0),

@@ -22,8 +22,8 @@ from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import bind
 from unbraid.registry import Registry
-from unbraid.store import under
-from unbraid.training.modality_config import SIZES, Sections, check_modalities, sections, sized
+from unbraid.store import select_prefix
+from unbraid.training.modality_config import SIZES, Sections, check_modalities, check_units, choose_sections
 from unbraid.types import Shape
 
 PLENTY = 64
@@ -62,7 +62,7 @@ def configure(
         given["batch"] = _batch_within(dataset, given)
     model, chosen = entry.facts.model, entry.resolve(_only(given, entry.settings))
     check_modalities(recipe, models[model].make, dataset)
-    parts = sections(recipe, dataset, given) if dataset.multimodal else _single_sections(recipe, dataset, given)
+    parts = choose_sections(recipe, dataset, given) if dataset.multimodal else _single_sections(recipe, dataset, given)
     groups, learned = given.get("groups"), _prior(recipe, given)
     bound, space = bind(recipe, chosen), Space.from_config(parts.latents, groups, learned)
     bound.check(dataset, space)
@@ -77,7 +77,7 @@ def configure(
         decoder=_own(decoder) or parts.decoder,
         likelihood=parts.likelihood,
         latents=parts.latents,
-        training=_reached(parts.latents, Training.checked(_only(given, Training.fields()))),
+        training=_reached(parts.latents, Training.from_settings(_only(given, Training.fields()))),
         groups=groups,
         prior=learned,
         parent=parent,
@@ -90,7 +90,7 @@ def _single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, An
     network, decoders = given.get("network"), models[facts.model].make.decoders
     if network is not None and network not in encoders and network not in decoders:
         raise unknown("network", str(network), {*encoders, *decoders})
-    usual = (facts.network or default_network)(dataset.shape)
+    usual = (facts.network or choose_network)(dataset.shape)
     usual = {"encoder": usual, "decoder": usual} if isinstance(usual, str) else usual
     names = {side: given.get(side, network) or usual[side] for side in ("encoder", "decoder")}
     for side, registry, other in (("encoder", encoders, decoders), ("decoder", decoders, encoders)):
@@ -99,9 +99,9 @@ def _single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, An
     likelihood = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
     _refuse_out_of_range(likelihood, dataset)
     return Sections(
-        _choice(encoders, names["encoder"], under("encoder.", given)),
-        _choice(decoders, names["decoder"], under("decoder.", given)),
-        _choice(likelihoods, likelihood, under("likelihood.", given)),
+        _choice(encoders, names["encoder"], select_prefix("encoder.", given)),
+        _choice(decoders, names["decoder"], select_prefix("decoder.", given)),
+        _choice(likelihoods, likelihood, select_prefix("likelihood.", given)),
         latents_of(given),
     )
 
@@ -109,7 +109,7 @@ def _single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, An
 def _refuse_of_own(overrides: Mapping[str, Any], **modules: nn.Module | None) -> None:
     """Settings of networks that were passed in."""
     for side, module in modules.items():
-        settings = under(f"{side}.", overrides)
+        settings = select_prefix(f"{side}.", overrides)
         if module is not None and settings:
             raise UsageError(f"{side} is a module of your own, in which {side}_{next(iter(settings))} sets nothing.")
 
@@ -135,7 +135,7 @@ def _batch_within(dataset: FactorDataset, given: Mapping[str, Any]) -> int:
 
 def _prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
     """The learned prior, if one is asked for."""
-    name, settings = given.get("prior"), under("prior.", given)
+    name, settings = given.get("prior"), select_prefix("prior.", given)
     if name is None or name == "standard":
         if settings:
             raise UsageError(f"prior.{next(iter(settings))} is a setting of a learned prior; choose one with prior=….")
@@ -156,7 +156,7 @@ def _refuse_out_of_range(likelihood: str, dataset: FactorDataset) -> None:
         )
 
 
-def default_network(shape: Shape) -> str:
+def choose_network(shape: Shape) -> str:
     """A network that takes these observations."""
     if len(shape) == 3 and shape[1] == shape[2] == 64:
         return "conv-locatello"
@@ -165,7 +165,7 @@ def default_network(shape: Shape) -> str:
     return "mlp"
 
 
-def keys(recipe: str) -> list[str]:
+def list_settings(recipe: str) -> list[str]:
     """Every key that `configure` takes for a recipe, besides the dotted ones."""
     return [
         *objective[recipe].settings,
@@ -182,9 +182,9 @@ def keys(recipe: str) -> list[str]:
     ]
 
 
-def dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
-    dotted, known = {}, keys(recipe)
+    dotted, known = {}, list_settings(recipe)
     for key, value in overrides.items():
         head, underscore, tail = key.partition("_")
         dotted[f"{head}.{tail}" if underscore and head in SECTIONS and key not in known else key] = value
@@ -193,7 +193,7 @@ def dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
     """A `UsageError` for the first key that no part of the recipe takes."""
-    known = keys(recipe)
+    known = list_settings(recipe)
     for key in given:
         section = key.partition(".")[0]
         if key not in known and not (section != key and section in SECTIONS):
@@ -203,7 +203,9 @@ def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
 def _choice(registry: Registry[Any, Any], name: Any, settings: Mapping[str, Any]) -> Choice:
     if not isinstance(name, str):
         raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
-    return sized(Choice(name, registry[name].resolve(settings)))
+    choice = Choice(name, registry[name].resolve(settings))
+    check_units(choice)
+    return choice
 
 
 def _own(module: nn.Module | None) -> Choice | None:

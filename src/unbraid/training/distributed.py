@@ -1,13 +1,13 @@
 r"""Several processes train one run: each computes a share of every batch, and they agree on everything else.
 
-torchrun starts the processes ("ranks"); a world of one is the ordinary case and costs nothing. The contract:
+torchrun starts the processes ("ranks"); a world of one costs nothing. The contract:
 
-- `batch` is the batch of the whole world, and noise is drawn for all of it, so a run does not depend on how many
-  processes train it.
-- A rank runs the model on its own rows, consecutive ones. `decoded`, `extra` and `batch.x` only hold those, and a term
-  on them is a mean over them.
-- `posterior`, `sample`, `prior` and `batch.index` hold the rows of all ranks, in order; so does the noise that an
-  objective asks for. A term on them is one of the whole batch, and every rank computes the same.
+- `batch` is the batch of the whole world, and noise is drawn for all of it. The result does not depend on the number
+  of processes.
+- A rank runs the model on its own consecutive rows. `decoded`, `extra` and `batch.x` hold only those, and a term on
+  them is their mean.
+- `posterior`, `sample`, `prior`, `batch.index` and the noise of the objective hold the rows of all ranks, in order. A
+  term on them covers the whole batch, and every rank computes the same value.
 
 Why averaged gradients are those of the whole batch: the mean over ranks of the losses L_r *is* the loss L of the whole
 batch (means of equal shares average to the mean; the other terms are equal). Differentiating through the gather gives
@@ -33,25 +33,25 @@ from unbraid.training.collectives import stack_over_ranks, sum_over_ranks
 from unbraid.types import Output
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
-"""By device. Agreements are numbers in main memory, so gloo is there in any case."""
+"""Backends by device; ranks agree by numbers in main memory, which needs gloo."""
 
-PATIENCE = timedelta(minutes=10)
-"""How long a rank waits for another one. A rank that dies is noticed at once: torchrun then ends the others."""
+MAX_WAIT = timedelta(minutes=10)
+"""Longest wait for another rank. If a rank dies, torchrun ends the others at once."""
 
-MEET_EVERY = {"cpu": 1, "cuda": 16}
-"""Steps between two agreements: on CUDA the host runs ahead of the device, and waiting for others would hold it up."""
+STEPS_BETWEEN_AGREEMENTS = {"cpu": 1, "cuda": 16}
+"""On CUDA the host runs ahead of the device; agreeing at every step would hold it up."""
 
-_meetings = 0
+_worlds_joined = 0
 
 
 class StoppedElsewhereError(UnbraidError):
-    """This rank stops because another one did, which says why."""
+    """This rank stops because another one did; the other one says why."""
 
     exit_code = 130
 
 
-class Launched(NamedTuple):
-    """What torchrun says about this process."""
+class ProcessRank(NamedTuple):
+    """The number of this process, and the number of processes, in all and on this machine."""
 
     rank: int
     size: int
@@ -59,13 +59,13 @@ class Launched(NamedTuple):
     local_size: int
 
 
-def launched() -> Launched:
-    """Which process of how many this one is, here and on this machine; the only one if nobody says otherwise."""
+def read_launcher() -> ProcessRank:
+    """Return the rank that torchrun gave this process; without torchrun it is the only one."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
-        return Launched(0, 1, 0, 1)
+        return ProcessRank(0, 1, 0, 1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, local_size = (os.environ.get(name, 0) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    return Launched(rank, size, int(local_rank), max(1, int(local_size)))
+    return ProcessRank(rank, size, int(local_rank), max(1, int(local_size)))
 
 
 @dataclass(frozen=True)
@@ -74,81 +74,77 @@ class World:
 
     rank: int = 0
     size: int = 1
-    meet_every: int = 1
+    steps_between_agreements: int = 1
 
     @property
     def leads(self) -> bool:
-        """Whether this rank writes and tells; the others only compute."""
+        """Whether this rank writes files and prints; the others only compute."""
         return self.rank == 0
 
-    # rows
-
-    def refuse_indivisible(self, batch: int) -> None:
-        """A `UsageError` for a batch that does not fall into equal shares."""
+    def check_divisible(self, batch: int) -> None:
+        """Raise a `UsageError` if a batch does not divide into equal shares."""
         if batch % self.size:
-            raise UsageError(f"batch={batch} cannot be shared by {self.size} processes; choose a multiple of them.")
+            raise UsageError(
+                f"batch={batch} cannot be shared by {self.size} processes; choose a multiple of {self.size}."
+            )
 
-    def part(self, tensor: Tensor) -> Tensor:
-        """This rank's rows of a tensor [member, batch, …]."""
+    def take_rows(self, tensor: Tensor) -> Tensor:
+        """Return this rank's rows of a tensor [member, batch, …]."""
         if self.size == 1:
             return tensor
         rows = tensor.shape[1] // self.size
         return tensor.narrow(1, self.rank * rows, rows)
 
-    def gathered(self, out: Output) -> Output:
-        """An output whose posterior, sample and prior hold the rows of all ranks; differentiable."""
+    def gather(self, out: Output) -> Output:
+        """Return an output whose posterior, sample and prior hold the rows of all ranks; differentiable."""
         rows = [*out.sample.values(), *out.posterior.values()]
-        if self.size == 1 or not rows:  # a flow has densities alone, which are of this rank's rows
+        if self.size == 1 or not rows:  # a flow has only densities, of this rank's rows
             return out
         like = rows[0]
         prior = {n: t for n, t in out.prior.items() if t.ndim == like.ndim and t.shape[1] == like.shape[1]}
         flat, structure = tree_flatten((out.posterior, out.sample, prior))
-        posterior, sample, prior = tree_unflatten(self._gathered_rows(flat), structure)
+        posterior, sample, prior = tree_unflatten(self._gather_rows(flat), structure)
         return Output(posterior, {**out.prior, **prior}, sample, out.decoded, out.extra)
 
-    def _gathered_rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Tensors [member, share, …] as [member, batch, …], in one message."""
+    def _gather_rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return tensors [member, share, …] as [member, batch, …], by one message."""
         packed = torch.cat([t.flatten(2) for t in tensors], -1)
         whole = stack_over_ranks(packed, self.size).movedim(0, 1).flatten(1, 2)
         parts = whole.split([t.shape[2:].numel() for t in tensors], -1)
         return [part.unflatten(-1, t.shape[2:]) for part, t in zip(parts, tensors, strict=True)]
 
-    # means
-
-    def mean(self, tensor: Tensor) -> Tensor:
-        """The mean over the ranks."""
+    def average(self, tensor: Tensor) -> Tensor:
+        """Return the mean over the ranks."""
         return tensor if self.size == 1 else sum_over_ranks(tensor) / self.size
 
-    def means(self, tensors: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Each tensor's mean over the ranks, in one message; what is None is None on every rank."""
+    def average_all(self, tensors: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Return each tensor's mean over the ranks, by one message; None must be None on every rank."""
         present = [tensor for tensor in tensors if tensor is not None]
         if self.size == 1 or not present:
             return tensors
-        flat = self.mean(torch.cat([tensor.flatten() for tensor in present]))
+        flat = self.average(torch.cat([tensor.flatten() for tensor in present]))
         parts = iter(flat.split([tensor.numel() for tensor in present]))
         return [None if tensor is None else next(parts).view(tensor.shape) for tensor in tensors]
 
-    # agreement
-
-    def most(self, *numbers: float) -> tuple[float, ...]:
-        """The largest of each number over the ranks; all ranks leave this call together."""
+    def maximum(self, *numbers: float) -> tuple[float, ...]:
+        """Return the maximum of each number over the ranks; all ranks leave this call together."""
         if self.size == 1:
             return numbers
         largest = torch.tensor(numbers, dtype=torch.float64)
         dist.all_reduce(largest, dist.ReduceOp.MAX)
         return tuple(largest.tolist())
 
-    def agreed(self, step: int, *numbers: float) -> tuple[float, ...]:
-        """As `most`, at the steps at which the ranks meet; zeros in between."""
-        return self.most(*numbers) if step % self.meet_every == 0 else (0.0,) * len(numbers)
+    def agree(self, step: int, *numbers: float) -> tuple[float, ...]:
+        """Return `maximum` at the steps at which the ranks agree, and zeros in between."""
+        return self.maximum(*numbers) if step % self.steps_between_agreements == 0 else (0.0,) * len(numbers)
 
-    def meet(self) -> None:
+    def wait(self) -> None:
         """Wait for the other ranks."""
-        self.most(0.0)
+        self.maximum(0.0)
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """All ranks get through this block, or none does. Inside, no rank may wait for another one."""
+    def all_or_none(self) -> Iterator[None]:
+        """Raise on every rank if the block fails on one. Inside, no rank may wait for another one."""
         if self.size == 1:
             yield
             return
@@ -157,19 +153,19 @@ class World:
             yield
             failed = False
         finally:
-            if self.most(float(failed))[0] and not failed:
+            if self.maximum(float(failed))[0] and not failed:
                 raise StoppedElsewhereError("Another process of this run could not go on.")
 
-    def refuse_difference(self, value: str, message: str) -> None:
-        """A `RunError` if the ranks hold different values."""
+    def check_equal(self, value: str, message: str) -> None:
+        """Raise a `RunError` if the ranks hold different values."""
         if self.size > 1:
             digest = float(int.from_bytes(hashlib.sha256(value.encode()).digest()[:6], "big"))
-            largest, negated = self.most(digest, -digest)
+            largest, negated = self.maximum(digest, -digest)
             if largest != -negated:
                 raise RunError(message)
 
-    def equalise(self, tensors: Iterable[Tensor]) -> None:
-        """Give every rank the first one's values, in place."""
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors with the values of rank 0."""
         if self.size == 1:
             return
         with torch.no_grad():
@@ -180,38 +176,38 @@ class World:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[World]:
-    """The world that torchrun has made this process a part of, connected as long as the block lasts.
+def join_world(device: torch.device) -> Iterator[World]:
+    """Connect to the other processes that torchrun started, for the length of the block.
 
-    A process group that exists already is used and left as it is; on CUDA it must have gloo besides nccl.
+    An existing process group is used and left open; on CUDA it must have both gloo and nccl.
     """
-    rank, size = launched()[:2]
+    rank, size, *_ = read_launcher()
     if size == 1:
         yield World()
         return
     if device.type not in BACKENDS:
         raise UsageError(f"Several processes train on cpu or cuda, not on {device.type}.")
-    world = World(rank, size, MEET_EVERY[device.type])
+    world = World(rank, size, STEPS_BETWEEN_AGREEMENTS[device.type])
     if dist.is_initialized():
         yield world
         return
     _connect(world, device)
     try:
         yield world
-    except UnbraidError:  # every rank gets here; after anything else, closing could wait for ranks that are gone
+    except UnbraidError:  # all ranks raise it; after any other error, closing could wait for ranks that are gone
         dist.destroy_process_group()
         raise
     dist.destroy_process_group()
 
 
 def _connect(world: World, device: torch.device) -> None:
-    global _meetings
+    global _worlds_joined
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, _, _ = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
+    store, _, _ = next(iter(dist.rendezvous("env://", timeout=MAX_WAIT)))
     # A second run of the same processes must not find the addresses that the first one left.
-    store = dist.PrefixStore(f"unbraid/{_meetings}", store)
-    _meetings += 1
+    store = dist.PrefixStore(f"unbraid/{_worlds_joined}", store)
+    _worlds_joined += 1
     dist.init_process_group(
-        BACKENDS[device.type], store=store, rank=world.rank, world_size=world.size, timeout=PATIENCE
+        BACKENDS[device.type], store=store, rank=world.rank, world_size=world.size, timeout=MAX_WAIT
     )

@@ -11,10 +11,10 @@ import torch
 
 from unbraid._version import __version__
 from unbraid.errors import UsageError
-from unbraid.training.distributed import launched
+from unbraid.training.distributed import read_launcher
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def describe_environment(device: torch.device) -> dict[str, Any]:
     """Facts for environment.json."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
@@ -43,15 +43,15 @@ def choose_device(name: str) -> torch.device:
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-        if launched().size == 1:
+        if read_launcher().size == 1:
             return torch.device(name)
-    if name == "cuda" and launched().size > 1:
-        if torch.cuda.device_count() < launched().local_size:
+    if name == "cuda" and read_launcher().size > 1:
+        if torch.cuda.device_count() < read_launcher().local_size:
             raise UsageError(
-                f"{launched().local_size} processes cannot each have one of {torch.cuda.device_count()} GPUs; "
+                f"{read_launcher().local_size} processes cannot each have one of {torch.cuda.device_count()} GPUs; "
                 "start as many as there are."
             )
-        name = f"cuda:{launched().local_rank}"
+        name = f"cuda:{read_launcher().local_rank}"
     kind = name.partition(":")[0]
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available:

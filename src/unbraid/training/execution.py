@@ -1,5 +1,4 @@
-"""How a step is executed: plain, recorded as one CUDA graph, compiled, or both. None of it changes a result beyond
-rounding.
+"""Execution of a step: plain, recorded as one CUDA graph, compiled, or both. Results agree up to rounding.
 
 | execution | kernels            | launches       | ready after | used                                       |
 |-----------|--------------------|----------------|-------------|--------------------------------------------|
@@ -9,7 +8,7 @@ rounding.
 | compiled  | fused by Inductor  | one by one     | a minute    | on CUDA, where several processes train     |
 
 A recorded step costs the host one launch. It needs every number that changes between steps to be a tensor on the
-device (the clock, the epoch's permutation, the learning rate), and no read-back; the state keeps to that.
+device (the clock, the epoch's permutation, the learning rate), and no read-back.
 """
 
 import os
@@ -24,99 +23,95 @@ from unbraid.errors import UsageError
 
 Execution = Literal["plain", "recorded", "compiled", "captured"]
 
-WARM_UP = 3
+WARM_UP_CALLS = 3
 """Calls before a recording: the first loads or compiles kernels, the others settle the allocator."""
 
-COMPILE_FROM_STEPS = 100_000
-"""A run of fewer steps is over before the time that Inductor takes has paid for itself (`benchmarks/whole.py`)."""
+MIN_STEPS_TO_COMPILE = 100_000
+"""A shorter run ends before the compiled kernels have saved the time that compiling took."""
 
-PROGRAMS = 512
-"""Compiled versions of one function that a process may hold: each group of a sweep has its own."""
+MAX_COMPILED_PROGRAMS = 512
+"""Compiled versions of one function in a process: each group of a sweep has its own."""
 
 
-def default_execution(device: torch.device, steps: int, ranks: int = 1) -> Execution:
-    """Return the execution of a run of so many steps; the variable `UNBRAID_EXECUTION` overrides it."""
-    wanted = os.environ.get("UNBRAID_EXECUTION", "")
-    if wanted and wanted not in get_args(Execution):
-        raise UsageError(f"UNBRAID_EXECUTION must be one of {', '.join(get_args(Execution))}, not '{wanted}'.")
-    if wanted in ("captured", "recorded") and device.type != "cuda":
-        raise UsageError(f"UNBRAID_EXECUTION={wanted} needs a CUDA device, not {device.type}.")
-    if wanted:
-        return wanted  # type: ignore[return-value]
+def choose_execution(device: torch.device, steps: int, ranks: int = 1) -> Execution:
+    """Return the execution for a run of `steps` steps; the environment variable `UNBRAID_EXECUTION` overrides it."""
+    override = os.environ.get("UNBRAID_EXECUTION", "")
+    if override and override not in get_args(Execution):
+        raise UsageError(f"UNBRAID_EXECUTION must be one of {', '.join(get_args(Execution))}, not '{override}'.")
+    if override in ("captured", "recorded") and device.type != "cuda":
+        raise UsageError(f"UNBRAID_EXECUTION={override} needs a CUDA device, not {device.type}.")
+    if override:
+        return override  # type: ignore[return-value]
     if device.type != "cuda":
         return "plain"
-    # A recording that holds messages between ranks hangs all of them when one rank fails to record and steps plainly.
+    # If one rank fails to record, its plain steps would hang the others, whose recordings wait for its messages.
     if ranks > 1:
         return "compiled"
-    return "captured" if steps >= COMPILE_FROM_STEPS else "recorded"
+    return "captured" if steps >= MIN_STEPS_TO_COMPILE else "recorded"
 
 
 def compiles(execution: Execution) -> bool:
-    """Return whether an execution compiles the parts of a step."""
     return execution in ("compiled", "captured")
 
 
 def records(execution: Execution) -> bool:
-    """Return whether an execution records a step as a CUDA graph."""
     return execution in ("recorded", "captured")
 
 
-class Compiled:
-    """A function that is compiled at its first call; if that fails, it warns, says why, and stays as it is."""
+class CompiledFunction:
+    """A function that is compiled at its first call; if that fails, it warns and runs uncompiled."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.plain = function
         self.call: Callable[..., Any] = torch.compile(function, dynamic=False)
-        self.tried = False
+        self.called = False
 
     def __call__(self, *inputs: Any) -> Any:
-        if self.tried:
+        if self.called:
             return self.call(*inputs)
-        self.tried = True
-        limits = {"cache_size_limit": PROGRAMS, "accumulated_cache_size_limit": 4 * PROGRAMS}
+        self.called = True
+        limits = {"cache_size_limit": MAX_COMPILED_PROGRAMS, "accumulated_cache_size_limit": 4 * MAX_COMPILED_PROGRAMS}
         try:
             with warnings.catch_warnings(), torch._dynamo.config.patch(limits):
-                # tracing looks at what every tensor has, also at the gradient that an activation has not
+                # tracing reads the gradient of every tensor, also of activations, which have none
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
                 return self.call(*inputs)
         except torch.cuda.OutOfMemoryError:
             raise
         except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
-            warnings.warn(f"The step runs uncompiled, and slower: {_reason(error)}", stacklevel=2)
+            warnings.warn(f"The step runs uncompiled, and slower: {_first_line(error)}", stacklevel=2)
             self.call = self.plain
             return self.call(*inputs)
 
 
-class Captured:
-    """A step recorded as one CUDA graph per pattern of moving players, and replayed from then on."""
+class RecordedStep:
+    """A step that is recorded as one CUDA graph per pattern of moving players, and replayed afterwards."""
 
     def __init__(self, step: Callable[[Any], None], device: torch.device) -> None:
         self.step, self.device = step, device
         self.calls: Counter[Hashable] = Counter()
         self.graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self.refused = False
+        self.failed = False
 
     def __call__(self, pattern: Hashable) -> None:
-        """Carry out one step."""
         with torch.cuda.device(self.device):  # streams and recordings belong to the current device
             if pattern in self.graphs:
                 self.graphs[pattern].replay()
                 return
             self.calls[pattern] += 1
-            if self.refused:
+            if self.failed:
                 self.step(pattern)
-            elif self.calls[pattern] <= WARM_UP:
-                self._aside(pattern)
+            elif self.calls[pattern] <= WARM_UP_CALLS:
+                self._run_on_side_stream(pattern)
             else:
                 self._record(pattern)
 
     def forget(self) -> None:
-        """Record anew: the tensors that a recording writes to have been exchanged."""
+        """Drop the recordings after the tensors that they write to were replaced."""
         self.graphs.clear()
         self.calls.clear()
 
-    def _aside(self, pattern: Hashable) -> None:
-        """On a stream of its own, as a recording will be."""
+    def _run_on_side_stream(self, pattern: Hashable) -> None:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -131,15 +126,15 @@ class Captured:
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            warnings.warn(f"The step is not captured, and runs slower: {_reason(error)}", stacklevel=3)
-            self.refused = True
+            warnings.warn(f"The step is not captured, and runs slower: {_first_line(error)}", stacklevel=3)
+            self.failed = True
             torch.cuda.synchronize()
             self.step(pattern)
             return
         self.graphs[pattern] = graph
-        graph.replay()  # a recording carries nothing out
+        graph.replay()  # recording a step does not run it
 
 
-def _reason(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

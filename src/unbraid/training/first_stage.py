@@ -18,7 +18,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import RunError, UsageError
 from unbraid.models import CUSTOM
 from unbraid.models.multimodal import SECTION
-from unbraid.store import RunFolder, content_hash, load_tensors, under
+from unbraid.store import RunFolder, content_hash, load_tensors, select_prefix
 from unbraid.types import Shape
 
 
@@ -35,7 +35,7 @@ def describe_first_stage(folder: RunFolder) -> dict[str, Any]:
             f"{folder.path}: status.json does not contain the hash of the final weights (content), so they cannot be "
             "verified; restore the file, or train the run again."
         )
-    folder.refuse_changed()
+    folder.check_unchanged()
     if "shape" not in folder.read_json("data"):
         raise RunError(f"{folder.path} has no data.json with the shape of its observations; restore it, or retrain.")
     config = folder.config
@@ -85,7 +85,7 @@ def _describe_shape(shape: Shape) -> str:
     return f"{shape[1]}x{shape[2]} images with {shape[0]} channel{'s' * (shape[0] != 1)}"
 
 
-def copy_weights(first: RunFolder, folder: RunFolder) -> None:
+def copy_first_stage_weights(first: RunFolder, folder: RunFolder) -> None:
     """Copy the weights of a first stage into the folder of a run, unless they are there or no longer needed."""
     if not folder.finished and not folder.parent_path.exists():
         with atomic.replacing(folder.parent_path) as part:
@@ -103,15 +103,15 @@ def _load_copy(folder: RunFolder, parent: Mapping[str, Any]) -> dict[str, Any]:
         raise RunError(f"{folder.path} lacks the weights of {parent['run']}, which it refines: use unbraid refine.")
     if content_hash(folder.parent_path, parent["config"]) != parent["content"]:
         raise RunError(f"{folder.parent_path} was changed: these are not the weights of {parent['run']}.")
-    return first_stage_weights(folder.parent_path)
+    return load_first_stage_weights(folder.parent_path)
 
 
-def first_stage_weights(path: Path) -> dict[str, Any]:
+def load_first_stage_weights(path: Path) -> dict[str, Any]:
     """Return the weights of a run's model by the names that they have inside the model."""
-    return under("model.", load_tensors(path)[0])
+    return select_prefix("model.", load_tensors(path)[0])
 
 
-def set_first_stage(model: nn.Module, weights: Mapping[str, Any], run: str) -> None:
+def load_first_stage(model: nn.Module, weights: Mapping[str, Any], run: str) -> None:
     """Load weights into a model's first stage."""
     try:
         model.get_submodule("first").load_state_dict(dict(weights))

@@ -1,6 +1,6 @@
 """A group of runs as one program: parameters and buffers stacked along a leading member axis.
 
-One run is a group of one; it takes the same path, without the cost of a batched one.
+One run is a group of one; it takes the same path, without the cost of `vmap`.
 """
 
 import copy
@@ -17,11 +17,11 @@ from unbraid.errors import RunError
 from unbraid.models import Model
 from unbraid.networks.conv_as_matmul import convolutions_as_products
 from unbraid.networks.stackable_batchnorm import stackable
-from unbraid.store import under
+from unbraid.store import select_prefix
 
 
 class System(nn.Module):
-    """All that is trained in a run: the model and the objective's own networks."""
+    """The model of a run and the networks of its objective."""
 
     def __init__(self, model: Model, networks: dict[str, nn.Module]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class System(nn.Module):
 
 
 class Group:
-    """Systems of one structure, run by name on tensors whose first axis is the member."""
+    """Systems of one structure, whose submodules run on tensors [member, …]."""
 
     def __init__(self, systems: Sequence[System], device: torch.device, precision: str = "f32") -> None:
         self.dtype = torch.float64 if precision == "f64" else torch.float32
@@ -56,16 +56,16 @@ class Group:
     def apply(self, path: str, *inputs: Any) -> Any:
         """Run the submodule at `path` ("model", "objective.discriminator") on trees of tensors [member, …]."""
         module = self.skeleton.get_submodule(path)
-        state = under(f"{path}.", {**self.parameters, **self.buffers})
+        state = select_prefix(f"{path}.", {**self.parameters, **self.buffers})
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if self.members > 1:
                 dims = tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, inputs)
                 stacked = vmap(lambda state, *inputs: functional_call(module, state, inputs), in_dims=(0, *dims))
                 return stacked(state, *inputs)
-            out = functional_call(module, tree_map(_first, state), tree_map(_first, inputs))
+            out = functional_call(module, tree_map(_only_member, state), tree_map(_only_member, inputs))
             return tree_map(lambda tensor: tensor.unsqueeze(0), out)
 
-    def without_history(self) -> "Group":
+    def with_new_leaves(self) -> "Group":
         """Return this group with new leaves on the same memory.
 
         A forward binds autograd's nodes of its leaves to the current stream, and a step could not be captured on
@@ -75,26 +75,26 @@ class Group:
         other.parameters = {n: p.detach().requires_grad_(p.requires_grad) for n, p in self.parameters.items()}
         return other
 
-    def member(self, index: int) -> dict[str, Tensor]:
-        """Parameters and buffers of one member, as its own state dict."""
+    def member_tensors(self, index: int) -> dict[str, Tensor]:
+        """Return the state dict of one member."""
         tensors = {**self.parameters, **self.buffers}
         first = {id(t): name for name, t in reversed(list(self.skeleton.named_parameters(remove_duplicate=False)))}
         names = {name: first.get(id(t), name) for name, t in self.skeleton.named_parameters(remove_duplicate=False)}
-        saved = self.skeleton.state_dict().keys()  # leaves out what is not persistent, names a tied weight twice
+        saved = self.skeleton.state_dict().keys()  # without non-persistent buffers, with both names of a tied weight
         return {name: tensors[names.get(name, name)][index].clone() for name in saved}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Overwrite parameters and buffers [member, …] in place, keeping each one's memory layout."""
-        own = {**self.parameters, **self.buffers}
-        if {n: t.shape for n, t in own.items()} != {n: t.shape for n, t in tensors.items()}:
+        current = {**self.parameters, **self.buffers}
+        if {n: t.shape for n, t in current.items()} != {n: t.shape for n, t in tensors.items()}:
             raise RunError("The checkpoint does not fit this model: other tensors, or other shapes.")
         with torch.no_grad():
-            for name, tensor in own.items():
+            for name, tensor in current.items():
                 tensor.copy_(tensors[name])
 
     @contextmanager
-    def matrix_products(self) -> Iterator[None]:
-        """Around a whole step, backward included: TF32 on CUDA where the run asks for it, and only there."""
+    def set_tf32(self) -> Iterator[None]:
+        """Allow TF32 inside the block if the run's precision is tf32; the block includes the backward pass."""
         before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
         try:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
@@ -104,10 +104,10 @@ class Group:
 
 
 def _channels_last(tensor: Tensor) -> Tensor:
-    """Return kernels of convolutions [member, out, in, k, k] with the channels last in memory, as ours read them."""
+    """Return convolution weights [member, out, in, k, k] with the channels last in memory, as our kernels read them."""
     return tensor if tensor.ndim != 5 else tensor.movedim(2, -1).contiguous().movedim(-1, 2)
 
 
-def _first(value: Any) -> Any:
-    """The only member, as a view, so that buffers updated in place are the group's own."""
+def _only_member(value: Any) -> Any:
+    """Return a view of a group's only member, so that in-place updates of buffers reach the group."""
     return value.squeeze(0) if isinstance(value, Tensor) else value

@@ -1,7 +1,7 @@
-"""Which runs of a sweep train together, and how many at once.
+"""Groups of runs that train as one program, and how many of them fit in memory.
 
-Members of a group are one program (see `group.py`): they share every shape and every branch and differ only in numbers,
-which are the seed, the learning rate, the clipping, and the objective's weights.
+Members of a group share every shape and every branch (see `group.py`). They differ only in numbers: the seed, the
+learning rate, the clipping, and the objective's weights.
 """
 
 import itertools
@@ -18,16 +18,16 @@ from unbraid.training.state import REHEARSAL_ROWS, State
 
 Member = TypeVar("Member")
 
-NUMBERS = ("seed", "lr", "clip")
+NUMBERS_OF_TRAINING = ("seed", "lr", "clip")
 """Training settings in which the members of a group may differ."""
 
 MAX_MEMBERS = 512
-"""Members of a group: each holds its lock file open, and systems allow about 1,000 open files."""
+"""Each member holds its lock file open, and systems allow about 1,000 open files."""
 
 MAX_MEMBERS_ON_CPU = 8
-"""Members of a group on a CPU, where more of them only wait for each other."""
+"""More members wait for each other on a CPU."""
 
-USABLE_SHARE = 0.8
+MAX_MEMORY_SHARE = 0.8
 """Share of the free memory that a group may take; the rest is for scratch space, fragmentation and other programs."""
 
 TENSORS_PER_PARAMETER = 4
@@ -38,19 +38,19 @@ BYTES_PER_SAVED_BYTE = 2.0
 
 
 def group_by_structure(configs: Sequence[Config]) -> list[list[Config]]:
-    """Return the configs in groups that can be one program; groups and members keep their order."""
+    """Return the configs in groups that can train as one program; groups and members keep their order."""
     groups: dict[str, list[Config]] = {}
     for config in configs:
-        groups.setdefault(structure(config), []).append(config)
+        groups.setdefault(structure_key(config), []).append(config)
     return list(groups.values())
 
 
-def structure(config: Config) -> str:
-    """Return everything that must be equal in a group, as text."""
+def structure_key(config: Config) -> str:
+    """Return a text of every setting that must be equal in a group."""
     stored: dict[str, Any] = config.as_dict()
-    if config.parent is not None:  # the weights of a first stage are numbers, too
-        stored["parent"] = structure(Config.from_dict(config.parent["config"]))
-    for key in NUMBERS:
+    if config.parent is not None:  # members may differ in the weights of their first stages
+        stored["parent"] = structure_key(Config.from_dict(config.parent["config"]))
+    for key in NUMBERS_OF_TRAINING:
         del stored["training"][key]
     for key in objective[config.objective.name].sweepable:
         del stored["objective"][key]
@@ -58,7 +58,7 @@ def structure(config: Config) -> str:
 
 
 def split_evenly(groups: Sequence[Sequence[Member]], members: int) -> list[list[Member]]:
-    """Return the groups in parts of at most `members`, as equal in size as possible, so that all take equally long."""
+    """Return the groups in parts of at most `members`, as equal in size as possible."""
     parts: list[list[Member]] = []
     for group in groups:
         count = -(-len(group) // members)
@@ -67,22 +67,22 @@ def split_evenly(groups: Sequence[Sequence[Member]], members: int) -> list[list[
     return parts
 
 
-def max_members(state: State) -> int:
-    """Return how many members of a run's structure fit in the memory of its device, from the state of that run."""
-    each = estimate_member_bytes(state)
+def find_max_members(state: State) -> int:
+    """Return how many runs with the structure of this one fit in the memory of its device."""
+    member_bytes = estimate_member_bytes(state)
     device = state.group.device
     if device.type != "cuda":
-        return max(1, min(MAX_MEMBERS_ON_CPU, int(USABLE_SHARE * available_memory() // each)))
+        return max(1, min(MAX_MEMBERS_ON_CPU, int(MAX_MEMORY_SHARE * available_memory() // member_bytes)))
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     free = torch.cuda.mem_get_info(device)[0] + cached
-    return max(1, min(MAX_MEMBERS, int(USABLE_SHARE * free // each)))
+    return max(1, min(MAX_MEMBERS, int(MAX_MEMORY_SHARE * free // member_bytes)))
 
 
 def estimate_member_bytes(state: State) -> int:
-    """Estimate the memory that one member of a run's structure takes in training.
+    """Estimate the memory that one member of a group takes in training.
 
-    Autograd's saved bytes are measured on three small numbers of rows and extrapolated to the batch by the quadratic
-    through them: most objectives are linear in the rows, and those that compare all pairs are quadratic.
+    The bytes that autograd saves are measured for three small batches and extrapolated by the quadratic through them:
+    most objectives are linear in the batch, and those that compare all pairs are quadratic.
     """
     parameters = sum(p[0].numel() * p.element_size() for p in state.group.parameters.values())
     batch = state.epochs.batch
@@ -95,7 +95,7 @@ def estimate_member_bytes(state: State) -> int:
 
 
 def _extrapolate(at: Sequence[int], values: Sequence[int], to: int) -> float:
-    """Return the value at `to` of the quadratic through three points, and no less than that of the line."""
+    """Return the value at `to` of the quadratic through three points, or of the line if the quadratic bends down."""
     (a, b, c), (u, v, w) = at, values
     slope, later = (v - u) / (b - a), (w - v) / (c - b)
     curvature = max(0.0, (later - slope) / (c - a))

@@ -1,6 +1,6 @@
-"""Ctrl-C and a scheduler's SIGTERM end a run after the current step or score; a second one at once.
+"""Ctrl-C and a scheduler's SIGTERM stop a run after the current step or score; a second one stops it at once.
 
-A signal that comes too late for whoever listens, as after the last step, goes on to whoever listened before.
+A signal that arrives too late, such as after the last step, goes to the handler of the enclosing block.
 """
 
 import signal
@@ -15,23 +15,23 @@ from unbraid.errors import UnbraidError
 
 
 class Interrupted(UnbraidError):  # noqa: N818 (it is no error)
-    """Work was asked to stop; everything so far is kept."""
+    """The user or a scheduler stopped the work; everything so far is kept."""
 
     exit_code = 130
 
 
 class Stop:
-    """Whether somebody has asked to stop."""
+    """A flag that a signal sets."""
 
-    asked = False
+    requested = False
 
 
 @contextmanager
-def stoppable(insistent: bool = True) -> Iterator[Stop]:
-    """Turn the first interrupt into a request; only the main thread can catch signals.
+def catch_interrupts(second_ends: bool = True) -> Iterator[Stop]:
+    """Turn the first interrupt into a request to stop; only the main thread can catch signals.
 
-    Whoever repeats it insists, unless not `insistent`: a launcher such as torchrun may pass on what its processes have
-    already received. A request that nobody has heeded inside is made again outside.
+    A second interrupt ends the process unless `second_ends` is false: torchrun may forward a signal that its processes
+    have already received. A request that the block has not handled is raised again when the block ends.
     """
     stop = Stop()
     received: list[signal.Signals] = []
@@ -39,36 +39,32 @@ def stoppable(insistent: bool = True) -> Iterator[Stop]:
         yield stop
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if stop.asked and insistent:
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        if stop.requested and second_ends:
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.requested = True
         received.append(signal.Signals(number))
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    heeded = False
+    before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    handled = False
     try:
         yield stop
     except (Interrupted, KeyboardInterrupt):
-        heeded = True
+        handled = True
         raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if received and not heeded:
-            _pass_on(received[0], before[received[0]])
-
-
-def _pass_on(number: int, handler: Any) -> None:
-    """Hand a signal to an earlier handler; where there was none the process must not die before it has tidied up."""
-    if not callable(handler):
-        raise KeyboardInterrupt
-    handler(number, None)
+        if received and not handled:
+            handler: Any = before[received[0]]
+            if not callable(handler):
+                raise KeyboardInterrupt  # the default handler would kill the process before it has cleaned up
+            handler(received[0], None)
 
 
 @contextmanager
-def continued_by_the_same_command(where: Path) -> Iterator[None]:
-    """Whatever is stopped inside, and however: say that nothing but the same command is needed to go on."""
+def explain_how_to_continue(where: Path) -> Iterator[None]:
+    """Say, when the block is stopped, that the same command continues."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stopped:
@@ -76,8 +72,8 @@ def continued_by_the_same_command(where: Path) -> Iterator[None]:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """Inside, SIGTERM is what Ctrl-C is: whoever only waits for others can cancel them and tidy up."""
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, so that a process that waits for workers can cancel them and clean up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

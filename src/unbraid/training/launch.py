@@ -40,7 +40,7 @@ Work = Callable[[str, str, str], list[str]]
 
 
 @dataclass(frozen=True)
-class Job:
+class GroupJob:
     """One group of a sweep: all that a worker must be told."""
 
     folder: str
@@ -55,10 +55,10 @@ class Job:
         return Path(self.folder) / "groups" / self.group / "error.txt"
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """How a job ended: with notes, or with an error in words."""
 
-    job: Job
+    job: GroupJob
     notes: list[str]
     error: str | None = None
 
@@ -73,19 +73,19 @@ def check_place(on: str) -> None:
         raise unknown("place", on, PLACES)
 
 
-def parallelism(on: str) -> int:
+def count_workers(on: str) -> int:
     """Jobs that can run at once; 1 where only the scheduler knows."""
     if not on.startswith("ray"):
         return 1
-    with connected(on):
+    with connect_to_ray(on):
         resources = import_extra("ray", "ray").cluster_resources()
         return max(1, int(resources.get("GPU", 0) or resources.get("CPU", 1)))
 
 
 def launch(
-    work: Work, jobs: Sequence[Job], on: str = "local", options: Mapping[str, Any] | None = None
-) -> Generator[Outcome, None, None]:
-    """Do every job and yield its `Outcome` as soon as it has ended; closing the generator cancels the rest."""
+    work: Work, jobs: Sequence[GroupJob], on: str = "local", options: Mapping[str, Any] | None = None
+) -> Generator[JobOutcome, None, None]:
+    """Do every job and yield its `JobOutcome` as soon as it has ended; closing the generator cancels the rest."""
     check_place(on)
     if not jobs:
         return
@@ -97,37 +97,37 @@ def launch(
         yield from _ray(work, jobs, on)
 
 
-def _local(work: Work, jobs: Sequence[Job]) -> Iterator[Outcome]:
+def _local(work: Work, jobs: Sequence[GroupJob]) -> Iterator[JobOutcome]:
     for job in jobs:
-        outcome = attempt(work, job)
+        outcome = run_job(work, job)
         if outcome.error is not None:
             free_memory()  # for the next group, which may still be sound
         yield outcome
 
 
-def attempt(work: Work, job: Job) -> Outcome:
+def run_job(work: Work, job: GroupJob) -> JobOutcome:
     """Do a job in this process; whatever goes wrong becomes its outcome, and only a request to stop gets through."""
     try:
-        return Outcome(job, work(job.folder, job.group, job.device))
+        return JobOutcome(job, work(job.folder, job.group, job.device))
     except Interrupted:
         raise
     except UnbraidError as error:
-        return Outcome(job, [], str(error))
+        return JobOutcome(job, [], str(error))
     except Exception as error:
         with suppress(OSError):  # the disk may be what failed
             atomic.write_text(job.error_path, "".join(traceback.format_exception(error)))
-        return Outcome(job, [], f"{_in_words(error)} (see {job.error_path})")
+        return JobOutcome(job, [], f"{_in_words(error)} (see {job.error_path})")
 
 
 # Ray
 
 
-def _ray(work: Work, jobs: Sequence[Job], on: str) -> Iterator[Outcome]:
+def _ray(work: Work, jobs: Sequence[GroupJob], on: str) -> Iterator[JobOutcome]:
     ray = import_extra("ray", "ray")
-    with connected(on), _token(Path(jobs[0].folder)) as token:
+    with connect_to_ray(on), _token(Path(jobs[0].folder)) as token:
         gpus = ray.cluster_resources().get("GPU", 0) >= 1 and jobs[0].device != "cpu"
         resources = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-        task = ray.remote(max_retries=RETRIES, **resources)(_on_ray_worker)
+        task = ray.remote(max_retries=RETRIES, **resources)(_run_on_ray_worker)
         running = {
             task.options(name=f"unbraid-{job.group}").remote(work, job, _contents(job), token): job for job in jobs
         }
@@ -140,7 +140,9 @@ def _ray(work: Work, jobs: Sequence[Job], on: str) -> Iterator[Outcome]:
             _cancel(ray, list(running))
 
 
-def _on_ray_worker(work: Work, job: Job, contents: dict[str, bytes], token: str) -> tuple[list[str], dict[str, bytes]]:
+def _run_on_ray_worker(
+    work: Work, job: GroupJob, contents: dict[str, bytes], token: str
+) -> tuple[list[str], dict[str, bytes]]:
     """A job on a worker: in the sweep's own folder if this machine sees it, else in a copy that is handed back."""
     if (Path(job.folder) / token).exists():
         return work(job.folder, job.group, job.device), {}
@@ -158,17 +160,17 @@ def _on_ray_worker(work: Work, job: Job, contents: dict[str, bytes], token: str)
     return notes, made_contents
 
 
-def _ray_outcome(ray: ModuleType, reference: Any, job: Job) -> Outcome:
+def _ray_outcome(ray: ModuleType, reference: Any, job: GroupJob) -> JobOutcome:
     try:
         notes, made = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        return Outcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _in_words(cause))
+        return JobOutcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _in_words(cause))
     except ray.exceptions.RayError as error:
-        return Outcome(job, [], f"The worker was lost {RETRIES + 1} times or could not start: {_last_line(error)}")
+        return JobOutcome(job, [], f"The worker was lost {RETRIES + 1} times or could not start: {_last_line(error)}")
     for name, content in made.items():
         _write(Path(job.folder) / name, content)
-    return Outcome(job, notes)
+    return JobOutcome(job, notes)
 
 
 def _cancel(ray: ModuleType, references: list[Any]) -> None:
@@ -180,7 +182,7 @@ def _cancel(ray: ModuleType, references: list[Any]) -> None:
 
 
 @contextmanager
-def connected(on: str) -> Iterator[None]:
+def connect_to_ray(on: str) -> Iterator[None]:
     """Inside, Ray is connected to the cluster that is meant, or that is there, or to a new one on this machine."""
     if not on.startswith("ray"):
         yield
@@ -210,7 +212,7 @@ def _token(folder: Path) -> Iterator[str]:
         (folder / name).unlink(missing_ok=True)
 
 
-def _contents(job: Job) -> dict[str, bytes]:
+def _contents(job: GroupJob) -> dict[str, bytes]:
     return {name: (Path(job.folder) / name).read_bytes() for name in job.needs}
 
 
@@ -222,7 +224,7 @@ def _write(path: Path, content: bytes) -> None:
 # Slurm
 
 
-def _slurm(work: Work, jobs: Sequence[Job], options: dict[str, Any]) -> Iterator[Outcome]:
+def _slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any]) -> Iterator[JobOutcome]:
     executor = _executor(Path(jobs[0].folder) / "slurm", jobs[0].device, options)
     with executor.batch():  # one array job, so that the queue sees one entry
         submitted = [executor.submit(Requeued(work), job) for job in jobs]
@@ -231,7 +233,7 @@ def _slurm(work: Work, jobs: Sequence[Job], options: dict[str, Any]) -> Iterator
         while running:
             for handle in [handle for handle in running if handle.done()]:
                 job, failure = running.pop(handle), handle.exception()
-                yield handle.result() if failure is None else Outcome(job, [], _slurm_failure(failure, handle))
+                yield handle.result() if failure is None else JobOutcome(job, [], _slurm_failure(failure, handle))
             time.sleep(POLL if running else 0)
     finally:
         for handle in running:
@@ -257,14 +259,14 @@ class Requeued:
     def __init__(self, work: Work) -> None:
         self.work = work
 
-    def __call__(self, job: Job) -> Outcome:
+    def __call__(self, job: GroupJob) -> JobOutcome:
         """Do the job; errors are returned, as submitit would wrap them in pages of its own."""
         try:
-            return attempt(self.work, job)
+            return run_job(self.work, job)
         except Interrupted as stopped:
-            return Outcome(job, [], str(stopped))
+            return JobOutcome(job, [], str(stopped))
 
-    def checkpoint(self, job: Job) -> Any:
+    def checkpoint(self, job: GroupJob) -> Any:
         """What submitit is to submit again: the same job."""
         return import_extra("submitit", "slurm").helpers.DelayedSubmission(self, job)
 

@@ -1,4 +1,4 @@
-"""The one training loop: it alternates players, logs, checkpoints and resumes, whichever method it trains."""
+"""The one training loop: it steps, logs, checkpoints and resumes, whatever the method."""
 
 import time
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.store import RunFolder
 from unbraid.training.distributed import StoppedElsewhereError, World
-from unbraid.training.environment import environment
+from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
-from unbraid.training.interrupt import Interrupted, stoppable
-from unbraid.training.modality_config import plain_layout
+from unbraid.training.interrupt import Interrupted, catch_interrupts
+from unbraid.training.modality_config import layout_to_json
 from unbraid.training.prepare import prepare
 from unbraid.training.progress_bar import TrainingBar
 from unbraid.training.readonly_folder import ReadOnlyRunFolder
 from unbraid.training.state import Divergence, State
 
-MAX_TIME_FOR_CHECKPOINTS = 1 / 50
-"""Share of the training time that writing checkpoints may take: a large group writes gigabytes."""
+MAX_CHECKPOINT_SHARE = 1 / 50
+"""Share of the training time that checkpoints may take: a large group writes gigabytes."""
 
 
 class Mark(NamedTuple):
-    """A step and when it was reached."""
+    """A step and the time at which it was reached."""
 
     step: int
     time: float
@@ -37,7 +37,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Cadence:
-    """How often a run writes; none of it changes the result."""
+    """Intervals of history lines and checkpoints; they do not change the result."""
 
     log_steps: int | None = None
     checkpoint_steps: int | None = None
@@ -100,51 +100,51 @@ def train_group(
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
 ) -> list[str]:
-    """Train configs that share all but their numbers as one program, each into a folder of its own.
+    """Train configs of one structure as one program, and return how each run ended: "finished" or "diverged".
 
-    `checkpoints` is the folder of their common checkpoints; `state` is their training state if it has been prepared
-    already. Returns how each run ended: "finished" or "diverged". A diverged run stops moving and does not touch the
-    others. In a `world` of several processes only rank 0 writes.
+    `checkpoints` is the folder of their common checkpoints, `folders` are their run folders, and `state` is their
+    training state if it has been prepared already. A diverged run stops without touching the others. In a `world` of
+    several processes only rank 0 writes.
     """
     cadence, world = cadence or Cadence(), world or World()
     if not world.leads:
         checkpoints = ReadOnlyRunFolder(checkpoints.path)
         folders = [ReadOnlyRunFolder(folder.path) for folder in folders]
-    with ExitStack() as held:
-        with world.together():
+    with ExitStack() as stack:
+        with world.all_or_none():
             for folder in {each.path: each for each in (checkpoints, *folders)}.values():
-                held.enter_context(folder.locked())
-            stop = held.enter_context(stoppable(insistent=world.size == 1))
+                stack.enter_context(folder.locked())
+            stop = stack.enter_context(catch_interrupts(second_ends=world.size == 1))
             if state is None:
-                firsts = load_first_stages(folders, configs)
-                state = prepare(configs, dataset, encoder, decoder, world=world, firsts=firsts)
-        world.equalise([*state.group.parameters.values(), *state.group.buffers.values()])
+                first_weights = load_first_stages(folders, configs)
+                state = prepare(configs, dataset, encoder, decoder, world=world, first_weights=first_weights)
+        world.broadcast([*state.group.parameters.values(), *state.group.buffers.values()])
         training = GroupTraining(checkpoints, list(folders), state)
-        with world.together():
+        with world.all_or_none():
             training.begin(_describe_data(configs[0], dataset), dataset.device)
-        different = f"The processes see different checkpoints; {checkpoints.path} must be a folder that all share."
-        world.refuse_difference(str(state.step), different)
+        message = f"The processes see different checkpoints; {checkpoints.path} must be a folder that all share."
+        world.check_equal(str(state.step), message)
         steps = configs[0].training.steps
         saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
-        bar = held.enter_context(TrainingBar(configs, state.step, shown=world.leads))
+        bar = stack.enter_context(TrainingBar(configs, state.step, shown=world.leads))
         while state.step < steps and training.running:
             state.advance()
             bar.advance()
             if cadence.logs(state.step, steps):
                 last = training.log(last, bar)
-            asked, waited = world.agreed(state.step, float(stop.asked), time.monotonic() - saved_at)
-            if asked:
+            stopping, seconds = world.agree(state.step, float(stop.requested), time.monotonic() - saved_at)
+            if stopping:
                 training.stop()
-            if state.step < steps and cadence.checkpoints(state.step, waited):
-                begun = time.monotonic()
+            if state.step < steps and cadence.checkpoints(state.step, seconds):
+                started = time.monotonic()
                 training.checkpoint()
                 saved_at = time.monotonic()
-                saved_at += max(0.0, (saved_at - begun) / MAX_TIME_FOR_CHECKPOINTS - cadence.checkpoint_seconds)
+                saved_at += max(0.0, (saved_at - started) / MAX_CHECKPOINT_SHARE - cadence.checkpoint_seconds)
         return training.finish()
 
 
 class GroupTraining:
-    """A group's state and the folders that record its training."""
+    """The state of a group, and the folders that record its training."""
 
     def __init__(self, checkpoints: RunFolder, folders: list[RunFolder], state: State) -> None:
         self.checkpoints, self.folders, self.state = checkpoints, folders, state
@@ -156,14 +156,14 @@ class GroupTraining:
         return {m: folder for m, folder in enumerate(self.folders) if m not in self.diverged}
 
     def begin(self, data: dict[str, Any], device: torch.device) -> None:
-        """Continue from the newest checkpoint, if there is one, and describe the runs."""
+        """Restore the newest checkpoint, if there is one, and write the facts about data and environment."""
         found = self.checkpoints.latest_checkpoint()
         if found is not None:
             for folder in self.folders:
                 if folder.read_json("data").get("content") != data["content"]:
-                    raise RunError(f"{folder.path} was begun on other data; train under another name, or --fresh.")
+                    raise RunError(f"{folder.path} was begun on other data; choose another name, or --fresh.")
             self.state.restore(*found)
-        facts = {**environment(device), "processes": self.state.world.size}
+        facts = {**describe_environment(device), "processes": self.state.world.size}
         for member, folder in enumerate(self.folders):
             status = folder.read_json("status") if found is not None else {}
             if status.get("state") == "diverged":
@@ -175,12 +175,12 @@ class GroupTraining:
         self.write_status("running")
 
     def drop_diverged(self) -> None:
-        """Take out members whose numbers are unusable, before they reach a history or a checkpoint."""
-        for found in self.state.divergences():
-            if found.member not in self.diverged:
-                self.diverged[found.member] = found
-                facts = {"state": "diverged", "step": found.step, "term": found.term}
-                self.folders[found.member].write_json("status", facts)
+        """Drop members that have diverged, before their numbers reach a history or a checkpoint."""
+        for divergence in self.state.find_divergences():
+            if divergence.member not in self.diverged:
+                self.diverged[divergence.member] = divergence
+                facts = {"state": "diverged", "step": divergence.step, "term": divergence.term}
+                self.folders[divergence.member].write_json("status", facts)
 
     def write_status(self, state: str) -> None:
         """Write the status of the members that have not diverged."""
@@ -189,17 +189,19 @@ class GroupTraining:
             folder.write_json("status", {"state": state, "step": self.state.step, **content})
 
     def log(self, last: Mark, bar: TrainingBar) -> Mark:
-        """Append a line to each history and return the mark from which the next lines count."""
+        """Append a line to each history, and return the mark from which the next line measures its speed."""
         self.drop_diverged()
-        lines = self.state.line()
+        lines = self.state.take_means()
         mark = Mark(self.state.step, time.monotonic())
         epochs = self.state.epochs
         rate = (mark.step - last.step) * epochs.batch * len(lines) / max(mark.time - last.time, 1e-9)
         facts = {"step": mark.step, "epoch": round(mark.step / epochs.per_epoch, 4)}
-        shown = [lines[m] for m in self.running]
+        running = [lines[m] for m in self.running]
         for member, folder in self.running.items():
-            folder.append("history", {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)})
-        bar.show({name: sum(line[name] for line in shown) / len(shown) for name in lines[0]} if shown else {}, rate)
+            folder.append_line("history", {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)})
+        bar.show(
+            {name: sum(line[name] for line in running) / len(running) for name in lines[0]} if running else {}, rate
+        )
         return mark
 
     def checkpoint(self) -> None:
@@ -210,22 +212,23 @@ class GroupTraining:
             self.write_status("running")
 
     def stop(self) -> None:
-        """Save everything that a later call needs to continue, and raise `Interrupted`."""
+        """Save a checkpoint and raise `Interrupted`."""
         self.checkpoint()
         self.write_status("interrupted")
-        self.state.world.meet()  # once a rank is gone, a launcher ends the others, and they may still be writing
-        where = f"nothing is lost: {self.checkpoints.path}"
-        raise Interrupted(f"Stopped at step {self.state.step}; continue with --resume ({where}).")
+        self.state.world.wait()  # a launcher ends the other ranks when one leaves, and they may still be writing
+        raise Interrupted(
+            f"Stopped at step {self.state.step}; continue with --resume (nothing is lost: {self.checkpoints.path})."
+        )
 
     def finish(self) -> list[str]:
-        """Write the final weights of finished members and return how each member ended.
+        """Write the final weights of finished members, and return how each member ended.
 
-        Checkpoints are removed unless every member has diverged: then they stay for whoever wants to look.
+        If every member has diverged, the checkpoints stay for inspection; otherwise they are removed.
         """
         for member, folder in self.running.items():
-            folder.save_model(self.state.closed(member))
+            folder.save_model(self.state.final_tensors(member))
         self.write_status("finished")
-        self.state.world.meet()
+        self.state.world.wait()
         for folder in self.running.values():
             folder.parent_path.unlink(missing_ok=True)  # the final weights contain those of the first stage
         for checkpoint in self.checkpoints.checkpoints() if self.running else ():
@@ -241,7 +244,7 @@ def _describe_data(config: Config, dataset: FactorDataset) -> dict[str, Any]:
         "content": dataset.content_hash(),
         "source": dataset.source,
         "images": len(dataset),
-        "shape": plain_layout(dataset.layout),
+        "shape": layout_to_json(dataset.layout),
         "factors": {factor.name: factor.size for factor in dataset.factors},
         "trained_on": len(parts.train),
         "held_out": 0 if parts.held_out is None else len(parts.held_out),

@@ -14,7 +14,7 @@ from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.registry import Registry, coerce
-from unbraid.store import under
+from unbraid.store import select_prefix
 from unbraid.types import Layout
 
 SIZES = ("c", "s")
@@ -48,15 +48,14 @@ UNITS = ("channels", "hidden", "width", "widths")
 """Settings of networks that are numbers of units."""
 
 
-def sized(chosen: Choice) -> Choice:
-    """The choice, if its layers have units at all."""
+def check_units(chosen: Choice) -> None:
+    """Raise a `UsageError` if a layer of a network has no units."""
     for key, value in chosen.settings.items():
         if key in UNITS and any(units < 1 for units in (value if isinstance(value, tuple) else (value,))):
             raise UsageError(f"{key} of '{chosen.name}' must be at least 1, not {value}.")
-    return chosen
 
 
-def sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
+def choose_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
     """Networks, likelihoods and latents by modality.
 
     `network`, `encoder`, `decoder` and `likelihood` name one for all modalities, `encoder.NAME` one for the modality
@@ -72,7 +71,7 @@ def sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> S
     )
 
 
-def default_network(modality: Modality) -> str:
+def choose_modality_network(modality: Modality) -> str:
     """A network that takes a modality's observations: that of daunhawer2019 for its images."""
     sides = modality.shape[1:] if modality.kind == "image" else ()
     if sides == (64, 64):
@@ -81,18 +80,20 @@ def default_network(modality: Modality) -> str:
 
 
 def _section(side: str, registry: Registry[Any, Any], dataset: FactorDataset, given: Mapping[str, Any]) -> Choice:
-    own, made = under(f"{side}.", given), {}
+    own, made = select_prefix(f"{side}.", given), {}
     common = {key: value for key, value in own.items() if key.partition(".")[0] not in dataset.modalities}
     used: set[str] = set()
     for name, modality in dataset.modalities.items():
         named = own.get(name) or given.get(side) or (given.get("network") if side != "likelihood" else None)
-        usual = LIKELIHOODS[modality.kind] if side == "likelihood" else default_network(modality)
+        usual = LIKELIHOODS[modality.kind] if side == "likelihood" else choose_modality_network(modality)
         if not isinstance(named or usual, str):
             raise UsageError(f"{side} must be a registered name, not {named!r}.")
         entry = registry[named or usual]
         shared = {key: value for key, value in common.items() if key in entry.settings}
         used |= set(shared)
-        made[name] = sized(Choice(entry.name, entry.resolve({**shared, **under(f"{name}.", own)}))).as_dict()
+        choice = Choice(entry.name, entry.resolve({**shared, **select_prefix(f"{name}.", own)}))
+        check_units(choice)
+        made[name] = choice.as_dict()
         if side == "likelihood":
             _refuse_unfit(entry.name, dataset.name, modality)
     for key in common:
@@ -108,7 +109,7 @@ def _latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> d
     shared, own = (coerce(key, given.get(key, 5), int) for key in SIZES)
     kinds = {name: modality.kind for name, modality in dataset.modalities.items()}
     sizes = {SHARED: shared, **{private(name): 0 if kind == "label" else own for name, kind in kinds.items()}}
-    for key, value in under("latents.", given).items():
+    for key, value in select_prefix("latents.", given).items():
         name, _, setting = key.partition(".")
         if name not in sizes or setting != "size":
             raise unknown("setting of latents", key, [f"{each}.size" for each in sizes])
@@ -135,11 +136,11 @@ def _refuse_unfit(likelihood: str, data: str, modality: Modality) -> None:
             )
 
 
-def plain_layout(layout: Layout) -> Any:
+def layout_to_json(layout: Layout) -> Any:
     """Shapes as JSON holds them."""
     return {n: list(shape) for n, shape in layout.items()} if isinstance(layout, Mapping) else list(layout)
 
 
-def stored_layout(stored: Any) -> Layout:
-    """Inverse of `plain_layout`."""
+def layout_from_json(stored: Any) -> Layout:
+    """Inverse of `layout_to_json`."""
     return {n: tuple(shape) for n, shape in stored.items()} if isinstance(stored, Mapping) else tuple(stored)

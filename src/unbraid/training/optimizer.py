@@ -1,4 +1,4 @@
-"""One Adam (kingma2015) per player, and gradients that reach only its own parameters."""
+"""One Adam (kingma2015) per player, which gets gradients for its own parameters only."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from unbraid.config import Training
-from unbraid.store import under
+from unbraid.store import select_prefix
 from unbraid.training.distributed import World
-from unbraid.training.execution import Compiled, Execution, compiles
+from unbraid.training.execution import CompiledFunction, Execution, compiles
 from unbraid.training.group import Group
-from unbraid.training.stacked_adam import StackedAdam, decays, gradient_like
+from unbraid.training.stacked_adam import StackedAdam, is_decayed, match_strides
 from unbraid.types import Player
 
-STATE = ("step", "exp_avg", "exp_avg_sq")
+ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class PlayerOptimizer:
-    """Moves one player's parameters."""
+    """The optimizer of one player's parameters."""
 
     def __init__(
         self,
@@ -32,8 +32,8 @@ class PlayerOptimizer:
         self.player, self.world = player, world or World()
         self.training = trainings[0]
         owned = {n: p for n, p in group.parameters.items() if n.startswith(player.owns)}
-        self.parameters = {n: p for n, p in owned.items() if p.requires_grad}  # a frozen parameter stays as it is
-        own: dict[str, Any] = {key: value for key, value in player.optimizer.items() if key != "lr"}
+        self.parameters = {n: p for n, p in owned.items() if p.requires_grad}  # without frozen ones
+        settings: dict[str, Any] = {key: value for key, value in player.optimizer.items() if key != "lr"}
         rates = [float(player.optimizer.get("lr", t.lr)) for t in trainings]
         limits = [math.inf if t.clip is None else t.clip for t in trainings]
         self.clip = None if min(limits) == math.inf else torch.tensor(limits, device=group.device, dtype=group.dtype)
@@ -42,42 +42,42 @@ class PlayerOptimizer:
         compiled = compiles(execution)
         self.adam: torch.optim.Adam | torch.optim.AdamW | StackedAdam
         self.names = list(self.parameters)
-        self.alone = group.members == 1
-        if self.alone and group.device.type != "cuda":
+        self.single = group.members == 1
+        if self.single and group.device.type != "cuda":
             self.rate = rates[0]
-            own["fused"] = group.device.type == "cpu"
-            own["lr"] = self.rate
-            if "weight_decay" in own:
-                self.adam = torch.optim.AdamW(decaying(parameters), **own)
+            settings |= {"fused": group.device.type == "cpu", "lr": self.rate}
+            if "weight_decay" in settings:
+                self.adam = torch.optim.AdamW(split_by_decay(parameters), **settings)
             else:
-                self.adam = torch.optim.Adam(parameters, **own)
+                self.adam = torch.optim.Adam(parameters, **settings)
         else:
-            self.adam = StackedAdam(parameters, rate, **own)
-            self.update = Compiled(self.adam.step) if compiled and not self.adam.fused else self.adam.step
-        self.clipping = Compiled(clip_by_norm) if compiled else clip_by_norm
+            self.adam = StackedAdam(parameters, rate, **settings)
+            self.update = CompiledFunction(self.adam.step) if compiled and not self.adam.fused else self.adam.step
+        self.clipping = CompiledFunction(clip_by_norm) if compiled else clip_by_norm
 
-    def step(self, loss: Tensor, when: int | Tensor, alive: Tensor, retain_graph: bool) -> None:
-        """One update by the sum of the members' losses: members are independent, so each sees its own gradient."""
+    def step(self, loss: Tensor, step: int | Tensor, alive: Tensor, retain_graph: bool) -> None:
+        """Update by the sum of the members' losses; members are independent, so each gets its own gradient."""
         parameters = list(self.parameters.values())
-        own = torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
-        gradients = self.world.means(own)
+        gradients = self.world.average_all(
+            torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
+        )
         if self.clip is not None:
-            kept = iter(self.clipping([g for g in gradients if g is not None], self.clip))
-            gradients = [None if g is None else next(kept) for g in gradients]
-        share = remaining(self.training, when)
+            clipped = iter(self.clipping([g for g in gradients if g is not None], self.clip))
+            gradients = [None if g is None else next(clipped) for g in gradients]
+        share = decay_share(self.training, step)
         if isinstance(self.adam, StackedAdam):
             self.update(gradients, alive & loss.detach().isfinite(), share)
             return
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = None if gradient is None else gradient_like(gradient, parameter)
+            parameter.grad = None if gradient is None else match_strides(gradient, parameter)
         self._set_rate(share)
         self.adam.step()
         # The fused update does not tell autograd that it moved the parameters; without this, a later player that
         # differentiates through them would silently mix old activations with new weights instead of raising.
         torch.autograd.graph.increment_version(parameters)
 
-    def _tensors_alone(self, adam: StackedAdam) -> dict[str, Tensor]:
-        """Return the state of one run under the names that torch's Adam gives it, on any device."""
+    def _single_tensors(self, adam: StackedAdam) -> dict[str, Tensor]:
+        """Return the state of one run under the names of torch's Adam."""
         stored: dict[str, Tensor] = {}
         for name, mean, square in zip(self.names, adam.means, adam.squares, strict=True):
             stored |= {f"{name}/step": adam.steps[0], f"{name}/exp_avg": mean, f"{name}/exp_avg_sq": square}
@@ -89,31 +89,31 @@ class PlayerOptimizer:
             settings["lr"] = self.rate * float(share)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Optimizer state for a checkpoint."""
+        """Return the optimizer state for a checkpoint."""
         if isinstance(self.adam, StackedAdam):
-            own = self._tensors_alone(self.adam) if self.alone else self.adam.tensors()
-            return {f"{self.player.name}/{name}": tensor for name, tensor in own.items()}
+            tensors = self._single_tensors(self.adam) if self.single else self.adam.tensors()
+            return {f"{self.player.name}/{name}": tensor for name, tensor in tensors.items()}
         return {
             f"{self.player.name}/{name}/{key}": self.adam.state[parameter][key]
             for name, parameter in self.parameters.items()
             if parameter in self.adam.state
-            for key in STATE
+            for key in ADAM_STATE
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Inverse of `tensors`."""
+        """Load what `tensors` returned."""
         if isinstance(self.adam, StackedAdam):
-            own = self._tensors_alone(self.adam) if self.alone else self.adam.tensors()
-            found = under(f"{self.player.name}/", tensors)
-            for name, tensor in own.items():
-                if name in found or not self.alone:  # torch's Adam stores no parameter that has had no gradient yet
-                    tensor.copy_(found[name])
+            current = self._single_tensors(self.adam) if self.single else self.adam.tensors()
+            stored = select_prefix(f"{self.player.name}/", tensors)
+            for name, tensor in current.items():
+                if name in stored or not self.single:  # torch's Adam stores nothing before the first gradient
+                    tensor.copy_(stored[name])
             return
         for name, parameter in self.parameters.items():
             prefix = f"{self.player.name}/{name}/"
             if prefix + "step" not in tensors:
-                continue  # a parameter that has had no gradient yet
-            stored = {key: tensors[prefix + key] for key in STATE}
+                continue  # this parameter has had no gradient yet
+            stored = {key: tensors[prefix + key] for key in ADAM_STATE}
             self.adam.state[parameter] = {
                 "step": stored["step"].to(parameter.device),
                 "exp_avg": torch.empty_like(parameter).copy_(stored["exp_avg"]),
@@ -121,15 +121,15 @@ class PlayerOptimizer:
             }
 
 
-def decaying(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Parameters [member, …] in two groups: those that a weight decay moves, and those that it spares."""
-    spared = [p for p in parameters if not decays(p)]
-    groups = [{"params": [p for p in parameters if decays(p)]}, {"params": spared, "weight_decay": 0.0}]
+def split_by_decay(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Return parameters [member, …] in groups with and without weight decay."""
+    without = [p for p in parameters if not is_decayed(p)]
+    groups = [{"params": [p for p in parameters if is_decayed(p)]}, {"params": without, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
-def remaining(training: Training, step: int | Tensor) -> float | Tensor:
-    """Share of the learning rate that its decay leaves at a step: 1 throughout, or from 1 towards 0."""
+def decay_share(training: Training, step: int | Tensor) -> float | Tensor:
+    """Return the factor of the learning rate at a step: 1 without decay, else falling from 1 to 0."""
     if training.decay == "none":
         return 1.0
     done = step.double() / training.steps if isinstance(step, Tensor) else step / training.steps
@@ -139,9 +139,9 @@ def remaining(training: Training, step: int | Tensor) -> float | Tensor:
 
 
 def clip_by_norm(gradients: list[Tensor], limit: float | Tensor) -> list[Tensor]:
-    """Each member's gradients [member, …], scaled so that their joint norm is at most `limit`.
+    """Return gradients [member, …] scaled so that each member's joint norm is at most `limit`.
 
-    Not in place: parameters that are added up share one gradient, which would be scaled twice.
+    Not in place: two parameters may share one gradient tensor, which would be scaled twice.
     """
     squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0)  # [member]
     scale = (limit / (squares.sqrt() + 1e-6)).clamp(max=1.0)

@@ -16,11 +16,11 @@ from unbraid.models import build, seeded
 from unbraid.objectives import Objective, bind
 from unbraid.training.distributed import World
 from unbraid.training.execution import Execution
-from unbraid.training.first_stage import set_first_stage
+from unbraid.training.first_stage import load_first_stage
 from unbraid.training.group import Group, System
 from unbraid.training.memory import keep_freed_memory
 from unbraid.training.state import State
-from unbraid.training.sync_batchnorm import synchronise
+from unbraid.training.sync_batchnorm import synchronise_batchnorm
 
 
 def prepare(
@@ -30,13 +30,13 @@ def prepare(
     decoder: nn.Module | None = None,
     execution: Execution | None = None,
     world: World | None = None,
-    firsts: Sequence[Mapping[str, Tensor]] = (),
+    first_weights: Sequence[Mapping[str, Tensor]] = (),
     built: System | None = None,
 ) -> State:
-    """Return a fresh training state on the data set's device, of one run or of a group that shares all but its numbers.
+    """Return a fresh training state of one run, or of a group of one structure, on the data set's device.
 
-    `firsts` are the weights of the first stages of runs that refine others; without them those stay random. `built` is
-    the system of the first config if it has been built already.
+    `first_weights` are the weights of each run's first stage; without them a first stage stays random. `built` is the
+    system of the first config if it has been built already.
     """
     configs = [configs] if isinstance(configs, Config) else list(configs)
     objective = bind(configs[0].objective.name, stack_settings(configs, dataset.device))
@@ -46,12 +46,12 @@ def prepare(
     for number in range(len(systems), len(configs)):
         config = configs[number]
         system = _build_system(config, objective, dataset, encoder, decoder)
-        if config.parent is not None and number < len(firsts):
-            set_first_stage(system.model, firsts[number], config.parent["run"])
+        if config.parent is not None and number < len(first_weights):
+            load_first_stage(system.model, first_weights[number], config.parent["run"])
         if training.batch == 1 and any(isinstance(m, _BatchNorm) and m.training for m in system.modules()):
             raise UsageError("These networks have BatchNorm, which needs a batch of at least 2.")
         system.model.begin(dataset, rows, config.training.seed)
-        synchronise(system, 1 if world is None else world.size)
+        synchronise_batchnorm(system, 1 if world is None else world.size)
         systems.append(system)
     group = Group(systems, dataset.device, training.precision)
     return State(group, objective, configs, dataset, rows, execution, world)

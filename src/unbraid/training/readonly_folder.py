@@ -18,7 +18,7 @@ class ReadOnlyRunFolder(RunFolder):
     def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
         pass
 
-    def append(self, name: str, record: Mapping[str, Any]) -> None:
+    def append_line(self, name: str, record: Mapping[str, Any]) -> None:
         pass
 
     def cut_history(self, step: int) -> None:

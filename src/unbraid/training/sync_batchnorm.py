@@ -56,7 +56,7 @@ class WorldBatchNorm(_BatchNorm):
         self.running_var.lerp_(variance * (count / (count - 1)), share)
 
 
-def synchronise(system: nn.Module, ranks: int) -> None:
+def synchronise_batchnorm(system: nn.Module, ranks: int) -> None:
     """Replace every BatchNorm inside a system, unless there is one rank alone."""
     made: dict[nn.Module, nn.Module] = {}  # a layer in two places stays one layer
     for parent in list(system.modules()) if ranks > 1 else ():
@@ -68,7 +68,7 @@ def synchronise(system: nn.Module, ranks: int) -> None:
 
 
 @contextmanager
-def unsynchronised(system: nn.Module) -> Iterator[None]:
+def use_local_batchnorm(system: nn.Module) -> Iterator[None]:
     """Let every synchronised BatchNorm look at this rank's rows only, so that no rank waits for another."""
     layers = {layer: layer.ranks for layer in system.modules() if isinstance(layer, WorldBatchNorm)}
     try:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Evidence, LackingError, Results, Scale, experiment
-from unbraid.experiments.drawing import label, plain
-from unbraid.experiments.evidence import Finding, changes
-from unbraid.experiments.statistics import estimate, means, spearman
+from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, experiment
+from unbraid.experiments.drawing import format_tick, label_axes
+from unbraid.experiments.evidence import Finding, compare_settings
+from unbraid.experiments.statistics import cell_means, estimate, spearman
 from unbraid.papers.chen2018.rotation import rotated_codes
 from unbraid.papers.chen2018.setup import (
     BUDGET,
@@ -31,7 +31,7 @@ CODE_SCORES = ("mig/histogram-mean", "factorvae/majority-vote", "betavae/logisti
 
 def rotation_changes(score: str, **where: float) -> Finding:
     """A score at 45 degrees minus at 0."""
-    return changes("different spreads", "angle", 0, 45, score, **where)
+    return compare_settings("different spreads", "angle", 0, 45, score, **where)
 
 
 @experiment(
@@ -66,10 +66,10 @@ def table1(results: Results, make: Any) -> Any:
     axes = figure.subplots()
     for color, score in zip(PALETTE, CODE_SCORES, strict=False):
         for series, style in zip(results.series, ("-", ":"), strict=True):
-            cells = results.cells(series, "angle", score)
-            middle = means(cells)[:, 0]
+            cells = results.group_scores(series, "angle", score)
+            middle = cell_means(cells)[:, 0]
             axes.plot(list(cells), middle, style, marker="o", color=color, label=f"{score}, {series}")
-    label(axes, "degrees", "score")
+    label_axes(axes, "degrees", "score")
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
@@ -88,8 +88,8 @@ def higgins(results: Results) -> tuple[list[int], dict[Any, np.ndarray]]:
     """The sizes L, and scores [model, L]."""
     sizes = sorted(int(name.removeprefix(NAMED)) for name in results.score_names if name.startswith(NAMED))
     if len(sizes) < 2:
-        raise LackingError("no run has the Higgins score at several L")
-    return sizes, results.cells("vae", None, *(f"{NAMED}{size}" for size in sizes))
+        raise MissingResultsError("no run has the Higgins score at several L")
+    return sizes, results.group_scores("vae", None, *(f"{NAMED}{size}" for size in sizes))
 
 
 def over_models(statistic: Callable[[np.ndarray], np.ndarray], what: str, **where: float) -> Finding:
@@ -160,6 +160,6 @@ def fig_s5(results: Results, make: Any) -> Any:
     for number, scores in enumerate(cells[None]):
         axes.plot(sizes, scores, color=PALETTE[number % len(PALETTE)], marker=".", linewidth=1)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(plain)
-    label(axes, "L", "betavae/logistic")
+    axes.xaxis.set_major_formatter(format_tick)
+    label_axes(axes, "L", "betavae/logistic")
     return figure

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.stats import rankdata
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import draw_latents, label
-from unbraid.experiments.evidence import Finding, over_runs
+from unbraid.experiments.drawing import draw_latents, label_axes
+from unbraid.experiments.evidence import Finding, pool_runs
 from unbraid.experiments.statistics import spearman
 from unbraid.papers.chen2018.setup import FACTORS, METRICS, MIG, OVER_BETA, SPRITES, VAE, without_shape
 from unbraid.report import traversal
@@ -65,12 +65,12 @@ def mig_of_most(scores: np.ndarray) -> np.ndarray:
 
 def over_models(statistic: Any, what: str, **where: float) -> Finding:
     """Evidence from MIG and the Higgins score of all models."""
-    return over_runs(["beta-vae"], [MIG, HIGGINS], statistic, what, **where)
+    return pool_runs(["beta-vae"], [MIG, HIGGINS], statistic, what, **where)
 
 
 def controversial(results: Results) -> list[tuple[Member, str]]:
     """The most controversial models, the first one first, and in words where both scores rank them."""
-    models = results.with_scores("beta-vae", MIG, HIGGINS)
+    models = results.select_members("beta-vae", MIG, HIGGINS)
     scores = np.array([[m.scores[MIG].value, m.scores[HIGGINS].value] for m in models])
     shares = ranks(scores)
     order = np.argsort(-rank_gaps(scores))[:MOST]
@@ -97,13 +97,13 @@ def facts(figure: str, *claims: Claim, notes: tuple[str, ...] = ()) -> Mapping[s
 
 def draw_agreement(axes: Any, results: Results, most: int) -> None:
     """Both scores of every model, the most controversial ones in colours."""
-    models = results.with_scores("beta-vae", MIG, HIGGINS)
+    models = results.select_members("beta-vae", MIG, HIGGINS)
     points = [(m.scores[HIGGINS].value, m.scores[MIG].value) for m in models]
     axes.scatter(*zip(*points, strict=True), s=9, color=INK, alpha=0.4, linewidths=0)
     for number, (model, words) in enumerate(controversial(results)[:most]):
         at = model.scores[HIGGINS].value, model.scores[MIG].value
         axes.plot(*at, "o", color=PALETTE[number % len(PALETTE)], markersize=6, label=f"{'abcde'[number]}: {words}")
-    label(axes, HIGGINS, MIG)
+    label_axes(axes, HIGGINS, MIG)
     axes.legend(fontsize=7, frameon=False)
 
 
@@ -131,7 +131,7 @@ def fig_s12(results: Results, make: Any) -> Any:
     figure = make(figsize=(6.4, 7.0), layout="constrained")
     above, below = figure.subplots(2, 1)
     draw_agreement(above, results, 2)
-    below.imshow(np.asarray(traversal(results.evaluation(controversial(results)[0][0]))))
+    below.imshow(np.asarray(traversal(results.load_evaluation(controversial(results)[0][0]))))
     below.set_title("a", fontsize=8, color=ACCENT)
     below.set_axis_off()
     return figure
@@ -168,4 +168,6 @@ def fig_s13(results: Results, make: Any) -> Any:
 def fig_s14(results: Results, make: Any) -> Any:
     """Latents against factors, of the most controversial models."""
     models = enumerate(controversial(results))
-    return draw_latents(make, {f"{'abcde'[k]}: {words}": results.evaluation(model) for k, (model, words) in models})
+    return draw_latents(
+        make, {f"{'abcde'[k]}: {words}": results.load_evaluation(model) for k, (model, words) in models}
+    )

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
-from unbraid.experiments.drawing import draw_latents, named
+from unbraid.experiments.drawing import draw_latents, format_title
 from unbraid.experiments.evidence import Finding
 from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.chen2018.setup import BOTH, METRICS, MIG, OVER_BETA, SPRITES, TCVAE, VAE, without_shape
@@ -24,7 +24,9 @@ def pooled(cells: Cells) -> np.ndarray:
 
 def best_of_each(results: Results) -> list[Evidence]:
     """The highest MIG of either method."""
-    first, second = ({(name, at): rows for at, rows in results.cells(name, "beta", MIG).items()} for name in BOTH)
+    first, second = (
+        {(name, at): rows for at, rows in results.group_scores(name, "beta", MIG).items()} for name in BOTH
+    )
 
     def gap(cells: Cells) -> np.ndarray:
         of = [{key: rows for key, rows in cells.items() if key[0] == name} for name in BOTH]
@@ -51,8 +53,8 @@ def best_of_each(results: Results) -> list[Evidence]:
 )
 def fig_s4(results: Results, make: Any) -> Any:
     """Latents against factors, of the best beta-TCVAE and the best beta-VAE."""
-    best = [results.best(name, MIG) for name in reversed(BOTH)]
-    return draw_latents(make, {named(member, MIG): results.evaluation(member) for member in best})
+    best = [results.select_best(name, MIG) for name in reversed(BOTH)]
+    return draw_latents(make, {format_title(member, MIG): results.load_evaluation(member) for member in best})
 
 
 # figures S6 to S11
@@ -60,14 +62,14 @@ def fig_s4(results: Results, make: Any) -> Any:
 
 def nearest(results: Results, level: float) -> Member:
     """The beta-TCVAE whose MIG is nearest to a value."""
-    return min(results.with_scores("beta-tcvae", MIG), key=lambda member: abs(member.scores[MIG].value - level))
+    return min(results.select_members("beta-tcvae", MIG), key=lambda member: abs(member.scores[MIG].value - level))
 
 
 def reached(level: float) -> Finding:
     """How far the nearest model is from a value of MIG."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells("beta-tcvae", "beta", MIG)
+        cells = results.group_scores("beta-tcvae", "beta", MIG)
         found = estimate(cells, lambda c: np.abs(pooled(c) - level).min(-1))
         return [Evidence(f"distance of the nearest MIG from {level}", found, high=NEAR)]
 
@@ -93,7 +95,7 @@ def near(figure: str, level: float, what: str) -> dict[str, Any]:
 def draw_nearest(results: Results, make: Any, level: float) -> Any:
     """Panels of the model whose MIG is nearest to a value."""
     member = nearest(results, level)
-    return draw_latents(make, {named(member, MIG): results.evaluation(member)})
+    return draw_latents(make, {format_title(member, MIG): results.load_evaluation(member)})
 
 
 @experiment("chen2018/figS6", **near("S6", 0.0, "extremely entangled"))

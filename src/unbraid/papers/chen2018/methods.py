@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.evidence import NONE, Finding, cells_of, differs_in_median, together
-from unbraid.experiments.statistics import Cells, estimate, share
+from unbraid.experiments.evidence import NO_ESTIMATE, Finding, combine, compare_medians, group_series
+from unbraid.experiments.statistics import Cells, estimate, estimate_share
 from unbraid.metrics import Score, restricted
 from unbraid.papers.chen2018.setup import BUDGET, MIG, PAPER, SMALL, SMOKE, SPRITES, TCVAE, VAE, without_shape
 from unbraid.report.sweep_figures import draw_boxes
@@ -39,7 +39,7 @@ def five_methods(
     own: dict[str, dict[str, Any]] = {"VAE": {"beta": [1, 4]}, "beta-VAE": {"beta": [1, 4]}}
     own["FactorVAE"] = {"gamma": gammas, "steps": 2 * settings["steps"], **factor}
     own["InfoGAN"] = {**gan, "z": 5, "noise": 5}
-    return Scale({**settings, "seed": range(seeds)}, own=own)
+    return Scale({**settings, "seed": range(seeds)}, per_series=own)
 
 
 def median(rows: np.ndarray) -> np.ndarray:
@@ -54,7 +54,7 @@ def best_median(cells: Cells) -> np.ndarray:
 
 def best_gamma(results: Results) -> Any:
     """The gamma of FactorVAE with the highest median."""
-    medians = {gamma: float(np.median(rows)) for gamma, rows in results.cells("FactorVAE", "gamma", MIG).items()}
+    medians = {gamma: float(np.median(rows)) for gamma, rows in results.group_scores("FactorVAE", "gamma", MIG).items()}
     return max(medians, key=lambda gamma: medians[gamma])
 
 
@@ -62,9 +62,9 @@ def against_best(other: str, *, above: bool) -> Finding:
     """Median MIG of a series minus that of FactorVAE at its best gamma."""
 
     def evidence(results: Results) -> list[Evidence]:
-        factor = results.cells("FactorVAE", "gamma", MIG)
+        factor = results.group_scores("FactorVAE", "gamma", MIG)
         cells: dict[Any, np.ndarray] = {("FactorVAE", gamma): rows for gamma, rows in factor.items()}
-        cells[other] = results.cells(other, None, MIG)[None]
+        cells[other] = results.group_scores(other, None, MIG)[None]
         gap = estimate(
             cells, lambda c: median(c[other]) - best_median({k: c[k] for k in c if k != other}), smooth=False
         )
@@ -76,14 +76,16 @@ def against_best(other: str, *, above: bool) -> Finding:
 
 def fails(results: Results) -> list[Evidence]:
     """The median MIG of InfoGAN."""
-    cells = results.cells("InfoGAN", None, MIG)
+    cells = results.group_scores("InfoGAN", None, MIG)
     return [Evidence("median MIG of InfoGAN", estimate(cells, best_median, smooth=False), high=FAILS)]
 
 
 def poor_half(results: Results) -> list[Evidence]:
     """Share of the runs of beta-TCVAE with a low MIG."""
-    cells = results.cells("beta-TCVAE", None, MIG)
-    return [Evidence(f"share of beta-TCVAE runs with MIG below {POOR}", share(cells[None][:, 0] < POOR), *HALF)]
+    cells = results.group_scores("beta-TCVAE", None, MIG)
+    return [
+        Evidence(f"share of beta-TCVAE runs with MIG below {POOR}", estimate_share(cells[None][:, 0] < POOR), *HALF)
+    ]
 
 
 @experiment(
@@ -110,12 +112,12 @@ def poor_half(results: Results) -> list[Evidence]:
     claims=(
         Claim(
             "beta-TCVAE has the highest median MIG",
-            together(
-                *(differs_in_median(name, "beta-TCVAE", MIG, low=0.0) for name in ("VAE", "beta-VAE", "InfoGAN")),
+            combine(
+                *(compare_medians(name, "beta-TCVAE", MIG, low=0.0) for name in ("VAE", "beta-VAE", "InfoGAN")),
                 against_best("beta-TCVAE", above=True),
             ),
         ),
-        Claim("InfoGAN fails", together(fails, differs_in_median("VAE", "InfoGAN", MIG, high=0.0))),
+        Claim("InfoGAN fails", combine(fails, compare_medians("VAE", "InfoGAN", MIG, high=0.0))),
         Claim("FactorVAE with fully connected networks is worse than beta-VAE", against_best("beta-VAE", above=True)),
         Claim("about half of the runs of beta-TCVAE are poor", poor_half),
     ),
@@ -163,7 +165,7 @@ def biased(
     """Three methods in some of the cases."""
     splits = [SPLITS[case] for case in cases]
     shared = {**settings, **TWO_FACTORS, **others, "split": splits, "seed": range(seeds)}
-    return Scale(shared, own={"InfoGAN": {**gan, "z": 2, "noise": 8}})
+    return Scale(shared, per_series={"InfoGAN": {**gan, "z": 2, "noise": 8}})
 
 
 def _gap(other: str, cells: Cells) -> np.ndarray:
@@ -176,9 +178,9 @@ def superior(case: str) -> Finding:
     def evidence(results: Results) -> list[Evidence]:
         made, at = [], SPLITS[case]
         for other in ("beta-VAE", "InfoGAN"):
-            cells = cells_of(results, (other, "beta-TCVAE"), "split", PLACE)
+            cells = group_series(results, (other, "beta-TCVAE"), "split", PLACE)
             rows = {name: cells[name, at] for name in (other, "beta-TCVAE") if (name, at) in cells}
-            found = estimate(rows, functools.partial(_gap, other), smooth=False) if rows else NONE
+            found = estimate(rows, functools.partial(_gap, other), smooth=False) if rows else NO_ESTIMATE
             made.append(Evidence(f"case {case}, median MIG, beta-TCVAE minus {other}", found, low=0.0))
         return made
 

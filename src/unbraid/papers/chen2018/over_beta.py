@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.drawing import plain
+from unbraid.experiments.drawing import format_tick
 from unbraid.experiments.evidence import (
     Finding,
-    better_trade_off,
-    cells_of,
-    correlated,
-    curve,
-    falls_after,
-    more_negative,
-    no_difference,
+    bound_difference,
+    compare_correlations,
+    compare_trade_offs,
+    compare_with_largest,
+    correlate_scores,
+    group_series,
+    mean_curve,
 )
 from unbraid.experiments.statistics import estimate
 from unbraid.papers.chen2018.setup import (
@@ -55,8 +55,8 @@ STRONG = -0.5
     scores=(MIG, ELBO, TC),
     contrast=BOTH,
     claims=(
-        Claim("beta-TCVAE has the better trade-off of ELBO and MIG", better_trade_off(*BOTH, "beta", ELBO, MIG)),
-        Claim("beta-VAE degrades at high beta", falls_after("beta-vae", "beta", 4, MIG)),
+        Claim("beta-TCVAE has the better trade-off of ELBO and MIG", compare_trade_offs(*BOTH, "beta", ELBO, MIG)),
+        Claim("beta-VAE degrades at high beta", compare_with_largest("beta-vae", "beta", 4, MIG)),
     ),
     notes=(SPRITES,),
 )
@@ -80,9 +80,9 @@ def fig2(results: Results, make: Any) -> Any:
     claims=(
         Claim(
             "TC and MIG are strongly negatively correlated for beta-TCVAE",
-            correlated("beta-tcvae", "beta", TC, MIG, high=STRONG),
+            correlate_scores("beta-tcvae", "beta", TC, MIG, high=STRONG),
         ),
-        Claim("the correlation is weaker for beta-VAE", more_negative(*BOTH, "beta", TC, MIG)),
+        Claim("the correlation is weaker for beta-VAE", compare_correlations(*BOTH, "beta", TC, MIG)),
     ),
     notes=(SPRITES, "Pearson's correlation is of the means per beta, of TC itself; the figure has its logarithm."),
 )
@@ -90,7 +90,7 @@ def fig4(results: Results, make: Any) -> Any:
     """Total correlation against MIG, means per beta."""
     figure = draw_scatter(make, results.members, TC, MIG)
     figure.axes[0].set_xscale("symlog", linthresh=0.01)  # an estimate of a TC near 0 may lie below it
-    figure.axes[0].xaxis.set_major_formatter(plain)
+    figure.axes[0].xaxis.set_major_formatter(format_tick)
     return figure
 
 
@@ -99,7 +99,7 @@ def fig4(results: Results, make: Any) -> Any:
 
 def equal(first: str, second: str, elbo: str = ELBO) -> Finding:
     """MIG and ELBO of two series differ by no more than what counts as none, on average over beta."""
-    return no_difference(first, second, "beta", absolute={MIG: EQUAL_MIG}, relative={elbo: EQUAL_ELBO})
+    return bound_difference(first, second, "beta", absolute={MIG: EQUAL_MIG}, relative={elbo: EQUAL_ELBO})
 
 
 EQUAL = (
@@ -154,7 +154,7 @@ SAMPLED = "elbo/sampled"
     year=2018,
     reference="chen2018, figure S3",
     series={"Gaussian prior": TCVAE, "flow prior": {**TCVAE, "prior": "flow"}},
-    scales={**VARIANTS, "smoke": Scale(OVER_BETA["smoke"].settings, own={"flow prior": {"prior.depth": 2}})},
+    scales={**VARIANTS, "smoke": Scale(OVER_BETA["smoke"].settings, per_series={"flow prior": {"prior.depth": 2}})},
     metrics=METRICS,
     derived={MIG: without_shape},
     scores=(MIG, SAMPLED),
@@ -185,15 +185,15 @@ def over_batches(settings: Mapping[str, Any], seeds: int, batch: int, steps: int
     """A full batch and two smaller ones, over the same number of images."""
     shared = {key: value for key, value in settings.items() if key not in ("batch", "steps")}
     own = {name: {"batch": batch // part, "steps": steps * part} for name, part in BATCHES.items()}
-    return Scale({**shared, "seed": range(seeds)}, own=own)
+    return Scale({**shared, "seed": range(seeds)}, per_series=own)
 
 
 def still_effective(results: Results) -> list[Evidence]:
     """MIG of each smaller batch minus two thirds of that of the full one."""
-    cells = cells_of(results, list(BATCHES), None, MIG)
+    cells = group_series(results, list(BATCHES), None, MIG)
     made = []
     for name in list(BATCHES)[1:]:
-        found = estimate(cells, lambda c, n=name: (curve(c, n) - SHARE * curve(c, "full batch"))[..., 0, 0])
+        found = estimate(cells, lambda c, n=name: (mean_curve(c, n) - SHARE * mean_curve(c, "full batch"))[..., 0, 0])
         made.append(Evidence(f"MIG with {name} minus two thirds of that with the full batch", found, low=0.0))
     return made
 

@@ -7,8 +7,8 @@ figure needs.
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
-from unbraid.experiments.drawing import draw_traversals, named
-from unbraid.experiments.evidence import differs, over_runs
+from unbraid.experiments.drawing import draw_traversals, format_title
+from unbraid.experiments.evidence import compare_means, pool_runs
 from unbraid.papers.chen2018.setup import SMALL, SMOKE, TCVAE, VAE
 
 ACTIVE = "units/active"
@@ -41,7 +41,7 @@ ONLY = {"VAE": {"beta": 1}, "beta-VAE": {"beta": [4, 15]}, "beta-TCVAE": {"beta"
 def scales(full: dict[str, Any]) -> dict[str, Scale]:
     """Photographs or chairs where their files are here, and sprites elsewhere."""
     return {
-        "smoke": Scale({**SMOKE, "seed": range(2)}, own=SHARED),
+        "smoke": Scale({**SMOKE, "seed": range(2)}, per_series=SHARED),
         "small": Scale({**SMALL, "seed": range(3)}),
         "budget": Scale({**full, "precision": "bf16", "seed": range(3)}),
         "paper": Scale({**full, "seed": range(3)}),
@@ -54,13 +54,13 @@ FACES = (
     "beta = 15 for both; 32 latents, 10,000 steps (50 epochs) and 3 seeds are ours. Shown are the runs with the most "
     f"active latents ({ACTIVE}), and of these the most informative latents first.",
 )
-MORE = Claim("beta-TCVAE uses more latents than beta-VAE", differs("beta-VAE", "beta-TCVAE", ACTIVE, low=0.0))
+MORE = Claim("beta-TCVAE uses more latents than beta-VAE", compare_means("beta-VAE", "beta-TCVAE", ACTIVE, low=0.0))
 
 
 def richest(results: Results, make: Any, **options: Any) -> Any:
     """Traversals of the run of each series that uses the most latents."""
-    best = [results.best(name, ACTIVE) for name in results.series]
-    return draw_traversals(make, results, {named(member, ACTIVE): member for member in best}, **options)
+    best = [results.select_best(name, ACTIVE) for name in results.series]
+    return draw_traversals(make, results, {format_title(member, ACTIVE): member for member in best}, **options)
 
 
 @experiment(
@@ -130,7 +130,7 @@ def fig7(results: Results, make: Any) -> Any:
     claims=(
         Claim(
             f"beta-TCVAE discovers more than {ATTRIBUTES} attributes",
-            over_runs(
+            pool_runs(
                 ["beta-TCVAE"],
                 [ACTIVE],
                 lambda scores: scores[..., 0].mean(-1),

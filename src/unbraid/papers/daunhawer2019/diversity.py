@@ -5,7 +5,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019 import setup
 from unbraid.papers.daunhawer2019.setup import MIN_ACCURACY, X1_FROM_X2, X2_FROM_X1, mean_of
@@ -53,12 +53,12 @@ def make_scale(name: str) -> Scale:
     claims=(
         Claim(
             f"both keep the shape in at least {MIN_ACCURACY:.0%} of x1 made from x2",
-            together(*(mean_of(name, X1_FROM_X2, low=MIN_ACCURACY) for name in SERIES)),
+            combine(*(mean_of(name, X1_FROM_X2, low=MIN_ACCURACY) for name in SERIES)),
         ),
-        Claim("x1 made from one x2 is more diverse in ours", differs(MVAE, PARTITIONED, ENTROPY, low=0.0)),
+        Claim("x1 made from one x2 is more diverse in ours", compare_means(MVAE, PARTITIONED, ENTROPY, low=0.0)),
         Claim(
             "only ours is diverse: more than half of the entropy of real images, and MVAE less",
-            together(mean_of(PARTITIONED, SHARE, low=DIVERSE_SHARE), mean_of(MVAE, SHARE, high=DIVERSE_SHARE)),
+            combine(mean_of(PARTITIONED, SHARE, low=DIVERSE_SHARE), mean_of(MVAE, SHARE, high=DIVERSE_SHARE)),
         ),
     ),
     notes=(
@@ -80,5 +80,5 @@ def fig6(results: Results, make: Any) -> Any:
 
 
 def _draw_grid(results: Results, series: str) -> Picture:
-    model = results.evaluation(results.best(series, X1_FROM_X2))
+    model = results.load_evaluation(results.select_best(series, X1_FROM_X2))
     return translation(model, "m2", "m1") if series == PARTITIONED else from_others(model, "m2", "m1")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, LackingError, Results, Scale, experiment
+from unbraid.experiments.base import Claim, MissingResultsError, Results, Scale, experiment
 from unbraid.experiments.curves import draw_lines
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019.setup import SMOKE, exceeds
 
@@ -57,7 +57,7 @@ def make_scale(name: str) -> Scale:
     }
     if name != "paper":
         own[series_of("mopoe", 5)]["draws"] = SUBSET_DRAWS
-    return Scale({"data": "mnist-styles", **STYLES[name], "seed": range(3)}, own=own, measures=measures)
+    return Scale({"data": "mnist-styles", **STYLES[name], "seed": range(3)}, per_series=own, measures=measures)
 
 
 def given_all_others(scores: Mapping[str, Score]) -> Score:
@@ -77,7 +77,7 @@ def more_coherent(score: str) -> tuple[Claim, ...]:
     return tuple(
         Claim(
             f"partitioned-mvae is more coherent than {other}, {score} (ours)",
-            together(*(differs(series_of(other, n), series_of(PARTITIONED, n), score, low=0.0) for n in COUNTS)),
+            combine(*(compare_means(series_of(other, n), series_of(PARTITIONED, n), score, low=0.0) for n in COUNTS)),
         )
         for other in METHODS[1:]
     )
@@ -100,7 +100,7 @@ RISES = [
     claims=(
         *more_coherent(ONE),
         *more_coherent(OTHERS),
-        Claim("the more modalities are given, the more coherent partitioned-mvae is (ours)", together(*RISES)),
+        Claim("the more modalities are given, the more coherent partitioned-mvae is (ours)", combine(*RISES)),
     ),
     notes=(
         "MNIST in five rendered styles (`mnist-styles`) needs MNIST's files (`unbraid data`). At `smoke` pairs of "
@@ -128,7 +128,7 @@ def _coherence_by_size(results: Results, series: str) -> dict[int, list[float]]:
     found = {}
     for size, score in enumerate(GIVEN, start=1):
         try:
-            found[size] = results.cells(series, None, score)[None][:, 0].tolist()
-        except LackingError:
+            found[size] = results.group_scores(series, None, score)[None][:, 0].tolist()
+        except MissingResultsError:
             break
     return found

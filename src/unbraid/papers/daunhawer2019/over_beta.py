@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
-from unbraid.experiments.curves import draw_lines, points
-from unbraid.experiments.drawing import plain
-from unbraid.experiments.evidence import Finding, together
-from unbraid.experiments.statistics import Cells, estimate, means
+from unbraid.experiments.curves import collect_points, draw_lines
+from unbraid.experiments.drawing import format_tick
+from unbraid.experiments.evidence import Finding, combine
+from unbraid.experiments.statistics import Cells, cell_means, estimate
 from unbraid.papers.daunhawer2019 import setup
 from unbraid.papers.daunhawer2019.setup import BETA, IMAGES, KL_2, KL_C, PAIRS, TC, X1_FROM_X2, X2_FROM_X1
 
@@ -29,13 +29,13 @@ def best_where_low(series: str, accuracy: str) -> Finding:
     """
 
     def at_best(cells: Cells, score: int) -> np.ndarray:
-        found = means(cells)  # [..., beta, score]
+        found = cell_means(cells)  # [..., beta, score]
         best = found[..., 0].argmax(-1)[..., None]
         return np.take_along_axis(found[..., score], best, -1)[..., 0]
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells(series, BETA, accuracy, TC, KL_2)
-        below = estimate(cells, lambda c: at_best(c, 1) - means(c)[..., 1].mean(-1))
+        cells = results.group_scores(series, BETA, accuracy, TC, KL_2)
+        below = estimate(cells, lambda c: at_best(c, 1) - cell_means(c)[..., 1].mean(-1))
         carried = estimate(cells, lambda c: at_best(c, 2))
         return [
             Evidence(f"{TC} where {accuracy} is best, minus its mean over beta_2, {series}", below, high=0.0),
@@ -49,10 +49,10 @@ def collapses(series: str) -> Finding:
     """Return the evidence that at the largest beta_2 s_2 collapses, and TC(c, s_2) is below its mean."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells(series, BETA, KL_2, TC)
+        cells = results.group_scores(series, BETA, KL_2, TC)
         last = max(cells)
         carried = estimate(cells, lambda c: c[last][..., 0].mean(-1))
-        below = estimate(cells, lambda c: c[last][..., 1].mean(-1) - means(c)[..., 1].mean(-1))
+        below = estimate(cells, lambda c: c[last][..., 1].mean(-1) - cell_means(c)[..., 1].mean(-1))
         return [
             Evidence(f"{KL_2} at beta_2 {last:g}, {series}", carried, high=COLLAPSED_NATS),
             Evidence(f"{TC} at beta_2 {last:g}, minus its mean over beta_2, {series}", below, high=0.0),
@@ -76,7 +76,7 @@ def accuracy_falls(series: str) -> Finding:
     """Return the evidence that x_2 from x_1 is less accurate at the largest beta_2 than at the best one."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells(series, BETA, X2_FROM_X1)  # in the order of beta_2
+        cells = results.group_scores(series, BETA, X2_FROM_X1)  # in the order of beta_2
         what = f"{X2_FROM_X1} at beta_2 {max(cells):g} minus that at the best one, {series}"
         return [Evidence(what, estimate(cells, last_below_best), high=-MIN_FALL)]
 
@@ -134,7 +134,7 @@ BEST = [best_where_low(IMAGES, accuracy) for accuracy in (X2_FROM_X1, X1_FROM_X2
     claims=(
         Claim(
             "what figure 3 shows holds for images that training never saw (ours)",
-            together(*BEST, collapses(IMAGES), accuracy_falls(IMAGES)),
+            combine(*BEST, collapses(IMAGES), accuracy_falls(IMAGES)),
         ),
     ),
 )
@@ -150,11 +150,11 @@ def _draw(results: Results, make: Any) -> Any:
     rows = (((X2_FROM_X1, X1_FROM_X2), "", "accuracy"), ((TC,), "", TC), ((KL_2, KL_C), "beta_2", "KL"))
     for column, series in zip(panels.T, results.series, strict=True):
         for axes, (scores, across, up) in zip(column, rows, strict=True):
-            draw_lines(axes, {score: points(results, series, BETA, score) for score in scores}, across, up)
+            draw_lines(axes, {score: collect_points(results, series, BETA, score) for score in scores}, across, up)
         column[0].set_title(series, fontsize=9)
         column[0].set_ylim(0, 1.02)
         column[2].set_xscale("log")
-        column[2].xaxis.set_major_formatter(plain)
+        column[2].xaxis.set_major_formatter(format_tick)
         column[2].xaxis.set_minor_formatter("")
     for axes in panels[::2, 0]:
         axes.legend(frameon=False, fontsize=7)

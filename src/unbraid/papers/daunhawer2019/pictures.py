@@ -6,7 +6,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import together
+from unbraid.experiments.evidence import combine
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.papers.daunhawer2019 import setup
@@ -57,7 +57,7 @@ def separates(modality: str) -> tuple[Claim, Claim]:
     return (
         Claim(
             f"rows keep what is specific to {modality}: {names} are in {short} more than in c",
-            together(*(knows_more(own, "c", factor) for factor in OWN_FACTORS[modality])),
+            combine(*(knows_more(own, "c", factor) for factor in OWN_FACTORS[modality])),
         ),
         Claim(f"columns keep the shape: it is in c more than in {short}", knows_more("c", own, "shape")),
     )
@@ -65,7 +65,7 @@ def separates(modality: str) -> tuple[Claim, Claim]:
 
 def load_best(results: Results) -> Evaluation:
     """Return the run of the figures."""
-    return results.evaluation(results.best(PAIRS, X2_FROM_X1))
+    return results.load_evaluation(results.select_best(PAIRS, X2_FROM_X1))
 
 
 @experiment(
@@ -98,7 +98,7 @@ def entropy(flip: float) -> float:
 def loses_little(results: Results) -> list[Evidence]:
     """Return the evidence that reconstructions lose few nats per pixel beyond the pixel noise."""
     pixels, noise = 2 * setup.SIDES.get(results.scale, 64) ** 2, entropy(setup.FLIPS.get(results.scale, 0.1))
-    cells = results.cells(PAIRS, None, ERROR)
+    cells = results.group_scores(PAIRS, None, ERROR)
     found = estimate(cells, lambda c: c[None][..., 0].mean(-1) / pixels - noise)
     return [Evidence("nats per pixel that are lost, beyond those of the noise", found, high=MAX_LOSS)]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Scale
-from unbraid.experiments.evidence import Finding, over_runs
+from unbraid.experiments.evidence import Finding, pool_runs
 from unbraid.metrics import Score
 
 Measures = Mapping[str, tuple[str, dict[str, Any]]]
@@ -137,9 +137,9 @@ def sweep_beta(measures: Mapping[str, Measures]) -> dict[str, Scale]:
 
 def mean_of(series: str, score: str, **where: float) -> Finding:
     """Return the evidence on the mean of a score over the runs of a series."""
-    return over_runs([series], [score], lambda s: s[..., 0].mean(-1), f"{score}, {series}", **where)
+    return pool_runs([series], [score], lambda s: s[..., 0].mean(-1), f"{score}, {series}", **where)
 
 
 def exceeds(series: str, less: str, more: str, what: str) -> Finding:
     """Return the evidence that one score of a run is above another one of the same run, on average over runs."""
-    return over_runs([series], [less, more], lambda s: np.subtract(s[..., 1], s[..., 0]).mean(-1), what, low=0.0)
+    return pool_runs([series], [less, more], lambda s: np.subtract(s[..., 1], s[..., 0]).mean(-1), what, low=0.0)

@@ -5,7 +5,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.esmaeili2018.kmeans import kmeans_on_pixels
 from unbraid.papers.esmaeili2018.pictures import along_factor
@@ -76,16 +76,16 @@ def purity(**settings: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     year=2018,
     reference="esmaeili2018, section 6.3",
     series={DIGITS: HFVAE, SVAE: BETA_SVAE, GARMENTS: HFVAE, FORMS: HFVAE, ALONE: HFVAE},
-    beside=by_kmeans,
+    baselines=by_kmeans,
     scales={
         "smoke": Scale(
             {key: value for key, value in SMOKE.items() if key != "z"},
-            own={**on({"latents": "normal:3+concrete:3"}, *NAMES), ALONE: {"latents": "concrete:3"}},
+            per_series={**on({"latents": "normal:3+concrete:3"}, *NAMES), ALONE: {"latents": "concrete:3"}},
             measures=purity(**QUICK),
         ),
-        "small": Scale(SMALL_DIGITS, own=data_of(SMALL_SPRITES), measures=purity(**LEARNED)),
-        "budget": Scale(BUDGET_DIGITS, own=data_of(BUDGET_SPRITES), measures=purity(**LEARNED)),
-        "paper": Scale(PAPER_DIGITS, own=data_of(PAPER_SPRITES), measures=purity(**LEARNED)),
+        "small": Scale(SMALL_DIGITS, per_series=data_of(SMALL_SPRITES), measures=purity(**LEARNED)),
+        "budget": Scale(BUDGET_DIGITS, per_series=data_of(BUDGET_SPRITES), measures=purity(**LEARNED)),
+        "paper": Scale(PAPER_DIGITS, per_series=data_of(PAPER_SPRITES), measures=purity(**LEARNED)),
     },
     metrics=(ACCURACY, MAJORITY),
     derived={RECOVERY: recovery, DRAWN: drawn},
@@ -93,17 +93,21 @@ def purity(**settings: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     claims=(
         Claim(
             "images of one class are mostly one digit under HFVAE",
-            together(mean_of(DIGITS, PURITY, low=0.5), mean_of(DIGITS, DRAWN, low=5.0)),
+            combine(mean_of(DIGITS, PURITY, low=0.5), mean_of(DIGITS, DRAWN, low=5.0)),
         ),
-        Claim("they are less often so under beta-SVAE", differs(SVAE, DIGITS, PURITY, low=0.0)),
+        Claim("they are less often so under beta-SVAE", compare_means(SVAE, DIGITS, PURITY, low=0.0)),
         Claim(
             "labels are recovered best on Fashion-MNIST, then MNIST, poorly on sprites",
-            together(differs(DIGITS, GARMENTS, RECOVERY, low=0.0), differs(FORMS, DIGITS, RECOVERY, low=0.0)),
+            combine(
+                compare_means(DIGITS, GARMENTS, RECOVERY, low=0.0), compare_means(FORMS, DIGITS, RECOVERY, low=0.0)
+            ),
         ),
-        Claim("HFVAE finds digits better than k-means on pixels does", differs(KMEANS, DIGITS, ACCURACY, low=0.0)),
+        Claim(
+            "HFVAE finds digits better than k-means on pixels does", compare_means(KMEANS, DIGITS, ACCURACY, low=0.0)
+        ),
         Claim(
             "a class without Normal latents beside it finds them better (ours)",
-            differs(DIGITS, ALONE, ACCURACY, low=0.0),
+            compare_means(DIGITS, ALONE, ACCURACY, low=0.0),
         ),
     ),
     notes=(
@@ -146,18 +150,21 @@ def tie(scores: Mapping[str, Score]) -> Score:
     reference="esmaeili2018, figure 7",
     series=THREE,
     scales={
-        "smoke": Scale(SMOKE, own=on({"latents": "normal+concrete:3"}, *MIXED), measures=kept_along("scale", **QUICK)),
-        "small": Scale(SMALL_DIGITS, own=on(MNIST, *THREE), measures=kept_along("thickness", **LEARNED)),
-        "budget": Scale(BUDGET_DIGITS, own=on(MNIST, *THREE), measures=kept_along("thickness", **LEARNED)),
-        "paper": Scale(PAPER_DIGITS, own=on(MNIST, *THREE), measures=kept_along("thickness", **LEARNED)),
+        "smoke": Scale(
+            SMOKE, per_series=on({"latents": "normal+concrete:3"}, *MIXED), measures=kept_along("scale", **QUICK)
+        ),
+        "small": Scale(SMALL_DIGITS, per_series=on(MNIST, *THREE), measures=kept_along("thickness", **LEARNED)),
+        "budget": Scale(BUDGET_DIGITS, per_series=on(MNIST, *THREE), measures=kept_along("thickness", **LEARNED)),
+        "paper": Scale(PAPER_DIGITS, per_series=on(MNIST, *THREE), measures=kept_along("thickness", **LEARNED)),
     },
     derived={TIE: tie},
     scores=(THICKNESS, TIE),
     claims=(
         Claim(
-            "beta-SVAE keeps the digit more often than beta-VAE", differs("beta-VAE", "beta-SVAE", THICKNESS, low=0.0)
+            "beta-SVAE keeps the digit more often than beta-VAE",
+            compare_means("beta-VAE", "beta-SVAE", THICKNESS, low=0.0),
         ),
-        Claim("HFVAE keeps the digit more often than beta-VAE", differs("beta-VAE", "HFVAE", THICKNESS, low=0.0)),
+        Claim("HFVAE keeps the digit more often than beta-VAE", compare_means("beta-VAE", "HFVAE", THICKNESS, low=0.0)),
     ),
     notes=(
         OURS,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import label
+from unbraid.experiments.drawing import label_axes
 from unbraid.papers.esmaeili2018.setup import (
     BUDGET_DIGITS,
     HFVAE,
@@ -46,12 +46,12 @@ FORMS = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
     scales={
         "smoke": Scale(
             {**SMOKE, "split": FORMS},
-            own={"HFVAE": {"latents": "normal+concrete:3"}},
+            per_series={"HFVAE": {"latents": "normal+concrete:3"}},
             measures=measured("shape=heart", "shape=square"),
         ),
-        "small": Scale(SMALL_DIGITS, own=OWN, measures=DIGITS),
-        "budget": Scale(BUDGET_DIGITS, own=OWN, measures=DIGITS),
-        "paper": Scale(PAPER_DIGITS, own=OWN, measures=DIGITS),
+        "small": Scale(SMALL_DIGITS, per_series=OWN, measures=DIGITS),
+        "budget": Scale(BUDGET_DIGITS, per_series=OWN, measures=DIGITS),
+        "paper": Scale(PAPER_DIGITS, per_series=OWN, measures=DIGITS),
     },
     scores=(THICK, NARROW, THICK_LATENT, NARROW_LATENT),
     claims=(
@@ -71,13 +71,13 @@ FORMS = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
 def fig9(results: Results, make: Any) -> Any:
     """Measured features of digits that training never saw, and of their reconstructions."""
     figure = make(figsize=(7.0, 2.8), layout="constrained")
-    member = results.with_scores("HFVAE", THICK, NARROW)[0]
+    member = results.select_members("HFVAE", THICK, NARROW)[0]
     for axes, score in zip(figure.subplots(1, 2), (THICK, NARROW), strict=True):
         details = member.scores[score].details
         for color, part in zip(PALETTE, ("originals", "reconstructions"), strict=False):
             axes.stairs(details[part], details["edges"], fill=True, alpha=0.5, color=color, label=part)
         axes.axvspan(*details["range"], alpha=0.08, color=PALETTE[-1])
         axes.set_title(score)
-        label(axes, "pixels", "rows")
+        label_axes(axes, "pixels", "rows")
     figure.axes[0].legend(frameon=False)
     return figure

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
-from unbraid.experiments.drawing import draw_pictures, label
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.drawing import draw_pictures, label_axes
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.esmaeili2018.pictures import from_class, from_row
 from unbraid.papers.esmaeili2018.setup import (
@@ -40,7 +40,7 @@ def at_scales(*series: str, data: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     shared = {"smoke": SMOKE, "small": SMALL_DIGITS, "budget": BUDGET_DIGITS, "paper": PAPER_DIGITS}
     own = {name: dict(data[name]) for name in series}
     quick = on({"latents": "normal+concrete:3"}, *series)
-    return {k: Scale(s, own=quick if k == "smoke" else own, measures=KEEPING[k]) for k, s in shared.items()}
+    return {k: Scale(s, per_series=quick if k == "smoke" else own, measures=KEEPING[k]) for k, s in shared.items()}
 
 
 SETS = {"MNIST": MNIST, "Fashion-MNIST": FASHION}
@@ -124,7 +124,9 @@ ALPHAS = {"alpha 1": HFVAE, "alpha 0": {**HFVAE, "alpha": 0}}
     year=2018,
     reference="esmaeili2018, figure 6",
     series=ALPHAS,
-    scales={k: Scale(s.settings, s.own) for k, s in at_scales(*ALPHAS, data=dict.fromkeys(ALPHAS, MNIST)).items()},
+    scales={
+        k: Scale(s.settings, s.per_series) for k, s in at_scales(*ALPHAS, data=dict.fromkeys(ALPHAS, MNIST)).items()
+    },
     metrics=("latent-mi/exact", "mi/exact"),
     derived={INFORMATIVE: informative, REST: rest, SATURATION: saturation},
     scores=(INFORMATIVE, REST, SATURATION),
@@ -134,9 +136,9 @@ ALPHAS = {"alpha 1": HFVAE, "alpha 0": {**HFVAE, "alpha": 0}}
         Claim("I(x; z) saturates at log N", mean_of("alpha 1", SATURATION, low=0.9)),
         Claim(
             "alpha hardly matters",
-            together(
-                differs("alpha 1", "alpha 0", INFORMATIVE, low=-1.0, high=1.0),
-                differs("alpha 1", "alpha 0", SATURATION, low=-0.05, high=0.05),
+            combine(
+                compare_means("alpha 1", "alpha 0", INFORMATIVE, low=-1.0, high=1.0),
+                compare_means("alpha 1", "alpha 0", SATURATION, low=-0.05, high=0.05),
             ),
         ),
     ),
@@ -152,10 +154,10 @@ def fig6(results: Results, make: Any) -> Any:
     figure = make(figsize=(6.4, 3.2), layout="constrained")
     axes = figure.subplots()
     for color, series in zip(PALETTE, results.series, strict=False):
-        for number, member in enumerate(results.with_scores(series, INFORMATIVE)):
+        for number, member in enumerate(results.select_members(series, INFORMATIVE)):
             values = information(member.scores)
             axes.plot(range(1, len(values) + 1), values, ".-", color=color, label=None if number else series)
-    label(axes, "latent, the most informative first", "I(x; z_d) in nats")
+    label_axes(axes, "latent, the most informative first", "I(x; z_d) in nats")
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
@@ -180,17 +182,19 @@ def largest_gap(scores: Mapping[str, Score]) -> Score:
     reference="esmaeili2018, figure 8",
     series=FACES,
     scales={
-        "smoke": Scale(SMOKE, own={"HFVAE": {"latents": "normal+bernoulli:2"}}),
+        "smoke": Scale(SMOKE, per_series={"HFVAE": {"latents": "normal+bernoulli:2"}}),
         "small": Scale(
             {**CONV, "data": "sprites", "data.positions": 8, "data.orientations": 10, "z": 10, "batch": 128}
             | {"steps": 500, "seed": range(3)},
-            own={"HFVAE": {"latents": "normal+bernoulli:2"}},
+            per_series={"HFVAE": {"latents": "normal+bernoulli:2"}},
         ),
         "budget": Scale(
             {**CONV, "data": StandIn("celeba", "sprites"), "steps": 4_000, "precision": "bf16", "seed": range(3)},
-            own=BINARY,
+            per_series=BINARY,
         ),
-        "paper": Scale({**CONV, "data": StandIn("celeba", "sprites"), "steps": 20_000, "seed": range(3)}, own=BINARY),
+        "paper": Scale(
+            {**CONV, "data": StandIn("celeba", "sprites"), "steps": 20_000, "seed": range(3)}, per_series=BINARY
+        ),
     },
     metrics=("mig/histogram-mean",),
     derived={GAP: largest_gap},

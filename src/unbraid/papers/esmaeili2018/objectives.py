@@ -3,8 +3,8 @@
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import label
-from unbraid.experiments.evidence import Finding, differs, together
+from unbraid.experiments.drawing import label_axes
+from unbraid.experiments.evidence import Finding, combine, compare_means
 from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, deviations
 from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, removals
 from unbraid.papers.esmaeili2018.setup import largest_of
@@ -43,26 +43,26 @@ def decomposition(results: Results, make: Any) -> Any:
     axes = figure.subplots()
     for place, identity in enumerate(IDENTITIES):
         for color, series in zip(PALETTE, results.series, strict=False):
-            values = results.cells(series, None, identity)[None][:, 0]
+            values = results.group_scores(series, None, identity)[None][:, 0]
             named = series if place == 0 else None
             axes.plot([place] * len(values), values.clip(1e-16), "o", color=color, markersize=4, label=named)
     axes.axhline(TOLERANCE, linestyle=":", linewidth=1, color=PALETTE[-1])
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
     axes.set_xticks(range(len(IDENTITIES)), IDENTITIES)
-    label(axes, "", "difference in nats")
+    label_axes(axes, "", "difference in nats")
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
 
 def higher(series: str, score: str) -> Finding:
     """A score is higher than with all terms."""
-    return differs(SERIES[0], series, score, low=0.0)
+    return compare_means(SERIES[0], series, score, low=0.0)
 
 
 def lower(series: str, score: str) -> Finding:
     """A score is lower than with all terms."""
-    return differs(SERIES[0], series, score, high=0.0)
+    return compare_means(SERIES[0], series, score, high=0.0)
 
 
 @experiment(
@@ -78,7 +78,7 @@ def lower(series: str, score: str) -> Finding:
     },
     scores=SCORES,
     claims=(
-        Claim("without term 1 the code is ignored", together(lower(SERIES[1], GAIN), lower(SERIES[1], MI))),
+        Claim("without term 1 the code is ignored", combine(lower(SERIES[1], GAIN), lower(SERIES[1], MI))),
         Claim("without term 2 codes overlap less: I(x; z) is larger", higher(SERIES[2], MI)),
         Claim("without term 3 p(x) departs from the data", higher(SERIES[3], DATA)),
         Claim("without term 4 q(z) departs from the prior", higher(SERIES[4], PRIOR)),
@@ -96,11 +96,11 @@ def fig3(results: Results, make: Any) -> Any:
     figure = make(figsize=(8.0, 2.8), layout="constrained")
     for axes, score in zip(figure.subplots(1, 4), SCORES, strict=True):
         for place, series in enumerate(results.series):
-            values = results.cells(series, None, score)[None][:, 0]
+            values = results.group_scores(series, None, score)[None][:, 0]
             axes.plot([place] * len(values), values, "o", color=PALETTE[place], markersize=4, alpha=0.7)
         axes.set_yscale("symlog", linthresh=10)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_xticks(range(len(results.series)), ["all", "-1", "-2", "-3", "-4"])
         axes.set_title(score)
-        label(axes, "", "")
+        label_axes(axes, "", "")
     return figure

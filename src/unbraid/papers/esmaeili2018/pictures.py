@@ -15,7 +15,7 @@ SPAN, COLUMNS = 3.0, 7
 
 def shown(results: Results, series: str) -> Evaluation:
     """The model of the first finished run of a series."""
-    return results.evaluation(results.with_scores(series)[0])
+    return results.load_evaluation(results.select_members(series)[0])
 
 
 def from_row(results: Results, series: str, row: int, most: int = 10) -> Picture:

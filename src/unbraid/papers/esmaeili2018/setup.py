@@ -8,7 +8,7 @@ and gamma 3 on MNIST, too, and how long to train: 170 epochs of MNIST, 50 of dSp
 from typing import Any
 
 from unbraid.experiments.base import StandIn
-from unbraid.experiments.evidence import Finding, over_runs
+from unbraid.experiments.evidence import Finding, pool_runs
 from unbraid.experiments.sprites import STAND_IN, TINY
 
 VAE: dict[str, Any] = {"recipe": "vae"}
@@ -72,9 +72,9 @@ def on(data: dict[str, Any], *series: str) -> dict[str, dict[str, Any]]:
 
 def mean_of(series: str, score: str, **where: float) -> Finding:
     """The mean of a score over the runs of a series."""
-    return over_runs([series], [score], lambda c: c[..., 0].mean(-1), f"{score}, {series}", **where)
+    return pool_runs([series], [score], lambda c: c[..., 0].mean(-1), f"{score}, {series}", **where)
 
 
 def largest_of(series: tuple[str, ...], score: str, **where: float) -> Finding:
     """The largest value of a score over all runs of some series."""
-    return over_runs(series, [score], lambda c: c[..., 0].max(-1), f"largest {score}", **where)
+    return pool_runs(series, [score], lambda c: c[..., 0].max(-1), f"largest {score}", **where)

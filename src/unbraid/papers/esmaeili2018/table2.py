@@ -3,7 +3,7 @@
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.evidence import Finding, differs, together
+from unbraid.experiments.evidence import Finding, combine, compare_means
 from unbraid.papers.esmaeili2018.setup import (
     BETA_SVAE,
     BETA_TCVAE,
@@ -42,12 +42,12 @@ QUICK = measured(train=20, test=10, factors=("shape", "scale"))
 
 def above(series: str, score: str) -> Finding:
     """A series is above each of the others."""
-    return together(*(differs(other, series, score, low=0.0) for other in MODELS if other != series))
+    return combine(*(compare_means(other, series, score, low=0.0) for other in MODELS if other != series))
 
 
 def below(series: str, score: str) -> Finding:
     """A series is below each of the others."""
-    return together(*(differs(other, series, score, high=0.0) for other in MODELS if other != series))
+    return combine(*(compare_means(other, series, score, high=0.0) for other in MODELS if other != series))
 
 
 @experiment(
@@ -56,10 +56,10 @@ def below(series: str, score: str) -> Finding:
     reference="esmaeili2018, table 2",
     series=MODELS,
     scales={
-        "smoke": Scale(SMOKE, own=on({"latents": "normal+concrete:3"}, *MIXED), measures=QUICK),
-        "small": Scale(SMALL_SPRITES, own=on(SHAPES, *MIXED), measures=measured(train=2_000, test=1_000)),
-        "budget": Scale(BUDGET_SPRITES, own=on(SHAPES, *MIXED), measures=measured()),
-        "paper": Scale(PAPER_SPRITES, own=on(SHAPES, *MIXED), measures=measured()),
+        "smoke": Scale(SMOKE, per_series=on({"latents": "normal+concrete:3"}, *MIXED), measures=QUICK),
+        "small": Scale(SMALL_SPRITES, per_series=on(SHAPES, *MIXED), measures=measured(train=2_000, test=1_000)),
+        "budget": Scale(BUDGET_SPRITES, per_series=on(SHAPES, *MIXED), measures=measured()),
+        "paper": Scale(PAPER_SPRITES, per_series=on(SHAPES, *MIXED), measures=measured()),
     },
     metrics=(FACTORVAE,),
     scores=(FACTORVAE, EASTWOOD),

@@ -10,7 +10,7 @@ from typing import Any
 
 from unbraid.experiments.base import REFINES, Claim, Evidence, Results, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import differs, together
+from unbraid.experiments.evidence import combine, compare_means
 from unbraid.experiments.statistics import estimate
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import DISTANCE, KL_OF_Z, L2, MIG
@@ -84,7 +84,7 @@ def draw_traversals_of_c(results: Results, make: Any, series: Sequence[str]) -> 
     """Draw traversals of C for the run of each series with the highest gap."""
     columns = []
     for name in series:
-        model = results.evaluation(results.best(name, MIG))
+        model = results.load_evaluation(results.select_best(name, MIG))
         block = BLOCK_OF_C.get(name) or next(iter(model.space.blocks))
         latents = [latent for latent in model.code_names if latent.startswith(block)]
         columns.append([(name, traversal(model, latents=latents, columns=7))])
@@ -99,7 +99,7 @@ def draw_traversals_of_c(results: Results, make: Any, series: Sequence[str]) -> 
     claims=(
         Claim(
             "trained end to end, beta on C only, C is entangled: its MIG is below that of the beta-VAE",
-            differs(BV, A1, MIG, high=0.0),
+            compare_means(BV, A1, MIG, high=0.0),
         ),
     ),
 )
@@ -116,11 +116,11 @@ def fig37(results: Results, make: Any) -> Any:
     claims=(
         Claim(
             "from Y, reconstructions are better than from C: A4 is nearer to the data than A3 and A2",
-            together(differs(A3, A4, DISTANCE, high=0.0), differs(A2, A4, DISTANCE, high=0.0)),
+            combine(compare_means(A3, A4, DISTANCE, high=0.0), compare_means(A2, A4, DISTANCE, high=0.0)),
         ),
         Claim(
             "where z only modulates, C rules more than where both are concatenated: A3 and A4 above A2",
-            together(differs(A2, A3, OBEYS_C, low=0.0), differs(A2, A4, OBEYS_C, low=0.0)),
+            combine(compare_means(A2, A3, OBEYS_C, low=0.0), compare_means(A2, A4, OBEYS_C, low=0.0)),
         ),
     ),
 )
@@ -131,7 +131,7 @@ def fig38(results: Results, make: Any) -> Any:
 
 def late_c_is_empty(results: Results) -> list[Evidence]:
     """Return the evidence that C of A5 holds few of the nats that C of the beta-VAE holds."""
-    cells = {name: results.cells(name, None, KL_OF_Z)[None] for name in (A5, BV)}
+    cells = {name: results.group_scores(name, None, KL_OF_Z)[None] for name in (A5, BV)}
     found = estimate(cells, lambda c: c[A5][..., 0].mean(-1) / c[BV][..., 0].mean(-1))
     return [Evidence(f"{KL_OF_Z}, {A5}, as a share of that of the {BV}", found, high=EMPTY_SHARE)]
 

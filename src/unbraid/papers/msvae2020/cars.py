@@ -137,7 +137,7 @@ def sum_kl_of_z(scores: Mapping[str, Score]) -> Score:
 def make_scale(name: str, shared: Mapping[str, Any], of_series: Mapping[str, Mapping[str, Any]]) -> Scale:
     """Return a scale that measures the distance of reconstructions."""
     distance = (f"{DISTANCE}/reconstructions", DISTANCE_SETTINGS.get(name, {"resamples": 0}))
-    return Scale(shared, own=of_series, measures={DISTANCE: distance})
+    return Scale(shared, per_series=of_series, measures={DISTANCE: distance})
 
 
 def settings_of_series(scale: str) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.evidence import Finding, over_runs, together
+from unbraid.experiments.evidence import Finding, combine, pool_runs
 from unbraid.metrics import Score
 from unbraid.report.svg import PALETTE
 from unbraid.report.sweep_figures import draw_scatter
@@ -84,13 +84,13 @@ def measure_lemma(settings: Mapping[str, Any]) -> list[Member]:
 
 def is_zero(series: Sequence[str], score: str) -> Finding:
     """Return the evidence that a score is 0 for all models."""
-    return over_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", high=EXACT)
+    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", high=EXACT)
 
 
 def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
     """Return the evidence on the smallest difference of two scores over all models."""
     what = f"least {first} - {second}"
-    return over_runs([series], [first, second], lambda s: (s[..., 0] - s[..., 1]).min(-1), what, **where)
+    return pool_runs([series], [first, second], lambda s: (s[..., 0] - s[..., 1]).min(-1), what, **where)
 
 
 @experiment(
@@ -103,15 +103,15 @@ def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
     claims=(
         Claim(
             "KL(p_th(x, c) || p(x, c)) = [I + KL(p_th(x) || p(x))] - [I - E KL(q(c|x) || p(c|x))]",
-            together(*(is_zero([RANDOM, OWN], name) for name in ERRORS)),
+            combine(*(is_zero([RANDOM, OWN], name) for name in ERRORS)),
         ),
         Claim(
             "the brackets are an upper and a lower bound of I",
-            together(exceeds(RANDOM, UPPER, INFORMATION, low=0.0), exceeds(RANDOM, INFORMATION, LOWER, low=0.0)),
+            combine(exceeds(RANDOM, UPPER, INFORMATION, low=0.0), exceeds(RANDOM, INFORMATION, LOWER, low=0.0)),
         ),
         Claim(
             "at the limit, p_th(x | c) = p(x | c), both KL terms vanish",
-            together(is_zero([OWN], DIVERGENCE), exceeds(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
+            combine(is_zero([OWN], DIVERGENCE), exceeds(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
         ),
     ),
     notes=(

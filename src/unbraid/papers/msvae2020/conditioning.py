@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
-from unbraid.experiments.curves import draw_lines, points
-from unbraid.experiments.evidence import Finding, changes, over_runs, together, within
+from unbraid.experiments.curves import collect_points, draw_lines
+from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, METRICS, MS, sweep_beta
@@ -24,7 +24,7 @@ def ratio_exceeds(above: str, below: str, low: float) -> Finding:
     """Return the evidence that one score of MS-VAE is on average `low` times another one, at each beta."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells = results.cells(MS, "beta", above, below)
+        cells = results.group_scores(MS, "beta", above, below)
         found = {at: estimate(cells, lambda c, at=at: c[at][..., 0].mean(-1) / c[at][..., 1].mean(-1)) for at in cells}
         return [Evidence(f"{above} / {below}, beta {at:g}", each, low=low) for at, each in found.items()]
 
@@ -37,11 +37,11 @@ def ratio_exceeds(above: str, below: str, low: float) -> Finding:
     **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4)),
     scores=(M1, M2, M3, M4, DISTANCE),
     claims=(
-        Claim("Z adds what the reconstruction lacks: M2 > M1", within(MS, "beta", M1, M2, low=0.0)),
+        Claim("Z adds what the reconstruction lacks: M2 > M1", compare_scores(MS, "beta", M1, M2, low=0.0)),
         Claim(
             "with noise for z images tell less of C than y does, and with noise for y hardly anything: M1 > M3 >> M4 "
             f"(M3 more than {MIN_RATIO_TO_M4:g} times M4, ours)",
-            together(within(MS, "beta", M3, M1, low=0.0), ratio_exceeds(M3, M4, MIN_RATIO_TO_M4)),
+            combine(compare_scores(MS, "beta", M3, M1, low=0.0), ratio_exceeds(M3, M4, MIN_RATIO_TO_M4)),
         ),
         Claim(
             f"M3 tracks M1 without dropping much (at least {MIN_SHARE_OF_M1:.0%} of it, ours)",
@@ -79,10 +79,10 @@ def define_attribute_study() -> dict[str, Any]:
     claims=(
         Claim(
             "on every attribute, C and Z together are better than either alone",
-            over_runs([MS], [GAIN], lambda s: s[..., 0].mean(-1), f"mean {GAIN}", low=0.0),
+            pool_runs([MS], [GAIN], lambda s: s[..., 0].mean(-1), f"mean {GAIN}", low=0.0),
         ),
-        Claim("the accuracy from C falls as beta rises", changes(MS, "beta", 1, 10, FROM_C, high=0.0)),
-        Claim("and that from Z rises", changes(MS, "beta", 1, 10, FROM_Z, low=0.0)),
+        Claim("the accuracy from C falls as beta rises", compare_settings(MS, "beta", 1, 10, FROM_C, high=0.0)),
+        Claim("and that from Z rises", compare_settings(MS, "beta", 1, 10, FROM_Z, low=0.0)),
     ),
 )
 def fig6(results: Results, make: Any) -> Any:
@@ -93,6 +93,6 @@ def fig6(results: Results, make: Any) -> Any:
 def _draw(results: Results, make: Any, names: Mapping[str, str], unit: str) -> Any:
     figure = make(figsize=(4.2, 2.9), layout="constrained")
     axes = figure.subplots()
-    draw_lines(axes, {name: points(results, MS, "beta", score) for name, score in names.items()}, "beta", unit)
+    draw_lines(axes, {name: collect_points(results, MS, "beta", score) for name, score in names.items()}, "beta", unit)
     axes.legend(frameon=False, fontsize=7)
     return figure

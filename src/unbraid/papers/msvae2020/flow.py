@@ -13,9 +13,9 @@ import numpy as np
 from torch import Tensor, no_grad
 
 from unbraid import noise
-from unbraid.experiments.base import Claim, Evidence, LackingError, Results, Scale, StandIn, experiment
-from unbraid.experiments.drawing import draw_pictures, label
-from unbraid.experiments.evidence import Finding, differs, over_runs
+from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, StandIn, experiment
+from unbraid.experiments.drawing import draw_pictures, label_axes
+from unbraid.experiments.evidence import Finding, compare_means, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
@@ -70,7 +70,7 @@ SHARED: dict[str, Any] = {
 
 def mean_of(score: str, what: str, low: float) -> Finding:
     """Return the evidence that the mean of a score over the runs that see means is above `low`."""
-    return over_runs([MEANS], [score], lambda s: s[..., 0].mean(-1), what, low=low)
+    return pool_runs([MEANS], [score], lambda s: s[..., 0].mean(-1), what, low=low)
 
 
 @experiment(
@@ -90,7 +90,7 @@ def mean_of(score: str, what: str, low: float) -> Finding:
 def fig18(results: Results, make: Any) -> Any:
     """Means of the mixture of Gaussians, the first stage of MS-FLOW, on MNIST."""
     members = [m for m in results.members if m.state == "finished"][:3]
-    means = [_component_means(_flow_model(results.evaluation(member))) for member in members]
+    means = [_component_means(_flow_model(results.load_evaluation(member))) for member in members]
     return draw_pictures(make, [[("", tiled(images[None], WHITE))] for images in means])
 
 
@@ -110,7 +110,7 @@ def fig18(results: Results, make: Any) -> Any:
 )
 def fig19(results: Results, make: Any) -> Any:
     """Data, samples of the mixture and samples of the flow, on MNIST."""
-    model, count = results.evaluation(results.best(MEANS, FLOW)), 30
+    model, count = results.load_evaluation(results.select_best(MEANS, FLOW)), 30
     from_mixture, from_flow = _draw_samples(model, count)
     parts = {"data": model.dataset.images(model.rows[model.choose(count)]), "mixture": from_mixture, "flow": from_flow}
     pictures = [(title, tiled(images.unflatten(0, (3, 10)), WHITE)) for title, images in parts.items()]
@@ -119,10 +119,10 @@ def fig19(results: Results, make: Any) -> Any:
 
 def read_curves(results: Results, series: str) -> list[np.ndarray]:
     """Return the steps and log densities [lines, 2] in the history of each run of a series."""
-    if results.opened is None:
-        raise LackingError("these results are scores without histories")
-    runs = [results.opened.folders[member.run] for member in results.with_scores(series, FLOW)]
-    return [np.array([[line["step"], line["flow"]] for line in run.lines("history")]) for run in runs]
+    if results.models is None:
+        raise MissingResultsError("these results are scores without histories")
+    runs = [results.models.folders[member.run] for member in results.select_members(series, FLOW)]
+    return [np.array([[line["step"], line["flow"]] for line in run.read_lines("history")]) for run in runs]
 
 
 def means_converge_faster(results: Results) -> list[Evidence]:
@@ -142,7 +142,7 @@ def means_converge_faster(results: Results) -> list[Evidence]:
         Claim("training converges faster on means than on samples", means_converge_faster),
         Claim(
             "after the same steps its log density on held-out rows is higher (ours)",
-            differs(SAMPLES, MEANS, FLOW, low=0.0),
+            compare_means(SAMPLES, MEANS, FLOW, low=0.0),
         ),
     ),
     **SHARED,
@@ -154,7 +154,7 @@ def fig20(results: Results, make: Any) -> Any:
     for color, series in zip(PALETTE, results.series, strict=False):
         for place, curve in enumerate(read_curves(results, series)):
             axes.plot(*curve.T, color=color, linewidth=1, label=None if place else series)
-    label(axes, "step", "log density, nats per image")
+    label_axes(axes, "step", "log density, nats per image")
     axes.legend(frameon=False, fontsize=8)
     return figure
 

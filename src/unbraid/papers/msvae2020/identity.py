@@ -16,7 +16,7 @@ import torch
 
 from unbraid.experiments.base import REFINES, Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import Finding, differs, over_runs, together
+from unbraid.experiments.evidence import Finding, combine, compare_means, pool_runs
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.generative.features.feature_sets import prior_codes
 from unbraid.metrics.intervention.factor_preservation import latents_along, moved_to, pictures_of
@@ -116,7 +116,7 @@ def define_study(series: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
             if scale == "budget" and REFINES in series[name]:
                 own[name]["precision"] = "bf16"
         measure = ("kept/drawn", {"span": SPAN, **CLASSIFIERS.get(scale, {"steps": 4_000})})
-        scales[scale] = Scale(shared, own=own, measures={KEPT: measure})
+        scales[scale] = Scale(shared, per_series=own, measures={KEPT: measure})
     derived = {ABOVE_CHANCE: score_above_chance, CHANGE: mean_change, ACCURACY: classifier_accuracy}
     return {
         "year": 2020,
@@ -139,8 +139,8 @@ def label_settings(scale: str, series: str) -> dict[str, Any]:
 def keeps_more_than(other: str) -> Finding:
     """Return the evidence that MS-GAN keeps identity more often than another model although its C moves something."""
     what = f"mean {CHANGE} of {MS}"
-    moves = over_runs((MS,), (CHANGE,), lambda s: s[..., 0].mean(-1), what, low=MIN_CHANGE)
-    return together(differs(other, MS, ABOVE_CHANCE, low=0.0), moves)
+    moves = pool_runs((MS,), (CHANGE,), lambda s: s[..., 0].mean(-1), what, low=MIN_CHANGE)
+    return combine(compare_means(other, MS, ABOVE_CHANCE, low=0.0), moves)
 
 
 @experiment(
@@ -175,7 +175,7 @@ def fig29(results: Results, make: Any) -> Any:
 
 
 def _draw(results: Results, make: Any, series: tuple[str, ...]) -> Any:
-    best = {name: results.evaluation(results.best(name, ABOVE_CHANCE)) for name in series}
+    best = {name: results.load_evaluation(results.select_best(name, ABOVE_CHANCE)) for name in series}
     return draw_pictures(make, [[(name, draw_traversals(model))] for name, model in best.items()])
 
 

@@ -16,8 +16,8 @@ import torch
 
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.drawing import label
-from unbraid.experiments.evidence import Finding, over_runs, together
+from unbraid.experiments.drawing import label_axes
+from unbraid.experiments.evidence import Finding, combine, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.metrics.stages.unlabelled_factors import given_means
@@ -124,7 +124,7 @@ def matches(factor: str) -> Finding:
 
     def evidence(results: Results) -> list[Evidence]:
         masses = (1.0,) if factor == MASS else MASSES
-        models = [results.evaluation(member) for member in results.with_scores(MASS, SPEARMAN)]
+        models = [results.load_evaluation(member) for member in results.select_members(MASS, SPEARMAN)]
         errors = np.array([[np.mean([traverse(model, factor, mass).error for mass in masses])] for model in models])
         found = estimate({None: errors}, lambda c: c[None][..., 0].mean(-1))
         return [Evidence(f"error of traversals of the {factor}, as a share of their spread", found, high=MAX_ERROR)]
@@ -139,7 +139,7 @@ def matches(factor: str) -> Finding:
         Claim(
             f"moving the length or the damping alone, with z fixed, does what it does to the simulated pendulum (error "
             f"below {MAX_ERROR:g} of the spread, ours)",
-            together(matches(LENGTH), matches(DAMPING)),
+            combine(matches(LENGTH), matches(DAMPING)),
         ),
         Claim("moving z alone does what moving the mass does", matches(MASS)),
     ),
@@ -147,7 +147,7 @@ def matches(factor: str) -> Finding:
 )
 def fig15(results: Results, make: Any) -> Any:
     """Traversals of length, damping and z by a chain of three stages, and the simulated pendulum."""
-    model, places = results.evaluation(results.best(MASS, SPEARMAN)), 7
+    model, places = results.load_evaluation(results.select_best(MASS, SPEARMAN)), 7
     figure = make(figsize=(1.25 * places, 4.2), layout="constrained")
     panels = figure.subplots(3, places, sharex=True, sharey=True)
     for line, (factor, sign) in zip(panels, ((LENGTH, "l"), (DAMPING, "b"), (MASS, "m")), strict=True):
@@ -165,7 +165,7 @@ def fig15(results: Results, make: Any) -> Any:
 
 def ranks_by_mass(statistic: Callable[..., Any], what: str) -> Finding:
     """Return the evidence that a statistic of |Spearman| over seeds is high enough."""
-    return over_runs([MASS], [SPEARMAN], lambda s: statistic(s[..., 0], axis=-1), what, low=MIN_SPEARMAN)
+    return pool_runs([MASS], [SPEARMAN], lambda s: statistic(s[..., 0], axis=-1), what, low=MIN_SPEARMAN)
 
 
 @experiment(
@@ -175,7 +175,7 @@ def ranks_by_mass(statistic: Callable[..., Any], what: str) -> Finding:
         Claim(
             "z ranks pendulums as their mass does, which was never given "
             f"(|Spearman| above {MIN_SPEARMAN:g} for every seed)",
-            together(
+            combine(
                 ranks_by_mass(np.mean, "|Spearman| of z and mass, mean over seeds"),
                 ranks_by_mass(np.min, "the same, least of the seeds"),
             ),
@@ -185,10 +185,10 @@ def ranks_by_mass(statistic: Callable[..., Any], what: str) -> Finding:
 )
 def fig16(results: Results, make: Any) -> Any:
     """Posterior means of z against the mass of held-out pendulums."""
-    members = results.with_scores(MASS, SPEARMAN)[:3]
+    members = results.select_members(MASS, SPEARMAN)[:3]
     figure = make(figsize=(2.6 * len(members), 2.6), layout="constrained")
     for axes, member in zip(np.atleast_1d(figure.subplots(1, len(members), sharex=True)), members, strict=True):
-        model = results.evaluation(member)
+        model = results.load_evaluation(member)
         positions = model.choose(500)
         columns = model.dataset.values_of(model.rows[positions])[:, 2].cpu().numpy()
         masses = np.array(model.dataset.factors[2].values, float)[columns]
@@ -196,5 +196,5 @@ def fig16(results: Results, make: Any) -> Any:
         spearman, pearson = (member.scores[score].value for score in (SPEARMAN, PEARSON))
         title = f"seed {member.settings['seed']}: |Spearman| {spearman:.2f}, |Pearson| {pearson:.2f}"
         axes.set_title(title, fontsize=7)
-        label(axes, "mass", "z")
+        label_axes(axes, "mass", "z")
     return figure

@@ -14,7 +14,7 @@ from torch import Tensor
 from unbraid import noise
 from unbraid.experiments.base import REFINES, Claim, Evidence, Results, StandIn, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import Finding, differs
+from unbraid.experiments.evidence import Finding, compare_means
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import as_stage
@@ -83,13 +83,13 @@ def define_study(data: StandIn, *sizes: Sizes, notes: tuple[str, ...] = (), **st
 
 def refined_is_nearer(sizes: Sizes) -> Finding:
     """Return the evidence that second stages have a smaller distance to the data than first stages."""
-    return differs(sizes.first, sizes.second, DISTANCE, high=0.0)
+    return compare_means(sizes.first, sizes.second, DISTANCE, high=0.0)
 
 
 def load_nearest(results: Results, sizes: Sizes) -> Evaluation:
     """Return the second stage whose images are nearest to the data."""
-    runs = results.with_scores(sizes.second, DISTANCE)
-    return results.evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
+    runs = results.select_members(sizes.second, DISTANCE)
+    return results.load_evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
 
 
 def draw_triples(model: Evaluation) -> Picture:
@@ -114,16 +114,16 @@ def draw_both_stages(model: Evaluation) -> Picture:
 
 def fewer_leave_more(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
     """Return the claims that a first stage with fewer latents leaves more to Z."""
-    blurry = differs(large.first, small.first, DISTANCE, low=0.0)
+    blurry = compare_means(large.first, small.first, DISTANCE, low=0.0)
     return (
         Claim(f"images of a first stage with |C| = {small.c} are farther from the data than with {large.c}", blurry),
-        Claim("and Z adds more: it holds more nats", differs(large.second, small.second, KL_OF_Z, low=0.0)),
+        Claim("and Z adds more: it holds more nats", compare_means(large.second, small.second, KL_OF_Z, low=0.0)),
     )
 
 
 def more_separate_better(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
     """Return the claims that a larger C is disentangled better, and that Z still refines its images."""
-    gap = differs(small.first, large.first, MIG, low=0.0)
+    gap = compare_means(small.first, large.first, MIG, low=0.0)
     refined = Claim("and Z refines its images", refined_is_nearer(large))
     return Claim("a larger C is disentangled better", gap), refined
 
@@ -159,7 +159,7 @@ def draw_codes(model: Evaluation, count: int) -> DrawnCodes:
 
 def deviations(results: Results) -> dict[None, np.ndarray]:
     """Return the deviations of y and of refined images over draws of c, [runs, 2]."""
-    models = [results.evaluation(member) for member in results.with_scores(FACE.second, DISTANCE)]
+    models = [results.load_evaluation(member) for member in results.select_members(FACE.second, DISTANCE)]
     draws = [draw_codes(model, IMAGES_COMPARED) for model in models]
     return {None: np.array([[each.deviation(each.y), each.deviation(each.refined)] for each in draws])}
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import label
-from unbraid.experiments.evidence import Finding, over_runs
+from unbraid.experiments.drawing import label_axes
+from unbraid.experiments.evidence import Finding, pool_runs
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020.masks import (
     CODES,
@@ -86,12 +86,12 @@ def _measure(
 
 def is_zero(series: Sequence[str], score: str) -> Finding:
     """Return the evidence that a score is 0 for all processes of some series."""
-    return over_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", low=-EXACT, high=EXACT)
+    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", low=-EXACT, high=EXACT)
 
 
 def draw_joint(results: Results, make: Any, title: str) -> Any:
     """Draw P(C, Z) next to P(C) P(Z), cell by cell."""
-    scores = results.with_scores(WITNESS, DEPENDENCE)[0].scores
+    scores = results.select_members(WITNESS, DEPENDENCE)[0].scores
     joint = np.array([[scores[CELLS[c, z]].value for z in COINS] for c in CODES])
     product = joint.sum(1, keepdims=True) * joint.sum(0)
     figure = make(figsize=(4.6, 2.8), layout="constrained")
@@ -101,7 +101,7 @@ def draw_joint(results: Results, make: Any, title: str) -> Any:
     axes.bar(places + 0.2, product.ravel(), 0.4, color=PALETTE[1], label=f"P(C | {title}) P(Z | {title})")
     axes.set_axisbelow(True)
     axes.set_xticks(places, [f"{c}, {z}" for c, z in CELLS])
-    label(axes, "C, Z", "probability")
+    label_axes(axes, "C, Z", "probability")
     figure.legend(loc="outside upper left", frameon=False)
     return figure
 
@@ -119,7 +119,7 @@ def as_published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
         Claim("P(C, Z | X = 4) is that of table 2", is_zero([WITNESS], DEVIATION)),
         Claim(
             "given X = 4, C and Z are not independent",
-            over_runs([WITNESS], [DEPENDENCE], lambda s: s[..., 0].min(-1), f"smallest {DEPENDENCE}", low=EXACT),
+            pool_runs([WITNESS], [DEPENDENCE], lambda s: s[..., 0].min(-1), f"smallest {DEPENDENCE}", low=EXACT),
         ),
     ),
     published=as_published(GIVEN_X, WITNESS),

@@ -4,7 +4,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.curves import draw_curves
-from unbraid.experiments.evidence import changes, together
+from unbraid.experiments.evidence import combine, compare_settings
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
 
@@ -36,7 +36,9 @@ SHARED = {scale: {**settings, "beta": 4} for scale, settings in cars.SHARED.item
     claims=(
         Claim(
             "|C| = 10 combines both well: a higher MIG than |C| = 50, and a higher ELBO than |C| = 2 (ours)",
-            together(changes(BASE, "z", 50, 10, MIG, low=0.0), changes(BASE, "z", 2, 10, ELBO, low=0.0)),
+            combine(
+                compare_settings(BASE, "z", 50, 10, MIG, low=0.0), compare_settings(BASE, "z", 2, 10, ELBO, low=0.0)
+            ),
         ),
     ),
     notes=(*cars.NOTES[:1], "With one latent there is no MIG, which compares two."),
@@ -50,7 +52,7 @@ def make_scale(scale: str) -> Scale:
     """Return a scale of figure 8, which also measures the distance of images at a random z."""
     own = {MS: {**cars.settings_of_series(scale)[MS], "z": WIDTHS_OF_Z[scale]}}
     measures = dict(cars.make_scale(scale, SHARED[scale], own).measures)
-    return Scale(SHARED[scale], own=own, measures={**measures, RANDOM: (RANDOM, measures[DISTANCE][1])})
+    return Scale(SHARED[scale], per_series=own, measures={**measures, RANDOM: (RANDOM, measures[DISTANCE][1])})
 
 
 @experiment(
@@ -65,7 +67,7 @@ def make_scale(scale: str) -> Scale:
     claims=(
         Claim(
             "a small Z is enough: images at a random code are nearer to the data with |Z| = 5 than with |Z| = 90",
-            changes(MS, "z", 90, 5, RANDOM, high=0.0),
+            compare_settings(MS, "z", 90, 5, RANDOM, high=0.0),
         ),
     ),
     notes=(*cars.NOTES, f"For {RANDOM}, C and Z are drawn from their priors; the paper takes C from the data."),

@@ -6,7 +6,7 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
 from unbraid.experiments.drawing import draw_decoded
-from unbraid.experiments.evidence import Finding, together
+from unbraid.experiments.evidence import Finding, combine
 from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.split2020.setup import (
     CORRELATED,
@@ -54,7 +54,7 @@ def fig6(results: Results, make: Any) -> Any:
         Claim("the split encoder lowers the reconstruction error of both", smaller_error(MODELS)),
         Claim(
             "it raises the KL of both",
-            together(*(split_changes(model, KL, low=0.0) for model in MODELS)),
+            combine(*(split_changes(model, KL, low=0.0) for model in MODELS)),
         ),
     ),
 )
@@ -71,7 +71,7 @@ def of_the_best(model: str, score: int, what: str, **where: float) -> Finding:
         return np.take_along_axis(rows[..., score], best, -1)[..., 0]
 
     def evidence(results: Results) -> list[Evidence]:
-        cells: Cells = {name: results.cells(name, None, MIG, ERROR)[None] for name in (model, f"{model}, split")}
+        cells: Cells = {name: results.group_scores(name, None, MIG, ERROR)[None] for name in (model, f"{model}, split")}
         found = estimate(cells, lambda c: chosen(c[f"{model}, split"]) - chosen(c[model]))
         return [Evidence(f"{what} of the best model, {model}, split minus {model}", found, **where)]
 
@@ -87,7 +87,7 @@ def of_the_best(model: str, score: int, what: str, **where: float) -> Finding:
     claims=(
         Claim(
             "the models that are shown have better reconstructions with a split encoder",
-            together(*(of_the_best(model, 1, ERROR, high=0.0) for model in MODELS)),
+            combine(*(of_the_best(model, 1, ERROR, high=0.0) for model in MODELS)),
         ),
         Claim(
             "traversals of FactorVAE with a split encoder are more disentangled",

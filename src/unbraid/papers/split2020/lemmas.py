@@ -3,7 +3,7 @@
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.evidence import over_runs
+from unbraid.experiments.evidence import pool_runs
 from unbraid.papers.split2020.exact import lemma_members
 from unbraid.report.svg import PALETTE
 from unbraid.report.sweep_figures import draw_scatter
@@ -21,7 +21,7 @@ LEMMAS = {
 def lemma(name: str, equation: str) -> dict[str, Any]:
     """The facts of one of the lemmas."""
     noise = ["independent noise", "correlated noise"]
-    largest = over_runs(noise, [f"{name}/deviation"], lambda s: s[..., 0].max(-1), "largest deviation", high=EXACT)
+    largest = pool_runs(noise, [f"{name}/deviation"], lambda s: s[..., 0].max(-1), "largest deviation", high=EXACT)
     return {
         "year": 2020,
         "reference": f"split2020, {name.replace('lemma', 'lemma ')}",

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unbraid.experiments.base import Results, Scale, StandIn
-from unbraid.experiments.drawing import named
-from unbraid.experiments.evidence import Finding, differs, over_runs, together
+from unbraid.experiments.drawing import format_title
+from unbraid.experiments.evidence import Finding, combine, compare_means, pool_runs
 from unbraid.experiments.sprites import STAND_IN
 from unbraid.experiments.statistics import pearson
 
@@ -101,8 +101,8 @@ def scales(own: Sequence[str], budget: Mapping[str, Any], paper: Mapping[str, An
     narrow = {name: NARROW if name.endswith(("split", "wide")) else {} for name in own}
     tiny = {name: {**part, **(DISCRIMINATORS["smoke"] if name in factor else {})} for name, part in narrow.items()}
     return {
-        "smoke": Scale(SMOKE, own=tiny),
-        "small": Scale(SMALL, own=dict.fromkeys(factor, DISCRIMINATORS["small"])),
+        "smoke": Scale(SMOKE, per_series=tiny),
+        "small": Scale(SMALL, per_series=dict.fromkeys(factor, DISCRIMINATORS["small"])),
         "budget": Scale(budget),
         "paper": Scale(paper),
     }
@@ -139,27 +139,27 @@ def on_cars(models: Sequence[str], encoders: Sequence[str], *more: str) -> dict[
 
 def split_changes(model: str, score: str, **where: float) -> Finding:
     """A score with the split encoder minus that with the vanilla one."""
-    return differs(model, f"{model}, split", score, **where)
+    return compare_means(model, f"{model}, split", score, **where)
 
 
 def beats_wide(models: Sequence[str], score: str, **where: float) -> Finding:
     """A score with the split encoder minus that with as many parameters in a vanilla one."""
-    return together(*(differs(f"{model}, wide", f"{model}, split", score, **where) for model in models))
+    return combine(*(compare_means(f"{model}, wide", f"{model}, split", score, **where) for model in models))
 
 
 def smaller_error(models: Sequence[str]) -> Finding:
     """The reconstruction error with the split encoder minus that without."""
-    return together(*(split_changes(model, ERROR, high=0.0) for model in models))
+    return combine(*(split_changes(model, ERROR, high=0.0) for model in models))
 
 
 def unrelated(models: Sequence[str]) -> Finding:
     """The correlation over runs of the FactorVAE score and MIG."""
     names = [name for model in models for name in (model, f"{model}, split")]
     correlation = "correlation of the FactorVAE score and MIG, over all runs of both models and encoders"
-    return over_runs(names, [MIG, FACTOR], lambda s: pearson(s[..., 0], s[..., 1]), correlation, high=UNRELATED)
+    return pool_runs(names, [MIG, FACTOR], lambda s: pearson(s[..., 0], s[..., 1]), correlation, high=UNRELATED)
 
 
 def best_of_each(results: Results) -> dict[str, Any]:
     """The run of each series with the highest MIG, by its title."""
-    best = [results.best(name, MIG) for name in results.series]
-    return {named(member, MIG): member for member in best}
+    best = [results.select_best(name, MIG) for name in results.series]
+    return {format_title(member, MIG): member for member in best}

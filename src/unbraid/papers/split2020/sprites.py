@@ -5,7 +5,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, experiment
 from unbraid.experiments.drawing import draw_decoded
-from unbraid.experiments.evidence import Finding, differs, over_runs, together
+from unbraid.experiments.evidence import Finding, combine, compare_means, pool_runs
 from unbraid.papers.split2020.setup import (
     CORRELATED,
     ERROR,
@@ -39,7 +39,7 @@ from unbraid.report.sweep_figures import draw_boxes, draw_scatter
     ),
     scores=SCORES,
     claims=tuple(
-        Claim(f"{what} lowers the MIG of {model}", differs(model, f"{model}, {encoder}", MIG, high=0.0))
+        Claim(f"{what} lowers the MIG of {model}", compare_means(model, f"{model}, {encoder}", MIG, high=0.0))
         for model in MODELS
         for encoder, what in (("correlated noise", "correlated noise (.9)"), ("shared", "an encoder that shares all"))
     ),
@@ -97,9 +97,9 @@ def fig4(results: Results, make: Any) -> Any:
 
 def highest(models: Sequence[str]) -> Finding:
     """The MIG of the best run of each series."""
-    return together(
+    return combine(
         *(
-            over_runs([name], [MIG], lambda s: s[..., 0].max(-1), f"highest MIG of {name}", low=BEST)
+            pool_runs([name], [MIG], lambda s: s[..., 0].max(-1), f"highest MIG of {name}", low=BEST)
             for model in models
             for name in (model, f"{model}, split")
         )
