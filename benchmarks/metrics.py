@@ -36,7 +36,7 @@ from unbraid.data import FactorDataset
 from unbraid.data import load as load_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, expand
-from unbraid.metrics.background import measuring
+from unbraid.metrics.background import schedule_metrics
 from unbraid.run import load
 from unbraid.training.configure import configure
 from unbraid.training.prepare import prepare
@@ -270,11 +270,11 @@ def _seconds(start: tuple[float, float]) -> dict[str, float]:
 def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
     """Seconds of every score of a run from `rows` encoded images, and of the exact ones over all rows apart."""
     run = load(folder, device=device)
-    some = run.evaluation.some(rows)
+    some = run.evaluation.subsample(rows)
     names = expand(["full"])
     found: dict[str, Any] = {"rows": rows, "device": str(run.device)}
     start = time.perf_counter()
-    some.means_at(torch.arange(len(some), device=some.rows.device))
+    some.encode_means(torch.arange(len(some), device=some.rows.device))
     found["encoding"] = time.perf_counter() - start
     parts = {
         "sampled": [(some, name) for name in names if not name.endswith("/exact")],
@@ -282,7 +282,7 @@ def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
     }
     for title, asked in parts.items():
         seconds, begin = {}, time.perf_counter()
-        with measuring(asked[0][0], {name: {} for _, name in asked}) as (order, measure):
+        with schedule_metrics(asked[0][0], {name: {} for _, name in asked}) as (order, measure):
             for name in order:
                 start = time.perf_counter()
                 try:

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.operators import Operator
+
 UNIFORM, NORMAL = 0, 1
 
 _BLOCK = 512
@@ -47,7 +49,7 @@ def _draw(seeds, step, out, first, second, count, NORMAL: tl.constexpr, BLOCK: t
     tl.store(out + member.to(tl.int64) * count + place, made, mask=place < count)
 
 
-@torch.library.custom_op("unbraid::hash_noise", mutates_args=())
+@Operator
 def hash_noise(seeds: Tensor, step: Tensor, first: int, second: int, count: int, kind: int) -> Tensor:
     """Return [member, count] numbers in float32; `step` is an int64 tensor with one number."""
     out = torch.empty(len(seeds), count, device=seeds.device, dtype=torch.float32)

@@ -146,7 +146,7 @@ class Run:
     def subject(self, rows: int | None = None) -> Subject:
         """Return this run as a subject of scoring, after checking that its files are those it finished with."""
         self.folder.check_unchanged()
-        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.some(rows))
+        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows))
 
     def encode(self, images: Any) -> Tensor:
         """Deterministic codes [n, width] of images given as the data were, or as an array.

@@ -14,7 +14,7 @@ import torch
 
 from unbraid.errors import DataError, MissingExtraError, RunError, SettingError, UnbraidError, UsageError, unknown
 from unbraid.latents import Space
-from unbraid.metrics.background import measuring
+from unbraid.metrics.background import schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.store import RunFolder
 from unbraid.training.grouping import split_evenly, structure_key
@@ -108,7 +108,7 @@ def _score(
     encoded: Sequence[Evaluation],
 ) -> Result:
     result, made = Result(), dict[str, list[Score]]()
-    with measuring(subject.evaluation, asked) as (order, measure):
+    with schedule_metrics(subject.evaluation, asked) as (order, measure):
         for name in order:
             check_not_stopped(stop)
             try:
@@ -184,7 +184,7 @@ def _encode(evaluations: Sequence[Evaluation]) -> None:
 def find_missing_metrics(folder: RunFolder, names: Iterable[str]) -> list[str]:
     """Return the metrics that a run has no default score of, without those that it does not allow."""
     scores = [Score.from_record(line) for line in folder.read_lines("scores")]
-    present = {f"{score.metric}/{score.protocol}" for score in scores if score.usual}
+    present = {f"{score.metric}/{score.protocol}" for score in scores if score.has_default_settings}
     present |= read_left_out(folder).keys()
     return [name for name in names if name not in present]
 

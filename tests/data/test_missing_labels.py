@@ -13,7 +13,7 @@ from unbraid.data.file_formats import gridded
 from unbraid.data.sampling import fixed_factor
 from unbraid.errors import DataError
 from unbraid.metrics import evaluate, metric, mig
-from unbraid.metrics.base import _seen
+from unbraid.metrics.base import _rows_for
 from unbraid.metrics.generative.features.classifier import classifier
 from unbraid.report.latent_factor import codes_by_label
 
@@ -130,7 +130,7 @@ def test_too_few_labels_and_bare_calls_are_refused(evaluation):
     with pytest.raises(DataError, match=naming(0, "left", "right", "factors=")):
         evaluate(scored(rows=lonely), ["mig/exact"])
     with pytest.raises(DataError, match=naming("made", "label")):
-        evaluation.sheet(None)
+        evaluation.tabulate(None)
     with pytest.raises(DataError, match=naming("v0", "NaN")):
         mig(BYTES.astype(float), np.where(table < 0, np.nan, table))
 
@@ -145,5 +145,5 @@ def test_classifier_and_figure_leave_them_out(evaluation):
 def test_a_score_of_one_factor_needs_the_labels_of_that_one_alone():
     known = (labels() >= 0).sum(0)
     for factor, rows in (("right", known[1]), ("left", known[0]), (None, known[0])):
-        assert len(_seen(scored(), metric["clusters/majority"], {"factor": factor})) == rows
-    assert len(_seen(scored(), metric["sap/linear-svm"], {"factors": None})) == (labels() >= 0).all(1).sum()
+        assert len(_rows_for(scored(), metric["clusters/majority"], {"factor": factor})) == rows
+    assert len(_rows_for(scored(), metric["sap/linear-svm"], {"factors": None})) == (labels() >= 0).all(1).sum()

@@ -183,7 +183,7 @@ def test_a_run_is_refined_scored_and_shown_without_a_likelihood(root, first, kin
     assert run.triples(columns=3).width > 96
     assert run.traverse(columns=3, latents=["z0", "c1"]).width > 96
     (score,) = run.score("cond/X", samples=100, resamples=0)
-    codes = run.evaluation.means_at(run.evaluation.choose(100))
+    codes = run.evaluation.encode_means(run.evaluation.choose(100))
     by_hand = conditioning(codes[:, :3], first.encode(run.decode(codes)), resamples=0)
     assert score.value == pytest.approx(by_hand.value, abs=1e-9)
     third = ub.refine(run, "vae", z=1, root=root, name=f"{kind}-refined", **{**TINY, "steps": 1})

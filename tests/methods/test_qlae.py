@@ -77,7 +77,7 @@ def test_losses_by_hand_and_whom_they_move():
 
 def test_scores_see_the_values_and_refuse_densities():
     state = state_of(steps=4)
-    evaluation = Evaluation(state.model, load("sprites-small")).some(100)
+    evaluation = Evaluation(state.model, load("sprites-small")).subsample(100)
     values = state.model.codebooks["z"].values
     codes = evaluation.means
     assert all(torch.isin(codes[:, d], values[d]).all() for d in range(3))

@@ -9,7 +9,7 @@ from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
-from unbraid.metrics.background import measuring
+from unbraid.metrics.background import schedule_metrics
 
 FORESTS = ["dci/random-forest", "downstream/random-forest"]
 ASKED = {
@@ -32,21 +32,21 @@ def untimed(scores):
 
 def test_both_ways_give_the_same_scores_and_forests_come_last():
     in_turn = {name: untimed(evaluate(evaluation(), [name], **own)) for name, own in ASKED.items()}
-    with measuring(evaluation(), ASKED, aside=True) as (order, measure):
+    with schedule_metrics(evaluation(), ASKED, background=True) as (order, measure):
         assert order == ["sap/linear-svm", "mig/histogram-mean", *FORESTS]
         assert {name: untimed(measure(name)) for name in order} == {name: in_turn[name] for name in order}
 
 
 def test_without_a_gpu_nothing_is_computed_aside(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background._start", lambda *_: pytest.fail("something was started"))
-    with measuring(evaluation(), ASKED) as (order, measure):
+    with schedule_metrics(evaluation(), ASKED) as (order, measure):
         assert order == list(ASKED)
         assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
 
 
 def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
     asked = {**ASKED, "dci/random-forest": {"factors": ("colour",)}}
-    with measuring(evaluation(), asked, aside=True) as (_, measure):
+    with schedule_metrics(evaluation(), asked, background=True) as (_, measure):
         assert measure("downstream/random-forest")
         with pytest.raises(UsageError, match="colour"):  # before it has read anything
             measure("dci/random-forest")
@@ -56,14 +56,17 @@ def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch
     def broken(work):
         raise OSError("no more processes")
 
-    monkeypatch.setattr("unbraid.metrics.background._quiet", broken)
+    monkeypatch.setattr("unbraid.metrics.background._run_quietly", broken)
     in_turn = evaluate(evaluation(), ["dci/random-forest"], **ASKED["dci/random-forest"])
-    with measuring(evaluation(), ASKED, aside=True) as (_, measure), pytest.warns(UserWarning, match="no more proc"):
+    with (
+        schedule_metrics(evaluation(), ASKED, background=True) as (_, measure),
+        pytest.warns(UserWarning, match="no more proc"),
+    ):
         assert untimed(measure("dci/random-forest")) == untimed(in_turn)
 
 
 def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
-    names = {name for name in metric if metric[name].facts.processor}
+    names = {name for name in metric if metric[name].facts.cpu_only}
     assert names == {"dci/gbt", *FORESTS}
 
 

@@ -149,7 +149,7 @@ def test_codes_are_compared_with_the_first_stages_also_where_a_model_has_others(
     rows = student.choose(500)
     x = student.dataset.images(student.rows[rows])
     with torch.no_grad():
-        made = student.model.likelihood.mean(student.model.decode(student.means_at(rows)))
+        made = student.model.likelihood.mean(student.model.decode(student.encode_means(rows)))
     by_hand = slow(x[:, :2].double().numpy(), made[:, :2].double().numpy(), 20)
     assert values(student, samples=500)["cond/X"].value == pytest.approx(by_hand, abs=1e-12)
 

@@ -18,7 +18,7 @@ from tests.support.slow_dci import oracle_data, slow_accuracy, slow_completeness
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.predictive.dci import dci
-from unbraid.metrics.predictive.predictors import forest_predictions, rescaled
+from unbraid.metrics.predictive.predictors import predict_forest, rescale
 from unbraid.metrics.train_test_split import TrainTestRows
 
 PREDICTORS = ["gbt", "booster", "random-forest", "lasso"]
@@ -224,8 +224,8 @@ def test_scale_and_offset_of_codes_do_not_matter():
     moved = CODES * [1e-12, 1e12, 1.0, 1e-30, 1e200] + [0.0, 0.0, 1e9, 0.0, 0.0]
     plain = values(dci(CODES, FACTORS, predictor="random-forest"))
     assert values(dci(moved, FACTORS, predictor="random-forest")) == pytest.approx(plain, abs=0.03)
-    assert np.array_equal(rescaled(CODES), rescaled(CODES * 2.0**-70))
-    assert rescaled(moved).std(0) == pytest.approx(0.75, abs=0.26)
+    assert np.array_equal(rescale(CODES), rescale(CODES * 2.0**-70))
+    assert rescale(moved).std(0) == pytest.approx(0.75, abs=0.26)
 
 
 def test_only_informativeness_has_an_interval():
@@ -296,4 +296,4 @@ def test_a_forest_asked_tree_by_tree_predicts_as_scikit_learn_has_it(kind):
     make = RandomForestClassifier if kind == "classifier" else RandomForestRegressor
     forest = make(20, random_state=0).fit(codes, wanted > 0 if kind == "classifier" else wanted)
     others = rng.standard_normal((200, 4))
-    np.testing.assert_allclose(forest_predictions(forest, others), forest.predict(others), rtol=1e-12)
+    np.testing.assert_allclose(predict_forest(forest, others), forest.predict(others), rtol=1e-12)

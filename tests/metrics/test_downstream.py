@@ -15,7 +15,7 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.attributes import _Networks, attributes
 from unbraid.metrics.predictive.downstream import downstream
-from unbraid.metrics.train_test_split import apart
+from unbraid.metrics.train_test_split import split_rows
 from unbraid.threads import one_thread
 
 
@@ -43,7 +43,7 @@ def test_accuracy_agrees_with_a_slow_version(protocol):
     """Nested training sets, the same test rows, and the ratio of fewest to most labels (locatello2019)."""
     codes, factors = made()
     scores = downstream(codes, factors, protocol=protocol, labels=(50, 500), test=300, trees=7, seed=3)
-    train, test = apart(900, 500, 300, np.random.default_rng(3))
+    train, test = split_rows(900, 500, 300, np.random.default_rng(3))
     learner = {
         "logistic": lambda: LogisticRegression(tol=1e-10, max_iter=10_000),
         "random-forest": lambda: RandomForestClassifier(7, random_state=3),

@@ -173,11 +173,11 @@ def test_only_the_rows_asked_for_are_encoded_and_each_only_once():
     encoded = []
     encode = evaluation.model.encode
     evaluation.model.encode = lambda inputs: encoded.append(len(inputs.x["x"])) or encode(inputs)
-    some = evaluation.sheet(8)
+    some = evaluation.tabulate(8)
     assert encoded == [8]
-    assert torch.equal(evaluation.sheet(8).codes, some.codes)
+    assert torch.equal(evaluation.tabulate(8).codes, some.codes)
     assert encoded == [8]
-    sampled = evaluation.samples_at(evaluation.choose(8))
+    sampled = evaluation.draw_codes(evaluation.choose(8))
     assert torch.equal(evaluation.samples[evaluation.choose(8)], sampled)
     assert torch.equal(evaluation.means[evaluation.choose(8)], some.codes)
     assert encoded == [8, 42]

@@ -15,9 +15,9 @@ from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
-from unbraid.metrics.arrays import label_matrix
+from unbraid.metrics.arrays import to_labels
 from unbraid.metrics.information.infomec import RIDGE, infomec
-from unbraid.metrics.information.nearest_neighbours import JITTER, neighbour_information, standard_codes
+from unbraid.metrics.information.nearest_neighbours import JITTER, estimate_information, standardise_codes
 
 
 def made(rows=600, seed=0):
@@ -66,11 +66,11 @@ def test_neighbours_are_scikit_learns(neighbours):
     codes, factors = made()
     factors[:, 2] = np.where(np.arange(600) < 4, [7] * 600, factors[:, 2])  # a value with fewer rows than neighbours
     factors[0, 0] = 9  # and one that is alone
-    found = neighbour_information(codes, label_matrix(factors, 600), neighbours, seed=5)
+    found = estimate_information(codes, to_labels(factors, 600), neighbours, seed=5)
     for k, column in enumerate(factors.T):
         state = SameJitter(5, 600)
         expected = mutual_info_classif(
-            standard_codes(codes), column, discrete_features=False, n_neighbors=neighbours, random_state=state
+            standardise_codes(codes), column, discrete_features=False, n_neighbors=neighbours, random_state=state
         )
         np.testing.assert_allclose(found[:, k], expected, atol=1e-9)
 
@@ -84,8 +84,8 @@ def test_neighbours_counted_one_row_at_a_time(seed, rows, neighbours):
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal(rows), rng.integers(0, 3, rows)
     y[:4] = 0, 0, 1, 1
-    found = neighbour_information(x[:, None], label_matrix(y, rows), neighbours, seed=0)[0, 0]
-    z = standard_codes(x[:, None])[:, 0] + JITTER * np.random.default_rng(0).standard_normal(rows)
+    found = estimate_information(x[:, None], to_labels(y, rows), neighbours, seed=0)[0, 0]
+    z = standardise_codes(x[:, None])[:, 0] + JITTER * np.random.default_rng(0).standard_normal(rows)
     kept = [i for i in range(rows) if (y == y[i]).sum() > 1]
     terms = []
     for i in kept:
@@ -104,7 +104,7 @@ def test_neighbours_of_a_gaussian_pair_are_near_the_truth():
     grid = np.linspace(-8, 10, 20_001)
     p = 0.5 * (np.exp(-(grid**2) / 2) + np.exp(-((grid - 2) ** 2) / 2)) / np.sqrt(2 * np.pi)
     truth = np.trapezoid(-p * np.log(p), grid) - 0.5 * np.log(2 * np.pi * np.e)
-    assert neighbour_information(x[:, None], label_matrix(y, 20_000), 10, 0)[0, 0] == pytest.approx(truth, abs=0.01)
+    assert estimate_information(x[:, None], to_labels(y, 20_000), 10, 0)[0, 0] == pytest.approx(truth, abs=0.01)
 
 
 def test_knn_agrees_with_a_slow_version():
@@ -112,7 +112,7 @@ def test_knn_agrees_with_a_slow_version():
     codes = np.column_stack([codes, 1e-3 * codes[:, 0]])  # not active: 1/20 of the widest range at least
     modularity, explicitness, compactness = infomec(codes, factors, seed=1, resamples=0)
     seed = int(np.random.default_rng(1).integers(2**31))
-    scaled = standard_codes(codes)
+    scaled = standardise_codes(codes)
     normalised = np.stack(
         [
             mutual_info_classif(scaled, f, discrete_features=False, n_neighbors=10, random_state=SameJitter(seed, 600))
@@ -141,7 +141,7 @@ def test_histogram_agrees_with_a_slow_version():
             normalised[k, j] = mutual_info_score(f, binned) / slow_entropy(f.tolist())
     assert modularity.value == pytest.approx(slow_ratio(normalised, axis=0), abs=1e-10)
     assert compactness.value == pytest.approx(slow_ratio(normalised, axis=1), abs=1e-10)
-    assert explicitness.value == pytest.approx(slow_infoe(standard_codes(codes), factors), abs=1e-4)
+    assert explicitness.value == pytest.approx(slow_infoe(standardise_codes(codes), factors), abs=1e-4)
     for score in (modularity, explicitness, compactness):
         assert score.interval[0] < score.value < score.interval[1]
         assert Score.from_record(json.loads(json.dumps(score.as_record()))) == score

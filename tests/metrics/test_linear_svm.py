@@ -11,8 +11,8 @@ from sklearn.svm import LinearSVC
 
 from unbraid.metrics.predictive import linear_svm as linear
 from unbraid.metrics.predictive import logistic
-from unbraid.metrics.predictive.linear_svm import lines
-from unbraid.metrics.predictive.logistic import one_vs_rest, softmax, standardised
+from unbraid.metrics.predictive.linear_svm import fit_lines
+from unbraid.metrics.predictive.logistic import fit_one_vs_rest, fit_softmax, standardise
 
 SIZES = (2, 3, 7)
 
@@ -46,7 +46,7 @@ def svm_loss(x, y, values, positive):
 
 def test_support_vector_machines_are_scikit_learns():
     codes, factors = made()
-    model = lines(codes, factors)
+    model = fit_lines(codes, factors)
     predicted = model.predict(codes)
     for j, x in enumerate(codes.T):
         for k, y in enumerate(factors.T):
@@ -58,7 +58,7 @@ def test_support_vector_machines_are_scikit_learns():
 
 def test_support_vector_machines_minimise_the_loss_as_written():
     codes, factors = made(120)
-    model = lines(codes, factors)
+    model = fit_lines(codes, factors)
     for k, positive, place in ((0, 1, 0), (1, 0, 0), (1, 2, 2), (2, 3, 3)):
         values = np.unique(factors[:, k])
         loss = svm_loss(codes[:, 1], factors[:, k], values, positive)
@@ -83,7 +83,7 @@ def test_no_small_move_lowers_the_loss(seed, rows, values, scale, shift, ties):
     x = scale * (x + shift)
     y = rng.integers(0, values, rows)
     present = np.unique(y)
-    model = lines(x[:, None], y[:, None])
+    model = fit_lines(x[:, None], y[:, None])
     if len(present) == 1:
         assert (model.predict(x[:, None]) == present[0]).all()
         return
@@ -98,9 +98,9 @@ def test_no_small_move_lowers_the_loss(seed, rows, values, scale, shift, ties):
 def test_columns_of_very_different_scale_do_not_disturb_each_other(monkeypatch):
     codes, factors = made(200)
     codes = np.concatenate([codes, 1e9 * codes[:, :1], np.full((200, 1), 7.0)], axis=1)
-    together = lines(codes, factors)
+    together = fit_lines(codes, factors)
     monkeypatch.setattr(linear, "_CHUNK", 1)
-    alone = lines(codes, factors)
+    alone = fit_lines(codes, factors)
     np.testing.assert_allclose(together.weight, alone.weight, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(together.offset, alone.offset, rtol=1e-9, atol=1e-12)
     expected = reference_svm(codes[:, 5], factors[:, 1])
@@ -117,7 +117,7 @@ def probabilities(model, codes):
 def test_softmax_regression_is_scikit_learns(rows, C):
     codes, factors = made(rows)
     codes = (codes - codes.mean(0)) / codes.std(0)
-    model = softmax(torch.as_tensor(codes), factors, C=C)
+    model = fit_softmax(torch.as_tensor(codes), factors, C=C)
     for k, found in enumerate(probabilities(model, codes)):
         expected = LogisticRegression(C=C, tol=1e-10, max_iter=20_000).fit(codes, factors[:, k])
         np.testing.assert_allclose(found, expected.predict_proba(codes), atol=1e-5)
@@ -127,7 +127,7 @@ def test_softmax_regression_is_scikit_learns(rows, C):
 def test_balanced_classes_are_scikit_learns():
     codes, factors = made()
     codes = (codes - codes.mean(0)) / codes.std(0)
-    model = softmax(torch.as_tensor(codes), factors, balanced=True)
+    model = fit_softmax(torch.as_tensor(codes), factors, balanced=True)
     for k, found in enumerate(probabilities(model, codes)):
         expected = LogisticRegression(class_weight="balanced", tol=1e-10, max_iter=20_000).fit(codes, factors[:, k])
         np.testing.assert_allclose(found, expected.predict_proba(codes), atol=1e-5)
@@ -137,7 +137,7 @@ def test_balanced_classes_are_scikit_learns():
 def test_one_value_against_the_rest_is_scikit_learns(rows):
     codes, factors = made(rows)
     codes = (codes - codes.mean(0)) / codes.std(0)
-    model = one_vs_rest(torch.as_tensor(codes), factors)
+    model = fit_one_vs_rest(torch.as_tensor(codes), factors)
     found = model.logits(torch.as_tensor(codes)).sigmoid().numpy()
     for k, block in enumerate(model.blocks):
         for value, column in zip(model.values[k], found[:, block].T, strict=True):
@@ -148,14 +148,14 @@ def test_one_value_against_the_rest_is_scikit_learns(rows):
 def test_wide_codes_take_another_way_to_the_same_place(monkeypatch):
     codes, factors = made()
     codes = torch.as_tensor((codes - codes.mean(0)) / codes.std(0))
-    narrow = softmax(codes, factors), one_vs_rest(codes, factors)
+    narrow = fit_softmax(codes, factors), fit_one_vs_rest(codes, factors)
     monkeypatch.setattr(logistic._Pairs, "affordable", lambda self, others: False)
-    wide = softmax(codes, factors), one_vs_rest(codes, factors)
+    wide = fit_softmax(codes, factors), fit_one_vs_rest(codes, factors)
     for a, b in zip(narrow, wide, strict=True):
         torch.testing.assert_close(a.logits(codes), b.logits(codes), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("fit", [softmax, one_vs_rest])
+@pytest.mark.parametrize("fit", [fit_softmax, fit_one_vs_rest])
 @pytest.mark.parametrize("C", [1.0, 1e8])
 @pytest.mark.parametrize("case", ["separable", "constant", "duplicated", "tiny", "wide", "one value", "raw scale"])
 def test_hard_data_end_in_finite_weights(fit, C, case):
@@ -175,7 +175,7 @@ def test_hard_data_end_in_finite_weights(fit, C, case):
     model = fit(x, y, C=C)
     assert torch.isfinite(model.weights).all()
     assert {float(v) for v in model.predict(x)[:, 0]} <= set(y[:, 0].tolist())
-    if fit is softmax:
+    if fit is fit_softmax:
         log_loss = -model.log_probabilities(x)[0].gather(1, torch.as_tensor(y)).mean()
         assert float(log_loss) <= np.log(len(np.unique(y))) + 1e-12
         if C > 1 and case in ("separable", "tiny", "wide"):
@@ -185,15 +185,15 @@ def test_hard_data_end_in_finite_weights(fit, C, case):
 def test_unpenalised_softmax_takes_separable_values_apart():
     """Forty values on one line: the loss of a softmax has no minimum there, and comes near 0."""
     y = np.tile(np.arange(40), 50)
-    (x,) = standardised(torch.as_tensor(y[:, None].astype(float)))
-    model = softmax(x, y[:, None], C=1e10 / len(y), balanced=True, precision=1e-7)
+    (x,) = standardise(torch.as_tensor(y[:, None].astype(float)))
+    model = fit_softmax(x, y[:, None], C=1e10 / len(y), balanced=True, precision=1e-7)
     assert (model.predict(x)[:, 0] == y).all()
     assert float(-model.log_probabilities(x)[0].gather(1, torch.as_tensor(y)[:, None]).mean()) < 0.02
 
 
 def test_standardised_by_the_training_rows():
     train, test = torch.tensor([[1.0, 5.0], [3.0, 5.0]]), torch.tensor([[5.0, 6.0]])
-    a, b = standardised(train, test)
+    a, b = standardise(train, test)
     assert a.tolist() == [[-1, 0], [1, 0]]
     assert b.tolist() == [[3, 0]]
 
@@ -202,7 +202,7 @@ def test_standardised_by_the_training_rows():
 def test_logistic_regression_stays_on_the_device():
     codes, factors = made(5_000)
     codes = torch.as_tensor((codes - codes.mean(0)) / codes.std(0))
-    for fit in (softmax, one_vs_rest):
+    for fit in (fit_softmax, fit_one_vs_rest):
         there = fit(codes.cuda(), factors)
         assert there.weights.is_cuda
         torch.testing.assert_close(there.weights.cpu(), fit(codes, factors).weights, atol=1e-4, rtol=1e-3)
@@ -215,10 +215,10 @@ def test_as_many_rows_as_scores_take_are_classified_as_by_scikit_learn():
     factors = np.stack([rng.integers(0, s, 10_000) for s in (3, 6, 40, 32, 32, 10)], axis=1)
     known = np.concatenate([(factors - factors.mean(0)) / factors.std(0), np.zeros((10_000, 4))], axis=1)
     codes = known @ np.linalg.qr(rng.standard_normal((10, 10)))[0] + 0.1 * rng.standard_normal((10_000, 10))
-    predicted = lines(codes, factors).predict(codes[:5_000])
+    predicted = fit_lines(codes, factors).predict(codes[:5_000])
     for j, x in enumerate(codes.T):
         for k, y in enumerate(factors.T):
             assert (predicted[:, j, k] == reference_svm(x, y).predict(x[:5_000, None])).mean() > 0.999
     expected = LogisticRegression(tol=1e-8, max_iter=5_000).fit(codes, factors[:, 2]).predict(codes)
-    found = softmax(torch.as_tensor(codes), factors[:, [2]]).predict(torch.as_tensor(codes))[:, 0]
+    found = fit_softmax(torch.as_tensor(codes), factors[:, [2]]).predict(torch.as_tensor(codes))[:, 0]
     assert (np.asarray(found) == expected).mean() > 0.999

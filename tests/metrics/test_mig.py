@@ -21,10 +21,10 @@ from tests.support.evaluations import (
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate, mig, mig_exact, restricted
-from unbraid.metrics.arrays import label_matrix
+from unbraid.metrics.arrays import to_labels
 from unbraid.metrics.information import quadrature
-from unbraid.metrics.information.histogram import Cells, discretise
-from unbraid.metrics.information.quadrature import mutual_information
+from unbraid.metrics.information.histogram import JointHistograms, discretise
+from unbraid.metrics.information.quadrature import integrate_information
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -190,7 +190,7 @@ def test_components_are_laid_down_alike_by_scattering_and_by_products(first):
 def test_the_thread_count_is_put_back():
     before = torch.get_num_threads()
     with pytest.raises(RuntimeError):
-        mutual_information(torch.zeros(3, 1), torch.ones(3, 1), torch.zeros(4, 1).long(), (2,), ("z",))
+        integrate_information(torch.zeros(3, 1), torch.ones(3, 1), torch.zeros(4, 1).long(), (2,), ("z",))
     assert torch.get_num_threads() == before
 
 
@@ -366,9 +366,11 @@ def test_an_evaluation_of_some_rows_scores_those_rows():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_histograms_of_resamples_on_cuda_equal_those_on_the_cpu():
     codes, factors = mixed_data(500)
-    labels = label_matrix(factors, 500)
+    labels = to_labels(factors, 500)
     draws = [None, np.arange(500)[::-1].copy(), np.random.default_rng(0).integers(500, size=500)]
-    here, there = (Cells(discretise(codes, 20), 20, labels, device).informations(draws) for device in ("cpu", "cuda"))
+    here, there = (
+        JointHistograms(discretise(codes, 20), 20, labels, device).informations(draws) for device in ("cpu", "cuda")
+    )
     for (one, entropy), (other, other_entropy) in zip(here, there, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
         np.testing.assert_allclose(entropy, other_entropy, atol=1e-12)

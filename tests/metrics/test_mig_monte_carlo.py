@@ -9,8 +9,8 @@ from tests.support.evaluations import aligned_encoder, fixed_evaluation, full_gr
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig, mig_exact
-from unbraid.metrics.arrays import label_matrix
-from unbraid.metrics.information.mig import histogram_ceiling
+from unbraid.metrics.arrays import to_labels
+from unbraid.metrics.information.mig import compute_ceiling
 from unbraid.metrics.information.mig_monte_carlo import mig_monte_carlo
 
 
@@ -92,7 +92,7 @@ def test_disentanglement_lib_draws_rows_with_repetition():
 def test_the_ceiling_of_a_histogram():
     """tests/oracles.md, row 2: 20 bins cannot hold 32 or 40 values."""
     grid = full_grid((3, 6, 40, 32, 32))
-    assert histogram_ceiling(label_matrix(grid, len(grid)), 20) == pytest.approx(0.902, abs=0.0005)
+    assert compute_ceiling(to_labels(grid, len(grid)), 20) == pytest.approx(0.902, abs=0.0005)
     some = np.random.default_rng(0).choice(len(grid), 10_000, replace=False)
     score = mig(aligned_encoder(grid, 0.1)[0][some], grid[some], resamples=0)
     assert score.details["ceiling"] == pytest.approx(0.902, abs=0.002)

@@ -14,8 +14,8 @@ from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
-from unbraid.metrics.information.modularity_explicitness import area_under_curve, explicitness, modularity
-from unbraid.metrics.train_test_split import apart, redrawn
+from unbraid.metrics.information.modularity_explicitness import compute_auc, explicitness, modularity
+from unbraid.metrics.train_test_split import draw_rows, split_rows
 
 
 def made(rows=600, seed=0):
@@ -68,7 +68,7 @@ def test_modularity_agrees_with_a_slow_version(compat):
     codes, factors = made()
     codes = np.column_stack([codes, np.full(len(codes), 3.0)])
     score = modularity(codes, factors, bins=9, compat=compat, samples=600, seed=2)
-    rows = np.arange(600) if compat is None else redrawn(600, 600, 1, np.random.default_rng(2)).train
+    rows = np.arange(600) if compat is None else draw_rows(600, 600, 1, np.random.default_rng(2)).train
     expected = slow_modularity(codes[rows], factors[rows], 9, None if compat is None else 0.0)
     assert score.value == pytest.approx(expected, abs=1e-10)
     assert score.details["modularity"]["z4"] == (None if compat is None else 0)
@@ -102,7 +102,7 @@ def test_explicitness_agrees_with_a_slow_version(how):
     compat = how if how == "disentanglement_lib" else None
     chosen = {"compat": compat} if compat else {"classifier": how}
     score = explicitness(codes, factors, train=400, test=200, seed=3, **chosen)
-    train, test = (redrawn if compat else apart)(600, 400, 200, np.random.default_rng(3))
+    train, test = (draw_rows if compat else split_rows)(600, 400, 200, np.random.default_rng(3))
     area = slow_explicitness(codes[train], factors[train], codes[test], factors[test], how == "one-vs-rest")
     assert score.details["mean_auc"] == pytest.approx(area, abs=1e-4)
     assert score.value == pytest.approx(area if compat else 2 * area - 1, abs=2e-4)
@@ -137,7 +137,7 @@ def test_areas_are_scikit_learns(seed, rows, ties):
     scores = rng.integers(0, 4, rows).astype(float) if ties else rng.standard_normal(rows)
     positive = rng.random(rows) < 0.4
     positive[:2] = True, False
-    area, influence = area_under_curve(scores, positive)
+    area, influence = compute_auc(scores, positive)
     assert area == pytest.approx(roc_auc_score(positive, scores), abs=1e-12)
     assert influence.mean() == pytest.approx(0, abs=1e-12)
 
@@ -146,8 +146,8 @@ def test_the_influence_of_rows_is_what_a_bootstrap_finds():
     rng = np.random.default_rng(0)
     positive = rng.random(800) < 0.3
     scores = rng.standard_normal(800) + positive
-    _, influence = area_under_curve(scores, positive)
-    drawn = [area_under_curve(scores[rows], positive[rows])[0] for rows in rng.integers(800, size=(500, 800))]
+    _, influence = compute_auc(scores, positive)
+    drawn = [compute_auc(scores[rows], positive[rows])[0] for rows in rng.integers(800, size=(500, 800))]
     assert influence.std() / np.sqrt(800) == pytest.approx(np.std(drawn), rel=0.1)
 
 

@@ -12,7 +12,7 @@ from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.sap import sap
-from unbraid.metrics.train_test_split import apart, redrawn, times_drawn
+from unbraid.metrics.train_test_split import count_draws, draw_rows, split_rows
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -47,7 +47,7 @@ def test_agrees_with_a_slow_version(compat):
     """tests/oracles.md, row 9: linear SVM (C = .01, balanced) per latent and factor, gap of the two best accuracies."""
     codes, factors = made()
     score = sap(codes, factors, train=500, test=300, compat=compat, seed=4)
-    draw = apart if compat is None else redrawn
+    draw = split_rows if compat is None else draw_rows
     train, test = draw(len(codes), 500, 300, np.random.default_rng(4))
     expected = slow_sap(codes[train], factors[train], codes[test], factors[test])
     assert score.value == pytest.approx(expected, abs=1e-12)
@@ -60,13 +60,13 @@ def test_agrees_with_a_slow_version(compat):
 
 
 def test_rows_are_drawn_as_their_protocol_says():
-    train, test = apart(100, 60, 30, np.random.default_rng(0))
+    train, test = split_rows(100, 60, 30, np.random.default_rng(0))
     assert len({*train, *test}) == 90
-    train, test = apart(9, 60, 30, np.random.default_rng(0))
+    train, test = split_rows(9, 60, 30, np.random.default_rng(0))
     assert (len(train), len(test)) == (6, 3)
-    train, test = redrawn(9, 60, 30, np.random.default_rng(0))
+    train, test = draw_rows(9, 60, 30, np.random.default_rng(0))
     assert (len(train), len(test)) == (60, 30)
-    drawn = times_drawn(50, 7, np.random.default_rng(0))
+    drawn = count_draws(50, 7, np.random.default_rng(0))
     assert drawn.shape == (7, 50)
     assert (drawn.sum(1) == 50).all()
     assert drawn.max() > 1
@@ -76,7 +76,7 @@ def test_a_continuous_factor_scores_its_squared_correlation():
     codes, _ = made()
     real = 0.5 * codes[:, 1] - 2 * codes[:, 2] + 3
     score = sap(codes, real, continuous=("v0",), train=600, test=300)
-    train = apart(900, 600, 300, np.random.default_rng(0)).train
+    train = split_rows(900, 600, 300, np.random.default_rng(0)).train
     expected = np.sort([np.corrcoef(c, real[train])[0, 1] ** 2 for c in codes[train].T])
     assert score.value == pytest.approx(expected[-1] - expected[-2], abs=1e-9)
     np.testing.assert_allclose(np.sort(score.details["scores"]["v0"]), expected, atol=1e-9)
@@ -119,9 +119,9 @@ def test_the_interval_is_about_two_standard_errors_of_other_test_rows():
 
 
 def slow_gap_of_fixed(train, codes, factors):
-    from unbraid.metrics.predictive.linear_svm import lines
+    from unbraid.metrics.predictive.linear_svm import fit_lines
 
-    accuracy = np.sort((lines(*train).predict(codes) == factors[:, None, :]).mean(0), axis=0)
+    accuracy = np.sort((fit_lines(*train).predict(codes) == factors[:, None, :]).mean(0), axis=0)
     return (accuracy[-1] - accuracy[-2]).mean()
 
 

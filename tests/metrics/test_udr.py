@@ -13,8 +13,8 @@ from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
-from unbraid.metrics.unsupervised.elbo import latent_kl
-from unbraid.metrics.unsupervised.udr import lasso_weights, udr
+from unbraid.metrics.unsupervised.elbo import compute_latent_kl
+from unbraid.metrics.unsupervised.udr import fit_lasso, udr
 
 BOTH = pytest.mark.parametrize("correlation", ["spearman", "lasso"])
 
@@ -133,7 +133,7 @@ def test_lasso_weights_are_those_of_scikit_learn():
     y = rng.standard_normal((100, 3)) + x[0, :, :3]
     y = y - y.mean(0)
     gram, cross = x.transpose(0, 2, 1) @ x / 100, x.transpose(0, 2, 1) @ y / 100
-    found = lasso_weights(gram, cross, 0.1)
+    found = fit_lasso(gram, cross, 0.1)
     for m in range(2):
         expected = Lasso(alpha=0.1, tol=1e-14, max_iter=100_000, fit_intercept=False).fit(x[m], y).coef_.T
         np.testing.assert_allclose(found[m], expected, atol=1e-7)
@@ -174,7 +174,7 @@ def test_of_an_evaluation_with_peers(correlation):
     assert score.value == pytest.approx(1 if correlation == "spearman" else 0.9, abs=1e-4)
     assert score.details["informative"] == [0, 1, 2]
     assert list(score.details["pairs"]) == ["peer 1", "peer 2", "peer 3"]
-    assert latent_kl(evaluation)[3] < 0.01
+    assert compute_latent_kl(evaluation)[3] < 0.01
     assert "peers" in metric[f"udr/{correlation}"].facts.needs
 
 

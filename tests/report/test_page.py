@@ -53,8 +53,8 @@ def page(folder, evaluation, scores):
 def test_scores_of_metrics_that_no_longer_exist_are_shown(folder, evaluation):
     old = {"metric": "dci", "protocol": "lightgbm-depth3", "value": 0.5625, "samples": 15_000, "part": "completeness"}
     score = Score.from_record({**old, "predictor": "lightgbm-depth3", "details": {"rows": "all", "settings": {}}})
-    assert score.usual
-    assert not score.certain
+    assert score.has_default_settings
+    assert not score.deterministic
     page = write_report(folder, evaluation, [score]).read_text(encoding="utf-8")
     assert "lightgbm-depth3" in page
     assert "0.562" in page

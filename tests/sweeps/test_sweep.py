@@ -401,7 +401,7 @@ def test_tables_hold_scores_of_one_kind_alone(tmp_path):
     usual = run.scores[-1]
     (other,) = run.score("mig/histogram-mean", bins=2)
     (some,) = run.score("mig/histogram-mean", rows=50)
-    assert [score.usual for score in (usual, other, some)] == [True, False, False]
+    assert [score.has_default_settings for score in (usual, other, some)] == [True, False, False]
     ub.sweep("vae", **given)
     assert (made.path / "summary.csv").read_text() == before
     page = run.report().read_text()

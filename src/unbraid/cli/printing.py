@@ -15,7 +15,7 @@ def print_scores(scores: Iterable[Any], as_json: bool) -> None:
     rows = []
     for score in scores:
         low, high = score.interval or (None, None)
-        interval = "" if low is None else "exact" if score.certain else f"{low:.4g} .. {high:.4g}"
+        interval = "" if low is None else "exact" if score.deterministic else f"{low:.4g} .. {high:.4g}"
         row = {"score": score.name, "value": f"{score.value:.4g}", "interval": interval}
         rows.append({**row, "samples": str(score.samples), "seconds": f"{score.seconds:.2f}"})
     print_rows(rows, False)

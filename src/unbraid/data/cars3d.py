@@ -14,8 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.io import loadmat
-from scipy.io.matlab import MatReadError
 
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
@@ -81,6 +79,9 @@ def _from_tar(source: Path) -> Iterator[tuple[str, np.ndarray]]:
 
 def _mesh(data: bytes, path: Path) -> np.ndarray:
     """One car's images [azimuth, elevation, height / 2, width / 2, channels]."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
     with reading(path, "a car mesh with 'im'"):
         try:
             image = loadmat(io.BytesIO(data), variable_names=["im"])["im"]

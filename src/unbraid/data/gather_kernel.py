@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.operators import Operator
+
 _BLOCK = 1024
 
 
@@ -26,7 +28,7 @@ def _gather(stored, index, out, stored_width, width, BITS: tl.constexpr, BLOCK: 
     tl.store(out + row * width + place, value, mask=place < width)
 
 
-@torch.library.custom_op("unbraid::gather_rows", mutates_args=())
+@Operator
 def gather_rows(stored: Tensor, index: Tensor, width: int, bits: bool) -> Tensor:
     """Return rows [*index, width] of bytes or packed bits `stored` [n, …] as float32."""
     rows = index.reshape(-1).contiguous()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from unbraid.density import triton_kernels as kernels
 from unbraid.errors import UsageError
+from unbraid.operators import Operator
 
 PAD = 128
 """Packed rows and components are padded to a multiple of this, the largest block, so that no load needs a mask."""
@@ -164,7 +165,7 @@ def _launch(
             )  # fmt: skip
 
 
-@torch.library.custom_op("unbraid::aggregate_densities", mutates_args=())
+@Operator
 def aggregate_densities(
     sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
     with_scores: bool = True,
@@ -205,7 +206,7 @@ def _fake_densities(
     return out, normaliser, rows, components, scores
 
 
-@torch.library.custom_op("unbraid::aggregate_densities_backward", mutates_args=())
+@Operator
 def aggregate_densities_backward(
     grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, scores: Tensor, count: int,
     masks: Sequence[int], weights: Sequence[float],
@@ -281,5 +282,5 @@ def log_densities(
     flat = (t.expand(*lead, *t.shape[-2:]).reshape(members, *t.shape[-2:]) for t in (sample, mean_and_log_variance))
     masks = [_mask(group) for group in groups]
     log_p = None if log_p is None else log_p.contiguous()
-    densities, *_ = aggregate_densities(*flat, log_p, masks, list(weights), with_scores=torch.is_grad_enabled())
+    densities, *_ = aggregate_densities(*flat, log_p, masks, list(weights), torch.is_grad_enabled())
     return densities.transpose(-1, -2).reshape(*lead, sample.shape[-2], len(groups) + leaves)

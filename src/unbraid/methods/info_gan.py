@@ -130,13 +130,11 @@ class InfoGANModel(AdversarialModel):
         return torch.cat([super().prior_codes(noise), noise[NOISE]], -1)
 
 
+DEFAULTS = {"latents": "normal:5", "lr": 2e-4, "batch": 128}
+
+
 @objective(
-    "info-gan",
-    model="adversarial",
-    year=2016,
-    reference="chen2016",
-    network=adversarial_network,
-    defaults={"latents": "normal:5", "lr": 2e-4, "batch": 128},
+    "info-gan", model="adversarial", year=2016, reference="chen2016", network=adversarial_network, defaults=DEFAULTS
 )
 class InfoGAN(Game):
     """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).

@@ -65,14 +65,10 @@ class ExpertsModel(MultimodalModel):
         return self.decode_subsets(c.detach(), s), frozen
 
 
-@objective(
-    "mmvae",
-    model="multimodal-experts",
-    year=2019,
-    reference="shi2019",
-    defaults={"c": 10, "s": 0},
-    trial={**SMALL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"},
-)
+TRIAL = {**SMALL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
+
+
+@objective("mmvae", model="multimodal-experts", year=2019, reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL)
 class MMVAE(MultimodalObjective):
     """MMVAE: a mixture of experts, each of which explains all modalities; the ELBO, or IWAE with `samples`.
 

@@ -63,14 +63,11 @@ def code_networks(shape: Shape) -> dict[str, str]:
     return {"encoder": staged_networks(shape)["encoder"], "decoder": decoder or "mlp"}
 
 
+DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
+
+
 @objective(
-    "ms-code",
-    model="coded",
-    year=2020,
-    reference="msvae2020",
-    stage="code",
-    network=code_networks,
-    defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
+    "ms-code", model="coded", year=2020, reference="msvae2020", stage="code", network=code_networks, defaults=DEFAULTS
 )
 class MSCode(Objective):
     """A second stage on codes: E[log p(x|c, z)] - beta KL(q(z|x) || p(z)), c of a finished run, no y for the decoder.

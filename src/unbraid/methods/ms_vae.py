@@ -17,15 +17,11 @@ from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.staged import StageObjective
 from unbraid.types import Batch, Output, Terms, Weight
 
+DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
+
 
 @objective(
-    "ms-vae",
-    model="staged",
-    year=2020,
-    reference="msvae2020",
-    stage="vae",
-    network=staged_networks,
-    defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
+    "ms-vae", model="staged", year=2020, reference="msvae2020", stage="vae", network=staged_networks, defaults=DEFAULTS
 )
 class MSVAE(StageObjective):
     """MS-VAE: refines a finished run, E[log p(x|y, z)] - beta KL(q(z|x - y) || p(z)), y the run's own reconstruction.

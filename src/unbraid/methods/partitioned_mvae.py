@@ -55,14 +55,11 @@ class PartitionedModel(MultimodalModel):
         return torch.cat([every, torch.where(others.any(-1, keepdim=True), drawn, every)], -2)
 
 
-@objective(
-    "partitioned-mvae",
-    model="multimodal-partitioned",
-    year=2019,
-    reference="daunhawer2019",
-    defaults={"c": 5, "s": 5},
-    trial={**SMALL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2},
-)
+FACTS = {"model": "multimodal-partitioned", "year": 2019, "reference": "daunhawer2019", "defaults": {"c": 5, "s": 5}}
+TRIAL = {**SMALL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2}
+
+
+@objective("partitioned-mvae", **FACTS, trial=TRIAL)
 class PartitionedMVAE(MultimodalObjective):
     """Partitioned MVAE: each modality from its private s_m, and from c of all modalities and of others without it.
 

@@ -1,6 +1,6 @@
-"""Scores; importing this package registers them.
+"""Scores of models; importing this package registers every metric.
 
-The functions take codes and factors of any model as arrays; `evaluate` measures registered metrics on an `Evaluation`.
+The functions take codes and factors of any model as arrays. `evaluate` runs registered metrics on an `Evaluation`.
 """
 
 from unbraid.metrics.base import Evaluation, Score, encode_together, evaluate, expand, metric

@@ -1,4 +1,4 @@
-"""Plain arrays as the metrics take them: codes as float64 [rows, latents], factors as whole numbers [rows, factors]."""
+"""Checked arrays: codes as float64 [rows, latents], factors as class numbers [rows, factors]."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,9 +8,12 @@ from torch import Tensor, bfloat16, device
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 
+MAX_COUNTED_SPAN = 2**16
+"""Span of whole numbers up to which counting them is faster than sorting them."""
+
 
 class FactorLabels(NamedTuple):
-    """Discrete factors: `values` [rows, factors] re-coded from 0 up, and the number of different values of each."""
+    """Discrete factors: `values` [rows, factors] numbered from 0, and the number of values of each factor."""
 
     values: np.ndarray
     sizes: tuple[int, ...]
@@ -22,8 +25,7 @@ class FactorLabels(NamedTuple):
         return np.array([entropy(np.bincount(column)) for column in self.values.T])
 
 
-def plain(array: Any) -> np.ndarray:
-    """A numpy array of anything that is one or can become one; tensors leave their device and their gradient."""
+def to_numpy(array: Any) -> np.ndarray:
     if isinstance(array, Tensor):
         array = array.detach().cpu()
         array = (array.float() if array.dtype == bfloat16 else array).numpy()  # numpy has no bfloat16
@@ -33,39 +35,37 @@ def plain(array: Any) -> np.ndarray:
         raise UsageError(f"The rows of an array must all have the same length ({error}).") from error
 
 
-def real_matrix(what: str, array: Any) -> np.ndarray:
-    """Finite numbers [rows, columns] as float64."""
-    given = plain(array)
-    if given.dtype.kind not in "biuf":
-        raise UsageError(f"{what} must be numbers, not {given.dtype}.")
-    if given.ndim != 2:
-        raise UsageError(f"{what} must have the shape [rows, latents], not {list(given.shape)}.")
-    if not np.isfinite(given).all():
-        raise DataError(f"{what} hold NaN or infinite values.")
-    return given.astype(np.float64)
+def to_matrix(name: str, array: Any) -> np.ndarray:
+    """Return finite numbers [rows, columns] as float64; `name` is for the errors."""
+    values = to_numpy(array)
+    if values.dtype.kind not in "biuf":
+        raise UsageError(f"{name} must be numbers, not {values.dtype}.")
+    if values.ndim != 2:
+        raise UsageError(f"{name} must have the shape [rows, latents], not {list(values.shape)}.")
+    if not np.isfinite(values).all():
+        raise DataError(f"{name} hold NaN or infinite values.")
+    return values.astype(np.float64)
 
 
-def device_of(codes: Any) -> device:
+def find_device(codes: Any) -> device:
     """Return the CUDA device that codes are on, or the CPU."""
     return codes.device if isinstance(codes, Tensor) and codes.is_cuda else device("cpu")
 
 
-def check_at_least(least: int, **settings: int | float) -> None:
-    """Refuse settings below `least`."""
+def check_at_least(minimum: int, **settings: int | float) -> None:
     for name, value in settings.items():
-        if not value >= least:
-            raise SettingError(f"{name} must be at least {least}, not {value}.")
+        if not value >= minimum:
+            raise SettingError(f"{name} must be at least {minimum}, not {value}.")
 
 
 def check_known(kind: str, value: str, known: Sequence[str]) -> None:
-    """Refuse a word that is none of those that are known."""
     if value not in known:
         raise unknown(kind, value, known)
 
 
-def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Means and standard deviations [rows, latents] of Normal posteriors, checked, as float64."""
-    centres, widths = real_matrix("means", means), real_matrix("stds", stds)
+def to_normal_parameters(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means and standard deviations [rows, latents] of Normal posteriors as float64."""
+    centres, widths = to_matrix("means", means), to_matrix("stds", stds)
     if widths.shape != centres.shape:
         raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
     if not (widths > 0).all():
@@ -73,107 +73,96 @@ def normal_matrices(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
     return centres, widths
 
 
-def label_matrix(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
-    """Factors of any discrete type (numbers, words, booleans) as `FactorLabels`; one factor may be a flat array.
+def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
+    """Return discrete factors (numbers, words, booleans) as `FactorLabels`; one factor may be a flat array.
 
-    A column of numbers with more than `bins` values, as a continuous factor, is cut into that many bins of about as
-    many rows each.
+    A column with more than `bins` different numbers, such as a continuous factor, is cut into `bins` bins with about
+    equally many rows.
     """
     if bins is not None and bins < 2:
         raise SettingError(f"factor_bins must be at least 2, not {bins}.")
-    given = factor_table(factors, rows)
-    named = factor_names(given.shape[1], names)
-    columns = [_recode(name, column, bins) for name, column in zip(named, np.ascontiguousarray(given.T), strict=True)]
-    return FactorLabels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), named)
+    table = to_factor_table(factors, rows)
+    names = name_factors(table.shape[1], names)
+    columns = [_recode(name, column, bins) for name, column in zip(names, np.ascontiguousarray(table.T), strict=True)]
+    return FactorLabels(np.stack(columns).T, tuple(int(c.max()) + 1 for c in columns), names)
 
 
-def factor_table(factors: Any, rows: int) -> np.ndarray:
-    """Factors [rows, factors] of any type; one factor may be a flat array."""
-    given = plain(factors)
-    given = given[:, None] if given.ndim == 1 else given
-    if given.ndim != 2 or given.shape[1] == 0:
-        raise UsageError(f"factors must have the shape [rows, factors], not {list(given.shape)}.")
-    if len(given) != rows:
-        raise UsageError(f"There are {rows} codes, but factors of {len(given)} rows.")
+def to_factor_table(factors: Any, rows: int) -> np.ndarray:
+    """Return factors of any type as [rows, factors]; one factor may be a flat array."""
+    table = to_numpy(factors)
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or table.shape[1] == 0:
+        raise UsageError(f"factors must have the shape [rows, factors], not {list(table.shape)}.")
+    if len(table) != rows:
+        raise UsageError(f"There are {rows} codes, but factors of {len(table)} rows.")
     if rows < 2:
         raise DataError(f"A score needs at least 2 rows, not {rows}.")
-    return given
+    return table
 
 
-def latent_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the given names, or z0, z1, …"""
-    return _names("latents", "z", count, names)
+def name_latents(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return `names`, or z0, z1, … if it is None."""
+    return _name_columns("latents", "z", count, names)
 
 
-def factor_names(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the given names, or v0, v1, …"""
-    return _names("factors", "v", count, names)
+def name_factors(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return `names`, or v0, v1, … if it is None."""
+    return _name_columns("factors", "v", count, names)
 
 
-def _names(what: str, letter: str, count: int, names: Sequence[str] | None) -> tuple[str, ...]:
+def _name_columns(kind: str, letter: str, count: int, names: Sequence[str] | None) -> tuple[str, ...]:
     if names is not None and len(names) != count:
-        raise UsageError(f"There are {count} {what}, but {len(names)} names.")
+        raise UsageError(f"There are {count} {kind}, but {len(names)} names.")
     return tuple(names) if names is not None else tuple(f"{letter}{k}" for k in range(count))
 
 
-def chosen_factors(names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
-    """Columns of the wanted factors, in their own order; None means all."""
+def choose_factors(names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
+    """Return the columns of the wanted factors, in the order of `names`; None means all."""
     if wanted is None:
         return list(range(len(names)))
     for name in wanted:
         if name not in names:
             raise unknown("factor", name, names, error=SettingError)
     if not wanted:
-        raise UsageError("At least one factor must be left to score.")
+        raise UsageError("Choose at least one factor to score.")
     return [column for column, name in enumerate(names) if name in wanted]
 
 
 def entropy(counts: np.ndarray) -> float:
-    """Entropy of a histogram, in nats."""
+    """Return the entropy of a histogram, in nats."""
     p = counts[counts > 0] / counts.sum()
     return float(-(p * np.log(p)).sum())
 
 
 def _recode(name: str, column: np.ndarray, bins: int | None) -> np.ndarray:
+    """Return the class numbers of one factor, from 0."""
     if column.dtype.kind == "f" and not np.isfinite(column).all():
         raise DataError(f"Factor {name} holds NaN or infinite values; leave out the rows without a label.")
-    if _is_small_count(column):
+    whole = column.dtype.kind in "iu" and len(column) > 0
+    if whole and int(column.max()) - int(column.min()) < MAX_COUNTED_SPAN:
         codes = column.astype(np.int64) - int(column.min())
         present = np.bincount(codes) > 0
-        codes = codes if present.all() else (np.cumsum(present) - 1)[codes]
-        return _told(name, np.flatnonzero(present), codes, bins)
-    try:
-        values, codes = np.unique(column, return_inverse=True)
-    except TypeError as error:
-        raise DataError(f"Factor {name} mixes values that cannot be compared ({error}).") from error
-    return _told(name, values, codes.reshape(-1), bins)
-
-
-def _is_small_count(column: np.ndarray) -> bool:
-    """Whether these are whole numbers so close together that counting them is quicker than sorting them."""
-    if column.dtype.kind not in "iu" or not len(column):
-        return False
-    return int(column.max()) - int(column.min()) < 2**16
-
-
-def _told(name: str, values: np.ndarray, codes: np.ndarray, bins: int | None) -> np.ndarray:
-    """The codes, unless there are too few or too many values to score."""
-    if len(values) < 2:
-        raise DataError(
-            f"Factor {name} has one value only in these rows, so nothing can be known about it; leave it out."
-        )
-    if bins is not None and len(values) > bins and values.dtype.kind in "biuf":
-        return _cut(codes, len(values), bins)
-    if len(codes) > 100 and 2 * len(values) > len(codes):
+        codes, size = codes if present.all() else (np.cumsum(present) - 1)[codes], int(present.sum())
+    else:
+        try:
+            values, codes = np.unique(column, return_inverse=True)
+        except TypeError as error:
+            raise DataError(f"Factor {name} mixes values that cannot be compared ({error}).") from error
+        codes, size = codes.reshape(-1), len(values)
+    if size < 2:
+        raise DataError(f"Factor {name} has only one value in these rows; leave it out.")
+    if bins is not None and size > bins and column.dtype.kind in "biuf":
+        return _cut_into_bins(codes, size, bins)
+    if len(codes) > 100 and 2 * size > len(codes):
         raise UsageError(
-            f"Factor {name} has {len(values)} values in {len(codes)} rows; this score needs discrete factors. "
-            f"Where it has such a setting, factor_bins=20 cuts a continuous one into 20 values."
+            f"Factor {name} has {size} values in {len(codes)} rows, but this score needs discrete factors. "
+            "If the score has the setting factor_bins, factor_bins=20 cuts the factor into 20 bins."
         )
     return codes
 
 
-def _cut(codes: np.ndarray, values: int, bins: int) -> np.ndarray:
-    """Ranked values in `bins` bins of about as many rows each; equal values stay together."""
+def _cut_into_bins(codes: np.ndarray, values: int, bins: int) -> np.ndarray:
+    """Return bins with about equally many rows; equal values share a bin."""
     upto = np.cumsum(np.bincount(codes, minlength=values))
     bin_of_value = np.minimum((upto - 1) * bins // len(codes), bins - 1)
     return np.unique(bin_of_value[codes], return_inverse=True)[1].reshape(-1)

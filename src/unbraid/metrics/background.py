@@ -1,7 +1,7 @@
-"""A suite of metrics; those that never use a GPU are computed by other processes while it is busy.
+"""A suite of metrics that computes scores without a GPU in other processes while the GPU is busy.
 
-Trees grow in Python threads, and Python's lock also feeds the GPU: beside other scores, only processes save time.
-They are joblib's, which do not import the user's script again as those of the standard library do.
+Trees grow in Python threads, and Python's lock also feeds the GPU, so only processes save time. joblib's processes do
+not import the user's script again, unlike those of the standard library.
 """
 
 import os
@@ -13,71 +13,73 @@ from functools import cache, partial
 from typing import Any
 
 from unbraid.errors import UnbraidError
-from unbraid.metrics.base import Evaluation, Score, evaluate, metric, prepare, with_notes
+from unbraid.metrics.base import Evaluation, Score, add_notes, evaluate, metric, prepare
 
-Asked = Mapping[str, Mapping[str, Any]]
-"""Settings of each metric by its full name."""
+Requests = Mapping[str, Mapping[str, Any]]
+"""Settings of each metric, by its full name."""
 
 Measure = Callable[[str], list[Score]]
 
 
 @contextmanager
-def measuring(evaluation: Evaluation, asked: Asked, aside: bool | None = None) -> Iterator[tuple[list[str], Measure]]:
-    """Yield names in the order in which they are best asked for, and the function that measures one of them.
+def schedule_metrics(
+    evaluation: Evaluation, requests: Requests, background: bool | None = None
+) -> Iterator[tuple[list[str], Measure]]:
+    """Yield the names in the best order to measure them, and the function that measures one of them.
 
-    If `aside`, metrics of the `processor` start at once in other processes and come last; otherwise the order stays.
-    By default that is so where the data are on a GPU and there are other metrics to measure.
+    With `background`, metrics that are `cpu_only` start at once in other processes and come last. The default is to do
+    so if the data are on a GPU and there are several metrics.
     """
-    if aside is None:
-        aside = evaluation.dataset.device.type == "cuda" and len(asked) > 1
-    apart = [name for name in asked if aside and metric[name].facts.processor]
-    wait = _start(evaluation, {name: asked[name] for name in apart}) if apart else None
+    if background is None:
+        background = evaluation.dataset.device.type == "cuda" and len(requests) > 1
+    started = [name for name in requests if background and metric[name].facts.cpu_only]
+    wait = _start(evaluation, {name: requests[name] for name in started}) if started else None
 
     def measure(name: str) -> list[Score]:
-        return wait(name) if wait and name in apart else evaluate(evaluation, [name], **asked[name])
+        return wait(name) if wait and name in started else evaluate(evaluation, [name], **requests[name])
 
-    yield [name for name in asked if name not in apart] + apart, measure
+    yield [name for name in requests if name not in started] + started, measure
 
 
-def _start(evaluation: Evaluation, asked: Asked) -> Measure:
-    """Read codes here, start the work on them in other processes, and return the function that waits for scores."""
+def _start(evaluation: Evaluation, requests: Requests) -> Measure:
+    """Encode here, start the rest in other processes, and return the function that waits for the scores of a metric."""
     from joblib import Parallel, delayed
 
-    begun, failed = {}, {}
-    for name, settings in asked.items():
+    prepared, errors = {}, {}
+    for name, settings in requests.items():
         try:
-            begun[name] = prepare(evaluation, name, settings)
+            prepared[name] = prepare(evaluation, name, settings)
         except UnbraidError as error:
-            failed[name] = error  # raised when the score is asked for
-    pool = Parallel(max(2, len(begun)), return_as="generator", max_nbytes=None)  # one job would run in this process
-    results = pool(delayed(_quiet)(work) for work, _ in begun.values())
+            errors[name] = error  # raised by `wait`
+    pool = Parallel(max(2, len(prepared)), return_as="generator", max_nbytes=None)  # one job would run in this process
+    results = pool(delayed(_run_quietly)(job) for job, _ in prepared.values())
 
     @cache
     def collect() -> dict[str, Any]:
         try:
-            return dict(zip(begun, results, strict=True))
+            return dict(zip(prepared, results, strict=True))
         except Exception as error:  # a machine has many ways to refuse processes
             warnings.warn(f"Processes for scores failed, so they are computed here: {error}", stacklevel=2)
-            return {name: _timed(work) for name, (work, _) in begun.items()}
+            return {name: _run(job) for name, (job, _) in prepared.items()}
 
     def wait(name: str) -> list[Score]:
-        found = failed.get(name) or collect()[name]
-        if isinstance(found, UnbraidError):
-            raise found
-        return with_notes(found[0], begun[name][1], found[1])
+        result = errors.get(name) or collect()[name]
+        if isinstance(result, UnbraidError):
+            raise result
+        return add_notes(result[0], prepared[name][1], result[1])
 
     return wait
 
 
-def _quiet(work: partial[Any]) -> Any:
-    os.environ["UNBRAID_QUIET"] = "1"  # a progress bar would be drawn over that of the first process
-    return _timed(work)
+def _run_quietly(job: partial[Any]) -> Any:
+    os.environ["UNBRAID_QUIET"] = "1"  # its progress bar would overwrite that of the first process
+    return _run(job)
 
 
-def _timed(work: partial[Any]) -> Any:
-    """Return scores and seconds, or the error that says why there are no scores."""
+def _run(job: partial[Any]) -> Any:
+    """Return scores and seconds, or the error."""
     start = time.perf_counter()
     try:
-        return work(), time.perf_counter() - start
+        return job(), time.perf_counter() - start
     except UnbraidError as error:
         return error

@@ -1,4 +1,4 @@
-"""What a metric gets to see of a model, and how metrics are chosen, run and timed."""
+"""Evaluations: a model on data, encoded once for all metrics. Also the functions that choose, run and time metrics."""
 
 import inspect
 import time
@@ -15,21 +15,21 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
-from unbraid.metrics.arrays import chosen_factors, plain
+from unbraid.metrics.arrays import choose_factors, to_numpy
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.score import LOCATELLO as LOCATELLO
-from unbraid.metrics.score import RANDOM, MetricFacts, Score, metric
+from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric
 from unbraid.metrics.score import metric_protocol as metric_protocol
 from unbraid.models import Model
 from unbraid.networks.stackable_batchnorm import stackable
 from unbraid.progress import progress
 from unbraid.registry import Entry
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-class Sheet(NamedTuple):
-    """What most metrics look at: codes [rows, latents], factor values [rows, factors], the columns' names, a seed."""
+class CodeTable(NamedTuple):
+    """Codes [rows, latents], factor values [rows, factors], the names of their columns, and a seed."""
 
     codes: Tensor
     factors: Tensor
@@ -37,28 +37,26 @@ class Sheet(NamedTuple):
     latents: list[str]
     seed: int
 
-    def score(self, function: Callable[..., Made], **settings: Any) -> Made:
-        """Return the scores that a function on arrays gives this sheet."""
-        return self._bound(function, self.codes, self.factors, settings)()
+    def score(self, function: Callable[..., Result], **settings: Any) -> Result:
+        """Call a function on arrays with this table."""
+        return self._bind(function, self.codes, self.factors, settings)()
 
-    def work(self, function: Callable[..., Made], **settings: Any) -> partial[Made]:
-        """Return the call that `score` makes, with arrays in the processor's memory: any process can make it."""
-        return self._bound(function, plain(self.codes), plain(self.factors), settings)
+    def defer(self, function: Callable[..., Result], **settings: Any) -> partial[Result]:
+        """Return the call that `score` makes, on CPU arrays, so that any process can make it."""
+        return self._bind(function, to_numpy(self.codes), to_numpy(self.factors), settings)
 
-    def _bound(self, function: Callable[..., Made], codes: Any, factors: Any, settings: Any) -> partial[Made]:
-        """Names and seed go to a function that takes them."""
-        known, own = inspect.signature(function).parameters, ("names", "latents", "seed")
-        named = {key: getattr(self, key) for key in own if key in known}
+    def _bind(self, function: Callable[..., Result], codes: Any, factors: Any, settings: Any) -> partial[Result]:
+        accepted = inspect.signature(function).parameters
+        named = {key: getattr(self, key) for key in ("names", "latents", "seed") if key in accepted}
         return partial(function, codes, factors, **named, **settings)
 
 
 class Evaluation:
-    """A model on data: a row is encoded when it is first asked for, once, and all metrics share the codes.
+    """A model on data. Each row is encoded when a metric first needs it, and all metrics share the codes.
 
-    `rows` restricts it to a held-out split; None means the whole data set. Then "all rows", "q(z)" and "the population"
-    mean these rows, too: a score never looks beyond them. A score of factors only looks at rows that have a label of
-    all of them, and says how many have not (`unlabelled`). `peers` are other models on the same rows, for scores that
-    compare models with each other.
+    `rows` restricts it to a held-out split; None means the whole data set. "All rows", q(z) and "the population" then
+    mean these rows, too: no score looks beyond them. A score of factors uses only the rows that have labels of all its
+    factors and states how many do not (`unlabelled`). `peers` are other models on the same rows.
     """
 
     def __init__(
@@ -71,10 +69,10 @@ class Evaluation:
         self.which = "held out" if self.held_out else "all"
         self.seed = seed
         self.batch = batch
-        self.trained_on: int | None = None  # rows that training saw, where that is known
+        self.trained_on: int | None = None  # number of training rows, if known
         self.peers: tuple[Evaluation, ...] = ()
-        self._made: dict[Hashable, Any] = {}
-        self._whole: tuple[Evaluation, Tensor] | None = None  # of which this is a part, and its positions there
+        self._cache: dict[Hashable, Any] = {}
+        self._whole: tuple[Evaluation, Tensor] | None = None  # the evaluation that this is a part of, and its positions
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -85,19 +83,18 @@ class Evaluation:
 
     @property
     def space(self) -> Space:
-        """The model's latent space."""
         return self.model.space
 
     @property
     def code_names(self) -> list[str]:
-        """Names of a code's coordinates: `z0`, `z1`, …, or the block's own name where it has only one."""
+        """Names of a code's coordinates: `z0`, `z1`, …, or the block's name if it has one coordinate."""
         blocks = self.space.blocks.items()
         return [name if b.width == 1 else f"{name}{i}" for name, b in blocks for i in range(b.width)]
 
     @cached_property
     def posterior(self) -> dict[str, Tensor]:
         """Posterior parameters [rows, parameters] by block."""
-        return self.posterior_at(self._every)
+        return self.encode_posterior(self._every)
 
     @cached_property
     def means(self) -> Tensor:
@@ -106,16 +103,16 @@ class Evaluation:
 
     @cached_property
     def samples(self) -> Tensor:
-        """One posterior sample per row [rows, width], fixed by the evaluation's seed."""
-        return self.samples_at(self._every)
+        """One posterior sample per row [rows, width], fixed by the seed."""
+        return self.draw_codes(self._every)
 
-    def posterior_at(self, positions: Tensor) -> dict[str, Tensor]:
-        """Posterior parameters [*positions, parameters] by block; only rows never asked for before are encoded."""
+    def encode_posterior(self, positions: Tensor) -> dict[str, Tensor]:
+        """Return posterior parameters [*positions, parameters] by block; encode only rows that are not encoded yet."""
         if "posterior" in self.__dict__:
             return {name: whole[positions] for name, whole in self.posterior.items()}
         if self._whole is not None:
-            return self._whole[0].posterior_at(self._whole[1][positions])
-        known, whole = self.once("encoded", lambda: (torch.zeros(len(self), dtype=torch.bool), {}))
+            return self._whole[0].encode_posterior(self._whole[1][positions])
+        known, whole = self.compute_once("encoded", lambda: (torch.zeros(len(self), dtype=torch.bool), {}))
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
@@ -129,103 +126,102 @@ class Evaluation:
         known |= wanted
         return {name: part[positions] for name, part in whole.items()}
 
-    def means_at(self, positions: Tensor) -> Tensor:
-        """Deterministic codes [*positions, width]."""
-        return self.space.center(self.posterior_at(positions))
+    def encode_means(self, positions: Tensor) -> Tensor:
+        """Return deterministic codes [*positions, width]."""
+        return self.space.center(self.encode_posterior(positions))
 
-    def samples_at(self, positions: Tensor) -> Tensor:
-        """Rows of `samples`, whichever else are asked for."""
-        return self.space.join(self.values_at(positions))
+    def draw_codes(self, positions: Tensor) -> Tensor:
+        """Return the rows of `samples` at these positions; the draws do not depend on the other positions."""
+        return self.space.join(self.draw_values(positions))
 
-    def values_at(self, positions: Tensor) -> dict[str, Tensor]:
-        """The draws behind `samples`, by block: what densities are of, and cannot always be had back from a code."""
+    def draw_values(self, positions: Tensor) -> dict[str, Tensor]:
+        """Return the draws behind `samples` by block; densities need them, and a code may not determine them."""
         seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
-        drawn = self.once("noise", lambda: noise.draw(self.space.needs(len(self)), seeds, step=0))
-        own = {name: drawn[name][0][positions] for name in self.space.blocks}
-        return self.space.sample(self.posterior_at(positions), own)
+        drawn = self.compute_once("noise", lambda: noise.draw(self.space.needs(len(self)), seeds, step=0))
+        chosen = {name: drawn[name][0][positions] for name in self.space.blocks}
+        return self.space.sample(self.encode_posterior(positions), chosen)
 
-    def sheet(
+    def tabulate(
         self, count: int | None, factors: Sequence[str] | None = None, codes: Literal["mean", "sampled"] = "mean"
-    ) -> Sheet:
-        """Codes and factors of `count` random rows (all if there are fewer, or for None, then in order)."""
+    ) -> CodeTable:
+        """Return codes and factors of `count` random rows, or of all rows in order for None or too few rows."""
         every = count is None or count >= len(self)
         positions = self._every if every else self.choose(count)
-        values, names = self.chosen_factors(factors)
-        found = self.means_at(positions) if codes == "mean" else self.samples_at(positions)
-        return Sheet(found, values[positions], names, self.code_names, self.seed)
+        values, names = self.choose_factors(factors)
+        chosen = self.encode_means(positions) if codes == "mean" else self.draw_codes(positions)
+        return CodeTable(chosen, values[positions], names, self.code_names, self.seed)
 
     @cached_property
     def factors(self) -> Tensor:
         """Factor values [rows, factors]."""
-        self.check_factors()
-        return self.dataset.values_of(self.rows)
-
-    def check_factors(self) -> None:
-        """Refuse data without labels."""
         if not self.dataset.factors:
             raise DataError(f"{self.dataset.name} has no factor labels, so this score cannot be computed on it.")
+        return self.dataset.values_of(self.rows)
 
-    def chosen_factors(self, wanted: Sequence[str] | None) -> tuple[Tensor, list[str]]:
-        """Values [rows, chosen] and names of the wanted factors, in the data set's order; None means all."""
+    def choose_factors(self, wanted: Sequence[str] | None) -> tuple[Tensor, list[str]]:
+        """Return values [rows, chosen] and names of the wanted factors, in the data set's order; None means all."""
         values, names = self.factors, self.dataset.factor_names
-        columns = chosen_factors(names, wanted)
+        columns = choose_factors(names, wanted)
         if bool((values[:, columns] < 0).any()):
             raise DataError(f"Some rows of {self.dataset.name} lack a label; score evaluation.labelled(factors).")
         return values[:, columns], [names[k] for k in columns]
 
     def labelled(self, wanted: Sequence[str] | None = None) -> "Evaluation":
-        """The same model on the rows that have a label of all wanted factors (None means all): itself, if all have."""
-        columns = chosen_factors(self.dataset.factor_names, wanted)
+        """Return this model on the rows that have labels of all wanted factors (None means all)."""
+        columns = choose_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
-        whole = self.dataset.labelled(self.rows, columns)
-        return self if bool(whole.all()) else self.once(("labelled", *columns), lambda: self._part(whole, columns))
+        has_labels = self.dataset.labelled(self.rows, columns)
+        if bool(has_labels.all()):
+            return self
+        return self.compute_once(("labelled", *columns), lambda: self._restrict(has_labels, columns))
 
-    def _part(self, whole: Tensor, columns: list[int]) -> "Evaluation":
-        if int(whole.sum()) < 2:
+    def _restrict(self, has_labels: Tensor, columns: list[int]) -> "Evaluation":
+        if int(has_labels.sum()) < 2:
             names = ", ".join(self.dataset.factor_names[k] for k in columns)
             raise DataError(
-                f"{int(whole.sum())} of {len(self):,} rows have a label of all of {names}; name others with factors=…."
+                f"{int(has_labels.sum())} of {len(self):,} rows have labels of all of {names}; "
+                "choose other factors with factors=…."
             )
-        made = Evaluation(self.model, self.dataset, self.rows[whole], self.seed, self.batch)
-        made._whole = self, whole.nonzero().squeeze(-1)
-        made.held_out, made.peers = self.held_out, self.peers
-        made.which = f"{len(made):,} labelled rows of {self.which}"
-        return made
+        part = Evaluation(self.model, self.dataset, self.rows[has_labels], self.seed, self.batch)
+        part._whole = self, has_labels.nonzero().squeeze(-1)
+        part.held_out, part.peers = self.held_out, self.peers
+        part.which = f"{len(part):,} labelled rows of {self.which}"
+        return part
 
-    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What `make` returns, made at the first call with this key: several scores may come from one computation."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def compute_once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return `compute()`, which runs at the first call with this key; several scores may share a computation."""
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
-    def some(self, count: int) -> "Evaluation":
-        """The same model on `count` of these rows, drawn at random; they are then all that a score looks at."""
+    def subsample(self, count: int) -> "Evaluation":
+        """Return this model on `count` random rows; no score then looks beyond them."""
         if count < 2:
             raise UsageError(f"A score needs at least 2 rows, not {count}.")
-        made = Evaluation(self.model, self.dataset, self.rows[self.choose(count)], self.seed, self.batch)
-        made.held_out, made.which = self.held_out, f"{min(count, len(self)):,} {RANDOM} of {self.which}"
-        return made
+        part = Evaluation(self.model, self.dataset, self.rows[self.choose(count)], self.seed, self.batch)
+        part.held_out, part.which = self.held_out, f"{min(count, len(self)):,} {RANDOM_ROWS} of {self.which}"
+        return part
 
     def forget(self) -> None:
-        """Give up everything computed so far, for its memory; it is made again when somebody asks for it."""
-        self._made.clear()
+        """Free the memory of all results; they are computed again on demand."""
+        self._cache.clear()
         for name in [name for name, kind in vars(type(self)).items() if isinstance(kind, cached_property)]:
             self.__dict__.pop(name, None)
 
     def choose(self, count: int) -> Tensor:
-        """Positions of `count` different rows in random order (all rows if there are fewer)."""
+        """Return the positions of `count` different rows in random order (all rows if there are fewer)."""
         seeds = noise.seed_tensor(self.seed, device=self.dataset.device)
         return noise.permutation(seeds, 0, len(self))[0, :count]
 
 
 def encode_together(evaluations: Sequence[Evaluation]) -> None:
-    """Encode the rows of models of one structure, on the same rows, in one stacked pass instead of one pass each."""
+    """Encode the rows of several models with the same structure and rows in one stacked pass."""
     first = evaluations[0]
     parts: list[dict[str, Tensor]] = []
-    codings = [stackable(_Coding(evaluation.model)) for evaluation in evaluations]
-    state = stack_module_state(codings)  # type: ignore[arg-type]
-    encode = vmap(lambda state, x: functional_call(codings[0], state, (x,)), in_dims=(0, None))
+    encoders = [stackable(_Encoder(evaluation.model)) for evaluation in evaluations]
+    state = stack_module_state(encoders)  # type: ignore[arg-type]
+    encode = vmap(lambda state, x: functional_call(encoders[0], state, (x,)), in_dims=(0, None))
     batch = max(1, first.batch // len(evaluations)) if first.dataset.device.type == "cpu" else first.batch
     with torch.no_grad(), progress("encoding", len(first)) as bar:
         for chunk in first.rows.split(batch):
@@ -233,11 +229,11 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
             bar.advance(len(chunk))
     for name in first.space.blocks:
         whole = torch.cat([part[name] for part in parts], dim=1)  # [member, rows, parameters]
-        for evaluation, own in zip(evaluations, whole, strict=True):
-            evaluation.__dict__.setdefault("posterior", {})[name] = own
+        for evaluation, posterior in zip(evaluations, whole, strict=True):
+            evaluation.__dict__.setdefault("posterior", {})[name] = posterior
 
 
-class _Coding(nn.Module):
+class _Encoder(nn.Module):
     """A model whose forward is its encoder."""
 
     def __init__(self, model: Model) -> None:
@@ -248,40 +244,39 @@ class _Coding(nn.Module):
         return self.model.encode(x)
 
 
-COMPAT = ("disentanglement_lib", "chen2018")
-"""Protocols that repeat a published one to the letter; they are measured when asked for by name."""
+PUBLISHED_PROTOCOLS = ("disentanglement_lib", "chen2018")
+"""Protocols that repeat published code to the letter; they run only by name."""
 
-ASKED = {"peers", "weights", "strokes", "modalities"}
-"""What only a user knows of: metrics that need it are measured when asked for by name."""
+NEEDS_ON_REQUEST = {"peers", "weights", "strokes", "modalities"}
+"""Needs that only a user can judge; metrics with one of them run only by name."""
 
 FULL = "full"
-"""Suite of every metric that one model and its data allow, less costly ones and repeated protocols."""
+"""Suite of every metric that one model and its data allow, without costly and published protocols."""
 
 
 def expand(names: Iterable[str]) -> list[str]:
-    """Full names of what is meant by `mig` (its protocols), `disentanglement_lib` (a published protocol) and `full`.
+    """Return the full names behind `mig` (its protocols), `disentanglement_lib` (a published protocol) and `full`.
 
-    Full names stay as they are. Costly protocols, as `dci/gbt`, and published ones are part of no other name.
+    Full names stay as they are. Costly protocols, such as `dci/gbt`, and published ones are part of no other name.
     """
     chosen: dict[str, None] = {}
     for name in names:
-        matches = [known for known in metric if _means(name, known)]
+        matches = [known for known in metric if _includes(name, known)]
         if not matches:
             families = {known.partition("/")[0] for known in metric}
-            raise unknown("metric", name, {*metric, *families, *COMPAT, FULL})
+            raise unknown("metric", name, {*metric, *families, *PUBLISHED_PROTOCOLS, FULL})
         chosen |= dict.fromkeys(matches)
     return list(chosen)
 
 
-def _means(name: str, known: str) -> bool:
+def _includes(name: str, known: str) -> bool:
     family, _, protocol = known.partition("/")
-    if name in (known, protocol) and (name == known or protocol in COMPAT):
+    if name == known or (name == protocol and protocol in PUBLISHED_PROTOCOLS):
         return True
     facts = metric[known].facts
-    usual = protocol not in COMPAT and not facts.costly
-    if name == FULL:
-        return usual and not ASKED & set(facts.needs)
-    return usual and name == family
+    if facts.costly or protocol in PUBLISHED_PROTOCOLS:
+        return False
+    return name == family or (name == FULL and not NEEDS_ON_REQUEST & set(facts.needs))
 
 
 def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> list[Score]:
@@ -294,37 +289,37 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
     scores: list[Score] = []
     for entry in entries:
         start = time.perf_counter()
-        given = {key: value for key, value in settings.items() if key in entry.settings}
-        made, notes = prepare(evaluation, entry.name, given)
-        made = made() if isinstance(made, partial) else made
-        scores += with_notes(made, notes, time.perf_counter() - start)
+        chosen = {key: value for key, value in settings.items() if key in entry.settings}
+        result, notes = prepare(evaluation, entry.name, chosen)
+        result = result() if isinstance(result, partial) else result
+        scores += add_notes(result, notes, time.perf_counter() - start)
     return scores
 
 
 def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the scores of one metric, or the work that makes them (of a `processor` metric), and notes for them."""
+    """Return the scores of one metric, or the call that computes them if it is `cpu_only`, and notes for them."""
     entry = metric[name]
-    how = entry.resolve(settings)
-    seen = _seen(evaluation, entry, how)
-    notes: dict[str, Any] = {"settings": how, "rows": seen.which}
-    if len(seen) < len(evaluation):
-        notes["unlabelled"] = len(evaluation) - len(seen)
-    check_needs(evaluation, entry.name, entry.facts.needs, how)
-    return entry.make(seen, **how), notes
+    resolved = entry.resolve(settings)
+    part = _rows_for(evaluation, entry, resolved)
+    notes: dict[str, Any] = {"settings": resolved, "rows": part.which}
+    if len(part) < len(evaluation):
+        notes["unlabelled"] = len(evaluation) - len(part)
+    check_needs(evaluation, entry.name, entry.facts.needs, resolved)
+    return entry.make(part, **resolved), notes
 
 
-def with_notes(made: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
-    """Return scores as a list, with notes in their details and the time that they took."""
-    scores = [made] if isinstance(made, Score) else made
+def add_notes(result: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
+    """Return scores as a list, with notes in their details and the seconds that they took."""
+    scores = [result] if isinstance(result, Score) else result
     return [replace(s, seconds=s.seconds or seconds, details={**s.details, **notes}) for s in scores]
 
 
-def _seen(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:
-    """The rows that a metric looks at: those with labels, if it looks at factors, whose names must be known."""
+def _rows_for(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:
+    """Return the rows that a metric looks at: those with labels, if it needs factors."""
     if "factors" not in entry.facts.needs:
         return evaluation
     check_needs(evaluation, entry.name, ("factors",), settings)
     names = evaluation.dataset.factor_names
-    if "factor" in entry.settings and names:  # one of them, the first where none is named
+    if "factor" in entry.settings and names:  # a metric of one factor, by default the first
         return evaluation.labelled([settings.get("factor") or names[0]])
     return evaluation.labelled(settings.get("factors"))

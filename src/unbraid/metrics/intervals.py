@@ -11,31 +11,34 @@ from unbraid.metrics.score import Score
 Range = tuple[float, float]
 REALS = (-math.inf, math.inf)
 
-DEVIATIONS = 1.96
-"""Standard errors on either side of a value that hold 95% of a Normal distribution."""
+NORMAL_95 = 1.96
+"""Standard errors on either side of the mean that hold 95% of a Normal distribution."""
 
 
-def around(value: float, resampled: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
-    """The value -+ 1.96 standard deviations of what resampled rows give, cut off at the score's bounds.
+def resampling_interval(value: float, resampled: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
+    """Return value -+ 1.96 standard deviations of the resampled values, within `bounds`; None for fewer than two.
 
-    Resampled rows repeat, which lifts every mutual information and every fit a little, so percentiles of the resampled
-    values need not contain the value; their spread is right. None where fewer than two were drawn.
+    Resampled rows repeat, which raises every mutual information and every fit a little. Percentiles of the resampled
+    values need not contain the value, but their spread is right.
     """
     if len(resampled) < 2:
         return None
-    error = DEVIATIONS * float(np.std(resampled, ddof=1))
-    return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))
+    return _clip_interval(value, NORMAL_95 * float(np.std(resampled, ddof=1)), bounds)
 
 
-def of_mean(values: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
-    """Interval of the mean of independent values, as an accuracy is the mean of right and wrong."""
+def mean_interval(values: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
+    """Return the interval of the mean of independent values, such as an accuracy over test rows."""
     if len(values) < 2:
         return None
-    value, error = float(np.mean(values)), DEVIATIONS * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    error = NORMAL_95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return _clip_interval(float(np.mean(values)), error, bounds)
+
+
+def _clip_interval(value: float, error: float, bounds: Range) -> Range:
     return min(value, max(bounds[0], value - error)), max(value, min(bounds[1], value + error))
 
 
-def mean_score(
+def score_mean(
     metric: str,
     protocol: str,
     values: np.ndarray,
@@ -44,5 +47,5 @@ def mean_score(
     details: Mapping[str, Any] | None = None,
 ) -> Score:
     """Return the mean of independent values as a score, with its interval."""
-    interval = of_mean(values, bounds)
+    interval = mean_interval(values, bounds)
     return Score(metric, protocol, float(values.mean()), len(values), interval, part, details=details or {})

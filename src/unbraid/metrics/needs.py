@@ -1,4 +1,4 @@
-"""What metrics need of a model, its data and their own settings, checked in one place (`metrics.base.evaluate`)."""
+"""Conditions that metrics state on a model, its data and their own settings; `metrics.base.prepare` checks them."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -12,18 +12,18 @@ INCEPTION_VARIABLE = "UNBRAID_INCEPTION"
 
 NO_WEIGHTS = (
     "inception needs the weights that define the FID (pt_inception-2015-12-05-….pth, or the same tensors as "
-    f".safetensors), which do not come with unbraid: give their place by weights=FILE or {INCEPTION_VARIABLE}=FILE."
+    f".safetensors), which do not come with unbraid: set weights=FILE or {INCEPTION_VARIABLE}=FILE."
 )
 
 
 class Requirement(NamedTuple):
-    """A condition on an `Evaluation` and a metric's settings, and the error where it is not met.
+    """A condition on an `Evaluation` and a metric's settings, and the error if it is not met.
 
-    The sentence may use {metric}, {family} (the metric's name before its protocol) and {data}.
+    The message may use {metric}, {family} (the metric's name before its protocol) and {data}.
     """
 
     is_met: Callable[[Any, Mapping[str, Any]], bool]
-    sentence: str
+    message: str
     error: type[UnbraidError] = UsageError
 
 
@@ -44,7 +44,7 @@ NEEDS: dict[str, Requirement] = {
     ),
     "modalities": Requirement(
         lambda of, _: of.model.multimodal,
-        "{metric} needs a run on several modalities, and this one has a single one (x).",
+        "{metric} needs a run on several modalities, and this run has one (x).",
     ),
     "images": Requirement(
         lambda of, _: _has_images(of, 1, 3), "{metric} needs images with 1 or 3 channels, which {data} does not have."
@@ -66,7 +66,7 @@ NEEDS: dict[str, Requirement] = {
     ),
     "posterior": Requirement(
         lambda of, _: of.model.whole_posterior,
-        "{metric} needs q(z|x) itself, and of this model's mixture of experts a code has mean and variance only: use "
+        "{metric} needs q(z|x) itself, and this model's mixture of experts gives only its mean and variance: use "
         "log-likelihood/joint and kl-blocks/sampled.",
     ),
     "latent density": Requirement(
@@ -82,28 +82,30 @@ NEEDS: dict[str, Requirement] = {
     ),
     "density": Requirement(
         lambda of, _: of.model.has_density,
-        "{metric} needs a model with a density of its own, an ms-flow; others have elbo.",
+        "{metric} needs a model with a density, such as ms-flow; use elbo for other models.",
     ),
     "staged": Requirement(
         lambda of, _: of.model.first is not None,
-        "{metric} looks at the stages of a model, and this one has a single stage; refine it first.",
+        "{metric} compares the stages of a model, and this model has one stage; refine it first.",
     ),
     "given labels": Requirement(
         lambda of, _: bool(of.model.given_factors) and of.space.own.leaves > 0,
-        "{metric} is of a stage with latents that was given labels; refine with given=[…].",
+        "{metric} needs a stage with latents that was given labels; refine with given=[…].",
     ),
     "peers": Requirement(
         lambda of, _: bool(of.peers),
         "{family} needs runs to compare with: unbraid evaluate RUN RUN … --metric {family}",
     ),
-    "weights": Requirement(lambda _, given: bool(given["weights"] or os.environ.get(INCEPTION_VARIABLE)), NO_WEIGHTS),
+    "weights": Requirement(
+        lambda _, settings: bool(settings["weights"] or os.environ.get(INCEPTION_VARIABLE)), NO_WEIGHTS
+    ),
 }
 
 
 def check_needs(evaluation: Any, metric: str, needs: Iterable[str], settings: Mapping[str, Any]) -> None:
-    """Raise the error of the first need of a metric that an evaluation, or its settings, do not meet."""
+    """Raise the error of the first need that an evaluation, or a metric's settings, do not meet."""
     for name in needs:
-        is_met, sentence, error = NEEDS[name]
+        is_met, message, error = NEEDS[name]
         if not is_met(evaluation, settings):
-            words = {"metric": metric, "family": metric.partition("/")[0], "data": evaluation.dataset.name}
-            raise error(sentence.format(**words))
+            family = metric.partition("/")[0]
+            raise error(message.format(metric=metric, family=family, data=evaluation.dataset.name))

@@ -1,7 +1,7 @@
-"""Scores: records that carry their protocol, and the registry of the functions that make them.
+"""Scores: records that name their protocol, and the registry of the functions that compute them.
 
-A metric is a decorated function `(evaluation, *, settings) -> Score | list[Score]`. Its name is `metric/protocol`; a
-number without its protocol is never printed. Most are thin covers of a function on plain arrays beside them.
+A metric is a decorated function `(evaluation, *, settings) -> Score | list[Score]` with a name `metric/protocol`. Most
+metrics wrap a function on plain arrays in the same file.
 """
 
 import inspect
@@ -18,13 +18,13 @@ from unbraid.store import replace_non_finite
 
 @dataclass(frozen=True)
 class MetricFacts(Facts):
-    """What a metric needs and promises.
+    """Needs, promises and costs of a metric.
 
-    `needs` names conditions of `unbraid.metrics.needs`, as `factors`. `bounds`, `invariant`
-    (changes of the codes that leave the score as it is: `order`, `sign`, `scale`), `perfect` (its values of a perfect
-    code), `noise` (its value of pure noise) and `certain` (nothing about it is random) are promises that tests check;
-    `trial` holds settings that make it quick there. A `costly` metric takes minutes and runs only when asked for by its
-    full name. A `processor` metric never uses a GPU: it returns `Sheet.work`, which another process can do.
+    `needs` names conditions of `unbraid.metrics.needs`, such as `factors`. Tests check the promises: `bounds`,
+    `invariant` (changes of the codes that leave the score as it is: `order`, `sign`, `scale`), `perfect` (the value of
+    a perfect code), `noise` (the value of pure noise) and `deterministic`. `trial` holds settings for a quick test. A
+    `costly` metric takes minutes and runs only under its full name. A `cpu_only` metric returns `CodeTable.defer`,
+    a call that another process can make.
     """
 
     needs: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class MetricFacts(Facts):
     invariant: tuple[str, ...] = ()
     perfect: Any = None
     noise: Any = None
-    certain: bool = False
+    deterministic: bool = False
     costly: bool = False
-    processor: bool = False
+    cpu_only: bool = False
     trial: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,35 +50,36 @@ metric: Registry[Callable[..., Any], MetricFacts] = Registry("metric", MetricFac
 def metric_protocol(name: str, summary: str, **facts: Any) -> Callable[[Any], Any]:
     """Return the decorator that registers one protocol of a function `(evaluation, protocol, *, settings)`.
 
-    A function whose protocols have the same settings has several of these, each with its own summary and facts.
+    Use one decorator per protocol on a function whose protocols share their settings.
     """
 
-    def register(make: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(make)
-        shown = [parameter for key, parameter in signature.parameters.items() if key != "protocol"]
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+        parameters = [parameter for key, parameter in signature.parameters.items() if key != "protocol"]
 
-        def one(evaluation: Any, **settings: Any) -> Any:
-            return make(evaluation, name.partition("/")[2], **settings)
+        def bound(evaluation: Any, **settings: Any) -> Any:
+            return function(evaluation, name.partition("/")[2], **settings)
 
-        one.__doc__, one.__module__, one.__qualname__ = summary, make.__module__, f"{make.__qualname__}[{name}]"
-        one.__wrapped__ = make  # type: ignore[attr-defined]
-        one.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
-        metric(name, **facts)(one)
-        return make
+        bound.__doc__, bound.__module__ = summary, function.__module__
+        bound.__qualname__ = f"{function.__qualname__}[{name}]"
+        bound.__wrapped__ = function  # type: ignore[attr-defined]
+        bound.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        metric(name, **facts)(bound)
+        return function
 
     return register
 
 
 LOCATELLO: dict[str, Any] = {"year": 2019, "reference": "locatello2019"}
-"""Source of the protocols that are called disentanglement_lib."""
+"""Source of the protocol disentanglement_lib."""
 
-RANDOM = "random rows"
-"""What a record says of rows that were drawn."""
+RANDOM_ROWS = "random rows"
+"""Mark of a record whose rows were drawn."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One measured number: what, by which protocol, from how many samples, how certain, how long it took."""
+    """A measured number with its protocol, number of samples, 95% interval, duration in seconds and details."""
 
     metric: str
     protocol: str
@@ -92,27 +93,27 @@ class Score:
 
     @property
     def name(self) -> str:
-        """`metric/protocol`, and which part of it where it has several: `dci/gbt/completeness`."""
+        """`metric/protocol`, followed by the part if there are several: `dci/gbt/completeness`."""
         return "/".join(part for part in (self.metric, self.protocol, self.part) if part)
 
     @property
-    def certain(self) -> bool:
-        """Whether nothing about it is random, so that its interval is the value."""
+    def deterministic(self) -> bool:
+        """True if nothing about it is random, so that its interval is the value."""
         name = f"{self.metric}/{self.protocol}"
-        return name in metric and metric[name].facts.certain
+        return name in metric and metric[name].facts.deterministic
 
     @property
-    def usual(self) -> bool:
-        """Whether it was measured with the metric's usual settings, and on all rows that scores are of."""
-        if RANDOM in str(self.details.get("rows", "")):
+    def has_default_settings(self) -> bool:
+        """True if it was measured with the metric's default settings and on all rows."""
+        if RANDOM_ROWS in str(self.details.get("rows", "")):
             return False
         name = f"{self.metric}/{self.protocol}"
-        usual = metric[name].resolve({}) if name in metric else {}
-        given = {key: value for key, value in self.details.get("settings", {}).items() if key in usual}
-        return replace_non_finite(given) == replace_non_finite({key: usual[key] for key in given})
+        defaults = metric[name].resolve({}) if name in metric else {}
+        settings = {key: value for key, value in self.details.get("settings", {}).items() if key in defaults}
+        return replace_non_finite(settings) == replace_non_finite({key: defaults[key] for key in settings})
 
     def as_record(self) -> dict[str, Any]:
-        """Plain mapping for scores.jsonl."""
+        """Return the mapping that scores.jsonl holds."""
         record = {key: getattr(self, key) for key in self.__dataclass_fields__}
         record["interval"] = None if self.interval is None else list(self.interval)
         record["details"] = dict(self.details)
@@ -120,7 +121,7 @@ class Score:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Score":
-        """Inverse of `as_record`, also where a file has null for a number that is not finite."""
+        """Return the score of a record; null stands for a number that is not finite."""
         fields = {key: record[key] for key in cls.__dataclass_fields__ if key in record}
         if "value" in fields:
             fields["value"] = _number(fields["value"])

@@ -1,4 +1,4 @@
-"""Which rows a predictor learns from, which it is tested on, and which a bootstrap draws again."""
+"""Rows that a predictor learns from, rows that it is tested on, and rows that a bootstrap draws."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -7,20 +7,20 @@ import numpy as np
 import torch
 
 from unbraid.errors import DataError, SettingError, unknown
-from unbraid.metrics.base import Evaluation, Sheet
+from unbraid.metrics.base import CodeTable, Evaluation
 
 Compat = Literal["disentanglement_lib"]
 
 
-def is_compat(compat: str | None) -> bool:
-    """Return whether a score is to follow disentanglement_lib, the only published protocol that arrays may ask for."""
+def is_published(compat: str | None) -> bool:
+    """Return whether a score follows disentanglement_lib, the only value that `compat` may have."""
     if compat not in (None, "disentanglement_lib"):
         raise unknown("compat", compat, ["disentanglement_lib"])
     return compat is not None
 
 
-def compat_of(protocol: str) -> Compat | None:
-    """Return the `compat` of a function on arrays that a metric's protocol stands for."""
+def find_compat(protocol: str) -> Compat | None:
+    """Return the `compat` of a function on arrays for the protocol of a metric."""
     return "disentanglement_lib" if protocol == "disentanglement_lib" else None
 
 
@@ -31,40 +31,41 @@ class TrainTestRows(NamedTuple):
     test: np.ndarray
 
 
-def apart(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
-    """Different rows for each; of too few rows, both get their share."""
-    _check(rows, train, test)
+def split_rows(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
+    """Return disjoint random rows; if there are too few, divide them in the proportion of `train` to `test`."""
+    _check_sizes(rows, train, test)
     order = rng.permutation(rows)
     if rows < train + test:
         train = min(max(2, round(rows * train / (train + test))), rows - 1)
     return TrainTestRows(order[:train], order[train : train + test])
 
 
-def redrawn(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
-    """Rows drawn with replacement, each set by itself, as disentanglement_lib draws them."""
-    _check(rows, train, test)
+def draw_rows(rows: int, train: int, test: int, rng: np.random.Generator) -> TrainTestRows:
+    """Draw both sets with replacement, as disentanglement_lib does."""
+    _check_sizes(rows, train, test)
     return TrainTestRows(rng.integers(rows, size=train), rng.integers(rows, size=test))
 
 
-def redrawn_sheet(
+def draw_table(
     evaluation: Evaluation, train: int, test: int, factors: Sequence[str] | None
-) -> tuple[Sheet, TrainTestRows]:
-    """Codes and factors of a `redrawn` split: only its rows are encoded."""
-    split = redrawn(len(evaluation), train, test, np.random.default_rng(evaluation.seed))
+) -> tuple[CodeTable, TrainTestRows]:
+    """Draw rows as `draw_rows` does and return their codes and factors; other rows are not encoded."""
+    split = draw_rows(len(evaluation), train, test, np.random.default_rng(evaluation.seed))
     positions = torch.as_tensor(np.concatenate(split), device=evaluation.rows.device)
-    values, names = evaluation.chosen_factors(factors)
-    sheet = Sheet(evaluation.means_at(positions), values[positions], names, evaluation.code_names, evaluation.seed)
-    return sheet, TrainTestRows(np.arange(train), np.arange(train, train + test))
+    values, names = evaluation.choose_factors(factors)
+    codes = evaluation.encode_means(positions)
+    table = CodeTable(codes, values[positions], names, evaluation.code_names, evaluation.seed)
+    return table, TrainTestRows(np.arange(train), np.arange(train, train + test))
 
 
-def times_drawn(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each bootstrap resample draws each row [resamples, rows]."""
+def count_draws(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw bootstrap resamples and return how often each of them contains each row [resamples, rows]."""
     drawn = rng.integers(rows, size=(resamples, rows)) + rows * np.arange(resamples)[:, None]
     return np.bincount(drawn.ravel(), minlength=resamples * rows).reshape(resamples, rows)
 
 
-def _check(rows: int, train: int, test: int) -> None:
+def _check_sizes(rows: int, train: int, test: int) -> None:
     if train < 2 or test < 1:
-        raise SettingError(f"There must be at least 2 rows to train on and 1 to test on, not {train} and {test}.")
+        raise SettingError(f"train must be at least 2 and test at least 1, not {train} and {test}.")
     if rows < 3:
         raise DataError(f"Training and testing need at least 3 rows, not {rows}.")

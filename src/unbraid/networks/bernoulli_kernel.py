@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.operators import Operator
+
 _BLOCK = 1024
 
 
@@ -41,7 +43,7 @@ def _backward(grad, logits, x, out, width, BLOCK: tl.constexpr):
     tl.store(out + row * width + place, made.to(out.dtype.element_ty), mask=inside)
 
 
-@torch.library.custom_op("unbraid::bernoulli_log_prob", mutates_args=())
+@Operator
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """Return log p(x|l) [rows] of logits and observations [rows, width], contiguous; in float32."""
     out = logits.new_empty(len(logits), dtype=torch.float32)
@@ -55,7 +57,7 @@ def _(logits: Tensor, x: Tensor) -> Tensor:
     return logits.new_empty(len(logits), dtype=torch.float32)
 
 
-@torch.library.custom_op("unbraid::bernoulli_log_prob_backward", mutates_args=())
+@Operator
 def bernoulli_log_prob_backward(grad: Tensor, logits: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of the logits [rows, width] from that of the log likelihoods [rows]."""
     out, width = torch.empty_like(logits), logits.shape[1]

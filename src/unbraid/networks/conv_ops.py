@@ -9,12 +9,13 @@ from torch import Tensor
 
 from unbraid.networks import conv_kernels as kernels
 from unbraid.networks.conv_kernels import Epilogue, channels_last
+from unbraid.operators import Operator
 
 SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
 """What `kernel_gradient` adds up for the gradient of a bias: `small` over its rows, or each entry of the columns."""
 
 
-@torch.library.custom_op("unbraid::correlate", mutates_args=())
+@Operator
 def correlate(
     x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, relu: bool,
     premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
@@ -46,7 +47,7 @@ def _correlate_shape(
     return kernels.new_images(x, U, V, weight.shape[-4], out)
 
 
-@torch.library.custom_op("unbraid::spread", mutates_args=())
+@Operator
 def spread(
     x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, rows: int,
     columns: int, relu: bool, premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
@@ -78,7 +79,7 @@ def _spread_shape(
     return kernels.new_images(x, rows, columns, weight.shape[-3], out)
 
 
-@torch.library.custom_op("unbraid::kernel_gradient", mutates_args=())
+@Operator
 def kernel_gradient(
     large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
 ) -> Tensor:

@@ -80,7 +80,7 @@ def template(name: str) -> Any:
 
 def _otherwise(scores: Sequence[Score]) -> list[str]:
     """Which scores are not of all those rows, or not with their usual settings."""
-    names = [score.name for score in scores if not score.usual]
+    names = [score.name for score in scores if not score.has_default_settings]
     return [f"Of other rows or settings, which scores.jsonl names: {', '.join(names)}."] if names else []
 
 

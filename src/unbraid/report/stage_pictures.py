@@ -27,7 +27,7 @@ def by_stage(evaluation: Evaluation, columns: int) -> tuple[list[str], Tensor]:
         raise UsageError(f"A picture needs at least 1 column, not {columns}.")
     rows = evaluation.choose(columns)
     with torch.no_grad():
-        made = model.decode_stages(evaluation.means_at(rows))
+        made = model.decode_stages(evaluation.encode_means(rows))
     images = torch.stack([evaluation.dataset.images(evaluation.rows[rows]), *made])
     earlier = ["y"] if len(made) == 2 else [f"y{stage}" for stage in range(1, len(made))]
     return ["x", *earlier, "refined x"], images

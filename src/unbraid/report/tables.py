@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import t
 
 from unbraid import atomic
 from unbraid.metrics import Score
@@ -151,6 +150,8 @@ def _of(some: int, of_all: int) -> str:
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """90% interval of the mean by Student's t, since seeds are few; None where there is only one."""
+    from scipy.stats import t
+
     if len(values) < 2:
         return None
     reach = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
-from unbraid.metrics.unsupervised.elbo import latent_kl
+from unbraid.metrics.unsupervised.elbo import compute_latent_kl
 from unbraid.report.pictures import WHITE, Picture, check_images, enlargement, pitch, tiled
 
 Range = Literal["range", "quantiles"]
@@ -113,7 +113,7 @@ def variable_kl(evaluation: Evaluation) -> Tensor:
     """
     if not evaluation.space.density:
         return torch.stack([_entropy(column) for column in evaluation.means.T])
-    return latent_kl(evaluation)
+    return compute_latent_kl(evaluation)
 
 
 def _entropy(values: Tensor) -> Tensor:

@@ -95,6 +95,6 @@ def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> M
     newest = {
         score.name: score
         for score in map(Score.from_record, folder.run_folder(run).read_lines("scores"))
-        if score.usual
+        if score.has_default_settings
     }
     return Member(run, settings, status["state"], trouble, newest)

@@ -80,7 +80,7 @@ def record_code_change(
     if "max_change" in folder.read_json("parent"):
         return
     before = Run(first.folder, dataset=first.dataset).evaluation
-    before = before.some(MAX_COMPARED_ROWS) if len(before) > MAX_COMPARED_ROWS else before
+    before = before.subsample(MAX_COMPARED_ROWS) if len(before) > MAX_COMPARED_ROWS else before
     refined = Run(folder, dataset=dataset, encoder=encoder, decoder=decoder).model
     after = Evaluation(refined, before.dataset, before.rows).means[:, : before.means.shape[1]]
     change = float((before.means - after).abs().max())

@@ -10,8 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from unbraid.operators import Operator
 
-@torch.library.custom_op("unbraid::sum_over_ranks", mutates_args=())
+
+@Operator
 def sum_over_ranks(tensor: Tensor) -> Tensor:
     """Elementwise sum, the same on every rank; without a gradient."""
     total = tensor.clone(memory_format=torch.contiguous_format)
@@ -24,7 +26,7 @@ def _(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("unbraid::stack_over_ranks", mutates_args=())
+@Operator
 def stack_over_ranks(tensor: Tensor, ranks: int) -> Tensor:
     """The tensors of all ranks [rank, …], the same on every rank; differentiable."""
     stacked = tensor.new_empty((ranks, *tensor.shape))

@@ -11,11 +11,10 @@ from unbraid.config import Training
 from unbraid.store import select_prefix
 from unbraid.training.distributed import World
 from unbraid.training.execution import CompiledFunction, Execution, compiles
+from unbraid.training.fused_adam import FusedAdam
 from unbraid.training.group import Group
-from unbraid.training.stacked_adam import StackedAdam, is_decayed, match_strides
+from unbraid.training.stacked_adam import StackedAdam
 from unbraid.types import Player
-
-ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")
 
 
 class PlayerOptimizer:
@@ -40,16 +39,11 @@ class PlayerOptimizer:
         parameters = list(self.parameters.values())
         rate = torch.tensor(rates, device=group.device, dtype=group.dtype)
         compiled = compiles(execution)
-        self.adam: torch.optim.Adam | torch.optim.AdamW | StackedAdam
+        self.adam: FusedAdam | StackedAdam
         self.names = list(self.parameters)
         self.single = group.members == 1
         if self.single and group.device.type != "cuda":
-            self.rate = rates[0]
-            settings |= {"fused": group.device.type == "cpu", "lr": self.rate}
-            if "weight_decay" in settings:
-                self.adam = torch.optim.AdamW(split_by_decay(parameters), **settings)
-            else:
-                self.adam = torch.optim.Adam(parameters, **settings)
+            self.adam = FusedAdam(parameters, rates[0], **settings)
         else:
             self.adam = StackedAdam(parameters, rate, **settings)
             self.update = CompiledFunction(self.adam.step) if compiled and not self.adam.fused else self.adam.step
@@ -68,64 +62,31 @@ class PlayerOptimizer:
         if isinstance(self.adam, StackedAdam):
             self.update(gradients, alive & loss.detach().isfinite(), share)
             return
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = None if gradient is None else match_strides(gradient, parameter)
-        self._set_rate(share)
-        self.adam.step()
-        # The fused update does not tell autograd that it moved the parameters; without this, a later player that
-        # differentiates through them would silently mix old activations with new weights instead of raising.
-        torch.autograd.graph.increment_version(parameters)
+        self.adam.step(gradients, float(share))
 
-    def _single_tensors(self, adam: StackedAdam) -> dict[str, Tensor]:
-        """Return the state of one run under the names of torch's Adam."""
-        stored: dict[str, Tensor] = {}
-        for name, mean, square in zip(self.names, adam.means, adam.squares, strict=True):
-            stored |= {f"{name}/step": adam.steps[0], f"{name}/exp_avg": mean, f"{name}/exp_avg_sq": square}
-        return stored
-
-    def _set_rate(self, share: float | Tensor) -> None:
-        assert not isinstance(self.adam, StackedAdam)
-        for settings in self.adam.param_groups:
-            settings["lr"] = self.rate * float(share)
+    def _state(self) -> dict[str, Tensor]:
+        """Return the tensors of the optimizer by name; those of a single run have the names of torch's Adam."""
+        if not self.single:
+            assert isinstance(self.adam, StackedAdam)
+            return self.adam.tensors()
+        steps = self.adam.steps if isinstance(self.adam, FusedAdam) else [self.adam.steps[0]] * len(self.names)
+        named = zip(self.names, steps, self.adam.means, self.adam.squares, strict=True)
+        return {
+            f"{name}/{key}": tensor
+            for name, *tensors in named
+            for key, tensor in zip(("step", "exp_avg", "exp_avg_sq"), tensors, strict=True)
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the optimizer state for a checkpoint."""
-        if isinstance(self.adam, StackedAdam):
-            tensors = self._single_tensors(self.adam) if self.single else self.adam.tensors()
-            return {f"{self.player.name}/{name}": tensor for name, tensor in tensors.items()}
-        return {
-            f"{self.player.name}/{name}/{key}": self.adam.state[parameter][key]
-            for name, parameter in self.parameters.items()
-            if parameter in self.adam.state
-            for key in ADAM_STATE
-        }
+        return {f"{self.player.name}/{name}": tensor for name, tensor in self._state().items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load what `tensors` returned."""
-        if isinstance(self.adam, StackedAdam):
-            current = self._single_tensors(self.adam) if self.single else self.adam.tensors()
-            stored = select_prefix(f"{self.player.name}/", tensors)
-            for name, tensor in current.items():
-                if name in stored or not self.single:  # torch's Adam stores nothing before the first gradient
-                    tensor.copy_(stored[name])
-            return
-        for name, parameter in self.parameters.items():
-            prefix = f"{self.player.name}/{name}/"
-            if prefix + "step" not in tensors:
-                continue  # this parameter has had no gradient yet
-            stored = {key: tensors[prefix + key] for key in ADAM_STATE}
-            self.adam.state[parameter] = {
-                "step": stored["step"].to(parameter.device),
-                "exp_avg": torch.empty_like(parameter).copy_(stored["exp_avg"]),
-                "exp_avg_sq": torch.empty_like(parameter).copy_(stored["exp_avg_sq"]),
-            }
-
-
-def split_by_decay(parameters: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Return parameters [member, …] in groups with and without weight decay."""
-    without = [p for p in parameters if not is_decayed(p)]
-    groups = [{"params": [p for p in parameters if is_decayed(p)]}, {"params": without, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+        stored = select_prefix(f"{self.player.name}/", tensors)
+        for name, tensor in self._state().items():
+            if name in stored or not self.single:  # older checkpoints lack parameters without a gradient so far
+                tensor.copy_(stored[name])
 
 
 def decay_share(training: Training, step: int | Tensor) -> float | Tensor:

@@ -18,7 +18,7 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.discrete.discrete_latents import chosen_variable
 from unbraid.metrics.generative.features.classifier import NAME, predicted
 from unbraid.metrics.generative.features.feature_sets import CHUNK, chosen_network, decoded, prior_codes
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_interval
 
 
 @metric(
@@ -56,5 +56,5 @@ def purity(
         "values": len(set(counts.argmax(1).tolist())),
         "network": dict(network.details),
     }
-    interval = of_mean(shares, (0.0, 1.0))
+    interval = mean_interval(shares, (0.0, 1.0))
     return Score("generated", "purity", float(shares.mean()), samples * variable.size, interval, details=details)

@@ -16,13 +16,12 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from unbraid.errors import DataError
-from unbraid.metrics.arrays import check_known, plain
+from unbraid.metrics.arrays import check_known, to_numpy
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.discrete.discrete_latents import chosen_variable
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 
 Match = Literal["hungarian", "majority"]
 FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
@@ -46,15 +45,17 @@ def on_run(evaluation: Evaluation, protocol: Match, *, factor: str | None = None
     """Accuracy of a discrete latent of a run as a label of a factor."""
     variable = chosen_variable(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
-    values, _ = evaluation.chosen_factors([name])
+    values, _ = evaluation.choose_factors([name])
     made = clusters(variable.classes(evaluation.means), values[:, 0], match=protocol)
     return replace(made, details={**made.details, "factor": name, "latent": variable.name})
 
 
 def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
     """Accuracy of classes [rows] as labels [rows] under the best match; `details` has the match and n_kv."""
+    from scipy.optimize import linear_sum_assignment
+
     check_known("match of clusters", match, get_args(Match))
-    own, other = plain(classes), plain(labels)
+    own, other = to_numpy(classes), to_numpy(labels)
     for array in (own, other):
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise DataError("classes and labels must be known in every row: leave out rows with NaN.")
@@ -72,4 +73,4 @@ def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
         "counts": table.tolist(),
         "chance": float(table.sum(0).max() / table.sum()),
     }
-    return mean_score("clusters", match, right, bounds=(0.0, 1.0), details=details)
+    return score_mean("clusters", match, right, bounds=(0.0, 1.0), details=details)

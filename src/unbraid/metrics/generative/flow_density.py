@@ -20,7 +20,7 @@ from unbraid import noise
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.models.dequantise import DEQUANTISE
 from unbraid.progress import progress
 
@@ -44,11 +44,11 @@ def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000, draw
     """Log density of observations under a run that has one."""
     check_at_least(2, samples=samples)
     check_at_least(1, draws=draws)
-    values = evaluation.once(("densities", samples, draws), lambda: _densities(evaluation, samples, draws))
+    values = evaluation.compute_once(("densities", samples, draws), lambda: _densities(evaluation, samples, draws))
     if protocol != FLOW and MIXTURE not in values:
         raise UsageError(f"density/{protocol} is of an ms-flow; a flow that refines a run has density/flow.")
     each = values[FLOW] - values[MIXTURE] if protocol == GAIN else values[protocol]
-    return mean_score("density", protocol, each.cpu().numpy())
+    return score_mean("density", protocol, each.cpu().numpy())
 
 
 def _densities(evaluation: Evaluation, samples: int, draws: int) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import feature_pair
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.progress import progress
 
 FACTS: dict[str, Any] = {"year": 2017, "reference": "heusel2017"}
@@ -80,7 +80,7 @@ def frechet(
     }
     value = mean + covariance
     drawn = _resampled(a, b, paired, resamples, np.random.default_rng(seed))
-    interval = around(value, drawn, bounds=(0.0, math.inf))
+    interval = resampling_interval(value, drawn, bounds=(0.0, math.inf))
     return Score("frechet", network, value, min(len(a), len(b)), interval, details=details)
 
 

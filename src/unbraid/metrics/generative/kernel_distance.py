@@ -23,7 +23,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import feature_pair, pieces
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
-from unbraid.metrics.intervals import DEVIATIONS
+from unbraid.metrics.intervals import NORMAL_95
 from unbraid.progress import progress
 
 FACTS: dict[str, Any] = {"year": 2018, "reference": "binkowski2018"}
@@ -73,7 +73,7 @@ def kid(
     details: dict[str, Any] = {"features": a.shape[1], "sizes": [len(a), len(b)], "paired": paired}
     if subsets is None:
         value, error = _discrepancy(a, b, paired)
-        interval = (value - DEVIATIONS * error, value + DEVIATIONS * error)
+        interval = (value - NORMAL_95 * error, value + NORMAL_95 * error)
     else:
         values = _over_subsets(a, b, paired, subsets, size, np.random.default_rng(seed))
         value, interval = float(values.mean()), _interval(values, min(size, len(a), len(b)), min(len(a), len(b)))
@@ -133,5 +133,5 @@ def _interval(values: np.ndarray, size: int, rows: int) -> tuple[float, float] |
     """Spread between subsets, scaled to all rows; None where subsets share so much that it is too small."""
     if len(values) < 2 or 2 * size > rows:
         return None
-    value, error = float(values.mean()), DEVIATIONS * float(values.std(ddof=1)) * math.sqrt(size / rows)
+    value, error = float(values.mean()), NORMAL_95 * float(values.std(ddof=1)) * math.sqrt(size / rows)
     return value - error, value + error

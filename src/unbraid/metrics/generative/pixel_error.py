@@ -16,7 +16,7 @@ from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.generative.features.feature_sets import reconstructed
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.progress import progress
 
 CHUNK = 1024
@@ -38,10 +38,12 @@ FACTS: dict[str, Any] = {"year": 2014, "reference": "kingma2014", "bounds": (0.0
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000) -> Score:
     """Error per pixel of a run's reconstructions."""
     check_at_least(2, samples=samples)
-    errors = evaluation.once(("pixel errors", samples), lambda: _errors(evaluation, samples))[protocol].cpu().numpy()
+    errors = (
+        evaluation.compute_once(("pixel errors", samples), lambda: _errors(evaluation, samples))[protocol].cpu().numpy()
+    )
     if not math.isfinite(errors.mean()):
         raise DataError("The decoder returns NaN or infinite values.")
-    return mean_score("reconstruction", protocol, errors, bounds=(0.0, math.inf))
+    return score_mean("reconstruction", protocol, errors, bounds=(0.0, math.inf))
 
 
 def _errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:

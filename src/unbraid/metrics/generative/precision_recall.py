@@ -15,7 +15,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import feature_pair, pieces
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 
 SAME = 1e-12
 """Squared distance, over the sum of squared lengths, below which two features are the same but for rounding."""
@@ -56,7 +56,7 @@ def precision_recall(real: Any, made: Any, *, k: int = 3, network: str = "given"
     inside = {"precision": _inside(truth, other, k), "recall": _inside(other, truth, k)}
     details = {"features": truth.shape[1], "sizes": [len(truth), len(other)], "k": k}
     shares = {part: hits.double().cpu().numpy() for part, hits in inside.items()}
-    return [mean_score("precision-recall", network, each, part, (0.0, 1.0), details) for part, each in shares.items()]
+    return [score_mean("precision-recall", network, each, part, (0.0, 1.0), details) for part, each in shares.items()]
 
 
 def _on_run(evaluation: Evaluation, network: str, samples: int, k: int, **settings: Any) -> list[Score]:

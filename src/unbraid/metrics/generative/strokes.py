@@ -21,7 +21,7 @@ from unbraid.data.stroke_measures import strokes
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.intervention.factor_preservation import normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
@@ -56,7 +56,7 @@ def reconstruction(
         "originals": np.histogram(real, edges)[0].tolist(),
         "reconstructions": np.histogram(made, edges)[0].tolist(),
     }
-    return mean_score("strokes", "reconstruction", inside, bounds=(0.0, 1.0), details=details)
+    return score_mean("strokes", "reconstruction", inside, bounds=(0.0, 1.0), details=details)
 
 
 @metric("strokes/latent", bounds=(-1, 1), **FACTS)
@@ -67,7 +67,7 @@ def latent(
     positions = _positions(evaluation, where, samples)
     real = _strokes(evaluation.dataset.images(evaluation.rows[positions]), measure)
     known = normal_coordinates(evaluation)
-    means = evaluation.means_at(positions)[:, known].double().cpu().numpy()
+    means = evaluation.encode_means(positions)[:, known].double().cpu().numpy()
     found = [rank_correlation(column, real[::2]) for column in means[::2].T]
     chosen = int(np.argmax(np.abs(found)))
     value = float(np.sign(found[chosen])) * rank_correlation(means[1::2, chosen], real[1::2])

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.special import entr
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
@@ -34,7 +33,7 @@ def _discretised(column: np.ndarray, bins: int) -> np.ndarray:
     width = (high - low) / bins
     coarse = max(abs(low), abs(high)) * np.finfo(np.float64).eps >= width * AT_EDGE / 10  # few distinct floats, or one
     if coarse or width < np.finfo(np.float64).tiny:
-        return bin_of(column, low, high, bins)
+        return find_bins(column, low, high, bins)
     place = (column - low) * (1 / width)
     found = place.astype(np.int64)
     place -= found
@@ -42,16 +41,16 @@ def _discretised(column: np.ndarray, bins: int) -> np.ndarray:
     doubtful = np.flatnonzero((place < AT_EDGE) | (place > 1 - AT_EDGE))
     values = column[doubtful]
     if ((values > low) & (values < high)).any():
-        found[doubtful] = bin_of(values, low, high, bins)
+        found[doubtful] = find_bins(values, low, high, bins)
     return found
 
 
-def bin_of(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
+def find_bins(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
     """Bin of each value by the edges themselves."""
     return np.searchsorted(np.linspace(low, high, bins + 1)[:-1], values, side="right") - 1
 
 
-class Cells:
+class JointHistograms:
     """The cell of each row in the joint histogram of every latent with every factor; counted on the CPU or on CUDA."""
 
     def __init__(self, binned: np.ndarray, bins: int, labels: FactorLabels, device: torch.device | str = "cpu") -> None:
@@ -64,6 +63,8 @@ class Cells:
 
     def information(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """I(z_j; v_k) [latents, factors] and H(v_k) [factors] over all rows or over those given, in nats."""
+        from scipy.special import entr
+
         joint = self._counts(rows)
         joint = joint / joint[0, 0].sum()
         of_latent, of_factor = entr(joint.sum(3)).sum(2), entr(joint.sum(2)).sum(2)

@@ -38,16 +38,16 @@ from unbraid.metrics.arrays import (
     FactorLabels,
     check_at_least,
     check_known,
-    device_of,
-    label_matrix,
-    latent_names,
-    real_matrix,
+    find_device,
+    name_latents,
+    to_labels,
+    to_matrix,
 )
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.histogram import Cells, discretise
-from unbraid.metrics.information.nearest_neighbours import halved_information
-from unbraid.metrics.intervals import around, of_mean
-from unbraid.metrics.predictive.logistic import softmax, standardised
+from unbraid.metrics.information.histogram import JointHistograms, discretise
+from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
+from unbraid.metrics.intervals import mean_interval, resampling_interval
+from unbraid.metrics.predictive.logistic import fit_softmax, standardise
 
 Protocol = Literal["knn", "histogram", "quantised"]
 
@@ -78,8 +78,8 @@ def knn(
     resamples: int = 20,
 ) -> list[Score]:
     """InfoMEC of continuous latents, by nearest neighbours."""
-    sheet = evaluation.sheet(samples, factors)
-    return sheet.score(infomec, protocol="knn", neighbours=neighbours, resamples=resamples)
+    table = evaluation.tabulate(samples, factors)
+    return table.score(infomec, protocol="knn", neighbours=neighbours, resamples=resamples)
 
 
 @metric("infomec/histogram", **FACTS)
@@ -92,8 +92,8 @@ def histogram(
     resamples: int = 100,
 ) -> list[Score]:
     """InfoMEC with information by histograms."""
-    sheet = evaluation.sheet(samples, factors)
-    return sheet.score(infomec, protocol="histogram", bins=bins, resamples=resamples)
+    table = evaluation.tabulate(samples, factors)
+    return table.score(infomec, protocol="histogram", bins=bins, resamples=resamples)
 
 
 def infomec(
@@ -120,21 +120,21 @@ def infomec(
     check_known("protocol", protocol, get_args(Protocol))
     check_at_least(2, bins=bins)
     check_at_least(1, neighbours=neighbours)
-    values = real_matrix("codes", codes)
-    labels = label_matrix(factors, len(values), names)
+    values = to_matrix("codes", codes)
+    labels = to_labels(factors, len(values), names)
     if len(labels.sizes) < 2:
         raise UsageError("InfoMEC sets factors against each other, but there is only one.")
     rng = np.random.default_rng(seed)
     if samples is not None and samples < len(values):
         rows = rng.choice(len(values), max(samples, 2), replace=False)
-        values, labels = values[rows], label_matrix(labels.values[rows], len(rows), labels.names)
+        values, labels = values[rows], to_labels(labels.values[rows], len(rows), labels.names)
     resamples = resamples if resamples is not None else 20 if protocol == "knn" else 100
-    named, device, quantised = latent_names(values.shape[1], latents), device_of(codes), protocol == "quantised"
+    named, device, quantised = name_latents(values.shape[1], latents), find_device(codes), protocol == "quantised"
     width = np.ptp(values, axis=0)
     active = width > (0.0 if quantised else ACTIVE) * width.max(initial=0.0)
     if protocol == "knn":
         its_seed, halves = int(rng.integers(2**31)), resamples if len(values) >= 20 else 0
-        found = halved_information(values, labels, neighbours, halves, rng, its_seed, device)
+        found = estimate_with_halves(values, labels, neighbours, halves, rng, its_seed, device)
         normalised, *drawn = (information / _positive(some.entropy) for information, some in found)
     else:
         normalised, *drawn = _by_counting(values, labels, None if quantised else bins, resamples, rng, device)
@@ -157,7 +157,7 @@ def _by_counting(
         binned = np.stack([np.unique(column, return_inverse=True)[1] for column in codes.T], axis=1)
     else:
         binned = discretise(codes, bins)
-    cells = Cells(binned, int(binned.max()) + 1, labels, device)
+    cells = JointHistograms(binned, int(binned.max()) + 1, labels, device)
     draws = [None, *(rng.integers(len(codes), size=len(codes)) for _ in range(resamples))]
     return [information / _positive(entropy) for information, entropy in cells.informations(draws)]
 
@@ -182,7 +182,7 @@ def _ratios(
     scores = []
     for part, measure in measures.items():
         value = measure(normalised)
-        interval = around(value, [measure(one) for one in drawn], bounds=(0.0, 1.0))
+        interval = resampling_interval(value, [measure(one) for one in drawn], bounds=(0.0, 1.0))
         details = {
             "share": dict(zip(owners[part], each[part].tolist(), strict=True)),
             "normalised_information": dict(zip(labels.names, normalised.T.tolist(), strict=True)),
@@ -213,8 +213,8 @@ def _explicitness(
     protocol: Protocol, inputs: np.ndarray, labels: FactorLabels, device: torch.device, shared: dict[str, Any]
 ) -> Score:
     """Share of each factor's entropy that a linear predictor takes away, over the rows it was fitted to."""
-    (x,) = standardised(torch.as_tensor(inputs, device=device))
-    model = softmax(x, labels.values, C=1 / (RIDGE * len(x)), balanced=True, precision=1e-7)
+    (x,) = standardise(torch.as_tensor(inputs, device=device))
+    model = fit_softmax(x, labels.values, C=1 / (RIDGE * len(x)), balanced=True, precision=1e-7)
     kept = []
     for log_p, column, size in zip(model.log_probabilities(x), labels.values.T, labels.sizes, strict=True):
         target = torch.as_tensor(column, device=device)[:, None]
@@ -223,7 +223,7 @@ def _explicitness(
     by_factor = by_row.mean(0)
     by_row = by_row[:, by_factor > 0]  # who knows less than nothing may ignore the code: V-information is at least 0
     value = float(by_factor.clip(0).mean())
-    interval = of_mean(by_row.sum(1) / len(by_factor), (0.0, 1.0)) if by_row.size else None
+    interval = mean_interval(by_row.sum(1) / len(by_factor), (0.0, 1.0)) if by_row.size else None
     details = {"of_factors": dict(zip(labels.names, by_factor.clip(0).tolist(), strict=True)), **shared}
     return Score("infomec", protocol, value, len(x), interval, "explicitness", "softmax", details=details)
 

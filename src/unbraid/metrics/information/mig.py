@@ -27,21 +27,21 @@ from unbraid.errors import UsageError
 from unbraid.metrics.arrays import (
     FactorLabels,
     check_at_least,
-    chosen_factors,
-    device_of,
+    choose_factors,
     entropy,
-    label_matrix,
-    latent_names,
-    normal_matrices,
-    plain,
-    real_matrix,
+    find_device,
+    name_latents,
+    to_labels,
+    to_matrix,
+    to_normal_parameters,
+    to_numpy,
 )
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
-from unbraid.metrics.information.histogram import Cells, bin_of, discretise
-from unbraid.metrics.information.quadrature import mutual_information
-from unbraid.metrics.intervals import around
-from unbraid.metrics.train_test_split import is_compat
-from unbraid.metrics.unsupervised.code_dependence import normal_posteriors
+from unbraid.metrics.information.histogram import JointHistograms, discretise, find_bins
+from unbraid.metrics.information.quadrature import integrate_information
+from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.train_test_split import is_published
+from unbraid.metrics.unsupervised.code_dependence import stack_normal_posteriors
 
 Histogram = Literal["histogram-mean", "histogram-sampled"]
 
@@ -72,9 +72,9 @@ def by_histograms(
     resamples: int = 100,
 ) -> Score:
     """Mutual information gap of codes, by histograms."""
-    sheet = evaluation.sheet(samples, factors, "mean" if protocol == "histogram-mean" else "sampled")
+    table = evaluation.tabulate(samples, factors, "mean" if protocol == "histogram-mean" else "sampled")
     settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
-    return left_out(sheet.score(mig, protocol=protocol, **settings), evaluation)
+    return note_left_out(table.score(mig, protocol=protocol, **settings), evaluation)
 
 
 @metric("mig/disentanglement_lib", **LOCATELLO, **ALIKE, **FACTS)
@@ -82,16 +82,16 @@ def disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, bins: int = 20, samples: int = 10_000
 ) -> Score:
     """Mutual information gap of posterior means of rows drawn with repetition, by histograms of 20 bins."""
-    sheet = evaluation.sheet(None, factors)
-    return left_out(sheet.score(mig, bins=bins, samples=samples, compat="disentanglement_lib"), evaluation)
+    table = evaluation.tabulate(None, factors)
+    return note_left_out(table.score(mig, bins=bins, samples=samples, compat="disentanglement_lib"), evaluation)
 
 
-@metric("mig/exact", needs=("factors", "normal"), certain=True, **CHEN, **ALIKE, **RANGE)
+@metric("mig/exact", needs=("factors", "normal"), deterministic=True, **CHEN, **ALIKE, **RANGE)
 def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
-    means, stds = normal_posteriors(evaluation)
-    values, names = evaluation.chosen_factors(factors)
-    return left_out(mig_exact(means, stds, values, names=names, latents=evaluation.code_names), evaluation)
+    means, stds = stack_normal_posteriors(evaluation)
+    values, names = evaluation.choose_factors(factors)
+    return note_left_out(mig_exact(means, stds, values, names=names, latents=evaluation.code_names), evaluation)
 
 
 def mig(
@@ -125,34 +125,34 @@ def mig(
     check_at_least(2, bins=bins, **({} if samples is None else {"samples": samples}))
     if compat == "chen2018":
         raise UsageError("The protocol of chen2018 looks at posteriors: mig_monte_carlo(means, stds, factors).")
-    repeat, rng = is_compat(compat), np.random.default_rng(seed)
-    every, given = real_matrix("codes", codes), plain(factors)
-    refuse_single(every)
-    label_matrix(given, len(every), names, bins=factor_bins)  # before rows are drawn, which may repeat
+    repeat, rng = is_published(compat), np.random.default_rng(seed)
+    every, given = to_matrix("codes", codes), to_numpy(factors)
+    refuse_single_latent(every)
+    to_labels(given, len(every), names, bins=factor_bins)  # before rows are drawn, which may repeat
     values = every
     if samples is not None and (repeat or samples < len(every)):
         rows = rng.choice(len(every), samples, replace=repeat)
         values, given = every[rows], given[rows]
-    labels = label_matrix(given, len(values), names, bins=factor_bins)
-    cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
+    labels = to_labels(given, len(values), names, bins=factor_bins)
+    cells = JointHistograms(discretise(values, bins), bins, labels, find_device(codes))
     drawn = cells.informations([rng.integers(len(values), size=len(values)) for _ in range(resamples)])
-    score = gap_score(
-        compat or protocol, *cells.information(), labels, latent_names(values.shape[1], latents), len(values)
+    score = build_gap_score(
+        compat or protocol, *cells.information(), labels, name_latents(values.shape[1], latents), len(values)
     )
-    interval = around(score.value, [_gaps(*one).mean() for one in drawn], bounds=(0.0, 1.0))
+    interval = resampling_interval(score.value, [_gaps(*one).mean() for one in drawn], bounds=(0.0, 1.0))
     return replace(
-        score, interval=interval, details={**score.details, "bins": bins, "ceiling": histogram_ceiling(labels, bins)}
+        score, interval=interval, details={**score.details, "bins": bins, "ceiling": compute_ceiling(labels, bins)}
     )
 
 
-def histogram_ceiling(labels: FactorLabels, bins: int) -> float:
+def compute_ceiling(labels: FactorLabels, bins: int) -> float:
     """The gap of a code that holds each factor's value, evenly spaced, in a latent of its own: mean of H(bin) / H(v).
 
     It is less than 1 where a factor has more values than there are bins.
     """
     kept = []
     for column, size in zip(labels.values.T, labels.sizes, strict=True):
-        bin_of_value = bin_of(np.arange(size), 0.0, size - 1.0, bins)
+        bin_of_value = find_bins(np.arange(size), 0.0, size - 1.0, bins)
         kept.append(entropy(np.bincount(bin_of_value, weights=np.bincount(column, minlength=size))))
     return float(np.mean(kept / labels.entropy))
 
@@ -165,13 +165,13 @@ def mig_exact(
     The rows are the whole population: nothing is drawn, and the interval is the value itself. `details` gives the
     spacing of each latent's grid. A CUDA tensor is worked on where it is.
     """
-    centres, widths = normal_matrices(means, stds)
-    refuse_single(centres)
-    labels = label_matrix(factors, len(centres), names)
-    named = latent_names(centres.shape[1], latents)
-    tensors = [torch.as_tensor(array, device=device_of(means)) for array in (centres, widths, labels.values)]
-    information = mutual_information(tensors[0], tensors[1], tensors[2], labels.sizes, named)
-    score = gap_score("exact", information.matrix.numpy(), labels.entropy, labels, named, len(centres))
+    centres, widths = to_normal_parameters(means, stds)
+    refuse_single_latent(centres)
+    labels = to_labels(factors, len(centres), names)
+    named = name_latents(centres.shape[1], latents)
+    tensors = [torch.as_tensor(array, device=find_device(means)) for array in (centres, widths, labels.values)]
+    information = integrate_information(tensors[0], tensors[1], tensors[2], labels.sizes, named)
+    score = build_gap_score("exact", information.matrix.numpy(), labels.entropy, labels, named, len(centres))
     details = {**score.details, "spacing": dict(zip(named, information.spacing.tolist(), strict=True))}
     return replace(score, interval=(score.value, score.value), details=details)
 
@@ -182,7 +182,7 @@ def restricted(score: Score, factors: Sequence[str]) -> Score:
     An interval cannot be derived, except for `exact`, which needs none.
     """
     gaps = score.details["gaps"]
-    kept = [list(gaps)[k] for k in chosen_factors(list(gaps), factors)]
+    kept = [list(gaps)[k] for k in choose_factors(list(gaps), factors)]
     value = float(np.mean([gaps[name] for name in kept]))
     details = {
         key: {name: part[name] for name in kept} if key in ("gaps", "entropy", "information", "winner") else part
@@ -192,7 +192,7 @@ def restricted(score: Score, factors: Sequence[str]) -> Score:
     return replace(score, value=value, interval=(value, value) if score.protocol == "exact" else None, details=details)
 
 
-def refuse_single(codes: np.ndarray) -> None:
+def refuse_single_latent(codes: np.ndarray) -> None:
     """A gap needs a runner-up."""
     if codes.shape[1] < 2:
         raise UsageError(f"MIG sets the best latent against the second best, but there are {codes.shape[1]} latents.")
@@ -204,7 +204,7 @@ def _gaps(information: np.ndarray, entropy: np.ndarray) -> np.ndarray:
     return (best - second) / np.where(entropy > 0, entropy, 1.0)  # a resample may miss all but one value: then I = 0
 
 
-def gap_score(
+def build_gap_score(
     protocol: str,
     information: np.ndarray,
     entropy: np.ndarray,
@@ -223,7 +223,7 @@ def gap_score(
     return Score("mig", protocol, float(gaps.mean()), samples, details=details)
 
 
-def left_out(score: Score, evaluation: Evaluation) -> Score:
+def note_left_out(score: Score, evaluation: Evaluation) -> Score:
     """Say which of the data set's factors the score does not look at."""
     others = [name for name in evaluation.dataset.factor_names if name not in score.details["gaps"]]
     return replace(score, details={**score.details, "left_out": others})

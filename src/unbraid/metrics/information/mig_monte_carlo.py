@@ -19,11 +19,11 @@ from torch import Tensor
 
 from unbraid.density import exact_aggregate
 from unbraid.latents import Normal, Space
-from unbraid.metrics.arrays import check_at_least, device_of, label_matrix, latent_names, normal_matrices
+from unbraid.metrics.arrays import check_at_least, find_device, name_latents, to_labels, to_normal_parameters
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.mig import gap_score, left_out, refuse_single
-from unbraid.metrics.intervals import DEVIATIONS
-from unbraid.metrics.unsupervised.code_dependence import normal_posteriors
+from unbraid.metrics.information.mig import build_gap_score, note_left_out, refuse_single_latent
+from unbraid.metrics.intervals import NORMAL_95
+from unbraid.metrics.unsupervised.code_dependence import stack_normal_posteriors
 from unbraid.progress import progress
 from unbraid.threads import one_thread
 
@@ -46,10 +46,12 @@ PIECE = {"cpu": 256, "cuda": 4096}
 def chen2018(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, samples: int = 10_000) -> Score:
     """Mutual information gap of posterior samples, entropies by Monte Carlo over all rows, shape left out."""
     scored = tuple(name for name in evaluation.dataset.factor_names if name not in NOISE_FACTORS) or None
-    values, names = evaluation.chosen_factors(factors or scored)
-    means, stds = normal_posteriors(evaluation)
+    values, names = evaluation.choose_factors(factors or scored)
+    means, stds = stack_normal_posteriors(evaluation)
     named = {"names": names, "latents": evaluation.code_names}
-    return left_out(mig_monte_carlo(means, stds, values, samples=samples, seed=evaluation.seed, **named), evaluation)
+    return note_left_out(
+        mig_monte_carlo(means, stds, values, samples=samples, seed=evaluation.seed, **named), evaluation
+    )
 
 
 def mig_monte_carlo(
@@ -66,12 +68,12 @@ def mig_monte_carlo(
 
     All given factors are scored. Works where the means are, in float32.
     """
-    centres, widths = normal_matrices(means, stds)
-    refuse_single(centres)
+    centres, widths = to_normal_parameters(means, stds)
+    refuse_single_latent(centres)
     check_at_least(2, samples=samples)
-    labels, named = label_matrix(factors, len(centres), names), latent_names(centres.shape[1], latents)
+    labels, named = to_labels(factors, len(centres), names), name_latents(centres.shape[1], latents)
     posterior = torch.as_tensor(np.concatenate([centres, 2 * np.log(widths)], axis=1), dtype=torch.float32).to(
-        device_of(means)
+        find_device(means)
     )
     entropies = Entropies(posterior, samples, torch.Generator().manual_seed(seed))
     with one_thread(), progress("Monte Carlo entropies", 1 + sum(labels.sizes)) as bar:
@@ -85,9 +87,9 @@ def mig_monte_carlo(
             information.append(whole - (share * [h for h, _ in conditional]).sum(0))
             variance.append(error + (share**2 * [v for _, v in conditional]).sum(0))
             bar.advance(size)
-    score = gap_score("chen2018", np.array(information).T, labels.entropy, labels, named, len(centres))
+    score = build_gap_score("chen2018", np.array(information).T, labels.entropy, labels, named, len(centres))
     spread = _gap_error(np.array(information), np.array(variance), labels.entropy)
-    interval = (max(0.0, score.value - DEVIATIONS * spread), score.value + DEVIATIONS * spread)
+    interval = (max(0.0, score.value - NORMAL_95 * spread), score.value + NORMAL_95 * spread)
     return replace(score, interval=interval, details={**score.details, "samples_per_value": samples})
 
 

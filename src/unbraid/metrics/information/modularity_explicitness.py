@@ -36,16 +36,16 @@ from unbraid.metrics.arrays import (
     FactorLabels,
     check_at_least,
     check_known,
-    device_of,
-    label_matrix,
-    latent_names,
-    real_matrix,
+    find_device,
+    name_latents,
+    to_labels,
+    to_matrix,
 )
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
-from unbraid.metrics.information.histogram import Cells, discretise
-from unbraid.metrics.intervals import around, of_mean
-from unbraid.metrics.predictive.logistic import Classifiers, one_vs_rest, softmax, standardised
-from unbraid.metrics.train_test_split import Compat, TrainTestRows, apart, is_compat, redrawn, redrawn_sheet
+from unbraid.metrics.information.histogram import JointHistograms, discretise
+from unbraid.metrics.intervals import mean_interval, resampling_interval
+from unbraid.metrics.predictive.logistic import Classifiers, fit_one_vs_rest, fit_softmax, standardise
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, draw_table, is_published, split_rows
 
 Classifier = Literal["one-vs-rest", "softmax"]
 
@@ -80,9 +80,9 @@ def modularity_of_run(
     """The modularity of a run."""
     settings = {"bins": bins, "resamples": resamples}
     if protocol == "histogram-mean":
-        return evaluation.sheet(samples, factors).score(modularity, samples=samples, **settings)
-    sheet, split = redrawn_sheet(evaluation, samples, 1, factors)
-    return sheet.score(modularity, rows=split.train, compat="disentanglement_lib", **settings)
+        return evaluation.tabulate(samples, factors).score(modularity, samples=samples, **settings)
+    table, split = draw_table(evaluation, samples, 1, factors)
+    return table.score(modularity, rows=split.train, compat="disentanglement_lib", **settings)
 
 
 @metric(
@@ -103,8 +103,8 @@ def explicitness_logistic(
     C: float = 1.0,
 ) -> Score:
     """Explicitness: area under the ROC curve of linear classifiers on the whole code."""
-    sheet = evaluation.sheet(train + test, factors)
-    return sheet.score(explicitness, classifier=classifier, train=train, test=test, C=C)
+    table = evaluation.tabulate(train + test, factors)
+    return table.score(explicitness, classifier=classifier, train=train, test=test, C=C)
 
 
 @metric(
@@ -119,8 +119,8 @@ def explicitness_disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
 ) -> Score:
     """Explicitness as disentanglement_lib computes it: the mean area itself, by softmax regressions."""
-    sheet, split = redrawn_sheet(evaluation, train, test, factors)
-    return sheet.score(explicitness, rows=split, compat="disentanglement_lib")
+    table, split = draw_table(evaluation, train, test, factors)
+    return table.score(explicitness, rows=split, compat="disentanglement_lib")
 
 
 def modularity(
@@ -143,31 +143,31 @@ def modularity(
     the value -+ 1.96 bootstrap standard errors.
     """
     rng = np.random.default_rng(seed)
-    values = real_matrix("codes", codes)
+    values = to_matrix("codes", codes)
     count = len(values) if samples is None else samples
     check_at_least(2, bins=bins, samples=count)
-    published = is_compat(compat)
+    published = is_published(compat)
     if rows is None and published:
-        rows = redrawn(len(values), count, 1, rng).train
+        rows = draw_rows(len(values), count, 1, rng).train
     elif rows is None:
         rows = rng.permutation(len(values))[:count] if count < len(values) else np.arange(len(values))
-    labels = label_matrix(factors, len(values), names)
+    labels = to_labels(factors, len(values), names)
     if len(labels.sizes) < 2:
         raise UsageError("Modularity sets factors against each other, but there is only one.")
     labels, values = labels._replace(values=labels.values[rows]), values[rows]
-    cells = Cells(discretise(values, bins), bins, labels, device_of(codes))
+    cells = JointHistograms(discretise(values, bins), bins, labels, find_device(codes))
     information, dead = cells.information()[0], 0.0 if published else None
     value, each = _from_information(information, dead)
     draws = [rng.integers(len(rows), size=len(rows)) for _ in range(resamples)]
     drawn = [_from_information(one, dead)[0] for one, _ in cells.informations(draws)]
-    named = latent_names(values.shape[1], latents)
+    named = name_latents(values.shape[1], latents)
     details = {
         "modularity": dict(zip(named, each, strict=True)),
         "information": dict(zip(labels.names, information.T.tolist(), strict=True)),
         "latents": list(named),
         "bins": bins,
     }
-    interval = around(value, drawn, bounds=(0.0, 1.0))
+    interval = resampling_interval(value, drawn, bounds=(0.0, 1.0))
     return Score("modularity", compat or "histogram-mean", value, len(rows), interval, details=details)
 
 
@@ -192,20 +192,20 @@ def explicitness(
 
     The 95% interval is that of the test rows (delong1988, for the mean of all areas); the classifiers are held fixed.
     """
-    published, values = is_compat(compat), real_matrix("codes", codes)
+    published, values = is_published(compat), to_matrix("codes", codes)
     classifier = "softmax" if published else classifier
     check_known("classifier", classifier, get_args(Classifier))
     if not C > 0:
         raise SettingError(f"C must be greater than 0, not {C}.")
     if rows is None:
-        rows = (redrawn if published else apart)(len(values), train, test, np.random.default_rng(seed))
-    labels = label_matrix(factors, len(values), names)
-    x, x_test = standardised(*(torch.as_tensor(values[part], device=device_of(codes)) for part in rows))
+        rows = (draw_rows if published else split_rows)(len(values), train, test, np.random.default_rng(seed))
+    labels = to_labels(factors, len(values), names)
+    x, x_test = standardise(*(torch.as_tensor(values[part], device=find_device(codes)) for part in rows))
     if classifier == "softmax":
-        model = softmax(x, labels.values[rows.train], C=C)
+        model = fit_softmax(x, labels.values[rows.train], C=C)
         ranked = torch.cat(model.log_probabilities(x_test), dim=1)
     else:
-        model = one_vs_rest(x, labels.values[rows.train], C=C)
+        model = fit_one_vs_rest(x, labels.values[rows.train], C=C)
         ranked = model.logits(x_test)
     areas, influence = _areas(ranked.cpu().numpy(), model, labels, labels.values[rows.test])
     mean = float(np.mean([np.mean(list(of.values())) for of in areas.values() if of] or [0.5]))
@@ -217,7 +217,7 @@ def explicitness(
         "test": len(rows.test),
     }
     value, scale, bounds = (mean, 1, (0.0, 1.0)) if published else (2 * mean - 1, 2, (-1.0, 1.0))
-    interval, used = of_mean(value + scale * influence, bounds), len(rows.train) + len(rows.test)
+    interval, used = mean_interval(value + scale * influence, bounds), len(rows.train) + len(rows.test)
     return Score("explicitness", compat or "logistic", value, used, interval, predictor=classifier, details=details)
 
 
@@ -243,7 +243,7 @@ def _areas(
         for value, column in zip(model.values[k], scores[:, model.blocks[k]].T, strict=True):
             positive = truth[:, k] == value
             if 0 < positive.sum() < len(positive):
-                area, pull = area_under_curve(column, positive)
+                area, pull = compute_auc(column, positive)
                 found[int(value)] = area, pull
         areas[name] = {value: area for value, (area, _) in found.items()}
         if found:
@@ -251,7 +251,7 @@ def _areas(
     return areas, np.mean(pulls, axis=0) if pulls else np.zeros(len(truth))
 
 
-def area_under_curve(scores: np.ndarray, positive: np.ndarray) -> tuple[float, np.ndarray]:
+def compute_auc(scores: np.ndarray, positive: np.ndarray) -> tuple[float, np.ndarray]:
     """Chance that a positive row outranks a negative one, ties half, and each row's influence on it (delong1988)."""
     order = np.argsort(scores)
     sorted_scores, sorted_positive = scores[order], positive[order]

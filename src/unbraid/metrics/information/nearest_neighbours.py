@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from scipy.special import digamma
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
@@ -22,13 +21,13 @@ JITTER = 1e-10
 """Standard deviation of what is added to standardised codes, so that equal ones have an order (kraskov2004)."""
 
 
-def neighbour_information(
+def estimate_information(
     codes: np.ndarray, labels: FactorLabels, neighbours: int, seed: int, device: torch.device | str = "cpu"
 ) -> np.ndarray:
     """I(z_j; v_k) [latents, factors] in nats; a constant latent has none."""
     jitter = JITTER * np.random.default_rng(seed).standard_normal(len(codes))
     known = np.ptp(codes, axis=0) > 0
-    x = torch.as_tensor((standard_codes(codes[:, known]) + jitter[:, None]).T.copy(), device=device)
+    x = torch.as_tensor((standardise_codes(codes[:, known]) + jitter[:, None]).T.copy(), device=device)
     found = np.zeros((codes.shape[1], len(labels.sizes)))
     for k, column in enumerate(labels.values.T):
         rows = np.flatnonzero(np.bincount(column)[column] > 1)
@@ -38,7 +37,7 @@ def neighbour_information(
     return found
 
 
-def halved_information(
+def estimate_with_halves(
     codes: np.ndarray,
     labels: FactorLabels,
     neighbours: int,
@@ -55,7 +54,7 @@ def halved_information(
 
     def of_rows(rows: np.ndarray) -> tuple[np.ndarray, FactorLabels]:
         some = labels._replace(values=labels.values[rows])
-        return neighbour_information(codes[rows], some, neighbours, seed, device), some
+        return estimate_information(codes[rows], some, neighbours, seed, device), some
 
     found, workers = [], 1 if device.type == "cuda" else torch.get_num_threads()
     with progress("neighbours", len(drawn)) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
@@ -65,7 +64,7 @@ def halved_information(
     return found
 
 
-def standard_codes(codes: np.ndarray) -> np.ndarray:
+def standardise_codes(codes: np.ndarray) -> np.ndarray:
     """Mean 0 and standard deviation 1, and the first row that is not at the mean above it.
 
     So a latent and its mirror image are the same before ties are broken.
@@ -79,6 +78,8 @@ def standard_codes(codes: np.ndarray) -> np.ndarray:
 
 def _information(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
     """[latents] of columns x [latents, rows] whose labels all occur at least twice."""
+    from scipy.special import digamma
+
     rows = x.shape[1]
     ordered, order = x.sort(dim=1)
     named = torch.as_tensor(labels, device=x.device)

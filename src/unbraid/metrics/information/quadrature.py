@@ -13,7 +13,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from scipy.fft import next_fast_len
 from torch import Tensor
 
 from unbraid.errors import DataError
@@ -71,6 +70,8 @@ class QuadratureGrid(NamedTuple):
     @classmethod
     def over(cls, latent: str, mean: Tensor, std: Tensor) -> "QuadratureGrid":
         """Grids for all octaves of `std`, wide enough that no component wraps around."""
+        from scipy.fft import next_fast_len
+
         narrow, wide = float(std.min()), float(std.max())
         octaves = math.floor(math.log2(wide / narrow)) + 1
         spacing = narrow / PER_SIGMA * 2.0 ** (octaves - 1)
@@ -98,7 +99,7 @@ class QuadratureGrid(NamedTuple):
         return self.points * 2 ** (self.octaves - 1) * REFINEMENT
 
 
-def mutual_information(
+def integrate_information(
     means: Tensor, stds: Tensor, labels: Tensor, sizes: tuple[int, ...], names: tuple[str, ...]
 ) -> Information:
     """I(z_j; v_k) of all latents and factors; `labels` [rows, factors] counts from 0 up to `sizes`."""

@@ -23,17 +23,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from unbraid.metrics.arrays import check_at_least, latent_names
+from unbraid.metrics.arrays import check_at_least, name_latents
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.intervals import mean_interval
 from unbraid.metrics.intervention.fixed_factor_batches import Pairs, Population, code_tensor, gathered, several_factors
-from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
+from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 from unbraid.threads import one_thread
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0}
@@ -65,8 +61,8 @@ def on_run(
     test: int = 5_000,
 ) -> Score:
     """The beta-VAE score of a run."""
-    sheet, compat = evaluation.sheet(samples, factors), compat_of(protocol)
-    return sheet.score(betavae, batch=batch, train=train, test=test, compat=compat)
+    table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
+    return table.score(betavae, batch=batch, train=train, test=test, compat=compat)
 
 
 def betavae(
@@ -94,15 +90,15 @@ def betavae(
     population = Population(labels)
     drawn = [population.pairs(rng, count, batch) for count in (train, test)]
     (features, known), (asked, answer) = ((differences(values, pairs), pairs.factor) for pairs in drawn)
-    classifier = _classifier(is_compat(compat), seed).fit(features, known)
+    classifier = _classifier(is_published(compat), seed).fit(features, known)
     right = classifier.predict(asked) == answer
     each = {name: right[answer == k] for k, name in enumerate(labels.names)}
     details = {
         "accuracy": {name: float(found.mean()) if len(found) else None for name, found in each.items()},
         "train_accuracy": float(classifier.score(features, known)),
-        "latents": list(latent_names(values.shape[1], latents)),
+        "latents": list(name_latents(values.shape[1], latents)),
     }
-    protocol, interval = compat or "logistic", of_mean(right, bounds=(0.0, 1.0))
+    protocol, interval = compat or "logistic", mean_interval(right, bounds=(0.0, 1.0))
     return Score("betavae", protocol, float(right.mean()), len(values), interval, details=details)
 
 
@@ -114,6 +110,11 @@ def differences(codes: Tensor, pairs: Pairs) -> np.ndarray:
 
 
 def _classifier(published: bool, seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     if published:
         return OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=seed))
     return make_pipeline(StandardScaler(), LogisticRegression(tol=1e-6, max_iter=10_000))

@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
@@ -31,7 +30,7 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import FeatureNetwork
 from unbraid.metrics.generative.features.classifier import NAME, predicted
 from unbraid.metrics.generative.features.feature_sets import CHUNK, chosen_network, decoded, prior_codes
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 
 ACTIVE = 0.01
 """Variance of the means of a latent that carries something (burda2016)."""
@@ -55,7 +54,7 @@ def kept(
     name = factor or evaluation.dataset.factor_names[0]
     network = chosen_network(evaluation, NAME, steps=steps)
     moving, correlation = latents_along(evaluation, along)
-    codes = evaluation.means_at(evaluation.choose(samples))
+    codes = evaluation.encode_means(evaluation.choose(samples))
     score = _kept(evaluation, "classifier", network, name, codes, moving, (span, places))
     return replace(score, details={**score.details, "correlation": correlation})
 
@@ -82,7 +81,7 @@ def kept_drawn(
     network = chosen_network(evaluation, NAME, steps=steps)
     moving, _ = latents_along(evaluation, None, block)
     positions = evaluation.choose(samples)
-    codes, drawn = evaluation.samples_at(positions), prior_codes(evaluation, len(positions))
+    codes, drawn = evaluation.draw_codes(positions), prior_codes(evaluation, len(positions))
     return _kept(evaluation, "drawn", network, name, codes, moving, (span, places), drawn)
 
 
@@ -125,7 +124,7 @@ def _kept(
         "network": dict(network.details),
     }
     rows = shares.mean(0)
-    return mean_score("kept", protocol, rows, bounds=(0.0, 1.0), details=details)
+    return score_mean("kept", protocol, rows, bounds=(0.0, 1.0), details=details)
 
 
 def _alike(seen: Tensor) -> float:
@@ -143,7 +142,7 @@ def latents_along(
     if along is None:
         active = [latent for latent, column in zip(known, means.T, strict=True) if column.var() > ACTIVE]
         return active or _of_first_stage(evaluation, known), None
-    values = evaluation.chosen_factors([along])[0][:, 0].cpu().numpy()
+    values = evaluation.choose_factors([along])[0][:, 0].cpu().numpy()
     found = [rank_correlation(column, values) for column in means.T]
     best = max(range(len(known)), key=lambda j: abs(found[j]))
     return [known[best]], found[best]
@@ -167,6 +166,8 @@ def normal_coordinates(evaluation: Evaluation, block: str | None = None) -> list
 
 def rank_correlation(first: Any, second: Any) -> float:
     """Spearman's correlation; 0 where one of both does not vary."""
+    from scipy.stats import spearmanr
+
     if first.min() == first.max() or second.min() == second.max():
         return 0.0
     return float(spearmanr(first, second).statistic)

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.metrics.arrays import FactorLabels, check_at_least, latent_names
+from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Batches,
     Population,
@@ -37,7 +37,7 @@ from unbraid.metrics.intervention.fixed_factor_batches import (
     gathered,
     several_factors,
 )
-from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
+from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 from unbraid.threads import one_thread
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": ("order", "sign"), "perfect": 1.0}
@@ -68,8 +68,8 @@ def on_run(
 ) -> Score:
     """The FactorVAE score of a run."""
     settings = {"batch": batch, "train": train, "test": test, "pool": pool, "resamples": resamples}
-    sheet, compat = evaluation.sheet(samples, factors), compat_of(protocol)
-    return sheet.score(factorvae, threshold=threshold, compat=compat, **settings)
+    table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
+    return table.score(factorvae, threshold=threshold, compat=compat, **settings)
 
 
 def factorvae(
@@ -93,13 +93,13 @@ def factorvae(
     rows as on the CPU. The 95% interval is the value -+ 1.96 standard errors over resampled votes, those of training
     and of test; the rows count as given.
     """
-    published = is_compat(compat)
+    published = is_published(compat)
     check_at_least(2, batch=batch, pool=pool)
     check_at_least(1, train=train, test=test)
     check_at_least(0, threshold=threshold)
     values = code_tensor(codes)
     labels = several_factors("FactorVAE", factors, len(values), names)
-    latents = latent_names(values.shape[1], latents)
+    latents = name_latents(values.shape[1], latents)
     population, rng = Population(labels), np.random.default_rng(seed)
     variance = _global_variance(values, pool, rng, repeat=published)
     active = np.flatnonzero(variance.sqrt().cpu().numpy() >= threshold)
@@ -116,7 +116,7 @@ def factorvae(
     resampled = _accuracy(_resampled(rng, resamples, trained), _resampled(rng, resamples, tested), not published)
     details = _details(trained, tested, labels.names, [latents[j] for j in active])
     details["train_accuracy"] = float(_accuracy(trained, trained, not published))
-    interval = around(value, resampled, bounds=(0.0, 1.0))
+    interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
     return Score("factorvae", protocol, value, len(values), interval, details=details)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import FactorLabels, factor_names, factor_table, label_matrix, real_matrix
+from unbraid.metrics.arrays import FactorLabels, name_factors, to_factor_table, to_labels, to_matrix
 
 CHUNK_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes gathered at a time: what fits a core's cache, or a small part of a GPU's memory."""
@@ -91,22 +91,22 @@ def sorted_rows(column: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 def fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = None) -> FactorLabels:
     """Discrete factors as `FactorLabels`; one whose values hardly repeat cannot be held fixed."""
-    given = factor_table(factors, rows)
+    given = to_factor_table(factors, rows)
     if given.dtype.kind == "f" and np.isfinite(given).all():
-        for name, column in zip(factor_names(given.shape[1], names), given.T, strict=True):
+        for name, column in zip(name_factors(given.shape[1], names), given.T, strict=True):
             different = len(np.unique(column))
             if different > max(10, rows / 2):
                 raise UsageError(
                     f"Factor {name} is continuous ({different} values in {rows} rows), so hardly any share one; "
                     "cut it into factor bins (factor_bins=…)."
                 )
-    return label_matrix(given, rows, names)
+    return to_labels(given, rows, names)
 
 
 def code_tensor(codes: Any) -> Tensor:
     """Finite codes [rows, latents] as float64, on their GPU if they are on one."""
     if not (isinstance(codes, Tensor) and codes.is_cuda):
-        return torch.from_numpy(np.ascontiguousarray(real_matrix("codes", codes)))
+        return torch.from_numpy(np.ascontiguousarray(to_matrix("codes", codes)))
     if codes.ndim != 2:
         raise UsageError(f"codes must have the shape [rows, latents], not {list(codes.shape)}.")
     if not codes.isfinite().all():

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from unbraid.errors import SettingError
-from unbraid.metrics.arrays import FactorLabels, latent_names, real_matrix
+from unbraid.metrics.arrays import FactorLabels, name_latents, to_matrix
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervention.fixed_factor_batches import fixable_factors, sorted_rows
-from unbraid.metrics.train_test_split import Compat, compat_of, is_compat
+from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 
 BINS = 20
 """Bins that disentanglement_lib cuts every factor into."""
@@ -56,7 +56,7 @@ def on_run(
     quantile: float = 0.99,
 ) -> Score:
     """The interventional robustness score of a run."""
-    return evaluation.sheet(samples, factors).score(irs, quantile=quantile, compat=compat_of(protocol))
+    return evaluation.tabulate(samples, factors).score(irs, quantile=quantile, compat=find_compat(protocol))
 
 
 def irs(
@@ -72,12 +72,12 @@ def irs(
 
     Nothing is random. There is no interval: the normaliser is a maximum, which resampled rows do not vary honestly.
     """
-    published = is_compat(compat)
+    published = is_published(compat)
     if not 0 < quantile <= 1:
         raise SettingError(f"quantile must lie between 0 and 1, not {quantile}.")
-    values = real_matrix("codes", codes)
+    values = to_matrix("codes", codes)
     labels = fixable_factors(factors, len(values), names)
-    named = latent_names(values.shape[1], latents)
+    named = name_latents(values.shape[1], latents)
     reach = np.abs(values - values.mean(0)).max(0)
     active = np.flatnonzero(values.max(0) > values.min(0))
     protocol = compat or "quantile"

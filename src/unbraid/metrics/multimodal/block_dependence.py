@@ -21,7 +21,7 @@ from unbraid import noise
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.multimodal.conditional_draws import rows_with_block
 from unbraid.metrics.unsupervised.code_dependence import total_correlation
 from unbraid.models import MultimodalModel, as_multimodal
@@ -62,7 +62,9 @@ def tc_blocks(
     return scores
 
 
-@metric("kl-blocks/closed-form", **SOURCE, needs=("modalities", "posterior"), bounds=(0, float("inf")), certain=True)
+@metric(
+    "kl-blocks/closed-form", **SOURCE, needs=("modalities", "posterior"), bounds=(0, float("inf")), deterministic=True
+)
 def kl_blocks(evaluation: Evaluation) -> list[Score]:
     """KL(q(c|x) || p(c)) and KL(q(s_m|x_m) || p(s_m)), mean over all rows that have the modality."""
     model = as_multimodal(evaluation.model)
@@ -82,7 +84,7 @@ def kl_blocks_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> list[
     """E[log q - log p] of c and of each s_m at one draw of each row, for any posterior of c."""
     codes = drawn_blocks(evaluation, as_multimodal(evaluation.model), samples)
     ratios = {block: one.ratio[one.there].cpu().double().numpy() for block, one in codes.items()}
-    return [mean_score("kl-blocks", "sampled", values, block) for block, values in ratios.items()]
+    return [score_mean("kl-blocks", "sampled", values, block) for block, values in ratios.items()]
 
 
 class BlockDraws(NamedTuple):
@@ -100,7 +102,9 @@ class BlockDraws(NamedTuple):
 def drawn_blocks(evaluation: Evaluation, model: MultimodalModel, samples: int) -> dict[str, BlockDraws]:
     """Draws of q(c|x_A) and of each q(s_m|x_m) of random rows, made once."""
     check_at_least(2, samples=samples)
-    return evaluation.once(("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples)))
+    return evaluation.compute_once(
+        ("drawn blocks", samples), lambda: _drawn(evaluation, model, evaluation.choose(samples))
+    )
 
 
 def _drawn(evaluation: Evaluation, model: MultimodalModel, positions: Tensor) -> dict[str, BlockDraws]:

@@ -27,7 +27,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import batch_on
 from unbraid.metrics.generative.features.feature_sets import prior_codes
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.multimodal.conditional_draws import AT_ONCE, Shared, made_of, posteriors_in_parts, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import MultimodalModel, as_multimodal
@@ -115,7 +115,7 @@ def _given(names: tuple[str, ...], right: np.ndarray, details: dict[str, Any]) -
 def _score(values: np.ndarray, part: str, details: dict[str, Any]) -> list[Score]:
     """The mean of what is known of rows; nothing where no row has what it takes."""
     known = values[~np.isnan(values)]
-    return [mean_score("coherence", "classifier", known, part, BOUNDS, details)] if len(known) else []
+    return [score_mean("coherence", "classifier", known, part, BOUNDS, details)] if len(known) else []
 
 
 def _joint(
@@ -138,7 +138,7 @@ def _joint(
     shares = torch.stack([column.bincount(minlength=size) for column in seen.T]).double() / samples
     told = {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
     about = {key: value for key, value in details.items() if key not in ("shared", "chance")}
-    return mean_score("coherence", "classifier", same, "joint", BOUNDS, {**about, **told})
+    return score_mean("coherence", "classifier", same, "joint", BOUNDS, {**about, **told})
 
 
 def _known_mean(table: np.ndarray) -> np.ndarray:

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from unbraid import noise
@@ -28,7 +27,7 @@ from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
-from unbraid.metrics.intervals import mean_score
+from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.multimodal.conditional_draws import Shared, made_of, posteriors_in_parts, shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
 from unbraid.models import MultimodalModel, as_multimodal
@@ -123,7 +122,7 @@ def _scores(
     parts = {target: (each.mean(1), {**whole, "factors": read})}
     parts |= {f"{target}/{name}": (each[:, k], told[k]) for k, name in enumerate(read)}
     return [
-        mean_score("diversity", "entropy", values, part, (0.0, math.inf), {**facts, **own})
+        score_mean("diversity", "entropy", values, part, (0.0, math.inf), {**facts, **own})
         for part, (values, own) in parts.items()
     ]
 
@@ -143,6 +142,8 @@ def _entropy(seen: Tensor, size: int) -> Tensor:
 
 def drawn_entropy(size: int, draws: int) -> float:
     """The entropy that so many draws of equally frequent values have on average, in nats."""
+    from scipy.stats import binom
+
     counts = np.arange(1, draws + 1)
     shares = counts / draws
     return float(-size * (binom.pmf(counts, draws, 1 / size) * shares * np.log(shares)).sum())

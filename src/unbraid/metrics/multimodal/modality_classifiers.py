@@ -89,7 +89,7 @@ class Reader(NamedTuple):
 
 def reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:
     """The classifier of a modality, trained once."""
-    return evaluation.once(("reader", name, steps), lambda: _reader(evaluation, name, steps))
+    return evaluation.compute_once(("reader", name, steps), lambda: _reader(evaluation, name, steps))
 
 
 def _reader(evaluation: Evaluation, name: str, steps: int | None) -> Reader:

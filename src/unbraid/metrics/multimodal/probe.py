@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from unbraid.errors import SettingError, unknown
-from unbraid.metrics.arrays import check_at_least, device_of, entropy, label_matrix, real_matrix
+from unbraid.metrics.arrays import check_at_least, entropy, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.nearest_neighbours import halved_information
-from unbraid.metrics.intervals import around, of_mean
+from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
+from unbraid.metrics.intervals import mean_interval, resampling_interval
 from unbraid.metrics.multimodal.block_dependence import drawn_blocks
 from unbraid.metrics.multimodal.conditional_draws import rows_with_block
-from unbraid.metrics.predictive.logistic import softmax, standardised
-from unbraid.metrics.train_test_split import apart
+from unbraid.metrics.predictive.logistic import fit_softmax, standardise
+from unbraid.metrics.train_test_split import split_rows
 from unbraid.models import as_multimodal
 
 Codes = Literal["sampled", "mean"]
@@ -99,12 +99,12 @@ def _linear(
 ) -> list[Score]:
     if not C > 0:
         raise SettingError(f"C must be above 0, not {C}.")
-    values = real_matrix("codes", codes)
-    known = label_matrix(factors, len(values), names)
-    split = apart(len(values), *sizes, np.random.default_rng(seed))
-    x, y = standardised(*(torch.as_tensor(values[rows], device=device_of(codes)) for rows in split))
+    values = to_matrix("codes", codes)
+    known = to_labels(factors, len(values), names)
+    split = split_rows(len(values), *sizes, np.random.default_rng(seed))
+    x, y = standardise(*(torch.as_tensor(values[rows], device=find_device(codes)) for rows in split))
     labels, truth = known.values[split.train], known.values[split.test]
-    fitted = softmax(x, labels, C=C, precision=1e-9)
+    fitted = fit_softmax(x, labels, C=C, precision=1e-9)
     right, chances, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
     for k, name in enumerate(known.names):
         frequency = np.bincount(labels[:, k])
@@ -114,7 +114,7 @@ def _linear(
             "entropy": entropy(np.bincount(truth[:, k])),
             "test": len(truth),
         }
-        value, interval = float(right[:, k].mean()), of_mean(right[:, k], (0.0, 1.0))
+        value, interval = float(right[:, k].mean()), mean_interval(right[:, k], (0.0, 1.0))
         part, count = f"{block}/{name}", len(split.train)
         scores.append(Score("probe", "linear", value, count, interval, part, "logistic", details=details))
     return scores
@@ -132,17 +132,17 @@ def _knn(
     codes: Any, factors: Any, names: Sequence[str] | None, block: str, neighbours: int, resamples: int, seed: int
 ) -> list[Score]:
     check_at_least(1, neighbours=neighbours)
-    values = real_matrix("codes", codes)
-    known = label_matrix(factors, len(values), names)
-    rng, device = np.random.default_rng(seed), device_of(codes)
+    values = to_matrix("codes", codes)
+    known = to_labels(factors, len(values), names)
+    rng, device = np.random.default_rng(seed), find_device(codes)
     found, *halves = (
-        one for one, _ in halved_information(values, known, neighbours, resamples, rng, seed, device)
+        one for one, _ in estimate_with_halves(values, known, neighbours, resamples, rng, seed, device)
     )  # [latents, factors]
     scores = []
     for k, name in enumerate(known.names):
         value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
         most = max(value, float(known.entropy[k]))  # an estimate may lie above what there is to know
-        interval = around(value, [half[:, k].max() for half in halves], bounds=(0.0, most))
+        interval = resampling_interval(value, [half[:, k].max() for half in halves], bounds=(0.0, most))
         scores.append(Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details))
     return scores
 
@@ -152,10 +152,10 @@ def _covered(
 ) -> list[Score]:
     """Codes of each block, of those of random rows that have what it is read from."""
     model, positions = as_multimodal(evaluation.model), evaluation.choose(max(2, count))
-    values, names = evaluation.chosen_factors(factors)
+    values, names = evaluation.choose_factors(factors)
     known, scores = values[positions], []
     if codes == "mean":
-        found = model.space.unjoin(evaluation.means_at(positions))
+        found = model.space.unjoin(evaluation.encode_means(positions))
     else:
         found = {name: one.value for name, one in drawn_blocks(evaluation, model, max(2, count)).items()}
     for block, there in rows_with_block(evaluation, model, evaluation.rows[positions]).items():

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from unbraid.density.small_fit import descend
 from unbraid.errors import SettingError, UsageError
-from unbraid.metrics.arrays import check_at_least, device_of, label_matrix, real_matrix
+from unbraid.metrics.arrays import check_at_least, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import of_mean
-from unbraid.metrics.predictive.logistic import standardised
-from unbraid.metrics.train_test_split import apart
+from unbraid.metrics.intervals import mean_interval
+from unbraid.metrics.predictive.logistic import standardise
+from unbraid.metrics.train_test_split import split_rows
 from unbraid.threads import one_thread
 
 NEVER = -1e30
@@ -46,13 +46,13 @@ def mlp(
     lr: float = 5e-3,
 ) -> list[Score]:
     """Accuracy of small networks that predict each factor from each latent block, and from all of them."""
-    sheet = evaluation.sheet(train + test, factors)
+    table = evaluation.tabulate(train + test, factors)
     blocks = evaluation.space.blocks
-    columns = sheet.codes.split([block.width for block in blocks.values()], dim=1)
+    columns = table.codes.split([block.width for block in blocks.values()], dim=1)
     parts = dict(zip(blocks, columns, strict=True))
-    codes = parts if len(parts) > 1 else sheet.codes
+    codes = parts if len(parts) > 1 else table.codes
     settings = {"train": train, "test": test, "hidden": hidden, "steps": steps, "batch": batch, "lr": lr}
-    return attributes(codes, sheet.factors, names=sheet.names, seed=evaluation.seed, **settings)
+    return attributes(codes, table.factors, names=table.names, seed=evaluation.seed, **settings)
 
 
 def attributes(
@@ -78,10 +78,10 @@ def attributes(
         raise SettingError(f"lr must be above 0, not {lr}.")
     given = dict(codes) if isinstance(codes, Mapping) else {None: codes}
     values, masks = _parts(given)
-    known = label_matrix(factors, len(values), names)
-    split = apart(len(values), train, test, np.random.default_rng(seed))
-    device = device_of(next(iter(given.values())))
-    x, x_test = (t.float() for t in standardised(*(torch.as_tensor(values[rows], device=device) for rows in split)))
+    known = to_labels(factors, len(values), names)
+    split = split_rows(len(values), train, test, np.random.default_rng(seed))
+    device = find_device(next(iter(given.values())))
+    x, x_test = (t.float() for t in standardise(*(torch.as_tensor(values[rows], device=device) for rows in split)))
     y = torch.as_tensor(known.values[split.train].T, device=device)  # [factors, rows]
     mask = torch.as_tensor(np.stack(list(masks.values())), dtype=x.dtype, device=device)
     with one_thread():
@@ -97,7 +97,7 @@ def attributes(
             "test": len(split.test),
         }
         by_row, used = of_part.mean(0), len(split.train) + len(split.test)
-        interval = of_mean(by_row, (0.0, 1.0))
+        interval = mean_interval(by_row, (0.0, 1.0))
         scores.append(Score("attributes", "mlp", float(by_row.mean()), used, interval, part, "mlp", 0.0, details))
     return scores
 
@@ -106,7 +106,7 @@ def _parts(given: Mapping[str | None, Any]) -> tuple[np.ndarray, dict[str | None
     """All codes side by side, and which columns each part sees; several parts are seen together, too."""
     if not given:
         raise UsageError("There must be at least one part of a code to predict attributes from.")
-    arrays = [real_matrix("codes" if name is None else f"codes {name}", array) for name, array in given.items()]
+    arrays = [to_matrix("codes" if name is None else f"codes {name}", array) for name, array in given.items()]
     if len({len(array) for array in arrays}) > 1:
         raise UsageError(f"All parts of a code must have as many rows, not {[len(array) for array in arrays]}.")
     owner = np.repeat(np.arange(len(arrays)), [array.shape[1] for array in arrays])

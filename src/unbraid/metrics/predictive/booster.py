@@ -22,7 +22,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse
 import torch
 from torch import Tensor
 
@@ -112,6 +111,8 @@ class _Binned:
     """Training codes as bin numbers [codes, rows], the smallest and largest value of each bin, the one-hot matrix."""
 
     def __init__(self, codes: np.ndarray, bins: int, device: torch.device) -> None:
+        import scipy.sparse
+
         columns = [_bins(column, bins) for column in codes.T]
         self.rows, self.codes = codes.shape
         self.bins = max(len(low) for _, low, _ in columns)

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import device_of, factor_table, latent_names, real_matrix
+from unbraid.metrics.arrays import find_device, name_latents, to_factor_table, to_matrix
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
-from unbraid.metrics.factor_types import FactorColumn, factor_columns
-from unbraid.metrics.intervals import of_mean
+from unbraid.metrics.factor_types import FactorColumn, parse_factors
+from unbraid.metrics.intervals import mean_interval
 from unbraid.metrics.predictive.booster import FactorFit, Target
-from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescaled
-from unbraid.metrics.train_test_split import Compat, TrainTestRows, apart, is_compat, redrawn, redrawn_sheet
+from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescale
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, draw_table, is_published, split_rows
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1)}
 PERFECT = {"disentanglement": 1.0, "completeness": 1.0, "informativeness": 1.0}
@@ -43,7 +43,7 @@ TREES: dict[str, Any] = {"year": 2018, "reference": "eastwood2018", "invariant":
 @metric_protocol(
     "dci/gbt",
     "DCI by scikit-learn's gradient boosting, which takes minutes at full size.",
-    processor=True,
+    cpu_only=True,
     **COSTLY,
     **TREES,
 )
@@ -57,7 +57,7 @@ TREES: dict[str, Any] = {"year": 2018, "reference": "eastwood2018", "invariant":
 @metric_protocol(
     "dci/random-forest",
     "DCI by scikit-learn's random forest.",
-    processor=True,
+    cpu_only=True,
     perfect={"informativeness": 1.0},
     **NOISE,
     **TREES,
@@ -72,8 +72,8 @@ def by_trees(
     test: int = 5_000,
 ) -> list[Score] | partial[list[Score]]:
     """DCI by one of the predictors that are trees."""
-    sheet = evaluation.sheet(train + test, factors)
-    found = sheet.score if protocol == "booster" else sheet.work
+    table = evaluation.tabulate(train + test, factors)
+    found = table.score if protocol == "booster" else table.defer
     return found(dci, predictor=protocol, continuous=continuous, train=train, test=test)
 
 
@@ -95,7 +95,7 @@ def linear(
     test: int = 5_000,
 ) -> list[Score]:
     """DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated unless given."""
-    return evaluation.sheet(train + test, factors).score(dci, predictor="lasso", train=train, test=test, alpha=alpha)
+    return evaluation.tabulate(train + test, factors).score(dci, predictor="lasso", train=train, test=test, alpha=alpha)
 
 
 @metric("dci/disentanglement_lib", **LOCATELLO, **FACTS, **COSTLY)
@@ -103,8 +103,8 @@ def disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
 ) -> list[Score]:
     """DCI as disentanglement_lib computes it, which takes minutes at full size."""
-    sheet, rows = redrawn_sheet(evaluation, train, test, factors)
-    return sheet.score(dci, rows=rows, compat="disentanglement_lib")
+    table, rows = draw_table(evaluation, train, test, factors)
+    return table.score(dci, rows=rows, compat="disentanglement_lib")
 
 
 def dci(
@@ -131,14 +131,14 @@ def dci(
 
     The 95% interval of informativeness is that of a mean over the test rows; the other two have none.
     """
-    values, table = real_matrix("codes", codes), factor_table(factors, len(codes))
-    if is_compat(compat) and (continuous or predictor not in ("random-forest", "gbt")):
+    values, table = to_matrix("codes", codes), to_factor_table(factors, len(codes))
+    if is_published(compat) and (continuous or predictor not in ("random-forest", "gbt")):
         raise UsageError(f"compat={compat} predicts with gbt, and all factors as classes.")
-    columns = factor_columns(table, names, continuous, detect=compat is None)
+    columns = parse_factors(table, names, continuous, detect=compat is None)
     if rows is None:
-        rows = (redrawn if compat else apart)(len(values), train, test, np.random.default_rng(seed))
-    how = predictor if compat is None else "gbt", compat, seed, alpha, device_of(codes)
-    return _scores(_Task(values, columns, latent_names(values.shape[1], latents), *rows, *how))
+        rows = (draw_rows if compat else split_rows)(len(values), train, test, np.random.default_rng(seed))
+    how = predictor if compat is None else "gbt", compat, seed, alpha, find_device(codes)
+    return _scores(_Task(values, columns, name_latents(values.shape[1], latents), *rows, *how))
 
 
 class _Task(NamedTuple):
@@ -223,7 +223,7 @@ def _informativeness(
     each_row = np.mean(rows, axis=0)
     if len(details["train"]) == len(rows):
         details["train_mean"] = float(np.mean(list(details["train"].values())))
-    return float(np.mean(each_row)), details, of_mean(each_row, bounds=(0.0, 1.0))
+    return float(np.mean(each_row)), details, mean_interval(each_row, bounds=(0.0, 1.0))
 
 
 def _quality(predicted: np.ndarray, truth: np.ndarray, real: bool) -> np.ndarray:
@@ -239,7 +239,7 @@ def _fits(task: _Task) -> list[FactorFit]:
     """Every factor's importances and its predictions for the rows learnt from and asked about."""
     learnt, weights, copies = task.learnt, None, np.arange(len(task.learnt))
     if task.compat is None:
-        codes = rescaled(task.codes)
+        codes = rescale(task.codes)
     else:
         codes = task.codes
         if np.abs(codes).max(initial=0.0) > np.finfo(np.float32).max:

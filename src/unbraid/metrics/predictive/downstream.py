@@ -24,14 +24,14 @@ import numpy as np
 import torch
 
 from unbraid.errors import SettingError
-from unbraid.metrics.arrays import check_known, device_of, label_matrix, real_matrix
+from unbraid.metrics.arrays import check_known, find_device, to_labels, to_matrix
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric
-from unbraid.metrics.intervals import around, of_mean
+from unbraid.metrics.intervals import mean_interval, resampling_interval
 from unbraid.metrics.predictive.booster import Target
-from unbraid.metrics.predictive.logistic import softmax, standardised
+from unbraid.metrics.predictive.logistic import fit_softmax, standardise
 from unbraid.metrics.predictive.predictors import Problem
 from unbraid.metrics.predictive.predictors import random_forest as fit_forests
-from unbraid.metrics.train_test_split import apart, times_drawn
+from unbraid.metrics.train_test_split import count_draws, split_rows
 
 Protocol = Literal["logistic", "random-forest"]
 
@@ -49,11 +49,11 @@ def logistic(
     C: float = 1.0,
 ) -> list[Score]:
     """Accuracy of softmax regression with few and many labels, and their ratio."""
-    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
-    return sheet.score(downstream, protocol="logistic", labels=labels, test=test, C=C)
+    table = evaluation.tabulate(max(labels, default=0) + test, factors)
+    return table.score(downstream, protocol="logistic", labels=labels, test=test, C=C)
 
 
-@metric("downstream/random-forest", processor=True, **LOCATELLO, **FACTS)
+@metric("downstream/random-forest", cpu_only=True, **LOCATELLO, **FACTS)
 def random_forest(
     evaluation: Evaluation,
     *,
@@ -63,8 +63,8 @@ def random_forest(
     trees: int = 30,
 ) -> partial[list[Score]]:
     """Accuracy of a random forest with few and many labels, and their ratio."""
-    sheet = evaluation.sheet(max(labels, default=0) + test, factors)
-    return sheet.work(downstream, protocol="random-forest", labels=labels, test=test, trees=trees)
+    table = evaluation.tabulate(max(labels, default=0) + test, factors)
+    return table.defer(downstream, protocol="random-forest", labels=labels, test=test, trees=trees)
 
 
 def downstream(
@@ -89,18 +89,18 @@ def downstream(
     if not labels or min(labels) < 2 or not C > 0 or trees < 1:
         raise SettingError(f"labels must be 2 or more, C above 0 and trees 1 or more, not {labels}, {C} and {trees}.")
     rng = np.random.default_rng(seed)
-    values = real_matrix("codes", codes)
-    known = label_matrix(factors, len(values), names)
-    split = apart(len(values), max(labels), test, rng)
+    values = to_matrix("codes", codes)
+    known = to_labels(factors, len(values), names)
+    split = split_rows(len(values), max(labels), test, rng)
     sizes = {count: min(count, len(split.train)) for count in labels}
     truth = known.values[split.test]
     right: dict[int, np.ndarray] = {}
     for size in sorted(set(sizes.values())):
         train, labelled = values[split.train[:size]], known.values[split.train[:size]]
         if protocol == "logistic":
-            tensors = (torch.as_tensor(x, device=device_of(codes)) for x in (train, values[split.test]))
-            x, x_test = standardised(*tensors)
-            predicted = softmax(x, labelled, C=C, precision=1e-9).predict(x_test)
+            tensors = (torch.as_tensor(x, device=find_device(codes)) for x in (train, values[split.test]))
+            x, x_test = standardise(*tensors)
+            predicted = fit_softmax(x, labelled, C=C, precision=1e-9).predict(x_test)
         else:
             targets = [Target(column, int(column.max()) + 1) for column in labelled.T]
             fits = fit_forests(Problem(train, values[split.test], targets, seed=seed, trees=trees))
@@ -111,9 +111,9 @@ def downstream(
         by_row, by_factor = right[size].mean(1), right[size].mean(0)
         details = {"accuracy": dict(zip(known.names, by_factor.tolist(), strict=True)), "labels": size}
         details["test"] = len(truth)
-        interval, part = of_mean(by_row, (0.0, 1.0)), f"{count}-labels"
+        interval, part = mean_interval(by_row, (0.0, 1.0)), f"{count}-labels"
         scores.append(Score("downstream", protocol, float(by_row.mean()), size, interval, part, protocol, 0.0, details))
-    return [*scores, *_efficiency(protocol, sizes, right, times_drawn(len(truth), resamples, rng))]
+    return [*scores, *_efficiency(protocol, sizes, right, count_draws(len(truth), resamples, rng))]
 
 
 def _efficiency(
@@ -125,7 +125,7 @@ def _efficiency(
     few, many = sizes[min(sizes)], sizes[max(sizes)]
     pair = np.stack([right[few].mean(1), right[many].mean(1)], axis=1)
     value = _ratio(pair.mean(0))
-    interval = around(value, [_ratio(one) for one in drawn @ pair], bounds=(0.0, float("inf")))
+    interval = resampling_interval(value, [_ratio(one) for one in drawn @ pair], bounds=(0.0, float("inf")))
     details = {"few": few, "many": many, "test": len(pair)}
     return [Score("downstream", protocol, value, many, interval, "efficiency", protocol, 0.0, details)]
 

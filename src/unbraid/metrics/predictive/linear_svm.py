@@ -35,7 +35,7 @@ class Lines(NamedTuple):
         return found
 
 
-def lines(codes: np.ndarray, labels: np.ndarray, *, C: float = 0.01) -> Lines:
+def fit_lines(codes: np.ndarray, labels: np.ndarray, *, C: float = 0.01) -> Lines:
     """Support vector machines of each latent [rows, latents] alone for each column of labels [rows, factors].
 
     A factor of two values has one problem, as in scikit-learn; one of a single value predicts that value.

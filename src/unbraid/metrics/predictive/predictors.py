@@ -71,7 +71,7 @@ def fit(predictor: Predictor, problem: Problem) -> list[FactorFit]:
     return [made[k] if k in made else _guess(problem, target) for k, target in enumerate(problem.targets)]
 
 
-def rescaled(codes: np.ndarray) -> np.ndarray:
+def rescale(codes: np.ndarray) -> np.ndarray:
     """Codes of about unit spread, by powers of two, which change no digit of them.
 
     scikit-learn's trees work in float32 and take differences under 1e-7 for none.
@@ -103,12 +103,12 @@ def random_forest(problem: Problem) -> list[FactorFit]:
     def one(target: Target) -> FactorFit:
         make = RandomForestRegressor if target.size is None else RandomForestClassifier
         forest = make(problem.trees, random_state=problem.seed, n_jobs=share).fit(problem.train, target.values)
-        return FactorFit(forest.feature_importances_, forest_predictions(forest, problem.test, share))
+        return FactorFit(forest.feature_importances_, predict_forest(forest, problem.test, share))
 
     return _each(problem, one)
 
 
-def forest_predictions(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
+def predict_forest(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
     """Return what scikit-learn's forest predicts, however many threads ask its trees.
 
     Votes are added up in the same order whatever happens, so that equal ones end the same. The trees themselves are

@@ -22,19 +22,19 @@ from typing import Any
 import numpy as np
 
 from unbraid.errors import UsageError
-from unbraid.metrics.arrays import factor_table, latent_names, real_matrix
+from unbraid.metrics.arrays import name_latents, to_factor_table, to_matrix
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
-from unbraid.metrics.factor_types import FactorColumn, factor_columns
-from unbraid.metrics.intervals import around
-from unbraid.metrics.predictive.linear_svm import lines
+from unbraid.metrics.factor_types import FactorColumn, parse_factors
+from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.predictive.linear_svm import fit_lines
 from unbraid.metrics.train_test_split import (
     Compat,
     TrainTestRows,
-    apart,
-    is_compat,
-    redrawn,
-    redrawn_sheet,
-    times_drawn,
+    count_draws,
+    draw_rows,
+    draw_table,
+    is_published,
+    split_rows,
 )
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": ("order", "sign"), "noise": 0.0}
@@ -66,9 +66,9 @@ def on_run(
     """The SAP score of a run."""
     settings = {"continuous": continuous, "train": train, "test": test, "resamples": resamples}
     if protocol == "linear-svm":
-        return evaluation.sheet(train + test, factors).score(sap, **settings)
-    sheet, rows = redrawn_sheet(evaluation, train, test, factors)
-    return sheet.score(sap, rows=rows, compat="disentanglement_lib", **settings)
+        return evaluation.tabulate(train + test, factors).score(sap, **settings)
+    table, rows = draw_table(evaluation, train, test, factors)
+    return table.score(sap, rows=rows, compat="disentanglement_lib", **settings)
 
 
 def sap(
@@ -94,26 +94,26 @@ def sap(
     continuous factors); the classifiers are held fixed.
     """
     rng = np.random.default_rng(seed)
-    values = real_matrix("codes", codes)
+    values = to_matrix("codes", codes)
     if rows is None:
-        rows = (redrawn if is_compat(compat) else apart)(len(values), train, test, rng)
+        rows = (draw_rows if is_published(compat) else split_rows)(len(values), train, test, rng)
     if values.shape[1] < 2:
         raise UsageError(f"SAP sets the best latent against the second best, but there are {values.shape[1]} latents.")
-    named = latent_names(values.shape[1], latents)
-    columns = factor_columns(factor_table(factors, len(values)), names, continuous, detect=False)
+    named = name_latents(values.shape[1], latents)
+    columns = parse_factors(to_factor_table(factors, len(values)), names, continuous, detect=False)
     discrete, real = ([c for c in columns if (c.size is None) == is_real] for is_real in (False, True))
     parts = {}
     if discrete:
         labels = np.stack([column.values for column in discrete], axis=1)
-        predicted = lines(values[rows.train], labels[rows.train]).predict(values[rows.test])
+        predicted = fit_lines(values[rows.train], labels[rows.train]).predict(values[rows.test])
         right = (predicted == labels[rows.test][:, None, :]).astype(np.float32)  # [test, latents, factors]
-        drawn = times_drawn(len(right), resamples, rng).astype(np.float32) @ right.reshape(len(right), -1)
+        drawn = count_draws(len(right), resamples, rng).astype(np.float32) @ right.reshape(len(right), -1)
         found = right.mean(0, dtype=float), drawn.reshape(-1, *right.shape[1:]) / len(right)
         parts.update(_by_factor(discrete, *found))
     if real:
         x, y = values[rows.train], np.stack([column.values for column in real], axis=1)[rows.train]
         every = np.ones((1, len(x)), dtype=np.int64)
-        counts = np.concatenate([every, times_drawn(len(x), resamples, rng)])
+        counts = np.concatenate([every, count_draws(len(x), resamples, rng)])
         squared = _squared_correlation(x, y, counts)
         parts.update(_by_factor(real, squared[0], squared[1:]))
     known = [column.name for column in columns]
@@ -128,7 +128,7 @@ def sap(
         "test": len(rows.test),
     }
     value, resampled = float(gaps.mean()), _gaps(np.stack([parts[name][1] for name in known], axis=2)).mean(-1)
-    interval = around(value, resampled, bounds=(0.0, 1.0))
+    interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
     return Score("sap", compat or "linear-svm", value, len(rows.train) + len(rows.test), interval, details=details)
 
 

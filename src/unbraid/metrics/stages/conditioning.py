@@ -24,15 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import entr
 from torch import Tensor
 
 from unbraid import noise
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import check_at_least, latent_names, real_matrix
+from unbraid.metrics.arrays import check_at_least, name_latents, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.models import LaterStage, as_stage
 from unbraid.progress import progress
 
@@ -90,7 +89,7 @@ def conditioning(
     -+ 1.96 bootstrap standard errors. `details` has each latent's own share, and what chance alone gives.
     """
     check_at_least(2, bins=bins)
-    real, other = real_matrix("codes_of_x", codes_of_x), real_matrix("codes_of_other", codes_of_other)
+    real, other = to_matrix("codes_of_x", codes_of_x), to_matrix("codes_of_other", codes_of_other)
     if real.shape != other.shape:
         raise UsageError(f"Both codes must have one shape, not {list(real.shape)} and {list(other.shape)}.")
     if len(real) < 2:
@@ -98,7 +97,7 @@ def conditioning(
     varies = np.ptp(real, axis=0) > 0
     if not varies.any():
         raise DataError("No latent of the first stage varies over these rows, so nothing can be known of it.")
-    names = [name for name, kept in zip(latent_names(real.shape[1], latents), varies, strict=True) if kept]
+    names = [name for name, kept in zip(name_latents(real.shape[1], latents), varies, strict=True) if kept]
     first = discretise(real[:, varies], bins).T + bins * np.arange(len(names))[:, None]  # [latents, rows]
     second = discretise(other[:, varies], bins).T
     rng = np.random.default_rng(seed)
@@ -112,11 +111,13 @@ def conditioning(
         "bins": bins,
     }
     value = float(shares.mean())
-    return Score("cond", protocol, value, len(real), around(value, drawn, (0.0, 1.0)), details=details)
+    return Score("cond", protocol, value, len(real), resampling_interval(value, drawn, (0.0, 1.0)), details=details)
 
 
 def _shares(cells: np.ndarray, bins: int) -> np.ndarray:
     """I / H(c_R) of each latent, from cells [latents, rows] that count on from latent to latent."""
+    from scipy.special import entr
+
     joint = np.bincount(cells.ravel(), minlength=len(cells) * bins**2).reshape(len(cells), bins, bins)
     joint = joint / cells.shape[1]
     real, other = (entr(joint.sum(axis)).sum(1) for axis in (2, 1))
@@ -131,7 +132,7 @@ def _codes(evaluation: Evaluation, model: LaterStage, positions: Tensor, protoco
     real, made = [], []
     with torch.no_grad(), progress(f"cond/{protocol}", len(positions)) as bar:
         for step, part in enumerate(positions.split(CHUNK)):
-            c, z = evaluation.means_at(part).tensor_split([space.width], dim=1)
+            c, z = evaluation.encode_means(part).tensor_split([space.width], dim=1)
             seen = evaluation.dataset.images(evaluation.rows[part])
             real.append(space.center(model.encode_first(seen)))  # a student's c is another one, its own
             if protocol == "Y":

@@ -16,7 +16,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import reconstructed
-from unbraid.metrics.information.mig import left_out, mig
+from unbraid.metrics.information.mig import mig, note_left_out
 from unbraid.models import Model, as_stage
 
 CHUNK = 256
@@ -33,14 +33,14 @@ def blocks(
     resamples: int = 100,
 ) -> list[Score]:
     """Mutual information gap of posterior means of each latent block of at least two variables, by histograms."""
-    sheet, made, start = evaluation.sheet(samples, factors), [], 0
+    table, made, start = evaluation.tabulate(samples, factors), [], 0
     for name, block in evaluation.space.blocks.items():
         columns = slice(start, start + block.width)
         start += block.width
         if block.width > 1:
-            part = sheet._replace(codes=sheet.codes[:, columns], latents=sheet.latents[columns])
+            part = table._replace(codes=table.codes[:, columns], latents=table.latents[columns])
             score = part.score(mig, bins=bins, samples=samples, resamples=resamples)
-            made.append(replace(left_out(score, evaluation), metric="mig-of", protocol="blocks", part=name))
+            made.append(replace(note_left_out(score, evaluation), metric="mig-of", protocol="blocks", part=name))
     if not made:
         raise UsageError("MIG sets the best latent of a block against its second best, and no block has two latents.")
     return made
@@ -58,11 +58,11 @@ def re_encoded(
     """Mutual information gap of the first stage's codes of a second stage's reconstructions, by histograms."""
     positions = evaluation.choose(min(samples, len(evaluation)))
     codes = _codes(evaluation, as_stage(evaluation.model).first, positions)
-    values, names = evaluation.chosen_factors(factors)
+    values, names = evaluation.choose_factors(factors)
     latents = list(evaluation.code_names[: codes.shape[1]])
     how: dict[str, Any] = {"bins": bins, "samples": None, "resamples": resamples, "seed": evaluation.seed}
     score = mig(codes, values[positions], names=names, latents=latents, **how)
-    return replace(left_out(score, evaluation), metric="mig-of", protocol="re-encoded")
+    return replace(note_left_out(score, evaluation), metric="mig-of", protocol="re-encoded")
 
 
 def _codes(evaluation: Evaluation, first: Model, positions: Tensor) -> Tensor:

@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import around
+from unbraid.metrics.intervals import resampling_interval
 from unbraid.models import as_stage
 
 Protocol = Literal["spearman", "pearson"]
@@ -63,13 +62,18 @@ def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000,
             for chosen in rng.integers(count, size=(resamples, count))
         ]
         value = float(np.abs(each).max())
-        interval, details = around(value, drawn, (0.0, 1.0)), {"latents": each.tolist(), "given": list(given)}
+        interval, details = (
+            resampling_interval(value, drawn, (0.0, 1.0)),
+            {"latents": each.tolist(), "given": list(given)},
+        )
         made.append(Score("unseen", protocol, value, count, interval, part=factor.name, details=details))
     return made
 
 
 def unseen(codes: np.ndarray, values: np.ndarray, protocol: Protocol = "spearman") -> np.ndarray:
     """Correlations [latents] of codes [rows, latents] with values [rows]; 0 where one of both does not vary."""
+    from scipy.stats import rankdata
+
     if protocol == "spearman":
         codes, values = rankdata(codes, axis=0), rankdata(values)
     codes, values = codes - codes.mean(0), values - values.mean()

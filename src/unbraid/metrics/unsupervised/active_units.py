@@ -12,12 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from unbraid.errors import DataError
-from unbraid.metrics.arrays import check_at_least, latent_names, real_matrix
+from unbraid.metrics.arrays import check_at_least, name_latents, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 
 
 @metric(
-    "units/active", year=2016, reference="burda2016", bounds=(0, math.inf), invariant=("order", "sign"), certain=True
+    "units/active",
+    year=2016,
+    reference="burda2016",
+    bounds=(0, math.inf),
+    invariant=("order", "sign"),
+    deterministic=True,
 )
 def active(evaluation: Evaluation, *, threshold: float = 0.01) -> Score:
     """Number of latents whose posterior mean varies over all rows by more than a threshold."""
@@ -30,10 +35,10 @@ def active_units(means: Any, *, threshold: float = 0.01, latents: Sequence[str] 
     The rows are the whole population, so the interval is the value itself. `details` has each latent's variance.
     """
     check_at_least(0, threshold=threshold)
-    values = real_matrix("means", means)
+    values = to_matrix("means", means)
     if len(values) < 2:
         raise DataError(f"A variance needs at least 2 rows, not {len(values)}.")
-    named = latent_names(values.shape[1], latents)
+    named = name_latents(values.shape[1], latents)
     variance = (values - values[0]).var(0)  # minus a row: a constant latent comes out as exactly 0
     count = float((variance > threshold).sum())
     details = {

@@ -25,10 +25,10 @@ from torch import Tensor
 from unbraid.density.density_ratio import log_ratios
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal
-from unbraid.metrics.arrays import check_known, device_of, latent_names, normal_matrices, real_matrix
+from unbraid.metrics.arrays import check_known, find_device, name_latents, to_matrix, to_normal_parameters
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.quadrature import mutual_information
-from unbraid.metrics.intervals import around, mean_score
+from unbraid.metrics.information.quadrature import integrate_information
+from unbraid.metrics.intervals import resampling_interval, score_mean
 
 
 def total_correlation(
@@ -45,22 +45,22 @@ def total_correlation(
     `groups=[[0, 1], [2]]` it is the total correlation of these groups of latents.
     """
     check_known("protocol", protocol, ["gaussian", "ratio"])
-    values = real_matrix("codes", codes)
+    values = to_matrix("codes", codes)
     if values.shape[1] < 2:
         raise UsageError(f"A total correlation needs at least 2 latents, not {values.shape[1]}.")
     if len(values) < 2:
         raise DataError(f"A score needs at least 2 rows, not {len(values)}.")
     if protocol == "gaussian":
         return _gaussian(values, resamples, seed)
-    ratios = log_ratios(torch.as_tensor(values, device=device_of(codes)), seed=seed, **network).double().cpu().numpy()
-    return replace(mean_score("tc", "ratio", ratios), samples=len(values))
+    ratios = log_ratios(torch.as_tensor(values, device=find_device(codes)), seed=seed, **network).double().cpu().numpy()
+    return replace(score_mean("tc", "ratio", ratios), samples=len(values))
 
 
 @metric("tc/gaussian", year=2019, reference="locatello2019", needs=("normal",), invariant=("scale",))
 def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
     """Total correlation of Gaussians with the covariance of posterior samples, and with that of posterior means."""
     chosen, seed = evaluation.choose(samples), evaluation.seed
-    codes = {"sampled": evaluation.samples_at(chosen), "mean": evaluation.means_at(chosen)}
+    codes = {"sampled": evaluation.draw_codes(chosen), "mean": evaluation.encode_means(chosen)}
     return [replace(total_correlation(c, resamples=resamples, seed=seed), part=part) for part, c in codes.items()]
 
 
@@ -76,7 +76,7 @@ def ratio(
     lr: float = 2e-3,
 ) -> Score:
     """Total correlation of posterior samples, by a network that tells joint from shuffled ones."""
-    codes = evaluation.samples_at(evaluation.choose(samples))
+    codes = evaluation.draw_codes(evaluation.choose(samples))
     network = {"width": width, "depth": depth, "steps": steps, "batch": batch, "lr": lr}
     groups = evaluation.space.leaf_columns()  # the coordinates of a discrete variable stay together
     return total_correlation(codes, protocol="ratio", seed=evaluation.seed, groups=groups, **network)
@@ -88,7 +88,7 @@ def ratio(
     reference="esmaeili2018",
     needs=("some normal",),
     invariant=("sign", "scale"),
-    certain=True,
+    deterministic=True,
 )
 def latent_mi(evaluation: Evaluation) -> list[Score]:
     """I(n; z_d) of a row's index and each Normal latent, by quadrature over all rows."""
@@ -102,12 +102,12 @@ def latent_mi(evaluation: Evaluation) -> list[Score]:
 
 def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None = None) -> list[Score]:
     """I(n; z_d) in nats of every latent of Normal posteriors [rows, latents], one score per latent."""
-    where = device_of(means)
-    centres, widths = normal_matrices(means, stds)
-    named, rows = latent_names(centres.shape[1], latents), len(centres)
+    where = find_device(means)
+    centres, widths = to_normal_parameters(means, stds)
+    named, rows = name_latents(centres.shape[1], latents), len(centres)
     alone = torch.zeros(rows, 1, dtype=torch.long, device=where)  # one class: only H(z_d) is asked for
     tensors = [torch.as_tensor(array, device=where) for array in (centres, widths)]
-    entropy = mutual_information(tensors[0], tensors[1], alone, (1,), named).entropy.numpy()
+    entropy = integrate_information(tensors[0], tensors[1], alone, (1,), named).entropy.numpy()
     own = 0.5 * math.log(2 * math.pi * math.e) + np.log(widths).mean(0)
     values = np.clip(entropy - own, 0, math.log(rows))  # rounding may step over either end
     details = {"ceiling": math.log(rows)}
@@ -117,7 +117,7 @@ def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None =
     ]
 
 
-def normal_posteriors(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
+def stack_normal_posteriors(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
     """Return means and standard deviations [rows, latents] of a model whose latents are all Normal."""
     return _means_and_deviations(list(evaluation.posterior.values()))
 
@@ -141,7 +141,7 @@ def _gaussian(codes: np.ndarray, resamples: int, seed: int) -> Score:
     weights = (rng.multinomial(len(codes), np.full(len(codes), 1 / len(codes))) / len(codes) for _ in range(resamples))
     spread = [_half_log_determinant(centred, w) for w in weights]
     constant = [int(j) for j in np.flatnonzero(~live)]
-    interval = around(value, spread, bounds=(0.0, math.inf))
+    interval = resampling_interval(value, spread, bounds=(0.0, math.inf))
     return Score("tc", "gaussian", value, len(codes), interval, details={"constant": constant} if constant else {})
 
 

@@ -12,7 +12,6 @@ import math
 from typing import NamedTuple
 
 import torch
-from scipy.stats import t
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
@@ -38,6 +37,8 @@ class Sampled(NamedTuple):
 
     def score(self, term: str, name: str, protocol: str) -> Score:
         """Mean with its 95% interval by Student's t."""
+        from scipy.stats import t
+
         values = self.values[term].cpu().double()
         value, count = float(values.mean()), len(values)
         if count < 2:
@@ -52,13 +53,13 @@ def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return _reconstruction(evaluation, samples).score("reconstruction", "reconstruction", "nats")
 
 
-@metric("kl/closed-form", year=2014, reference="kingma2014", needs=CLOSED, certain=True)
+@metric("kl/closed-form", year=2014, reference="kingma2014", needs=CLOSED, deterministic=True)
 def kl(evaluation: Evaluation) -> Score:
     """E_n KL(q(z|x_n) || p(z)) over all rows, where it has a closed form.
 
     `details` has that of each latent alone, which are its shares where posterior and prior are factorised.
     """
-    each, posterior = latent_kl(evaluation), evaluation.posterior
+    each, posterior = compute_latent_kl(evaluation), evaluation.posterior
     with torch.no_grad():  # no values are looked at where the KL is closed
         whole = evaluation.space.joint_kl(posterior, evaluation.model.prior_of(posterior), posterior)
     value = float(whole.cpu().double().mean())
@@ -127,7 +128,7 @@ def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: i
     return _stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")
 
 
-def latent_kl(evaluation: Evaluation) -> Tensor:
+def compute_latent_kl(evaluation: Evaluation) -> Tensor:
     """KL of each leaf [leaves], mean over all rows: in closed form, or at one draw where a block has none.
 
     Of a mixture of experts it is that of the mixture's moments, which tells latents apart and is no term of a bound.
@@ -136,11 +137,11 @@ def latent_kl(evaluation: Evaluation) -> Tensor:
     def make() -> Tensor:
         space, posterior = evaluation.space, evaluation.posterior
         rows = torch.arange(len(evaluation), device=evaluation.rows.device)
-        values = posterior if space.closed_form else evaluation.values_at(rows)  # not looked at where closed
+        values = posterior if space.closed_form else evaluation.draw_values(rows)  # not looked at where closed
         with torch.no_grad():
             return space.kl(posterior, evaluation.model.prior_of(posterior), values).cpu().double().mean(0)
 
-    return evaluation.once("latent_kl", make)
+    return evaluation.compute_once("latent_kl", make)
 
 
 def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
@@ -152,19 +153,19 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
         rows = evaluation.choose(samples)
         with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
             for part in rows.split(min(evaluation.batch, 1024)):
-                code = evaluation.samples_at(part)
+                code = evaluation.draw_codes(part)
                 losses.append(-model.log_likelihood(evaluation.dataset, evaluation.rows[part], code))
                 bar.advance(len(part))
         return Sampled({"reconstruction": torch.cat(losses)}, len(rows))
 
-    return evaluation.once(("reconstruction", samples), make)
+    return evaluation.compute_once(("reconstruction", samples), make)
 
 
 def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
     """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
     check_at_least(2, samples=samples)
     rows, space = evaluation.choose(samples), evaluation.space
-    posterior, values = evaluation.posterior_at(rows), evaluation.values_at(rows)
+    posterior, values = evaluation.encode_posterior(rows), evaluation.draw_values(rows)
     with torch.no_grad():
         prior = space.prior_levels(evaluation.model.prior_of(posterior), values)[0]
         return Sampled({"kl": space.joint_density(posterior, values) - prior}, len(rows))
@@ -179,13 +180,13 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
         parts, posterior = [], _wide(evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
             for part in rows.split(PIECE.get(rows.device.type, 64)):
-                sample = _wide(evaluation.values_at(part))
+                sample = _wide(evaluation.draw_values(part))
                 parts.append(exact_aggregate(space, posterior, sample).levels)
                 bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
         return _terms(evaluation, rows[:, None], Aggregate(levels))  # each row as a batch of one: no mean is taken
 
-    return evaluation.once(("exact", samples), make)
+    return evaluation.compute_once(("exact", samples), make)
 
 
 def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
@@ -197,13 +198,13 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
         size = min(batch, len(evaluation))
         count = min(batches, len(evaluation) // size)
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
-        posterior = _wide(evaluation.posterior_at(rows))
+        posterior = _wide(evaluation.encode_posterior(rows))
         with torch.no_grad():
-            sample = _wide(evaluation.values_at(rows))
+            sample = _wide(evaluation.draw_values(rows))
             aggregate = batch_aggregate(space, posterior, sample, "stratified", len(evaluation))
         return _terms(evaluation, rows, aggregate)
 
-    return evaluation.once(("stratified", batch, batches), make)
+    return evaluation.compute_once(("stratified", batch, batches), make)
 
 
 def _wide(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -214,8 +215,8 @@ def _wide(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sampled:
     """MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
     space = evaluation.space
-    posterior = evaluation.posterior_at(rows)
-    out = Output(posterior, evaluation.model.prior_of(posterior), evaluation.values_at(rows), {})
+    posterior = evaluation.encode_posterior(rows)
+    out = Output(posterior, evaluation.model.prior_of(posterior), evaluation.draw_values(rows), {})
     with torch.no_grad():
         values = {**divergences(out, space, aggregate), **total_correlations(space, aggregate)}
     values["tc"] = torch.stack([values[name] for name in total_correlation_names(space)]).sum(0)

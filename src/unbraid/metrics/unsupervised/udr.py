@@ -25,13 +25,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import check_at_least, check_known, plain, real_matrix
+from unbraid.metrics.arrays import check_at_least, check_known, to_matrix, to_numpy
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import around
-from unbraid.metrics.unsupervised.elbo import latent_kl
+from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.unsupervised.elbo import compute_latent_kl
 from unbraid.progress import progress
 
 Correlation = Literal["spearman", "lasso"]
@@ -99,7 +98,7 @@ def udr(
         value = float(np.median(pairs))
         drawn = pairs[rng.integers(len(pairs), size=(resamples, len(pairs)))] if len(pairs) > 2 else pairs[:0]
         greatest = 1.0 if correlation == "spearman" else math.inf
-        interval = around(value, np.median(drawn, axis=-1) if len(drawn) else [], bounds=(0.0, greatest))
+        interval = resampling_interval(value, np.median(drawn, axis=-1) if len(drawn) else [], bounds=(0.0, greatest))
         details = {
             "model": named[m],
             "pairs": dict(zip([name for k, name in enumerate(named) if k != m], pairs.tolist(), strict=True)),
@@ -113,7 +112,9 @@ class Models:
     """Standardised codes (or their ranks) [models, rows, latents], narrow models filled up with latents of 0."""
 
     def __init__(self, codes: Sequence[Any], kl: Sequence[Any] | None, threshold: float, ranks: bool) -> None:
-        given = [real_matrix(f"codes of model {m}", one) for m, one in enumerate(codes)]
+        from scipy.stats import rankdata
+
+        given = [to_matrix(f"codes of model {m}", one) for m, one in enumerate(codes)]
         _check(given, kl)
         width = max(one.shape[1] for one in given)
         self.codes = np.zeros((len(given), len(given[0]), width))
@@ -130,7 +131,7 @@ class Models:
         flat = self.codes.transpose(1, 0, 2).reshape(rows, -1)
         cross = (flat.T @ flat[:, : first * width] / rows).reshape(count, width, first * width)
         if penalty is not None:
-            cross = lasso_weights(self.codes.transpose(0, 2, 1) @ self.codes / rows, cross, penalty)
+            cross = fit_lasso(self.codes.transpose(0, 2, 1) @ self.codes / rows, cross, penalty)
         else:
             cross = cross.clip(-1, 1)  # what rounding adds to a correlation
         similarity = np.abs(cross).reshape(count, width, first, width)
@@ -139,7 +140,7 @@ class Models:
         return strength / np.maximum(informative[:, None] + informative[:first], 1)
 
 
-def lasso_weights(gram: np.ndarray, cross: np.ndarray, penalty: float) -> np.ndarray:
+def fit_lasso(gram: np.ndarray, cross: np.ndarray, penalty: float) -> np.ndarray:
     """Lasso regressions of targets t on the columns of each model m, by coordinate descent on all of them at once.
 
     With the second moments `gram` [m, a, a] of the columns and `cross` [m, a, t] with the targets, the weights
@@ -171,7 +172,7 @@ def _of(evaluation: Evaluation, samples: int, correlation: Correlation, **settin
     if any(len(peer) != len(evaluation) or not torch.equal(peer.rows.cpu(), evaluation.rows.cpu()) for peer in peers):
         raise UsageError("udr compares models on the same rows, but the runs are evaluated on different ones.")
     positions = evaluation.choose(samples)
-    codes = [one.means_at(positions.to(one.rows.device)) for one in together]
+    codes = [one.encode_means(positions.to(one.rows.device)) for one in together]
     kl = [_kl_by_coordinate(one) for one in together]
     names = ["this", *(f"peer {m}" for m in range(1, len(together)))]
     return udr(codes, kl, correlation=correlation, names=names, seed=evaluation.seed, first=1, **settings)[0]
@@ -180,7 +181,7 @@ def _of(evaluation: Evaluation, samples: int, correlation: Correlation, **settin
 def _kl_by_coordinate(evaluation: Evaluation) -> np.ndarray:
     """Mean KL to the prior of each coordinate of the code; those of one categorical variable share its KL."""
     wide = [block.width // block.leaves for block in evaluation.space.blocks.values() for _ in range(block.leaves)]
-    return np.repeat(latent_kl(evaluation).numpy(), wide)
+    return np.repeat(compute_latent_kl(evaluation).numpy(), wide)
 
 
 def _strength(similarity: np.ndarray, axis: int) -> np.ndarray:
@@ -198,7 +199,7 @@ def _standardised(codes: np.ndarray) -> np.ndarray:
 
 
 def _divergence(model: int, kl: Any, latents: int) -> np.ndarray:
-    values = plain(kl)
+    values = to_numpy(kl)
     if values.shape != (latents,):
         raise UsageError(f"kl of model {model} must have one number for each of {latents} latents.")
     if not np.isfinite(values).all():

@@ -34,31 +34,16 @@ REAL_X1, REAL_X2 = "classifier on real x1", "classifier on real x2"
 MIN_ACCURACY = 0.9
 """Share of pictures that must show a shape for it to be kept (ours)."""
 
-SMOKE: dict[str, Any] = {
-    "data": "sprites-pairs",
-    "data.size": 16,
-    "data.scales": 3,
-    "data.orientations": 2,
-    "data.positions": 3,
-    "data.flip": 0.0,
-    "network": "mlp",
-    "encoder.hidden": (16,),
-    "decoder.hidden": (16,),
-    "batch": 16,
-    "steps": 4,
-}
-SMALL: dict[str, Any] = {
-    **SMOKE,
-    "data.size": 32,
-    "data.orientations": 8,
-    "data.positions": 8,
-    "data.flip": 0.02,
-    "encoder.hidden": (128,),
-    "decoder.hidden": (128,),
-    "batch": 64,
-    "steps": 2_000,
-    "lr": 1e-3,
-}
+
+def small_settings(size: int, flip: float, orientations: int, positions: int, hidden: int) -> dict[str, Any]:
+    """Return the settings of few small images and of networks with one hidden layer."""
+    data = {"size": size, "scales": 3, "orientations": orientations, "positions": positions, "flip": flip}
+    networks = {"network": "mlp", "encoder.hidden": (hidden,), "decoder.hidden": (hidden,)}
+    return {"data": "sprites-pairs", **{f"data.{key}": value for key, value in data.items()}, **networks}
+
+
+SMOKE = {**small_settings(16, 0.0, 2, 3, hidden=16), "batch": 16, "steps": 4}
+SMALL = {**small_settings(32, 0.02, 8, 8, hidden=128), "batch": 64, "steps": 2_000, "lr": 1e-3}
 PAPER_BATCH, EPOCHS = 256, 100
 STEPS = EPOCHS * round(0.8 * 737_280) // PAPER_BATCH
 PAPER: dict[str, Any] = {

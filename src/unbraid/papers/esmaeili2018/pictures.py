@@ -40,10 +40,10 @@ def from_class(results: Results, series: str, number: int) -> Picture:
 def along_factor(results: Results, series: str, factor: str, keep: str) -> Picture:
     """The latent that goes with one factor moves, from a row of each value of another."""
     model = shown(results, series)
-    values = model.chosen_factors([keep])[0][:, 0]
+    values = model.choose_factors([keep])[0][:, 0]
     rows = [int((values == value).nonzero()[0]) for value in values.unique()]
     (latent,), _ = latents_along(model, factor)
-    codes = model.means_at(torch.tensor(rows, device=values.device))[:, None].repeat(1, COLUMNS, 1)
+    codes = model.encode_means(torch.tensor(rows, device=values.device))[:, None].repeat(1, COLUMNS, 1)
     codes[:, :, latent] = steps(model)
     return tiled(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
 

@@ -42,37 +42,23 @@ CARS, NORB = StandIn("cars3d", "sprites"), StandIn("smallnorb", "sprites")
 BUDGET_STEPS, PAPER_STEPS = 12_000, 300_000
 """Steps of either stage."""
 
-SPRITES: dict[str, Any] = {
-    "data": "sprites",
-    "data.size": 32,
-    "data.scales": 2,
-    "data.orientations": 2,
-    "data.positions": 3,
+SPRITES: dict[str, Any] = {"data": "sprites", "data.size": 32}
+FEW_SPRITES: dict[str, Any] = {**SPRITES, "data.scales": 2, "data.orientations": 2, "data.positions": 3}
+MORE_SPRITES: dict[str, Any] = {**SPRITES, "data.orientations": 10, "data.positions": 8}
+TINY_NETWORKS: dict[str, Any] = {
+    "network": "conv-small",
+    "encoder.width": 4,
+    "encoder.hidden": 8,
+    "decoder.width": 4,
+    "decoder.hidden": 8,
 }
-MORE_SPRITES: dict[str, Any] = {"data": "sprites", "data.size": 32, "data.orientations": 10, "data.positions": 8}
-TINY_NETWORKS = {"encoder.width": 4, "encoder.hidden": 8, "decoder.width": 4, "decoder.hidden": 8}
 BUDGET_RATE: dict[str, Any] = {"lr": 1e-3, "decay": "cosine", "precision": "bf16"}
 PAPER_RATE: dict[str, Any] = {"lr": 1e-4, "decay": "none", "precision": "f32"}
 SHARED: dict[str, dict[str, Any]] = {
-    "smoke": {
-        **SPRITES,
-        "network": "conv-small",
-        **TINY_NETWORKS,
-        "beta": [1],
-        "batch": 8,
-        "steps": 2,
-        "seed": range(1),
-    },
+    "smoke": {**FEW_SPRITES, **TINY_NETWORKS, "beta": [1], "batch": 8, "steps": 2, "seed": range(1)},
     "small": {**MORE_SPRITES, "beta": [1, 4], "batch": 32, "steps": 500, "lr": 1e-3, "seed": range(3)},
     "budget": {"data": CARS, "beta": [1, 4, 10], "batch": 64, "steps": BUDGET_STEPS, **BUDGET_RATE, "seed": range(3)},
-    "paper": {
-        "data": CARS,
-        "beta": list(range(1, 11)),
-        "batch": 64,
-        "steps": PAPER_STEPS,
-        **PAPER_RATE,
-        "seed": range(5),
-    },
+    "paper": {"data": CARS, "beta": [*range(1, 11)], "batch": 64, "steps": PAPER_STEPS, **PAPER_RATE, "seed": range(5)},
 }
 STAGE_SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": {"steps": 2, "batch": 8},

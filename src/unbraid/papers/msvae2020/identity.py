@@ -20,7 +20,7 @@ from unbraid.experiments.evidence import Finding, combine, compare_means, pool_r
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.generative.features.feature_sets import prior_codes
 from unbraid.metrics.intervention.factor_preservation import latents_along, moved_to, pictures_of
-from unbraid.papers.msvae2020.cars import CARS, MORE_SPRITES, SPRITES
+from unbraid.papers.msvae2020.cars import CARS, FEW_SPRITES, MORE_SPRITES
 from unbraid.report import Picture
 from unbraid.report.pictures import WHITE, tiled
 
@@ -49,7 +49,7 @@ SUPERVISED: dict[str, dict[str, Any]] = {
     **{name: {**settings, REFINES: LABELS} for name, settings in GAN_SERIES.items()},
 }
 SHARED: dict[str, dict[str, Any]] = {
-    "smoke": {**SPRITES, "seed": range(1)},
+    "smoke": {**FEW_SPRITES, "seed": range(1)},
     "small": {**MORE_SPRITES, "seed": range(3)},
     "budget": {"data": CARS, "precision": "bf16", "seed": range(3)},
     "paper": {"data": CARS, "seed": range(5)},
@@ -181,7 +181,7 @@ def _draw(results: Results, make: Any, series: tuple[str, ...]) -> Any:
 
 def draw_traversals(evaluation: Evaluation, rows: int = 3, columns: int = 7) -> Picture:
     """Draw rows with one z each, in which C moves from left to right: first one of its dimensions, then another."""
-    codes, drawn = evaluation.samples_at(evaluation.choose(rows)), prior_codes(evaluation, rows)
+    codes, drawn = evaluation.draw_codes(evaluation.choose(rows)), prior_codes(evaluation, rows)
     values = torch.linspace(-SPAN, SPAN, columns)
     lines = []
     for latent in latents_along(evaluation, None)[0][:2]:

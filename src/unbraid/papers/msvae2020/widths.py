@@ -9,18 +9,8 @@ from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
 
 ELBO, CONDITIONING, RANDOM = "elbo/closed-form", "cond/X", "frechet/classifier/samples"
-WIDTHS_OF_C: dict[str, list[int]] = {
-    "smoke": [2, 3],
-    "small": [2, 5, 10],
-    "budget": [2, 5, 10, 20, 50],
-    "paper": [*range(1, 11), 20, 50],
-}
-WIDTHS_OF_Z: dict[str, list[int]] = {
-    "smoke": [2, 3],
-    "small": [5, 10],
-    "budget": [5, 10, 50, 90],
-    "paper": [5, 10, 50, 90],
-}
+WIDTHS_OF_C = {"smoke": [2, 3], "small": [2, 5, 10], "budget": [2, 5, 10, 20, 50], "paper": [*range(1, 11), 20, 50]}
+WIDTHS_OF_Z = {"smoke": [2, 3], "small": [5, 10], "budget": [5, 10, 50, 90], "paper": [5, 10, 50, 90]}
 SHARED = {scale: {**settings, "beta": 4} for scale, settings in cars.SHARED.items()}
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from unbraid.data import from_array
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import device_of, plain, real_matrix
+from unbraid.metrics.arrays import find_device, to_matrix, to_numpy
 from unbraid.models import seeded
 from unbraid.progress import progress
 from unbraid.registry import Facts, Registry
@@ -83,12 +83,12 @@ def feature_pair(
     """Two sets of features [rows, features] in float64, on the GPU if the first is there, else on the CPU."""
     pair = []
     for name, array in zip(names, (first, second), strict=True):
-        shape = tuple(plain(array).shape)
+        shape = tuple(to_numpy(array).shape)
         if len(shape) != 2 or shape[1] == 0:
             raise UsageError(f"{name} must have the shape [rows, features], not {list(shape)}.")
         if shape[0] < 2:
             raise DataError(f"{name} must have at least 2 rows, not {shape[0]}.")
-        pair.append(torch.as_tensor(real_matrix(name, array), device=device_of(first)))
+        pair.append(torch.as_tensor(to_matrix(name, array), device=find_device(first)))
     if pair[0].shape[1] != pair[1].shape[1]:
         raise UsageError(f"{names[0]} have {pair[0].shape[1]} columns, but {names[1]} {pair[1].shape[1]}.")
     if paired and len(pair[0]) != len(pair[1]):

@@ -67,13 +67,15 @@ def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings:
     check_at_least(2, samples=samples)
     count = min(samples, len(evaluation))
     own = tuple(sorted(settings.items()))
-    return evaluation.once(("features", network, own, count), lambda: _make(evaluation, network, count, settings))
+    return evaluation.compute_once(
+        ("features", network, own, count), lambda: _make(evaluation, network, count, settings)
+    )
 
 
 def chosen_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
     """A feature network for this evaluation's data, made once."""
     key = ("feature network", network, tuple(sorted(settings.items())))
-    return evaluation.once(key, lambda: _network(evaluation, network, settings))
+    return evaluation.compute_once(key, lambda: _network(evaluation, network, settings))
 
 
 def _network(evaluation: Evaluation, name: str, settings: dict[str, Any]) -> FeatureNetwork:
@@ -95,7 +97,7 @@ def learned(name: str, dataset: FactorDataset, rows: Tensor, seed: int, settings
 
 def reconstructed(evaluation: Evaluation, positions: Tensor) -> Tensor:
     """Decoder means [n, *shape] of the posterior means of rows."""
-    return decoded(evaluation, evaluation.means_at(positions))
+    return decoded(evaluation, evaluation.encode_means(positions))
 
 
 def decoded(evaluation: Evaluation, codes: Tensor) -> Tensor:
