@@ -22,6 +22,8 @@ from unbraid.objectives.multimodal import (
 )
 from unbraid.types import Batch, Noise, Output, Terms
 
+TRIAL = {**SMALL_PAIRS, "s": 2}
+
 
 @model("multimodal-cross", year=2021, reference="lee2021")
 class CrossModel(MultimodalModel):
@@ -33,9 +35,6 @@ class CrossModel(MultimodalModel):
 
     def choose_subsets(self, present: Tensor, noise: Noise) -> Tensor:
         return torch.cat([present.unsqueeze(-2), single_modalities(present)], -2)
-
-
-TRIAL = {**SMALL_PAIRS, "s": 2}
 
 
 @objective("dmvae", model="multimodal-cross", year=2021, reference="lee2021", defaults={"c": 5, "s": 5}, trial=TRIAL)

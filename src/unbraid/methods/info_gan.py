@@ -32,6 +32,7 @@ from unbraid.types import Inputs, Noise, Output, Shape, Terms, Weight
 
 Draws = Literal["uniform", "normal"]
 
+DEFAULTS = {"latents": "normal:5", "lr": 2e-4, "batch": 128}
 NOISE = "noise"
 
 
@@ -128,9 +129,6 @@ class InfoGANModel(AdversarialModel):
 
     def prior_codes(self, noise: Noise) -> Tensor:
         return torch.cat([super().prior_codes(noise), noise[NOISE]], -1)
-
-
-DEFAULTS = {"latents": "normal:5", "lr": 2e-4, "batch": 128}
 
 
 @objective(

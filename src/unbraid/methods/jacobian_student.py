@@ -29,6 +29,7 @@ from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
 
+DEFAULTS = {"latents": "normal:5", "lr": 1e-4}
 POINT_DEVIATION = 1e-3
 """Standard deviation of the Normals that represent the student's codes, which are points."""
 
@@ -93,9 +94,6 @@ class Student(StageOnCodes):
         return {name: torch.cat([mean, torch.full_like(mean, log_variance)], -1) for name, mean in means.items()}
 
 
-DEFAULTS = {"latents": "normal:5", "lr": 1e-4}
-
-
 @objective("jacobian-student", model="student", year=2019, reference="lezama2019", stage="student", defaults=DEFAULTS)
 class JacobianStudent(Objective):
     """Jacobian supervision: an autoencoder learns a finished run's codes, and how images move with them."""
@@ -124,14 +122,13 @@ class JacobianStudent(Objective):
         image = context.likelihoods["x"].mean(out.decoded["x"])
         c, taught = (_means(part, list(out.prior)) for part in (out.posterior, out.prior))
         z = _means(out.posterior, [name for name in out.posterior if name not in out.prior])
-        return Terms(
-            {
-                "reconstruction": (_mean_square(image, x), 1.0),
-                "codes": (_mean_square(c, taught), self.weight_codes),
-                "jacobian": (_mean_square(out.extra.student, out.extra.teacher), self.weight_jacobian),
-                "cross_covariance": (cross_covariance(c, z), self.weight_covariance),
-            }
-        )
+        terms = {
+            "reconstruction": (_mean_square(image, x), 1.0),
+            "codes": (_mean_square(c, taught), self.weight_codes),
+            "jacobian": (_mean_square(out.extra.student, out.extra.teacher), self.weight_jacobian),
+            "cross_covariance": (cross_covariance(c, z), self.weight_covariance),
+        }
+        return Terms(terms)
 
 
 def _means(posterior: dict[str, Tensor], blocks: list[str]) -> Tensor:

@@ -30,6 +30,7 @@ from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import SMALL_PAIRS, MultimodalObjective, reconstruction_losses, used_subsets
 from unbraid.types import Batch, Noise, Output, Terms, Weight
 
+TRIAL = {**SMALL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
 Gradient = Literal["reparameterised", "dreg"]
 
 
@@ -63,9 +64,6 @@ class ExpertsModel(MultimodalModel):
             return super().decode_draws(c, s)
         frozen = self.decode_subsets(c, {name: value.detach() for name, value in s.items()}, frozen=True)
         return self.decode_subsets(c.detach(), s), frozen
-
-
-TRIAL = {**SMALL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
 
 
 @objective("mmvae", model="multimodal-experts", year=2019, reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL)

@@ -30,6 +30,8 @@ from unbraid.objectives.multimodal import (
 )
 from unbraid.types import Batch, Noise, Output, Terms
 
+TRIAL = {**SMALL_PAIRS, "s": 0}
+
 
 @model("multimodal-subsets", year=2021, reference="sutter2021")
 class EverySubsetModel(MultimodalModel):
@@ -67,9 +69,6 @@ class EverySubsetModel(MultimodalModel):
             return draw_subsets(every.expand(-1, self.draws, -1), noise[SUBSET_NOISE])
         table = subsets(len(self.modalities), present.device)
         return table & (every | ~table).all(-1, keepdim=True)
-
-
-TRIAL = {**SMALL_PAIRS, "s": 0}
 
 
 @objective(

@@ -21,6 +21,8 @@ from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
 
+DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
+
 
 @model("coded", year=2020, reference="msvae2020")
 class CodedStage(StageOnCodes):
@@ -61,9 +63,6 @@ def code_networks(shape: Shape) -> dict[str, str]:
     square = len(shape) == 3 and shape[1] == shape[2]
     decoder = {64: "conv-locatello", 32: "conv-small", 28: "conv-small"}.get(shape[-1]) if square else None
     return {"encoder": staged_networks(shape)["encoder"], "decoder": decoder or "mlp"}
-
-
-DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
 
 
 @objective(

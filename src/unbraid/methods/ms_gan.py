@@ -33,7 +33,7 @@ from unbraid.objectives.checks import check_normal
 from unbraid.objectives.staged import StageObjective
 from unbraid.types import Inputs, Noise, Output, Shape
 
-DEFAULTS = {"latents": "normal:10", "lr": 1e-4, "batch": 64}
+SETTINGS = {"defaults": {"latents": "normal:10", "lr": 1e-4, "batch": 64}}
 
 
 class GeneratedGiven(NamedTuple):
@@ -171,11 +171,9 @@ class ConditionalGame(StageObjective, Game):
         return context.apply("model.critic", x, out.extra.condition), None
 
 
-STAGED = {"model": "staged-gan", "stage": "gan", "network": staged_networks, "defaults": DEFAULTS}
-CONDITIONAL = {"model": "conditional-gan", "stage": "cgan", "network": conditional_network, "defaults": DEFAULTS}
-
-
-@objective("ms-gan", year=2020, reference="msvae2020", **STAGED)
+@objective(
+    "ms-gan", model="staged-gan", year=2020, reference="msvae2020", stage="gan", network=staged_networks, **SETTINGS
+)
 class MSGAN(ConditionalGame):
     """MS-GAN: a GAN that refines a finished run, x = G(y, z) against D(x, y), y the run's own reconstruction.
 
@@ -186,7 +184,15 @@ class MSGAN(ConditionalGame):
     """
 
 
-@objective("cgan", year=2014, reference="mirza2014", **CONDITIONAL)
+@objective(
+    "cgan",
+    model="conditional-gan",
+    year=2014,
+    reference="mirza2014",
+    stage="cgan",
+    network=conditional_network,
+    **SETTINGS,
+)
 class CGAN(ConditionalGame):
     """CGAN: a GAN given the code c of a finished run, x = G(c, z) against D(x, c); the comparison for MS-GAN.
 

@@ -23,6 +23,8 @@ from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import SMALL_PAIRS, MultimodalObjective, reconstruction_losses, subset_kls
 from unbraid.types import Batch, Noise, Output, Terms
 
+TRIAL = {**SMALL_PAIRS, "s": 0}
+
 
 @model("multimodal-subsampled", year=2018, reference="wu2018")
 class SubsampledModel(MultimodalModel):
@@ -60,9 +62,6 @@ class SubsampledModel(MultimodalModel):
         if self.random_subsets:
             chosen.append(draw_proper_subsets(present, noise[SUBSET_NOISE]))
         return torch.cat(chosen, -2)
-
-
-TRIAL = {**SMALL_PAIRS, "s": 0}
 
 
 @objective(

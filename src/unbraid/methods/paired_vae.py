@@ -43,6 +43,8 @@ from unbraid.types import Batch, Inputs, Noise, Output, Terms, Weight
 
 Average = Literal["mean", "product", "geometric"]
 
+GEOMETRIC = {"average": "geometric"}
+PRODUCT = {"shared": 5, "average": "product"}
 ORDER, COUNT, VALUES = "pairs/order", "pairs/count", "pairs/values"
 """Names of the numbers that choose the factors to draw again, how many, and their values."""
 
@@ -152,9 +154,6 @@ class AdaGVAE(PairedObjective):
     """Ada-GVAE: beta-VAE on pairs that finds the latents which a pair shares, and averages means and variances."""
 
 
-GEOMETRIC = {"average": "geometric"}
-
-
 @objective(
     "ada-ml-vae", model="paired-vae", fixed=("shared",), year=2020, reference="locatello2020", defaults=GEOMETRIC
 )
@@ -177,13 +176,12 @@ class GroupObjective(PairedObjective):
     def pair_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return half the bound of each pair; shared variables have one KL for both rows."""
         kl = context.space.kl(out.posterior, out.prior, out.sample).mean(-2)  # [member, leaves]
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl_shared": (kl[..., : self.shared].sum(-1) / 2, self.beta),
-                "kl_private": (kl[..., self.shared :].sum(-1), self.beta),
-            }
-        )
+        terms = {
+            "reconstruction": (reconstruction(out, batch, context), 1.0),
+            "kl_shared": (kl[..., : self.shared].sum(-1) / 2, self.beta),
+            "kl_private": (kl[..., self.shared :].sum(-1), self.beta),
+        }
+        return Terms(terms)
 
 
 @objective("gvae", model="paired-vae", year=2019, reference="hosoya2019", defaults={"shared": 5}, trial={"shared": 2})
@@ -193,9 +191,6 @@ class GVAE(GroupObjective):
     Without `factors`, partners share all but `differing` random factors, as in `ada-gvae`. Then no factor is shared by
     all pairs for the shared latents to learn, so name the factors if you know them.
     """
-
-
-PRODUCT = {"shared": 5, "average": "product"}
 
 
 @objective("ml-vae", model="paired-vae", year=2018, reference="bouchacourt2018", defaults=PRODUCT, trial={"shared": 2})

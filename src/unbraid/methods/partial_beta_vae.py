@@ -29,10 +29,9 @@ class PartialBetaVAE(Objective):
 
     def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         each = context.space.kl(out.posterior, out.prior, out.sample).mean(-2)  # [member, latents]
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl_penalised": (each[..., : self.penalised].sum(-1), self.beta),
-                "kl_others": (each[..., self.penalised :].sum(-1), 1.0),
-            }
-        )
+        terms = {
+            "reconstruction": (reconstruction(out, batch, context), 1.0),
+            "kl_penalised": (each[..., : self.penalised].sum(-1), self.beta),
+            "kl_others": (each[..., self.penalised :].sum(-1), 1.0),
+        }
+        return Terms(terms)

@@ -29,6 +29,8 @@ from unbraid.objectives.multimodal import SMALL_PAIRS, MultimodalObjective, Valu
 from unbraid.types import Batch, Noise, Output, Player, Terms, Weight
 
 ORDER = "order/shared"
+TRIAL = {**SMALL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2}
+SETTINGS = {"defaults": {"c": 5, "s": 5}, "trial": TRIAL}
 SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
 """Weights of L(x_m; A) and L(x_m; S_m)."""
 
@@ -55,11 +57,7 @@ class PartitionedModel(MultimodalModel):
         return torch.cat([every, torch.where(others.any(-1, keepdim=True), drawn, every)], -2)
 
 
-FACTS = {"model": "multimodal-partitioned", "year": 2019, "reference": "daunhawer2019", "defaults": {"c": 5, "s": 5}}
-TRIAL = {**SMALL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2}
-
-
-@objective("partitioned-mvae", **FACTS, trial=TRIAL)
+@objective("partitioned-mvae", model="multimodal-partitioned", year=2019, reference="daunhawer2019", **SETTINGS)
 class PartitionedMVAE(MultimodalObjective):
     """Partitioned MVAE: each modality from its private s_m, and from c of all modalities and of others without it.
 

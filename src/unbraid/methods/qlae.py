@@ -107,12 +107,11 @@ class QLAE(Objective):
     def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         pairs = [flat.chunk(2, -1) for flat in out.posterior.values()]
         distance = _sum([(continuous - nearest.detach()).square() for continuous, nearest in pairs])
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "commitment": (distance, self.beta_commit * _numbers_per_latent(batch, context.space)),
-            }
-        )
+        terms = {
+            "reconstruction": (reconstruction(out, batch, context), 1.0),
+            "commitment": (distance, self.beta_commit * _numbers_per_latent(batch, context.space)),
+        }
+        return Terms(terms)
 
     def codebook_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         distances = []

@@ -85,10 +85,10 @@ def accuracy_falls(series: str) -> Finding:
 
 def define_study(split: str, note: str) -> dict[str, Any]:
     """Return series, scales, scores and notes of figure 3 on one split of the pairs."""
-    measures = {}
-    for scale in setup.SHARED:
-        ratio = ("tc-blocks/ratio/s_m2", RATIO_SETTINGS.get(scale, {}))
-        measures[scale] = {**setup.coherence(scale), TC: ratio, **setup.DIVERGENCES}
+
+    def measures(scale: str) -> setup.Measures:
+        return {TC: ("tc-blocks/ratio/s_m2", RATIO_SETTINGS.get(scale, {})), **setup.DIVERGENCES}
+
     return {
         "year": 2019,
         "series": {split: setup.SPLITS[split]},

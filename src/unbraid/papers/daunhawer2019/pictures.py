@@ -72,7 +72,7 @@ def load_best(results: Results) -> Evaluation:
     "daunhawer2019/fig2",
     reference="daunhawer2019, figure 2",
     **SHARED,
-    scales=setup.sweep_beta({scale: {**setup.coherence(scale), **probes(scale, "m2")} for scale in setup.SHARED}),
+    scales=setup.sweep_beta(lambda scale: probes(scale, "m2")),
     derived=setup.DERIVED,
     scores=(X2_FROM_X1, *probes("paper", "m2"), setup.REAL_X2),
     claims=(
@@ -107,9 +107,7 @@ def loses_little(results: Results) -> list[Evidence]:
     "daunhawer2019/fig4",
     reference="daunhawer2019, figure 4",
     **SHARED,
-    scales=setup.sweep_beta(
-        {scale: {ERROR: (ERROR, {}), **setup.coherence(scale), **setup.DIVERGENCES} for scale in setup.SHARED}
-    ),
+    scales=setup.sweep_beta(lambda scale: {ERROR: (ERROR, {}), **setup.DIVERGENCES}),
     scores=(ERROR, *setup.DIVERGENCES),
     claims=(Claim("reconstructions show what the samples show, without their noise", loses_little),),
     notes=(
@@ -134,7 +132,7 @@ def coherence_apart(scores: Mapping[str, Score]) -> Score:
     "daunhawer2019/fig5",
     reference="daunhawer2019, figure 5",
     **SHARED,
-    scales=setup.sweep_beta({scale: setup.coherence(scale) for scale in setup.SHARED}),
+    scales=setup.sweep_beta(lambda scale: {}),
     derived={APART: coherence_apart, **setup.DERIVED},
     scores=(JOINT, APART, *setup.DERIVED),
     claims=(
@@ -155,7 +153,7 @@ def fig5(results: Results, make: Any) -> Any:
     "daunhawer2019/fig7",
     reference="daunhawer2019, figure 7",
     **SHARED,
-    scales=setup.sweep_beta({scale: {**setup.coherence(scale), **probes(scale, "m1", "m2")} for scale in setup.SHARED}),
+    scales=setup.sweep_beta(lambda scale: probes(scale, "m1", "m2")),
     derived=setup.DERIVED,
     scores=(*probes("paper", "m1", "m2"), X2_FROM_X1, X1_FROM_X2),
     claims=(*separates("m1"), *separates("m2")),

@@ -7,7 +7,7 @@ what it shows; the table has its accuracy on real test images without their nois
 original images.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -112,12 +112,13 @@ DIVERGENCES: Measures = {
 }
 
 
-def sweep_beta(measures: Mapping[str, Measures]) -> dict[str, Scale]:
-    """Return scales with beta_2 as an axis and scores by scale; all figures share these runs."""
-    return {
-        name: Scale({**settings, BETA: BETAS_AT.get(name, BETAS)}, measures=measures[name])
-        for name, settings in SHARED.items()
-    }
+def sweep_beta(measures: Callable[[str], Measures]) -> dict[str, Scale]:
+    """Return scales with beta_2 as an axis, coherence and the `measures` of a scale; all figures share these runs."""
+    scales = {}
+    for name, settings in SHARED.items():
+        swept = {**settings, BETA: BETAS_AT.get(name, BETAS)}
+        scales[name] = Scale(swept, measures={**coherence(name), **measures(name)})
+    return scales
 
 
 def mean_of(series: str, score: str, **where: float) -> Finding:

@@ -81,9 +81,17 @@ REFINER_SETTINGS: dict[str, dict[str, Any]] = {
 
 DISTANCE_SETTINGS: dict[str, dict[str, Any]] = {"smoke": {"samples": 64, "steps": 2, "resamples": 0}}
 
+
+def describe_stand_in(data: StandIn) -> str:
+    """Return the note on a data set whose files users bring."""
+    return (
+        f"{data.wanted} needs its official files (`unbraid data`). At `smoke` and `small`, and without the files, "
+        f"{data.instead} replace it; the claims say nothing about {data.instead}."
+    )
+
+
 NOTES = (
-    "Cars3D needs its files (`unbraid data`). At `smoke` and `small`, and without the files, sprites replace it; the "
-    "claims say nothing about sprites.",
+    describe_stand_in(CARS),
     f"{DISTANCE} is the Frechet distance of reconstructions in the features of a classifier of the data's labels, "
     "trained here. The paper's FID uses Inception's features.",
     "`mig of C` is the gap of the first stage's latents for a model that refines it, and of all latents otherwise "
@@ -97,14 +105,6 @@ SIZES_NOTE = (
     "Big models have conv-wide networks with as many parameters as MS-VAE's two stages together, within .5%, and train "
     "for as many steps as both stages. The student is as large and trains for as many steps as the second stage (ours)."
 )
-
-
-def describe_stand_in(data: StandIn) -> str:
-    """Return the note on a data set whose files users bring."""
-    return (
-        f"{data.wanted} needs its official files (`unbraid data`). At `smoke` and `small`, and without the files, "
-        f"{data.instead} replace it; the claims say nothing about {data.instead}."
-    )
 
 
 def select_mig_of_c(scores: Mapping[str, Score]) -> Score:
@@ -159,5 +159,5 @@ def sweep_beta(
         "scales": scales,
         "metrics": tuple(metrics),
         "derived": {MIG: select_mig_of_c},
-        "notes": (NOTES[0] if data is CARS else describe_stand_in(data), *NOTES[1:], *notes),
+        "notes": (describe_stand_in(data), *NOTES[1:], *notes),
     }

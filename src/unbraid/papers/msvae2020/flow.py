@@ -25,10 +25,7 @@ from unbraid.report.svg import PALETTE
 MIXTURE, FLOW, GAIN, PURITY = "density/mixture", "density/flow", "density/gain", "clusters/majority"
 MEANS, SAMPLES = "means", "samples"
 MIN_PURITY = 0.3
-"""Share of the rows that have the most frequent digit of their component, above which components go with digits.
-
-If components were random, the share would be that of the most frequent digit, .11.
-"""
+"""Purity above which components go with digits; random components would have that of the most frequent digit, .11."""
 
 SERIES: dict[str, dict[str, Any]] = {
     MEANS: {"recipe": "ms-flow", "condition": "mean"},
