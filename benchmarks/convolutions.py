@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from unbraid.networks import decoder, encoder
-from unbraid.networks.conv_as_matmul import convolutions_as_products
+from unbraid.networks.conv_as_matmul import use_matrix_products
 
 VARIANTS = ("triton", "matmul", "grouped")
 MEMBERS = (64, 1, 16)
@@ -58,7 +58,7 @@ class Program:
         self.images = squares(members, batch, device)
         self.module = networks[0]
         if variant != "grouped":
-            convolutions_as_products(self.module, "triton" if variant == "triton" else "matmul")
+            use_matrix_products(self.module, "triton" if variant == "triton" else "matmul")
         self.members, self.precision, self.device = members, precision, device
 
     def loss(self, parameters: dict[str, Tensor], images: Tensor) -> Tensor:

@@ -244,15 +244,15 @@ def check_block(name: str) -> None:
     made = entry.make(**entry.resolve({key: 2 for key in ("size", "classes") if key in entry.settings}))
     outputs = torch.randn(2, 5, made.parameter_count, dtype=torch.float64).requires_grad_()  # [member, rows, outputs]
     posterior = Space({"block": made}).split(outputs)["block"]
-    if not made.density:  # a point: the encoder's output, and the values that a model rounds it to
+    if not made.has_density:  # a point: the encoder's output, and the values that a model rounds it to
         posterior = torch.cat([posterior, posterior.detach().round()], -1)
     value = made.sample(posterior, _block_noise(made, 2, 5))
     assert value.shape == made.center(posterior).shape == (2, 5, made.width)
-    assert made.places(7, 2.0).shape[1] == made.width // made.leaves
+    assert made.traversal_codes(7, 2.0).shape[1] == made.width // made.leaves
     torch.testing.assert_close(made.from_code(made.to_code(value)), value, rtol=1e-6, atol=1e-6)
     (gradient,) = torch.autograd.grad(made.to_code(value).square().sum(), outputs, retain_graph=True)
     assert bool(gradient.isfinite().all()) and bool((gradient != 0).any((0, 1)).all())
-    if made.density:
+    if made.has_density:
         _check_block_densities(made, outputs, posterior, value)
         return
     for refused in (lambda: made.log_density(posterior, value), lambda: made.kl(posterior, posterior, value)):

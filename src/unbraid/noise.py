@@ -1,9 +1,9 @@
 """Random numbers as a pure function of (seed, step, name, shape).
 
-Every number is a hash of its own address, so there is no generator state: plain, compiled, captured, stacked and
-resumed runs see the same numbers on every device, a checkpoint only needs the step, and one tensor operation serves
-many members, each under its own seed. The hash is the splitmix64 finaliser (Steele, Lea and Flood, 2014), whose
-64-bit products wrap around in torch as they do in C.
+Every number is a hash of its address, so there is no generator state. Plain, compiled, captured, stacked and resumed
+runs see the same numbers on every device, a checkpoint only needs the step, and one tensor operation serves many
+members, each with its own seed. The hash is the splitmix64 finaliser (Steele, Lea and Flood, 2014); its 64-bit products
+wrap around in torch as they do in C.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from torch import Tensor
 TRITON = find_spec("triton") is not None
 
 SCHEME = 1
-"""Raised whenever the numbers change: a run only resumes under the scheme it was begun with."""
+"""Version of the numbers; increase it when they change. A run resumes only under its own scheme."""
 
 _MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9 as a signed 64-bit number
 _MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
@@ -28,9 +28,9 @@ Kind = Literal["normal", "uniform", "step"]
 
 
 class Need(NamedTuple):
-    """What a model or an objective wants drawn for one step: the kind of numbers, and their shape per member.
+    """Noise of one step for a model or an objective: the kind of numbers, and their shape per member.
 
-    The kind `step` is no random number but the step itself, for whatever moves with it inside a model.
+    The kind `step` is not random: it is the step itself, for schedules inside a model.
     """
 
     kind: Kind
@@ -38,84 +38,80 @@ class Need(NamedTuple):
 
 
 def draw(needs: Mapping[str, Need], seeds: Tensor, step: int | Tensor) -> dict[str, Tensor]:
-    """One tensor [member, *shape] per need; `seeds` holds one integer per member."""
+    """Return one tensor [member, *shape] per need; `seeds` holds one integer per member."""
     kinds = {"normal": normal, "uniform": uniform, "step": _step}
     return {name: kinds[need.kind](seeds, step, name, need.shape) for name, need in needs.items()}
 
 
 def uniform(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Uniform in (0, 1), float32, shape [member, *shape]."""
+    """Draw uniform numbers in (0, 1), float32 [member, *shape]."""
     if seeds.is_cuda and TRITON:
-        return _by_kernel(seeds, step, (name, name), shape, normal=False)
+        return _draw_on_gpu(seeds, step, (name, name), shape, normal=False)
     return _unit(bits(seeds, step, name, shape)).to(torch.float32).clamp_(2.0**-25, 1 - 2.0**-24)
 
 
 def normal(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal, float32, shape [member, *shape], by Box and Muller (1958) in float64."""
+    """Draw standard normal numbers, float32 [member, *shape], by Box and Muller (1958) in float64."""
     if seeds.is_cuda and TRITON:
-        return _by_kernel(seeds, step, (name + "/radius", name + "/angle"), shape, normal=True)
+        return _draw_on_gpu(seeds, step, (name + "/radius", name + "/angle"), shape, normal=True)
     radius = (-2 * _unit(bits(seeds, step, name + "/radius", shape)).log()).sqrt()
     angle = 2 * torch.pi * _unit(bits(seeds, step, name + "/angle", shape))
     return (radius * angle.cos()).to(torch.float32)
 
 
-def _by_kernel(
+def _draw_on_gpu(
     seeds: Tensor, step: int | Tensor, names: tuple[str, str], shape: tuple[int, ...], normal: bool
 ) -> Tensor:
-    """The same numbers in one launch instead of some fifty."""
+    """Draw the same numbers in one launch instead of about fifty."""
     from unbraid.noise_kernel import NORMAL, UNIFORM, hash_noise
 
-    when = step if isinstance(step, Tensor) else torch.tensor(step, device=seeds.device)
-    made = hash_noise(seeds, when, *map(stream, names), math.prod(shape), NORMAL if normal else UNIFORM)
-    return made.view(len(seeds), *shape)
+    step = step if isinstance(step, Tensor) else torch.tensor(step, device=seeds.device)
+    numbers = hash_noise(seeds, step, *map(hash_name, names), math.prod(shape), NORMAL if normal else UNIFORM)
+    return numbers.view(len(seeds), *shape)
 
 
 def _step(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """The step, float32, shape [member, *shape]."""
     return (torch.zeros(len(seeds), *shape, device=seeds.device) + step).to(torch.float32)
 
 
 def permutation(seeds: Tensor, epoch: int | Tensor, count: int) -> Tensor:
-    """One random order of `count` items per member, shape [member, count], recomputable from seed and epoch."""
+    """Draw a random order of `count` items per member [member, count]."""
     return bits(seeds, epoch, "permutation", (count,)).argsort(dim=-1, stable=True)
 
 
 def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """64 random bits per element as int64, shape [member, *shape]."""
-    key = _mix(_mix(_mix(seeds) + stream(name)) + step)  # [member]
-    count = 1
-    for length in shape:
-        count *= length
-    # Scattered by the hash and not by a product: a compiler may fold (i * large constant) into narrow index arithmetic.
-    address = _mix(torch.arange(1, count + 1, device=seeds.device, dtype=torch.int64))
+    """Draw 64 random bits per element, as int64 [member, *shape]."""
+    key = _mix(_mix(_mix(seeds) + hash_name(name)) + step)  # [member]
+    # Hash the index; a compiler may fold a product (i * large constant) into narrow index arithmetic.
+    address = _mix(torch.arange(1, math.prod(shape) + 1, device=seeds.device, dtype=torch.int64))
     return _mix(key[:, None] + address).view(len(seeds), *shape)
 
 
-_STREAMS: dict[str, int] = {}
+_NAME_HASHES: dict[str, int] = {}
 
 
-def stream(name: str) -> int:
-    """A name as a signed 64-bit number, equal on every machine.
+def hash_name(name: str) -> int:
+    """Return the hash of a name, a signed 64-bit number that is the same on every machine.
 
-    A compiler cannot look into the hash, but takes a number that is known already for a constant (see `announce`).
+    A compiler cannot trace the hash function, but treats a cached number as a constant (see `hash_names`).
     """
-    if name not in _STREAMS:
-        _STREAMS[name] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
-    return _STREAMS[name]
+    if name not in _NAME_HASHES:
+        _NAME_HASHES[name] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+    return _NAME_HASHES[name]
 
 
-def announce(needs: Mapping[str, Need]) -> None:
-    """Hash the names that `draw` will use, before a step that uses them is compiled."""
+def hash_names(needs: Mapping[str, Need]) -> None:
+    """Cache the hashes of the names in `needs`, before a step that draws them is compiled."""
     draw({name: Need(need.kind, (1,)) for name, need in needs.items()}, seed_tensor(0), 0)
 
 
 def seed_tensor(*seeds: int, device: torch.device | str = "cpu") -> Tensor:
-    """Seeds of a group's members as the tensor that the functions here take."""
+    """Return the seeds of members as a tensor."""
     return torch.tensor(seeds, dtype=torch.int64, device=device)
 
 
 def _unit(random_bits: Tensor) -> Tensor:
-    """The upper 53 bits as a float64 in (0, 1): never 0, so that a logarithm is always finite."""
+    """Return the upper 53 bits as a float64 in (0, 1), never 0, so that its logarithm is finite."""
     return (_shift(random_bits, 11).to(torch.float64) + 0.5) * _UNIT
 
 
@@ -126,5 +122,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, count: int) -> Tensor:
-    """Logical right shift; torch's own copies the sign bit."""
+    """Return a logical right shift; the one of torch copies the sign bit."""
     return (x >> count) & ((1 << (64 - count)) - 1)

@@ -1,4 +1,4 @@
-"""Noise on a GPU in one launch: the formulas of `unbraid.noise` as a Triton kernel, the same numbers."""
+"""The numbers of `unbraid.noise` on a GPU, in one launch of a Triton kernel."""
 
 from typing import no_type_check
 
@@ -17,7 +17,7 @@ _BLOCK = 512
 @triton.jit
 @no_type_check
 def _mix(x):
-    """The splitmix64 finaliser; shifts are logical."""
+    """Apply the splitmix64 finaliser; shifts are logical."""
     x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * -4658895280553007687
     x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * -7723592293110705685
     return x ^ ((x >> 31) & ((1 << 33) - 1))
@@ -26,7 +26,7 @@ def _mix(x):
 @triton.jit
 @no_type_check
 def _unit(key, address):
-    """A float64 in (0, 1) from the upper 53 bits of a hash."""
+    """Return a float64 in (0, 1) from the upper 53 bits of a hash."""
     bits = _mix(key + address)
     return (((bits >> 11) & ((1 << 53) - 1)).to(tl.float64) + 0.5) * 1.1102230246251565e-16
 
@@ -34,24 +34,24 @@ def _unit(key, address):
 @triton.jit(do_not_specialize=["first", "second", "count"])
 @no_type_check
 def _draw(seeds, step, out, first, second, count, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
-    """Numbers of one member from the streams `first` (and, for Normal ones, `second`)."""
+    """Draw numbers of one member from the name hashes `first` and, for Normal ones, `second`."""
     member = tl.program_id(1)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     seed = _mix(tl.load(seeds + member))
-    when = tl.load(step)
+    now = tl.load(step)
     address = _mix((place + 1).to(tl.int64))
-    value = _unit(_mix(_mix(seed + first) + when), address)
+    value = _unit(_mix(_mix(seed + first) + now), address)
     if NORMAL:
-        angle = _unit(_mix(_mix(seed + second) + when), address)
-        made = (tl.sqrt(-2 * tl.log(value)) * tl.cos(6.283185307179586 * angle)).to(tl.float32)
+        angle = _unit(_mix(_mix(seed + second) + now), address)
+        number = (tl.sqrt(-2 * tl.log(value)) * tl.cos(6.283185307179586 * angle)).to(tl.float32)
     else:
-        made = tl.minimum(tl.maximum(value.to(tl.float32), 2.0**-25), 1 - 2.0**-24)
-    tl.store(out + member.to(tl.int64) * count + place, made, mask=place < count)
+        number = tl.minimum(tl.maximum(value.to(tl.float32), 2.0**-25), 1 - 2.0**-24)
+    tl.store(out + member.to(tl.int64) * count + place, number, mask=place < count)
 
 
 @Operator
 def hash_noise(seeds: Tensor, step: Tensor, first: int, second: int, count: int, kind: int) -> Tensor:
-    """Return [member, count] numbers in float32; `step` is an int64 tensor with one number."""
+    """Return numbers [member, count] in float32; `step` is an int64 tensor with one number."""
     out = torch.empty(len(seeds), count, device=seeds.device, dtype=torch.float32)
     with torch.cuda.device_of(seeds):
         _draw[(-(-count // _BLOCK), len(seeds))](

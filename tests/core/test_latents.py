@@ -8,10 +8,10 @@ from torch.distributions.relaxed_categorical import ExpRelaxedCategorical
 
 from tests.support.messages import naming
 from unbraid.errors import UsageError
-from unbraid.latents import Bernoulli, Concrete, Normal, Space, block, latents_of
+from unbraid.latents import Bernoulli, Concrete, Normal, Space, block, parse_latents
 
 
-def parameters_of(made, rows, seed=0):
+def draw_parameters(made, rows, seed=0):
     given = torch.randn(rows, made.parameter_count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return made.complete(given, None)
 
@@ -60,7 +60,7 @@ def test_bernoulli_equals_torch_distributions():
 @pytest.mark.parametrize("kind", ["concrete", "bernoulli"])
 def test_straight_through_shows_a_vertex_and_keeps_the_gradient(kind):
     soft, hard = (block[kind].make(straight_through=flag) for flag in (False, True))
-    logits = parameters_of(soft, 6)[..., :-1].requires_grad_()
+    logits = draw_parameters(soft, 6)[..., :-1].requires_grad_()
     noise = draw(soft, 6)
     code = hard.to_code(hard.sample(hard.complete(logits, None), noise))
     assert ((code.detach() - code.detach().round()).abs() < 1e-12).all()
@@ -137,13 +137,13 @@ def test_groups_by_block_and_by_name():
 
 
 def test_blocks_from_what_was_typed():
-    assert latents_of({}) == {"z": {"kind": "normal", "size": 10}}
-    assert latents_of({"z": 4})["z"]["size"] == 4
-    made = latents_of({"latents": "normal:5+concrete:7+concrete:3+bernoulli:2", "latents.c_1.temperature": 0.5})
+    assert parse_latents({}) == {"z": {"kind": "normal", "size": 10}}
+    assert parse_latents({"z": 4})["z"]["size"] == 4
+    made = parse_latents({"latents": "normal:5+concrete:7+concrete:3+bernoulli:2", "latents.c_1.temperature": 0.5})
     assert list(made) == ["z", "c_0", "c_1", "b"]
     assert (made["z"]["size"], made["c_0"]["classes"], made["b"]["size"]) == (5, 7, 2)
     assert (made["c_0"]["temperature"], made["c_1"]["temperature"]) == (0.66, 0.5)
-    assert latents_of({"latents": "normal:5+concrete:7", "z": 2})["z"]["size"] == 2
+    assert parse_latents({"latents": "normal:5+concrete:7", "z": 2})["z"]["size"] == 2
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_blocks_from_what_was_typed():
 )
 def test_what_cannot_be_a_space_is_refused(given, facts):
     with pytest.raises(UsageError, match=naming(*facts)):
-        latents_of(given)
+        parse_latents(given)

@@ -15,14 +15,14 @@ from tests.support.priors import made_space, random, with_learned
 from unbraid.config import Choice, Config, Training
 from unbraid.errors import UsageError
 from unbraid.latents import (
-    LEARNED,
+    LEARNED_PRIOR,
     Concrete,
     ConditionalPrior,
     CorrelatedNormal,
     FlowPrior,
     Normal,
     Space,
-    latents_of,
+    parse_latents,
     prior,
 )
 from unbraid.latents.covariance_prior import inverse_triangular
@@ -42,7 +42,7 @@ def test_every_part_of_a_gaussian_has_its_part_of_the_covariance():
     flat = torch.cat([drawn["a"], drawn["z"]], -1)
     for count in (1, 2, 3, 4):
         for group in itertools.combinations(range(4), count):
-            made = space.learned.together(own, values, group)
+            made = space.learned.joint_density(own, values, group)
             for m in range(3):
                 part = covariance[m][list(group)][:, list(group)]
                 expected = multivariate_normal(np.zeros(count), part.numpy()).logpdf(flat[m][:, list(group)].numpy())
@@ -50,7 +50,7 @@ def test_every_part_of_a_gaussian_has_its_part_of_the_covariance():
     alone = space.learned.leaf_densities(own, values)
     assert alone.shape == (3, 5, 5)
     torch.testing.assert_close(alone[..., 2:3], space.blocks["c"].log_density(own["c"], values["c"]))
-    torch.testing.assert_close(alone[..., 3], space.learned.together(own, values, [2]))
+    torch.testing.assert_close(alone[..., 3], space.learned.joint_density(own, values, [2]))
 
 
 @pytest.mark.parametrize("correlated", [False, True])
@@ -112,13 +112,13 @@ def test_marginals_of_a_chain_are_integrals_of_its_joint_density():
     for row in range(2):
         point = torch.full_like(POINTS, float(first[row, 0] - first[row, 1]))
         values = at(point, POINTS, last[row])
-        whole = learned.together(own, values, [0, 1, 2]).exp().sum() * STEP
-        torch.testing.assert_close(learned.together(own, values, [0, 2])[0].exp(), whole, rtol=1e-5, atol=0)
-        part = learned.together(own, at(POINTS, point, last[row]), [0, 2]).exp().sum() * STEP
-        torch.testing.assert_close(learned.together(own, values, [2])[0].exp(), part, rtol=1e-5, atol=0)
-        chain = learned.alone(own, values)
-        torch.testing.assert_close(chain[..., 2], learned.together(own, values, [2]))
-    total = learned.together(own, at(POINTS, POINTS, last[0]), [1]).exp().sum() * STEP
+        whole = learned.joint_density(own, values, [0, 1, 2]).exp().sum() * STEP
+        torch.testing.assert_close(learned.joint_density(own, values, [0, 2])[0].exp(), whole, rtol=1e-5, atol=0)
+        part = learned.joint_density(own, at(POINTS, point, last[row]), [0, 2]).exp().sum() * STEP
+        torch.testing.assert_close(learned.joint_density(own, values, [2])[0].exp(), part, rtol=1e-5, atol=0)
+        chain = learned.marginal_densities(own, values)
+        torch.testing.assert_close(chain[..., 2], learned.joint_density(own, values, [2]))
+    total = learned.joint_density(own, at(POINTS, POINTS, last[0]), [1]).exp().sum() * STEP
     assert float(total) == pytest.approx(1, abs=1e-5)
 
 
@@ -149,15 +149,15 @@ def test_a_flow_is_a_density_and_has_an_inverse(layers):
     own = with_learned(space, lead=(2,), scale=1.5 if layers == "planar" else 0.5)
     grid = torch.linspace(-15, 15, 30_001, dtype=torch.float64)
     values = grid[:, None].expand(2, -1, 3)
-    density = space.learned.alone(own, {"z": values}).exp()
+    density = space.learned.marginal_densities(own, {"z": values}).exp()
     assert torch.allclose(density.sum(-2) * (grid[1] - grid[0]), torch.ones(2, 3).double(), atol=1e-5)
     some, h = values[:, 10_000:20_000:200] + 1e-4, 1e-6
-    base, log_slope = space.learned.forwards(own, some)
-    slope = (space.learned.forwards(own, some + h)[0] - space.learned.forwards(own, some - h)[0]) / (2 * h)
+    base, log_slope = space.learned.to_base(own, some)
+    slope = (space.learned.to_base(own, some + h)[0] - space.learned.to_base(own, some - h)[0]) / (2 * h)
     torch.testing.assert_close(slope.log(), log_slope, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(space.learned.backwards(own, base), some, atol=1e-8, rtol=0)
+    torch.testing.assert_close(space.learned.from_base(own, base), some, atol=1e-8, rtol=0)
     middle = {"z": space.center_prior(own)}
-    assert float(space.learned.forwards(own, middle["z"])[0].abs().max()) < 1e-8
+    assert float(space.learned.to_base(own, middle["z"])[0].abs().max()) < 1e-8
 
 
 def test_a_flow_without_zuko_says_what_to_install(monkeypatch):
@@ -174,7 +174,8 @@ def test_a_flow_without_zuko_says_what_to_install(monkeypatch):
 def test_first_parameters_are_the_standard_prior_and_ask_for_what_they_cover(kind):
     blocks = {"z": Normal(size=3), "c": Concrete(classes=3), "d": Concrete(classes=4)}
     space = made_space(kind, blocks, ((0, 3), (1, 2, 4)))
-    own = {**space.prior(random(1)), LEARNED: torch.cat([t.flatten() for t in space.learned.start().values()]).double()}
+    first = torch.cat([parameter.flatten() for parameter in space.learned.initial_parameters().values()])
+    own = {**space.prior(random(1)), LEARNED_PRIOR: first.double()}
     noise = {n: torch.rand(6, b.width, generator=torch.Generator().manual_seed(2)).double() for n, b in blocks.items()}
     values = Space(blocks).sample_prior(own, noise)
     close = {"atol": 0.2 if kind == "flow" else 1e-9, "rtol": 0}
@@ -229,8 +230,8 @@ def test_kl_with_correlated_noise_equals_its_monte_carlo_mean():
 
 
 def test_correlated_latents_from_what_was_typed():
-    made = latents_of({"latents": "correlated-normal:5", "latents.z.correlation": 0.5})
+    made = parse_latents({"latents": "correlated-normal:5", "latents.z.correlation": 0.5})
     assert made == {"z": {"kind": "correlated-normal", "size": 5, "correlation": 0.5}}
-    assert list(latents_of({"latents": "correlated-normal:5+normal:2"})) == ["z_0", "z_1"]
+    assert list(parse_latents({"latents": "correlated-normal:5+normal:2"})) == ["z_0", "z_1"]
     with pytest.raises(UsageError, match=naming("correlation", 0, 1)):
-        Space.from_config(latents_of({"latents": "correlated-normal:5", "latents.z.correlation": 1.0}))
+        Space.from_config(parse_latents({"latents": "correlated-normal:5", "latents.z.correlation": 1.0}))

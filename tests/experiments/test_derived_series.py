@@ -15,7 +15,7 @@ from unbraid.experiments.derived_series import match_size
 from unbraid.experiments.running import _run_experiment
 from unbraid.models import build
 from unbraid.networks import decoder, refiner
-from unbraid.networks.wide import parameters_of
+from unbraid.networks.base import count_parameters
 from unbraid.papers.msvae2020 import ablations, conditioning
 from unbraid.papers.msvae2020.cars import (
     BASE,
@@ -125,7 +125,7 @@ def test_big_models_and_the_student_have_as_many_parameters_as_both_stages():
         recipe, _ = settings.pop("recipe"), settings.pop("data", None)
         configs[name] = configure(recipe, Choice("cars3d", {}), data, settings, parent=parent)
         model = build(configs[name], SHAPE)
-        counts[name] = parameters_of(model) - (parameters_of(model.first) if name == STUDENT else 0)
+        counts[name] = count_parameters(model) - (count_parameters(model.first) if name == STUDENT else 0)
     for name in (BIG, BIG_VAE, STUDENT):
         assert counts[name] == pytest.approx(counts[MS], rel=0.005)
     assert configs[BIG].latents["z"]["size"] == configs[LARGE].latents["z"]["size"] == 15
@@ -144,7 +144,7 @@ def test_decoders_of_the_ablations_are_as_large_as_the_refiner(scale):
                 made = refiner["adain"].make((3, 64, 64), 5, **own)
             else:
                 made = decoder[asked[name]["decoder"]].make(10, (3, 64, 64), **own)
-        counts.append(parameters_of(made))
+        counts.append(count_parameters(made))
     assert counts == pytest.approx([counts[-1]] * 3, rel=0.005)
 
 

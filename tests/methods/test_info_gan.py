@@ -139,7 +139,7 @@ def test_what_the_decoder_sees():
 
 def test_networks_are_chen2018s():
     """Appendix H.1: D and Q are rows of one last layer, here for 5 codes and 5 noise variables."""
-    outputs, width = InfoGANModel.ports(normal_space(5), {"noise": 5})
+    outputs, width = InfoGANModel.network_widths(normal_space(5), {"noise": 5})
     shape = (1, 64, 64)
     critic = encoder["conv-infogan"].make(shape, outputs)
     generator = decoder["conv-infogan"].make(width, shape)

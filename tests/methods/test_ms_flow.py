@@ -12,7 +12,7 @@ from unbraid.data import from_array
 from unbraid.errors import UsageError
 from unbraid.methods.ms_flow import CLASS, CONDITION
 from unbraid.metrics import evaluate
-from unbraid.models.dequantise import BASE, DEQUANTISE, continuous
+from unbraid.models.dequantise import BASE, DEQUANTISE, dequantise
 from unbraid.training.configure import configure
 from unbraid.training.prepare import prepare
 from unbraid.types import Inputs
@@ -81,7 +81,7 @@ def test_density_of_bytes_is_a_bound_of_the_probability_of_their_levels():
         found = model(Inputs({"x": levels.double()}), {DEQUANTISE: drawn}).extra
     for density in found:
         assert float(density.exp().sum()) == pytest.approx(1, abs=0.02)  # over all levels
-    ends = 256 * continuous(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]), 1 / 256)
+    ends = 256 * dequantise(torch.tensor([0.0, 1.0]), torch.tensor([0.5, 0.5]), 1 / 256)
     torch.testing.assert_close(ends, torch.tensor([0.5, 255.5]))
 
 

@@ -204,7 +204,7 @@ def test_mopoe_proposes_by_the_mixture_and_draws_given_what_is_given():
     x = rows()
     posteriors = made.encode_each(Inputs(x, torch.stack([MISSING[name] for name in NAMES], -1)))
     at = torch.linspace(-2, 2, 7, dtype=torch.float64)[None, :, None].expand(5, 7, 1)
-    mixture, single = made.proposal(posteriors).repeated(7).log_density(at), made.log_posterior(posteriors, at)
+    mixture, single = made.proposal(posteriors).repeat(7).log_density(at), made.log_posterior(posteriors, at)
     _, out, drawn = terms(made, bound, x, MISSING)
     for number in range(5):
         row = Row(made, x, MISSING, number, drawn, out.extra.masks)

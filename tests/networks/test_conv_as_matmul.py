@@ -13,7 +13,7 @@ from unbraid.networks.conv_as_matmul import (
     PassedReLU,
     ProductConv2d,
     ProductConvTranspose2d,
-    convolutions_as_products,
+    use_matrix_products,
 )
 
 CASES = {
@@ -95,7 +95,7 @@ def test_products_equal_convolutions(name, kernels):
     parameters, _ = stack_module_state(layers)
     x = torch.randn(3, 2, layer.in_channels, side, side, dtype=torch.float64, requires_grad=True)
     expected = results(layers[0], parameters, x)
-    ours = convolutions_as_products(copy.deepcopy(layers[0]), kernels)
+    ours = use_matrix_products(copy.deepcopy(layers[0]), kernels)
     assert type(ours) is not type(layer)
     for made, wanted in zip(results(ours, parameters, x), expected, strict=True):
         torch.testing.assert_close(made, wanted, rtol=1e-10, atol=1e-10)
@@ -113,7 +113,7 @@ def test_kernels_equal_convolutions(kernels, name, dtype):
     parameters, _ = stack_module_state(layers)
     x = torch.randn(2, 2, layer.in_channels, side, side, device=DEVICE, requires_grad=True)
     expected = results(layers[0], parameters, x)
-    ours = convolutions_as_products(copy.deepcopy(layers[0]), "triton").to(dtype)
+    ours = use_matrix_products(copy.deepcopy(layers[0]), "triton").to(dtype)
     parameters = {n: p.detach().to(dtype).requires_grad_() for n, p in parameters.items()}
     made = results(ours, parameters, x.detach().to(dtype).requires_grad_())
     assert max(map(distance, made, expected)) < (1e-5 if dtype == torch.float32 else 5e-3)
@@ -154,11 +154,11 @@ def test_layers_compute_and_differentiate_the_relus_between_them(kernels, name):
     parameters, _ = stack_module_state(layers)
     x = torch.randn(2, 3, *shape, device=DEVICE, requires_grad=True)
     expected = results(layers[0], parameters, x)
-    ours = convolutions_as_products(copy.deepcopy(layers[0]), "triton")
+    ours = use_matrix_products(copy.deepcopy(layers[0]), "triton")
     assert any(type(layer) is PassedReLU for layer in ours)
     assert [name for name, _ in ours.named_modules()] == [name for name, _ in net.named_modules()]
     assert max(map(distance, results(ours, parameters, x), expected)) < 1e-5
-    again = convolutions_as_products(ours, "triton")  # a second time changes nothing
+    again = use_matrix_products(ours, "triton")  # a second time changes nothing
     assert max(map(distance, results(again, parameters, x), expected)) < 1e-5
     torch.testing.assert_close(ours(x[0]), layers[0](x[0]), rtol=1e-4, atol=1e-4)
 
@@ -168,7 +168,7 @@ def test_a_layer_in_two_places_keeps_its_relu(kernels):
     net = nn.Sequential(shared, nn.ReLU(), shared)
     x, expected = torch.randn(2, 4, 6, 6), None
     expected = net(x)
-    made = convolutions_as_products(net, "triton")(x)
+    made = use_matrix_products(net, "triton")(x)
     assert [type(layer) for layer in net] == [ProductConv2d, nn.ReLU, ProductConv2d]
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
 
@@ -183,7 +183,7 @@ def test_second_derivatives(kernels, kind):
         return list(torch.autograd.grad(slope.square().sum(), [x, *module.parameters()]))
 
     expected = penalty(layer)
-    for made, wanted in zip(penalty(convolutions_as_products(layer, kind)), expected, strict=True):
+    for made, wanted in zip(penalty(use_matrix_products(layer, kind)), expected, strict=True):
         torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-3)
 
 
@@ -194,7 +194,7 @@ def test_autocast_computes_in_its_type(kernels, kind):
     parameters, _ = stack_module_state(layers)
     x = torch.randn(3, 4, 1, 8, 8, requires_grad=True)
     expected = results(layers[0], parameters, x)
-    made = results(convolutions_as_products(layers[0], kind), parameters, x, autocast=True)
+    made = results(use_matrix_products(layers[0], kind), parameters, x, autocast=True)
     assert made[0].dtype == torch.bfloat16
     assert made[1].dtype == torch.float32
     assert max(map(distance, made, expected)) < 2e-2
@@ -215,7 +215,7 @@ def test_parameters_and_what_is_not_plain_stay():
     net.extend(other)
     before, types = dict(net.named_parameters()), [type(layer) for layer in other]
     keys, expected = list(net.state_dict()), net(torch.ones(1, 2, 16, 16))
-    assert convolutions_as_products(net, "matmul") is net
+    assert use_matrix_products(net, "matmul") is net
     assert list(net.state_dict()) == keys
     assert all(parameter is before[name] for name, parameter in net.named_parameters())
     assert [type(layer) for layer in other] == types
@@ -227,7 +227,7 @@ def test_torchs_other_calls_still_work():
     convolution, transposed = nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(2, 3, 3, stride=2)
     x = torch.randn(2, 5, 5)
     single, sized = convolution(x), transposed(x[None], output_size=[12, 12])
-    convolutions_as_products(nn.ModuleList([convolution, transposed]))
+    use_matrix_products(nn.ModuleList([convolution, transposed]))
     torch.testing.assert_close(convolution(x), single)
     torch.testing.assert_close(transposed(x[None], output_size=[12, 12]), sized)
 
@@ -259,7 +259,7 @@ def test_compiles_as_one_graph(kernels, kind, backend):
         return F.binary_cross_entropy_with_logits(logits, x.sigmoid(), reduction="sum")
 
     expected = torch.autograd.grad(loss(layers[0], parameters), list(parameters.values()))
-    ours = convolutions_as_products(copy.deepcopy(layers[0]), kind)
+    ours = use_matrix_products(copy.deepcopy(layers[0]), kind)
     compiled = torch.compile(lambda p: loss(ours, p), fullgraph=True, dynamic=False, backend=backend)
     made = torch.autograd.grad(compiled(parameters), list(parameters.values()))
     assert max(map(distance, made, expected)) < 1e-4
@@ -273,7 +273,7 @@ def test_tensor_cores(name):
     parameters, _ = stack_module_state(layers)
     x = torch.randn(3, 8, layer.in_channels, side, side, device="cuda", requires_grad=True)
     expected = results(layers[0], parameters, x)
-    ours = convolutions_as_products(copy.deepcopy(layers[0]))
+    ours = use_matrix_products(copy.deepcopy(layers[0]))
     assert max(map(distance, results(ours, parameters, x), expected)) < 1e-5
     assert max(map(distance, results(ours, parameters, x, autocast=True), expected)) < 2e-2
     try:

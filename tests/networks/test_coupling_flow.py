@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call, jacrev, stack_module_state, vmap
 
 from unbraid.errors import UsageError
-from unbraid.networks.coupling_flow import SPREAD, CouplingFlow, _first_part, flow
+from unbraid.networks.coupling_flow import LAST_LAYER_FACTOR, CouplingFlow, _first_part, flow
 
 
 def stretched(shape=(1, 2, 3), seed=0, **given) -> CouplingFlow:
@@ -15,7 +15,7 @@ def stretched(shape=(1, 2, 3), seed=0, **given) -> CouplingFlow:
     with torch.no_grad():
         for coupling in made.couplings:
             for parameter in coupling.rest[-1].parameters():
-                parameter.mul_((4 if made.layers == "affine" else 1) / SPREAD)
+                parameter.mul_((4 if made.layers == "affine" else 1) / LAST_LAYER_FACTOR)
     return made
 
 

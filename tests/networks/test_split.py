@@ -12,8 +12,8 @@ from tests.support.messages import naming
 from tests.support.networks import count
 from unbraid.errors import UsageError
 from unbraid.networks import encoder
-from unbraid.networks.conv_as_matmul import ProductConv2d, convolutions_as_products
-from unbraid.networks.split import SIDE, positions
+from unbraid.networks.conv_as_matmul import ProductConv2d, use_matrix_products
+from unbraid.networks.split import MAP_SIDE, grid_shape
 
 SHAPE = (1, 64, 64)
 NORMAL = {"z.mean": 10, "z.log_variance": 10}
@@ -129,16 +129,16 @@ def test_shared_is_the_pooled_map():
 
 def test_shared_positions_are_independent():
     """Enough positions, inside the map, none a linear combination of others, for every number that fits."""
-    for factors in range(1, SIDE**2 + 1):
-        rows, columns = positions(factors)
-        assert max(rows, columns) <= SIDE
+    for factors in range(1, MAP_SIDE**2 + 1):
+        rows, columns = grid_shape(factors)
+        assert max(rows, columns) <= MAP_SIDE
         assert factors <= rows * columns < factors + rows
         assert torch.linalg.matrix_rank(make("shared", {"z.mean": factors}).pooling) == factors
 
 
 def test_shared_positions_of_the_paper():
     grids = {10: (2, 5), 12: (3, 4), 16: (4, 4), 7: (1, 7), 11: (4, 3)}
-    assert {n: positions(n) for n in grids} == grids
+    assert {n: grid_shape(n) for n in grids} == grids
     with pytest.raises(UsageError, match=naming("shared", "7x7", 50)):
         make("shared", {"z.mean": 50})
 
@@ -167,7 +167,7 @@ def test_members_by_matrix_products(name):
     """As training runs them: stacked, and every convolution as a product; values and all gradients."""
     modules, x = [small(name) for _ in range(2)], images(2, 3)
     parameters, buffers = stack_module_state(modules)
-    skeleton = convolutions_as_products(copy.deepcopy(modules[0]), "matmul")
+    skeleton = use_matrix_products(copy.deepcopy(modules[0]), "matmul")
     assert not any(type(layer) is nn.Conv2d for layer in skeleton.modules())
     assert sum(isinstance(layer, ProductConv2d) for layer in skeleton.modules()) == 4
     together = vmap(lambda p, b, x: functional_call(skeleton, (p, b), (x,)))(parameters, buffers, x)

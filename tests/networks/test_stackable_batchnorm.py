@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from unbraid.networks.stackable_batchnorm import stackable
+from unbraid.networks.stackable_batchnorm import make_stackable
 
 INPUTS = {nn.BatchNorm1d: (6, 3), nn.BatchNorm2d: (6, 3, 4, 5), nn.BatchNorm3d: (6, 3, 2, 4, 5)}
 OPTIONS = [{}, {"affine": False}, {"track_running_stats": False}]
@@ -24,7 +24,7 @@ def layer(kind, **options):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_it_computes_and_remembers_what_torch_does(kind, options):
-    plain, made = layer(kind, **options), stackable(layer(kind, **options))
+    plain, made = layer(kind, **options), make_stackable(layer(kind, **options))
     x = torch.randn(2, *INPUTS[kind])
     for training in (True, False):
         plain.train(training), made.train(training)
@@ -41,7 +41,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_under_autocast_members_keep_their_statistics_in_full_precision(device):
-    several = [stackable(layer(nn.BatchNorm2d)).to(device) for _ in range(2)]
+    several = [make_stackable(layer(nn.BatchNorm2d)).to(device) for _ in range(2)]
     alone = layer(nn.BatchNorm2d).to(device)
     state = stack_module_state(several)
     x = torch.randn(6, 3, 4, 5, device=device).bfloat16()
@@ -57,7 +57,7 @@ def test_under_autocast_members_keep_their_statistics_in_full_precision(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_stacked_layers_are_single_ones(device):
-    several = [stackable(layer(nn.BatchNorm2d)).to(device) for _ in range(2)]
+    several = [make_stackable(layer(nn.BatchNorm2d)).to(device) for _ in range(2)]
     nn.init.normal_(several[1].weight)
     alone = copy.deepcopy(several)
     state = stack_module_state(several)
@@ -73,4 +73,4 @@ def test_what_no_stack_can_hold_stays():
 
     kept = nn.Sequential(Own(3), nn.BatchNorm2d(3, momentum=None), nn.Conv2d(3, 3, 1))
     kinds = [type(part) for part in kept]
-    assert [type(part) for part in stackable(kept)] == kinds
+    assert [type(part) for part in make_stackable(kept)] == kinds

@@ -8,7 +8,8 @@ from tests.support.networks import count
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 from unbraid.networks import decoder, encoder
-from unbraid.networks.wide import parameters_of, wide_settings
+from unbraid.networks.base import count_parameters
+from unbraid.networks.wide import wide_settings
 
 SPACE = Space({"z": Normal(size=15)})
 
@@ -35,7 +36,7 @@ def test_both_sides_together_have_the_number_that_is_asked_for(shape, wanted):
 def test_the_plain_network_is_widened_to_itself(plain, shape):
     torch.manual_seed(0)
     original = encoder[plain].make(shape, SPACE.outputs), decoder[plain].make(SPACE.width, shape)
-    sizes = [parameters_of(module) for module in original]
+    sizes = [count_parameters(module) for module in original]
     torch.manual_seed(0)
     same = (
         encoder["conv-wide"].make(shape, SPACE.outputs, parameters=sizes[0]),

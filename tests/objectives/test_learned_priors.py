@@ -15,7 +15,7 @@ from tests.support.priors import made_space, random, with_learned
 from unbraid import api
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
-from unbraid.latents import LEARNED, Concrete, CorrelatedNormal, FlowPrior, Normal, Space
+from unbraid.latents import LEARNED_PRIOR, Concrete, CorrelatedNormal, FlowPrior, Normal, Space
 from unbraid.methods import objective
 from unbraid.objectives import bind, closed_form_kl, divergences
 from unbraid.types import Output
@@ -39,7 +39,7 @@ def test_terms_add_up_to_the_kl_to_the_prior_at_every_draw(kind):
     assert list(values) == ["mi", "tc_between", "tc_within", "dimension"]
     own = space.log_density(out.posterior, out.sample).sum(-1)
     learned = space.learned
-    covered = learned.together(out.prior, out.sample, range(len(learned.leaves)))
+    covered = learned.joint_density(out.prior, out.sample, range(len(learned.leaves)))
     apart = learned.leaf_densities(out.prior, out.sample)
     rest = apart[..., [leaf for leaf in range(5) if leaf not in learned.leaves]].sum(-1)
     torch.testing.assert_close(sum(values.values()), (own - covered - rest).mean(-1))
@@ -91,7 +91,7 @@ def test_info_vae_draws_from_the_learned_prior_and_dip_refuses_what_it_cannot_se
     space = made_space("covariance", {"z": Normal(size=3)})
     out, batch = learned_output(space)
     target = bind("info-vae", objective["info-vae"].resolve({}))
-    wide = out._replace(prior={**out.prior, LEARNED: out.prior[LEARNED] + 3 * torch.eye(3).flatten()})
+    wide = out._replace(prior={**out.prior, LEARNED_PRIOR: out.prior[LEARNED_PRIOR] + 3 * torch.eye(3).flatten()})
     one, other = (target.terms(each, batch, made_context(space, target))["mmd"].value for each in (out, wide))
     assert not torch.allclose(one, other)
     correlated = Space({"z": CorrelatedNormal(size=3)})
@@ -108,7 +108,7 @@ def test_draws_of_a_planar_flow_move_with_its_parameters_as_differences_say():
     base = random(5, 2).double()
 
     def drawn(parameters, base):
-        return learned.backwards({LEARNED: parameters}, base)
+        return learned.from_base({LEARNED_PRIOR: parameters}, base)
 
     assert torch.autograd.gradcheck(drawn, (start.requires_grad_(), base.requires_grad_()), atol=1e-5)
 
@@ -176,6 +176,6 @@ def test_the_best_covariance_is_that_of_the_codes():
     second = mean.T @ mean / 7 + log_variance.exp().mean(0).diag()
     factor = torch.linalg.cholesky(second)
     best = (factor.tril(-1) + factor.diagonal().log().diag()).flatten().requires_grad_()
-    kl = space.joint_kl(posterior, {**space.prior(mean), LEARNED: best}, {"z": mean}).mean()
+    kl = space.joint_kl(posterior, {**space.prior(mean), LEARNED_PRIOR: best}, {"z": mean}).mean()
     (gradient,) = torch.autograd.grad(kl, best)
     assert float(gradient.abs().max()) < 1e-9

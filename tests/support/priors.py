@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from unbraid.latents import LEARNED, Space, prior
+from unbraid.latents import LEARNED_PRIOR, Space, prior
 
 
 def random(*shape, seed=0, scale=1.0):
@@ -13,7 +13,7 @@ def random(*shape, seed=0, scale=1.0):
 def with_learned(space, lead=(), seed=0, scale=1.0):
     """The standard prior and random parameters of the learned one."""
     size = sum(np.prod(shape, dtype=int) for shape in space.learned.shapes.values())
-    return {**space.prior(random(1)), LEARNED: random(*lead, size, seed=seed, scale=scale)}
+    return {**space.prior(random(1)), LEARNED_PRIOR: random(*lead, size, seed=seed, scale=scale)}
 
 
 def made_space(kind, blocks, tree=None, **settings):

@@ -38,7 +38,7 @@ def test_forward_and_terms_compile_whole(recipe):
     config = configure(recipe, Choice("sprites-small"), data, settings)
     model, terms = build(config, data.shape), bind(recipe, config.objective.settings).terms
     seeds, index = noise.seed_tensor(0), torch.arange(8)
-    noise.announce(model.needs(8))
+    noise.hash_names(model.needs(8))
 
     def loss(x, step):
         drawn = {name: tensor[0] for name, tensor in noise.draw(model.needs(8), seeds, step).items()}

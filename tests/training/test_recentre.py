@@ -6,7 +6,7 @@ import torch
 import unbraid as ub
 from unbraid.data.splits import split
 from unbraid.latents import Concrete, Normal, Space
-from unbraid.models.recentre import MAX_ROWS_TO_FIT, Frame, rows_to_fit
+from unbraid.models.recentre import MAX_ROWS_TO_FIT, Frame, choose_rows_to_fit
 from unbraid.noise import draw, seed_tensor
 from unbraid.store import load_tensors, save_tensors
 
@@ -84,8 +84,8 @@ def test_a_finished_stage_has_codes_around_0_and_the_reconstructions_of_its_netw
 
 
 def test_rows_are_evenly_spaced_and_no_more_than_asked_for():
-    assert sum(len(part) for part in rows_to_fit(torch.arange(10))) == 10
+    assert sum(len(part) for part in choose_rows_to_fit(torch.arange(10))) == 10
     for count in (MAX_ROWS_TO_FIT, MAX_ROWS_TO_FIT + 1, 3 * MAX_ROWS_TO_FIT + 5):
-        chosen = torch.cat(rows_to_fit(torch.arange(count)))
+        chosen = torch.cat(choose_rows_to_fit(torch.arange(count)))
         assert len(chosen) <= MAX_ROWS_TO_FIT
         assert chosen[-1] > 0.9 * count - 4

@@ -117,11 +117,11 @@ def test_a_space_in_stages_keeps_a_learned_prior_and_groups_of_c():
     assert list(both.blocks) == ["c_z", "c_b", "z"]
     assert both.levels[1] == ((0, 1), (2,), (3, 4))
     from unbraid.config import Choice
-    from unbraid.latents import LEARNED
+    from unbraid.latents import LEARNED_PRIOR
 
     earlier = Space.from_config({"z": {"kind": "normal", "size": 2}}, None, Choice("covariance", {}))
     both = StackedSpace(earlier, Space.from_config({"z": {"kind": "normal", "size": 1}}))
-    learned = {LEARNED: torch.randn(4)}
+    learned = {LEARNED_PRIOR: torch.randn(4)}
     c, z = torch.randn(5, 4), torch.randn(5, 2)
     prior = {"c": torch.zeros(1, 4), "z": torch.zeros(1, 2), **learned}
     whole = both.joint_kl({"c": c, "z": z}, prior, {"c": c[:, :2], "z": z[:, :1]})

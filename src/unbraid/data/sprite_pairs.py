@@ -46,7 +46,7 @@ class Corrupted:
     stream: str
 
     def __post_init__(self) -> None:
-        noise.stream(self.stream)  # before a step that draws it is compiled
+        noise.hash_name(self.stream)  # before a step that draws it is compiled
 
     @property
     def shape(self) -> Shape:

@@ -10,10 +10,11 @@ from typing import Any
 
 from unbraid.errors import UsageError
 from unbraid.experiments.base import AS_LARGE_AS, REFINES
-from unbraid.latents import Space, latents_of
+from unbraid.latents import Space, parse_latents
 from unbraid.methods import objective
 from unbraid.models import build
-from unbraid.networks.wide import parameters_of, wide_settings
+from unbraid.networks.base import count_parameters
+from unbraid.networks.wide import wide_settings
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
@@ -66,9 +67,9 @@ def match_size(asked: Mapping[str, Any], like: Sequence[RunFolder], first: Seque
     others = (AS_LARGE_AS, "network", "encoder", "decoder")
     settings = {key: value for key, value in asked.items() if key.partition(".")[0] not in others}
     shape = tuple(found.read_json("data")["shape"])
-    own = Space.from_config(latents_of({**objective[settings["recipe"]].facts.defaults, **settings}))
+    own = Space.from_config(parse_latents({**objective[settings["recipe"]].facts.defaults, **settings}))
     width, outputs = own.width, own.outputs
     if first:
         width += Space.from_config(first[0].config.latents).width
         outputs = {"code": width}
-    return {**settings, **wide_settings(parameters_of(build(found.config, shape)), shape, outputs, width)}
+    return {**settings, **wide_settings(count_parameters(build(found.config, shape)), shape, outputs, width)}

@@ -33,11 +33,11 @@ from unbraid.experiments.base import (
 from unbraid.experiments.derived_series import Parents, RefinedSeries, match_size, refine_series
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.writing import Provenance, refuse_smaller_scale, write_results
-from unbraid.latents import latents_of
+from unbraid.latents import parse_latents
 from unbraid.methods import objective
 from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
-from unbraid.models.multimodal import SECTION, SHARED
+from unbraid.models.multimodal import MODALITIES, SHARED
 from unbraid.report.tables import Member
 from unbraid.run import Run, score_runs
 from unbraid.store import RunFolder
@@ -277,14 +277,14 @@ def list_values(setting: Any) -> list[Any]:
 
 def _named(section: Choice) -> str:
     """The network of a section, or those of its modalities."""
-    if section.name != SECTION:
+    if section.name != MODALITIES:
         return section.name
     return "+".join(dict.fromkeys(each["name"] for each in section.settings.values()))
 
 
 def _same_encoders(section: Choice, wanted: Mapping[str, Any]) -> bool:
     """Whether encoders have the settings wanted of them: `encoder.NAME.key` of one modality, else `encoder.key`."""
-    several = section.settings if section.name == SECTION else {"": section.settings}
+    several = section.settings if section.name == MODALITIES else {"": section.settings}
     for name, own in several.items():
         for key, value in own.items():
             keys = [f"encoder.{name}" if key == "name" else f"encoder.{name}.{key}", f"encoder.{key}"]
@@ -297,12 +297,12 @@ def _same_encoders(section: Choice, wanted: Mapping[str, Any]) -> bool:
 def _same_latents(config: Config, wanted: Mapping[str, Any]) -> bool:
     """Whether a run has the latents that settings ask for; an axis of them is not looked at."""
     given = {**objective[config.objective.name].facts.defaults, **wanted}
-    if config.likelihood.name == SECTION:  # of several modalities, where settings name the shared and the private ones
+    if config.likelihood.name == MODALITIES:  # settings then name the shared and the private latents
         sizes = {name: latent["size"] for name, latent in config.latents.items()}
         known = {"c": sizes.pop(SHARED), "s": max(sizes.values(), default=0)}
         return all(known[key] in list_values(given.get(key, 5)) for key in known)
     own = {key: value for key, value in given.items() if key == "z" or key.partition(".")[0] == "latents"}
-    return any(isinstance(value, list) for value in own.values()) or latents_of(own) == config.latents
+    return any(isinstance(value, list) for value in own.values()) or parse_latents(own) == config.latents
 
 
 def _choose_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

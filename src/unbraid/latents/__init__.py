@@ -6,14 +6,14 @@ from unbraid.latents.conditional_prior import ConditionalPrior
 from unbraid.latents.correlated_normal import CorrelatedNormal
 from unbraid.latents.covariance_prior import CovariancePrior
 from unbraid.latents.flow_prior import FlowPrior
-from unbraid.latents.learned_priors import LEARNED, Prior, prior
-from unbraid.latents.parse import latents_of, refuse_both
+from unbraid.latents.learned_priors import LEARNED_PRIOR, Prior, prior
+from unbraid.latents.parse import parse_latents, refuse_two_sizes
 from unbraid.latents.quantised import Quantised
 from unbraid.latents.space import Space
 from unbraid.latents.stacked_space import StackedSpace
 
 __all__ = [
-    "LEARNED",
+    "LEARNED_PRIOR",
     "Bernoulli",
     "Block",
     "Concrete",
@@ -27,7 +27,7 @@ __all__ = [
     "Space",
     "StackedSpace",
     "block",
-    "latents_of",
+    "parse_latents",
     "prior",
-    "refuse_both",
+    "refuse_two_sizes",
 ]

@@ -1,8 +1,8 @@
-"""Latent blocks: the families that a posterior, a prior and their densities may belong to.
+"""Latent blocks: families of distributions for posteriors and priors.
 
-A block is static structure; its parameters travel as one flat tensor [..., batch, parameters], so that a whole model
-is a tensor function. A *leaf* is the smallest variable that a decomposition splits off: one coordinate of a Normal, a
-whole categorical variable.
+A block holds no tensors. Its parameters travel as one flat tensor [..., batch, parameters], so that a whole model is a
+tensor function. A *leaf* is the smallest variable in a decomposition of the KL: one coordinate of a Normal block, one
+whole categorical variable of a Concrete block.
 """
 
 import math
@@ -23,76 +23,68 @@ block: Registry[type["Block"], Facts] = Registry("latent block")
 class Block(ABC):
     """One named part of the code.
 
-    `parameters` maps the names of what an encoder gives to their widths, in order; `width` is the number of coordinates
-    that the decoder sees and `leaves` the number of variables. A *value* is what densities are taken of; the decoder
-    sees its *code*, which for most blocks is the value itself.
+    Densities are densities of *values*. The decoder sees the *code* of a value; for most blocks they are the same.
     """
 
-    parameters: dict[str, int]
-    width: int
+    parameters: dict[str, int]  # names and widths of an encoder's outputs, in order
+    width: int  # coordinates of a code
     leaves: int
-    closed_form = True
-    """Whether the KL needs no draw."""
-    density = True
-    """Whether a posterior has a density; one that is a point has none."""
-    discrete = False
-    """Whether variables stand for classes."""
-    coupled = False
-    """Whether the leaves of one posterior depend on each other."""
-    extra_kl = 0.0
-    """What KL(posterior || prior) has beyond the sum over leaves, where they do."""
+    closed_form = True  # the KL needs no draw
+    has_density = True  # False if a posterior is a point
+    discrete = False  # variables are classes
+    coupled = False  # the leaves of one posterior depend on each other
+    extra_kl = 0.0  # KL(posterior || prior) minus the sum over leaves, if they are coupled
 
     @property
     def parameter_count(self) -> int:
-        """Width of the flat parameter tensor."""
         return sum(self.parameters.values())
 
     def needs(self, name: str, batch: int) -> dict[str, Need]:
-        """Return the noise that a step draws for this block, by name; `sample` gets that of the block's own name."""
+        """Return the noise of one step, by name; `sample` receives the one called `name`."""
         return {name: self.need(batch)}
 
     def complete(self, parameters: Tensor, step: Tensor | None) -> Tensor:
-        """Return an encoder's output as the flat parameters of a posterior; `step` is None outside of training."""
+        """Turn an encoder's output into the flat parameters of a posterior; `step` is None outside training."""
         return parameters
 
     @abstractmethod
     def need(self, batch: int) -> Need:
-        """Return noise that `sample` consumes."""
+        """Return the shape and kind of the noise of `sample`."""
 
     @abstractmethod
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """Return the reparameterised draw [..., width]."""
+        """Draw a value [..., width], reparameterised."""
 
     @abstractmethod
     def center(self, parameters: Tensor) -> Tensor:
-        """Return the deterministic code [..., width] that stands for a posterior."""
+        """Return the deterministic code [..., width] of a posterior, e.g. its mean."""
 
     @abstractmethod
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
         """Return the log density of each leaf [..., leaves]; parameters and value broadcast against each other."""
 
     def coupling(self, parameters: Tensor, value: Tensor, leaves: Sequence[int]) -> Tensor:
-        """Return what some leaves together add to the sum of their log densities [...]: 0 if they are independent."""
+        """Return the joint log density of some leaves minus the sum of theirs [...]; 0 if they are independent."""
         return torch.zeros_like(value[..., 0])
 
     def sample_prior(self, prior: Tensor, noise: Tensor) -> Tensor:
-        """Draw from the prior, whose leaves are independent even where those of a posterior are not."""
+        """Draw from the prior. Its leaves are independent, also if those of a posterior are coupled."""
         return self.sample(prior, noise)
 
     @abstractmethod
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
-        """Return KL(posterior || prior) of each leaf [..., leaves]: in closed form, or else at a draw."""
+        """Return KL(posterior || prior) of each leaf [..., leaves], in closed form or at the draw `value`."""
 
     def to_code(self, value: Tensor) -> Tensor:
-        """Return what a decoder sees of a value, [..., width]."""
+        """Return the code [..., width] of a value."""
         return value
 
     def from_code(self, code: Tensor) -> Tensor:
         """Return the value of a code: the inverse of `to_code`."""
         return code
 
-    def places(self, columns: int, span: float) -> Tensor:
-        """Return codes [places, coordinates] through which a traversal moves one leaf."""
+    def traversal_codes(self, columns: int, span: float) -> Tensor:
+        """Return the codes [steps, coordinates] of one leaf in a traversal."""
         return torch.linspace(-span, span, columns).unsqueeze(-1)
 
     @abstractmethod
@@ -100,7 +92,7 @@ class Block(ABC):
         """Return parameters [1, parameters] of the standard prior."""
 
     def prior_of(self, posterior: Tensor) -> Tensor:
-        """Return the prior that a posterior is compared with; most blocks have one for all."""
+        """Return the prior in KL(posterior || prior); in most blocks it does not depend on the posterior."""
         return self.standard(posterior)
 
     def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
@@ -125,12 +117,10 @@ class Normal(Block):
         return Need("normal", (batch, self.width))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """Return mean + sigma * noise."""
         mean, log_variance = parameters.chunk(2, dim=-1)
         return mean + (0.5 * log_variance).exp() * noise
 
     def center(self, parameters: Tensor) -> Tensor:
-        """Return the mean."""
         return parameters[..., : self.width]
 
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
@@ -139,7 +129,7 @@ class Normal(Block):
         return _log_normal(value - mean, log_variance)
 
     def pairwise(self, parameters: Tensor, value: Tensor) -> Tensor:
-        """Return the same density, laid out for the estimators from the start."""
+        # the memory layout of the estimators from the start, without a transpose
         mean, log_variance = parameters.transpose(-1, -2).unsqueeze(-3).chunk(2, dim=-2)  # [..., 1, leaves, j]
         return _log_normal(value.unsqueeze(-1) - mean, log_variance)
 
@@ -156,15 +146,13 @@ class Normal(Block):
 
 
 def _log_normal(distance: Tensor, log_variance: Tensor) -> Tensor:
-    """Return the log density at a distance from the mean, standardised before it is squared."""
-    standard = standardised(distance, log_variance)
+    standard = standardise(distance, log_variance)
     return torch.add(-0.5 * (log_variance + math.log(2 * math.pi)), standard.square(), alpha=-0.5)
 
 
-def standardised(distance: Tensor, log_variance: Tensor) -> Tensor:
-    """Return a distance in standard deviations.
+def standardise(distance: Tensor, log_variance: Tensor) -> Tensor:
+    """Return distance / sigma. Square it afterwards: in float32, distance^2 / sigma^2 can be 0 times infinity.
 
-    Its square, taken as distance^2 / sigma^2, is 0 times infinity in float32 once log sigma^2 falls below -88, and the
-    square of this one below -177; the bound keeps even that finite.
+    That happens for log sigma^2 below -88; with this order it would below -177, and the bound prevents it there, too.
     """
     return distance * (-0.5 * log_variance).clamp(max=80.0).exp()

@@ -1,16 +1,16 @@
-r"""What several modalities say together about one latent: products, mixtures and mixtures of products of Normals.
+r"""Fusion of several modalities' posteriors of one latent: products and mixtures of Normals.
 
-Each modality m that is there is an expert N(mu_m, v_m) on the shared latent c. With precisions w_m = 1 / v_m and the
-set A of the modalities that are there (daunhawer2019, eq. 16 and 17, whose mean lacks its sum over m; wu2018; shi2019;
+Each present modality m is an expert N(mu_m, v_m) on the shared latent c. With precisions w_m = 1 / v_m and the set A of
+the present modalities (daunhawer2019, eq. 16 and 17, whose mean lacks its sum over m; wu2018; shi2019;
 sutter2021):
 
     product               precision w = w_0 + sum_A w_m, mean sum_A w_m mu_m / w; w_0 = 1 for the prior's expert, or 0
     mixture               1/|A| sum_A N(mu_m, v_m)
     mixture of products   the mixture of the products of all 2^|A| - 1 subsets of A that are not empty
 
-With nothing there, each of them is the prior N(0, 1): the product with the prior's expert by its formula, the others by
-definition. Parameters stand as [..., M, D] and masks as [..., M]; a masked expert has no influence, in value or in
-gradient, whatever it holds.
+If A is empty, each of them is the prior N(0, 1): the product with the prior's expert by its formula, the others by
+definition. Parameters are [..., M, D] and masks [..., M]; a masked expert influences neither values nor gradients, even
+if it holds NaN.
 """
 
 import math
@@ -28,7 +28,7 @@ class DiagonalNormal(NamedTuple):
 
 
 class ExpertMixture(NamedTuple):
-    """A mixture of Normals: means and log variances [..., K, D], log weights [..., K], -inf for what is not there."""
+    """A mixture of Normals: means and log variances [..., K, D], log weights [..., K], -inf if absent."""
 
     mean: Tensor
     log_variance: Tensor
@@ -44,20 +44,20 @@ class ExpertMixture(NamedTuple):
         return -0.5 * (standard.square() + self.log_variance + math.log(2 * math.pi)).sum(-1)
 
     def choose(self, uniform: Tensor) -> DiagonalNormal:
-        """Return the component [..., D] in whose part of the unit interval a number [...] lies."""
+        """Return the component [..., D] that a number in (0, 1) [...] chooses."""
         ends = self.log_weight.exp().cumsum(-1)
-        last = torch.isfinite(self.log_weight).cumsum(-1).argmax(-1)  # of those that are there, for sums just below 1
+        last = torch.isfinite(self.log_weight).cumsum(-1).argmax(-1)  # the weights may sum to just below 1
         place = torch.minimum((ends <= uniform.unsqueeze(-1)).sum(-1), last)
         place = place[..., None, None].expand(*place.shape, 1, self.mean.shape[-1])
         return DiagonalNormal(self.mean.gather(-2, place).squeeze(-2), self.log_variance.gather(-2, place).squeeze(-2))
 
     def draw(self, uniform: Tensor, noise: Tensor) -> Tensor:
-        """Draw values [..., D] by numbers [...] that choose components, and standard normal noise [..., D]."""
+        """Draw values [..., D] with numbers [...] that choose components, and standard normal noise [..., D]."""
         chosen = self.choose(uniform)
         return chosen.mean + (0.5 * chosen.log_variance).exp() * noise
 
-    def repeated(self, count: int) -> "ExpertMixture":
-        """Return the mixture [..., count, K, D] for `count` values of each."""
+    def repeat(self, count: int) -> "ExpertMixture":
+        """Return the mixture [..., count, K, D], for `count` values each."""
         mean, log_variance = (
             part.unsqueeze(-3).expand(*part.shape[:-2], count, -1, -1) for part in (self.mean, self.log_variance)
         )
@@ -73,23 +73,23 @@ class ExpertMixture(NamedTuple):
 
 
 def product(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> DiagonalNormal:
-    """Return the product of the experts [..., M, D] that are present, with or without the prior's own, as [..., D]."""
+    """Return the product [..., D] of the present experts [..., M, D], with or without the prior's expert."""
     mean, log_variance = _blank(mean, log_variance, mask)
-    there = mask.unsqueeze(-1).expand_as(log_variance)
-    own = log_variance.new_zeros(())  # log precision of the prior, which alone is left where nothing is there
-    prior = own if prior_expert else torch.where(mask.any(-1), -torch.inf, own)[..., None, None]
-    experts = torch.where(there, -log_variance, -torch.inf)
+    prior = log_variance.new_zeros(())  # its log precision
+    if not prior_expert:  # the prior replaces an empty product
+        prior = torch.where(mask.any(-1), -torch.inf, prior)[..., None, None]
+    experts = torch.where(mask.unsqueeze(-1).expand_as(log_variance), -log_variance, -torch.inf)
     logs = torch.cat([prior.expand_as(experts[..., :1, :]), experts], -2)
     return DiagonalNormal((logs.softmax(-2)[..., 1:, :] * mean).sum(-2), -logs.logsumexp(-2))
 
 
 def mixture(mean: Tensor, log_variance: Tensor, mask: Tensor) -> ExpertMixture:
-    """Return the mixture of the experts [..., M, D] that are present, all equally likely."""
+    """Return the mixture of the present experts [..., M, D], all equally likely."""
     return ExpertMixture(*_blank(mean, log_variance, mask), equal_weights(mask, mean.dtype))
 
 
 def mixture_of_products(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_expert: bool = True) -> ExpertMixture:
-    """Return the mixture of the products of all subsets of the experts [..., M, D] that are present."""
+    """Return the mixture of the products of all subsets of the present experts [..., M, D]."""
     table = subsets(mask.shape[-1], mask.device)  # [S, M]
     chosen = table & mask.unsqueeze(-2)
     parts = product(mean.unsqueeze(-3), log_variance.unsqueeze(-3), chosen, prior_expert)
@@ -97,18 +97,18 @@ def mixture_of_products(mean: Tensor, log_variance: Tensor, mask: Tensor, prior_
 
 
 def subsets(count: int, device: torch.device | str | None = None) -> Tensor:
-    """Return all subsets of `count` things but the empty one [2^count - 1, count]: row n - 1 spells n in binary."""
+    """Return all non-empty subsets of `count` things [2^count - 1, count]; row n - 1 is n in binary."""
     numbers = torch.arange(1, 2**count, device=device).unsqueeze(-1)
     return (numbers >> torch.arange(count, device=device)) & 1 == 1
 
 
-def equal_weights(there: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the log weights [..., K] of a uniform choice among what is present; among all if nothing is."""
-    there = there | ~there.any(-1, keepdim=True)
-    return torch.where(there, -there.sum(-1, keepdim=True).to(dtype).log(), -torch.inf)
+def equal_weights(present: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the log weights [..., K] of a uniform choice among the present ones, or among all if none is."""
+    present = present | ~present.any(-1, keepdim=True)
+    return torch.where(present, -present.sum(-1, keepdim=True).to(dtype).log(), -torch.inf)
 
 
 def _blank(mean: Tensor, log_variance: Tensor, mask: Tensor) -> DiagonalNormal:
-    """Put standard Normals in place of what is masked: before any arithmetic, so that no gradient passes."""
-    there = mask.unsqueeze(-1)
-    return DiagonalNormal(torch.where(there, mean, 0.0), torch.where(there, log_variance, 0.0))
+    """Replace masked experts by standard Normals, before any arithmetic, so that no gradient passes."""
+    mask = mask.unsqueeze(-1)
+    return DiagonalNormal(torch.where(mask, mean, 0.0), torch.where(mask, log_variance, 0.0))

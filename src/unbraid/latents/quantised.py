@@ -1,8 +1,7 @@
-"""Quantised variables (hsu2023): each coordinate is one of a few numbers that the model learns.
+"""Quantised variables (hsu2023): each coordinate takes one of a few learned values.
 
-A posterior is a point. Its flat parameters are the encoder's continuous output and, beside it, the values that are
-nearest to it (`unbraid.methods.qlae` holds those); the draw is the nearest value with the gradient of the
-continuous one (straight through). There is no density, so nothing that needs one can be computed.
+A posterior is a point without a density. Its flat parameters are the encoder's continuous output and the nearest
+values (`unbraid.methods.qlae` finds them). A draw is the nearest value with the gradient of the continuous one.
 """
 
 from torch import Tensor
@@ -14,10 +13,10 @@ from unbraid.noise import Need
 
 @block("quantised")
 class Quantised(Block):
-    """Coordinates that take one of `values` learned numbers each; the parameter is a continuous one."""
+    """Coordinates with `values` learned values each; an encoder gives a continuous number for each."""
 
     closed_form = False
-    density = False
+    has_density = False
 
     def __init__(self, *, size: int = 10, values: int = 10) -> None:
         if size < 1 or values < 2:
@@ -30,24 +29,17 @@ class Quantised(Block):
         return Need("uniform", (batch, 0))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
-        """Return the nearest values, exactly, with the continuous ones' gradient."""
         continuous, nearest = parameters.chunk(2, dim=-1)
         return nearest.detach() + (continuous - continuous.detach())
 
     def center(self, parameters: Tensor) -> Tensor:
-        """Return the nearest values."""
         return parameters[..., self.width :]
 
     def log_density(self, parameters: Tensor, value: Tensor) -> Tensor:
-        raise no_density()
+        raise UsageError("Quantised latents are points without a density, so this cannot be computed for them.")
 
     def kl(self, posterior: Tensor, prior: Tensor, value: Tensor) -> Tensor:
-        raise no_density()
+        return self.log_density(posterior, value)
 
     def standard(self, like: Tensor) -> Tensor:
-        raise no_density()
-
-
-def no_density() -> UsageError:
-    """Return the error for computations that need a density."""
-    return UsageError("Quantised latents are points without a density, so this cannot be computed for them.")
+        return self.log_density(like, like)

@@ -22,9 +22,9 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 from unbraid.models.adversarial import AdversarialModel
-from unbraid.models.base import encoded, model, observations
+from unbraid.models.base import model, run_decoder, run_encoder
 from unbraid.networks import Likelihood
-from unbraid.networks.gan import adversarial_network
+from unbraid.networks.gan import choose_gan_network
 from unbraid.noise import Need
 from unbraid.objectives.adversarial import Game
 from unbraid.objectives.base import Context, objective
@@ -60,7 +60,7 @@ class Generator(nn.Module):
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Return likelihood parameters of codes followed by their noise."""
         inputs = torch.erf(code / math.sqrt(2)) if self.draws == "uniform" else code
-        return self.likelihood(observations(self.decoder, self.shape, inputs))
+        return self.likelihood(run_decoder(self.decoder, self.shape, inputs))
 
 
 class Critic(nn.Module):
@@ -72,7 +72,7 @@ class Critic(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits [batch] and Q's parameters by block."""
-        flat = encoded(self.encoder, x, sum(self.space.outputs.values()) + 1, "encoder (codes, then one logit)")
+        flat = run_encoder(self.encoder, x, sum(self.space.outputs.values()) + 1, "encoder (codes, then one logit)")
         return flat[:, -1], self.space.split(flat[:, :-1])
 
 
@@ -102,7 +102,7 @@ class InfoGANModel(AdversarialModel):
             raise UsageError(f"noise must be 0 or above, not {settings['noise']}.")
 
     @classmethod
-    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """The encoder outputs Q's parameters and one more logit; the decoder takes the codes and the noise."""
         return {**space.outputs, "real": 1}, space.width + settings["noise"]
 
@@ -132,7 +132,7 @@ class InfoGANModel(AdversarialModel):
 
 
 @objective(
-    "info-gan", model="adversarial", year=2016, reference="chen2016", network=adversarial_network, defaults=DEFAULTS
+    "info-gan", model="adversarial", year=2016, reference="chen2016", network=choose_gan_network, defaults=DEFAULTS
 )
 class InfoGAN(Game):
     """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).

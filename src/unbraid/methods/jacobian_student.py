@@ -22,7 +22,7 @@ from unbraid.config import Choice
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.models.base import Model, encoded, model
+from unbraid.models.base import Model, model, run_encoder
 from unbraid.models.staged import StageOnCodes
 from unbraid.networks import Likelihood, Outputs
 from unbraid.noise import Need
@@ -57,7 +57,7 @@ class Student(StageOnCodes):
         super().__init__(space, shape, encoder, decoder, likelihood, first)
 
     @classmethod
-    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """The encoder outputs codes without a deviation; `make_encoder` adds those of c."""
         return {"z": space.width}, space.width
 
@@ -74,16 +74,16 @@ class Student(StageOnCodes):
         The teacher's posterior takes the place of the prior.
         """
         x, center = inputs.x["x"], self.first.space.center
-        code, earlier = encoded(self.encoder, x, self.space.width), self.encode_first(x)
+        code, earlier = run_encoder(self.encoder, x, self.space.width), self.encode_first(x)
         teacher, z = center(earlier), self.split_code(code)[1]
         other = center(self.encode_first(inputs.given[OTHER]))
         moved = self._image(torch.cat([other, z], -1)) - self._image(torch.cat([teacher, z], -1))
         differences = JacobianDifferences(moved, self.decode_first(other) - self.decode_first(teacher))
-        decoded = {"x": self.decode(code)}
-        return Output(self._points(code), self.space.renamed(earlier), self.space.unjoin(code), decoded, differences)
+        prior, sample = self.space.rename_blocks(earlier), self.space.unjoin(code)
+        return Output(self._points(code), prior, sample, {"x": self.decode(code)}, differences)
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        return self._points(encoded(self.encoder, inputs.x["x"], self.space.width))
+        return self._points(run_encoder(self.encoder, inputs.x["x"], self.space.width))
 
     def _image(self, code: Tensor) -> Tensor:
         return self.likelihood.mean(self.decode(code))

@@ -13,7 +13,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.label_codes import LabelCodes
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import full_precision
+from unbraid.models.base import to_full_precision
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.checks import check_label_latents
 from unbraid.types import Batch, Output, Terms, Weight
@@ -50,7 +50,7 @@ class LabelDecoder(Objective):
         assert batch.factors is not None and self.labels is not None
         x, (name, block) = batch.x["x"], next(iter(context.space.blocks.items()))
         codes = self.labels.codes(batch.factors, x.dtype)
-        raw = full_precision(context.apply("model.decoder", context.part(codes)))
+        raw = to_full_precision(context.apply("model.decoder", context.part(codes)))
         decoded = context.apply("model.likelihood", raw)
         decoding = -context.likelihoods["x"].log_prob(decoded, x, x.ndim - codes.ndim + 1).mean(-1)
         encoding = -block.log_density(out.posterior[name], codes).sum(-1).mean(-1)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
-from unbraid.models.base import encoded, model
+from unbraid.models.base import model, run_encoder
 from unbraid.models.recentre import Frame
 from unbraid.models.staged import StageOnCodes
-from unbraid.networks.refiners import staged_networks
+from unbraid.networks.refiners import choose_stage_networks
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import elbo_terms
@@ -30,25 +30,25 @@ class CodedStage(StageOnCodes):
 
     def __init__(self, *parts: Any, residual: bool = True) -> None:
         super().__init__(*parts)
-        self.residual, self.frame = residual, Frame(self.space.own)
+        self.residual, self.frame = residual, Frame(self.space.last_stage)
 
     def needs(self, batch: int) -> dict[str, Need]:
-        return self.space.own.needs(batch)
+        return self.space.last_stage.needs(batch)
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
         """Encode with both stages, sample z, decode. The prior is that of z only."""
-        posterior, own = self.encode(inputs, noise), self.space.own
+        posterior, own = self.encode(inputs, noise), self.space.last_stage
         c = self.space.center(posterior)[..., : -own.width]
         sample = own.sample(posterior, noise)
         decoded = self.decode(torch.cat([c, own.join(sample)], -1))
         return Output(posterior, own.prior_of(posterior), sample, {"x": decoded})
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        x, own = inputs.x["x"], self.space.own
+        x, own = inputs.x["x"], self.space.last_stage
         earlier = self.encode_first(x)
         observed = x - self.decode_first(self.first.space.center(earlier)) if self.residual else x
-        flat = encoded(self.encoder, observed, sum(own.outputs.values()))
-        return {**self.space.renamed(earlier), **self.frame.posterior(own.split(flat, noise))}
+        flat = run_encoder(self.encoder, observed, sum(own.outputs.values()))
+        return {**self.space.rename_blocks(earlier), **self.frame.posterior(own.split(flat, noise))}
 
     def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
         self.fit_frame(self.frame, dataset, rows)
@@ -62,7 +62,7 @@ def code_networks(shape: Shape) -> dict[str, str]:
     """Return the names of a second stage's encoder and of an ordinary decoder for observations of a shape."""
     square = len(shape) == 3 and shape[1] == shape[2]
     decoder = {64: "conv-locatello", 32: "conv-small", 28: "conv-small"}.get(shape[-1]) if square else None
-    return {"encoder": staged_networks(shape)["encoder"], "decoder": decoder or "mlp"}
+    return {"encoder": choose_stage_networks(shape)["encoder"], "decoder": decoder or "mlp"}
 
 
 @objective(

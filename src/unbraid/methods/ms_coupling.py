@@ -22,10 +22,10 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import Model, model
-from unbraid.models.dequantise import BASE, DEQUANTISE, FlowModel, continuous, level_step, padded_variance
+from unbraid.models.dequantise import BASE, DEQUANTISE, FlowModel, dequantise, level_step, pad_variance
 from unbraid.models.staged import FIRST, LaterStage
 from unbraid.networks import Likelihood
-from unbraid.networks.coupling_flow import CouplingFlow, flow_networks
+from unbraid.networks.coupling_flow import CouplingFlow, choose_flow_networks
 from unbraid.noise import Need, permutation, seed_tensor
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.staged import StageObjective
@@ -67,8 +67,8 @@ class StagedFlow(FlowModel, LaterStage):
         circular: tuple[str, ...] = (),
     ) -> None:
         super().__init__(space, shape, first)
-        self.keep_networks(encoder, decoder, likelihood, features)
-        self.keep_labels(given, circular)
+        self.set_networks(encoder, decoder, likelihood, features)
+        self.set_label_factors(given, circular)
         self.register_buffer("center", torch.zeros(math.prod(shape)))
         self.register_buffer("variance", torch.ones(math.prod(shape)))
 
@@ -81,8 +81,8 @@ class StagedFlow(FlowModel, LaterStage):
         total = square = torch.zeros(())
         for part in chosen.split(ROWS_AT_ONCE):
             inputs = self.training_inputs(dataset, part)
-            y = self.decode_first(self.code_of_first(inputs))
-            values = continuous(inputs.x["x"].flatten(1), torch.tensor(0.5), self.step)
+            y = self.decode_first(self.get_first_code(inputs))
+            values = dequantise(inputs.x["x"].flatten(1), torch.tensor(0.5), self.step)
             residual = (values - self.at_middle(y)).double().cpu()
             total, square = total + residual.sum(0), square + residual.square().sum(0)
         mean = total / len(chosen)
@@ -95,33 +95,33 @@ class StagedFlow(FlowModel, LaterStage):
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
         """Return log densities of observations given y, from the given code c if there is one."""
-        values = continuous(inputs.x["x"].flatten(1), noise[DEQUANTISE], self.step)
-        y = self.decode_first(self.code_of_first(inputs))
+        values = dequantise(inputs.x["x"].flatten(1), noise[DEQUANTISE], self.step)
+        y = self.decode_first(self.get_first_code(inputs))
         base, log_det = self.to_base(values, y)
         variance = self.variance + MIN_VARIANCE
         distance = (values - self.at_middle(y) - self.center).square() / variance
         flow = log_det - 0.5 * (base.square() + math.log(2 * math.pi)).sum(-1)
         normal = -0.5 * (distance + variance.log() + math.log(2 * math.pi)).sum(-1)
-        densities = StageDensities(*(self.per_level(each, values.shape[-1]) for each in (flow, normal)))
+        densities = StageDensities(*(self.to_level_density(each, values.shape[-1]) for each in (flow, normal)))
         return Output({}, {}, {}, {}, densities)
 
     def to_base(self, values: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return u [batch, size] of continuous values [batch, size] given y [batch, *shape], and log |det du/dx|."""
-        scale = padded_variance(self.variance).sqrt()
-        base, log_det = self.flow((values - self.at_middle(y) - self.center) / scale, self.features_of(y))
+        scale = pad_variance(self.variance).sqrt()
+        base, log_det = self.flow((values - self.at_middle(y) - self.center) / scale, self.encode_features(y))
         return base, log_det - scale.log().sum(-1)
 
     def from_base(self, base: Tensor, y: Tensor) -> Tensor:
         """Return the continuous values [batch, size] of u: the inverse of `to_base`."""
-        scale = padded_variance(self.variance).sqrt()
-        return self.at_middle(y) + self.center + scale * self.flow.inverse(base, self.features_of(y))
+        scale = pad_variance(self.variance).sqrt()
+        return self.at_middle(y) + self.center + scale * self.flow.inverse(base, self.encode_features(y))
 
     def at_middle(self, y: Tensor) -> Tensor:
         """Flatten observations, or y, and move them to the middle of their levels."""
         return y.flatten(1) * (1 - self.step) + 0.5 * self.step
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        return self.space.renamed(self.encode_first(inputs.x["x"]))
+        return self.space.rename_blocks(self.encode_first(inputs.x["x"]))
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Decode codes c, or c followed by u, through the flow."""
@@ -153,7 +153,7 @@ class StagedFlow(FlowModel, LaterStage):
     year=2020,
     reference="msvae2020",
     stage="flow",
-    network=flow_networks,
+    network=choose_flow_networks,
     defaults={"latents": None, "likelihood": "gaussian"},
     trial={"z": None, "network": None, "decoder_couplings": 2, "features": 8},
 )

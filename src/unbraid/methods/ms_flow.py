@@ -27,9 +27,9 @@ from unbraid.density.gaussian_mixture import Mixture, fit_mixture
 from unbraid.errors import UsageError
 from unbraid.latents import Concrete, Space
 from unbraid.models.base import model
-from unbraid.models.dequantise import BASE, DEQUANTISE, FlowModel, continuous, level_step, padded_variance
+from unbraid.models.dequantise import BASE, DEQUANTISE, FlowModel, dequantise, level_step, pad_variance
 from unbraid.networks import Likelihood
-from unbraid.networks.coupling_flow import CouplingFlow, flow_networks
+from unbraid.networks.coupling_flow import CouplingFlow, choose_flow_networks
 from unbraid.noise import Need, permutation, seed_tensor, uniform
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms
@@ -70,7 +70,7 @@ class MixtureFlow(FlowModel):
         features: int = 64,
     ) -> None:
         super().__init__()
-        self.keep_networks(encoder, decoder, likelihood, features)
+        self.set_networks(encoder, decoder, likelihood, features)
         self.space, self.shape = space, shape
         self.condition, self.floor = condition, floor
         components, size = space.width, math.prod(shape)
@@ -92,7 +92,7 @@ class MixtureFlow(FlowModel):
     def standardisation(self) -> tuple[Tensor, Tensor]:
         """Return the mean and the variance that standardise the flow's inputs."""
         center, variance = self.mixture.moments()
-        return center, padded_variance(variance)
+        return center, pad_variance(variance)
 
     def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
         """Fit the mixture to training rows."""
@@ -109,9 +109,9 @@ class MixtureFlow(FlowModel):
         return need
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
-        values = continuous(inputs.x["x"].flatten(1), noise[DEQUANTISE], self.step)
+        values = dequantise(inputs.x["x"].flatten(1), noise[DEQUANTISE], self.step)
         both = (self._log_density(values, noise), self.mixture.log_density(values))
-        densities = MixtureDensities(*(self.per_level(density, values.shape[-1]) for density in both))
+        densities = MixtureDensities(*(self.to_level_density(density, values.shape[-1]) for density in both))
         return Output({}, {}, {}, {}, densities)
 
     def _log_density(self, values: Tensor, noise: Noise) -> Tensor:
@@ -126,12 +126,12 @@ class MixtureFlow(FlowModel):
         return (self.log_weights + log_p).logsumexp(-1) - 0.5 * variance.log().sum(-1)
 
     def _features(self, y: Tensor) -> Tensor:
-        return self.features_of(y.unflatten(1, self.shape))
+        return self.encode_features(y.unflatten(1, self.shape))
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
         """Return the logits of p(c|x) under the mixture."""
         x = inputs.x["x"].flatten(1)
-        return self.space.split(self.mixture.joint(continuous(x, torch.full_like(x, 0.5), self.step)), noise)
+        return self.space.split(self.mixture.joint(dequantise(x, torch.full_like(x, 0.5), self.step)), noise)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         """Decode probabilities of components, or these followed by their noise, through the flow."""
@@ -173,7 +173,7 @@ def _fit_once(dataset: FactorDataset, rows: Tensor, seed: int, step: float, comp
 def _make_continuous(x: Tensor, seeds: Tensor, step: float) -> None:
     """Make rows continuous in place, in pieces, since the noise is made in float64."""
     for number, piece in enumerate(x.split(max(1, (1 << 24) // x.shape[1])) if step else ()):
-        piece.copy_(continuous(piece, uniform(seeds, number, f"{DEQUANTISE}/fit", tuple(piece.shape))[0], step))
+        piece.copy_(dequantise(piece, uniform(seeds, number, f"{DEQUANTISE}/fit", tuple(piece.shape))[0], step))
 
 
 @objective(
@@ -181,7 +181,7 @@ def _make_continuous(x: Tensor, seeds: Tensor, step: float) -> None:
     model="mixture-flow",
     year=2020,
     reference="msvae2020",
-    network=flow_networks,
+    network=choose_flow_networks,
     defaults={"latents": "concrete:10", "likelihood": "gaussian", "batch": 1000, "lr": 1e-3},
     trial={"z": None, "network": None, "decoder_couplings": 2, "features": 8, "latents": "concrete:3"},
 )

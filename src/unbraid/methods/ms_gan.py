@@ -22,10 +22,10 @@ from unbraid.config import Choice
 from unbraid.data.factors import FactorDataset
 from unbraid.latents import Space
 from unbraid.models.adversarial import AdversarialModel
-from unbraid.models.base import Model, encoded, model, observations
+from unbraid.models.base import Model, model, run_decoder, run_encoder
 from unbraid.models.staged import LaterStage
 from unbraid.networks import Likelihood, Outputs, refiner
-from unbraid.networks.gan import conditional_network, staged_networks
+from unbraid.networks.gan import choose_cgan_network, choose_staged_gan_networks
 from unbraid.noise import Need
 from unbraid.objectives.adversarial import Game
 from unbraid.objectives.base import Context, objective
@@ -56,7 +56,7 @@ class ConditionalGenerator(nn.Module):
 
     def decode(self, condition: Tensor, z: Tensor) -> dict[str, Tensor]:
         inputs = (torch.cat([condition, z], -1),) if self.joined else (condition, z)
-        return self.likelihood(observations(self.decoder, self.shape, *inputs))
+        return self.likelihood(run_decoder(self.decoder, self.shape, *inputs))
 
 
 class ConditionalCritic(nn.Module):
@@ -69,7 +69,7 @@ class ConditionalCritic(nn.Module):
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
         if condition.ndim < x.ndim:  # a code: each of its values is a channel
             condition = condition[:, :, None, None].expand(-1, -1, *x.shape[2:])
-        return encoded(self.encoder, torch.cat([x, condition], 1), 1)[:, 0]
+        return run_encoder(self.encoder, torch.cat([x, condition], 1), 1)[:, 0]
 
 
 @model("conditional-gan", year=2014, reference="mirza2014")
@@ -89,7 +89,7 @@ class ConditionalGAN(AdversarialModel, LaterStage):
         self.critic = ConditionalCritic(encoder)
 
     @classmethod
-    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
         """The encoder outputs one logit; the decoder takes z, and `make_decoder` adds the condition."""
         return {"real": 1}, space.width
 
@@ -111,11 +111,11 @@ class ConditionalGAN(AdversarialModel, LaterStage):
         return c[..., : self.first.space.width]
 
     def needs(self, batch: int) -> dict[str, Need]:
-        return {**self.space.own.needs(batch), **self.instance_noise_needs(batch)}
+        return {**self.space.last_stage.needs(batch), **self.instance_noise_needs(batch)}
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
         """Draw z and generate under the rows' conditions, from the given code c if there is one."""
-        own, condition = self.space.own, self.condition(self.code_of_first(inputs))
+        own, condition = self.space.last_stage, self.condition(self.get_first_code(inputs))
         prior = own.prior(like=inputs.x["x"])
         z = own.sample_prior(prior, noise)
         return Output({}, prior, z, {}, GeneratedGiven(self.generator(condition, own.join(z)), condition))
@@ -123,8 +123,8 @@ class ConditionalGAN(AdversarialModel, LaterStage):
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
         """Return the first stage's posterior of c, and the prior of z."""
         x = inputs.x["x"]
-        prior = {name: one.expand(len(x), -1) for name, one in self.space.own.prior(like=x).items()}
-        return {**self.space.renamed(self.encode_first(x)), **prior}
+        prior = {name: one.expand(len(x), -1) for name, one in self.space.last_stage.prior(like=x).items()}
+        return {**self.space.rename_blocks(self.encode_first(x)), **prior}
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
         c, z = self.split_code(code)
@@ -164,7 +164,7 @@ class ConditionalGame(StageObjective, Game):
         check_normal(space, "z is standard normal noise")
 
     def generate(self, out: Output, context: Context) -> Tensor:
-        z = context.part(context.space.own.join(out.sample))
+        z = context.part(context.space.last_stage.join(out.sample))
         return context.apply("model.generator", out.extra.condition, z)
 
     def criticise(self, x: Tensor, out: Output, context: Context) -> tuple[Tensor, Any]:
@@ -172,7 +172,13 @@ class ConditionalGame(StageObjective, Game):
 
 
 @objective(
-    "ms-gan", model="staged-gan", year=2020, reference="msvae2020", stage="gan", network=staged_networks, **SETTINGS
+    "ms-gan",
+    model="staged-gan",
+    year=2020,
+    reference="msvae2020",
+    stage="gan",
+    network=choose_staged_gan_networks,
+    **SETTINGS,
 )
 class MSGAN(ConditionalGame):
     """MS-GAN: a GAN that refines a finished run, x = G(y, z) against D(x, y), y the run's own reconstruction.
@@ -190,7 +196,7 @@ class MSGAN(ConditionalGame):
     year=2014,
     reference="mirza2014",
     stage="cgan",
-    network=conditional_network,
+    network=choose_cgan_network,
     **SETTINGS,
 )
 class CGAN(ConditionalGame):

@@ -13,7 +13,7 @@ from unbraid.data.label_codes import LabelCodes
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.staged import OWN_CODE
-from unbraid.networks.refiners import staged_networks
+from unbraid.networks.refiners import choose_stage_networks
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.checks import check_label_latents
 from unbraid.objectives.decomposition import reconstruction
@@ -28,7 +28,7 @@ from unbraid.types import Batch, Output, Terms, Weight
     year=2020,
     reference="msvae2020",
     stage="labels",
-    network=staged_networks,
+    network=choose_stage_networks,
     defaults={"latents": "normal:1"},
     trial={"z": 1, "factors": ("scale",)},
 )
@@ -69,7 +69,7 @@ class MSLabels(StageObjective):
         return {**super().given(batch), OWN_CODE: self.own_labels.codes(batch.factors, batch.x["x"].dtype)}
 
     def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        ((name, block),) = context.space.own.blocks.items()
+        ((name, block),) = context.space.last_stage.blocks.items()
         encoding = -block.log_density(out.posterior[name], out.sample[name]).sum(-1).mean(-1)
         return Terms(
             {"reconstruction": (reconstruction(out, batch, context), 1.0), "labels": (encoding, self.weight_encoder)}

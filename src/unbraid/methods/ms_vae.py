@@ -11,7 +11,7 @@ from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
-from unbraid.networks.refiners import staged_networks
+from unbraid.networks.refiners import choose_stage_networks
 from unbraid.objectives.base import Context, Draw, objective
 from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.staged import StageObjective
@@ -21,7 +21,13 @@ DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
 
 
 @objective(
-    "ms-vae", model="staged", year=2020, reference="msvae2020", stage="vae", network=staged_networks, defaults=DEFAULTS
+    "ms-vae",
+    model="staged",
+    year=2020,
+    reference="msvae2020",
+    stage="vae",
+    network=choose_stage_networks,
+    defaults=DEFAULTS,
 )
 class MSVAE(StageObjective):
     """MS-VAE: refines a finished run, E[log p(x|y, z)] - beta KL(q(z|x - y) || p(z)), y the run's own reconstruction.

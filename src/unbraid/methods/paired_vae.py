@@ -119,7 +119,7 @@ class PairedObjective(Objective):
         self.beta, self.differing = beta, differing
         super().__init__(self.pair_terms)
         for name in (ORDER, COUNT, VALUES):
-            noise.stream(name)  # before a step that draws them is compiled
+            noise.hash_name(name)  # before a step that draws them is compiled
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         if not dataset.is_grid:

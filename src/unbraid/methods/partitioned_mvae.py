@@ -21,7 +21,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import model
 from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
-from unbraid.models.multimodal import SHARED, MultimodalModel, private
+from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.density_ratio import JOINT, SHUFFLED, check_batch, discriminator_player, log_ratio, logits_of
@@ -153,9 +153,9 @@ def private_rows(out: Output, batch: Batch, context: Context) -> dict[str, Tenso
     """Return for each private block the rows that have its modality [member, rows], as 0 or 1."""
     every = torch.ones_like(out.sample[SHARED][..., 0])
     return {
-        private(name): every if batch.present is None else batch.present[..., m].to(every.dtype)
+        private_block(name): every if batch.present is None else batch.present[..., m].to(every.dtype)
         for m, name in enumerate(context.likelihoods)
-        if private(name) in context.space.blocks
+        if private_block(name) in context.space.blocks
     }
 
 

@@ -101,7 +101,7 @@ class QLAE(Objective):
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         for name, block in space.blocks.items():
-            if block.density:
+            if block.has_density:
                 raise UsageError(f"qlae needs quantised latents, and {name!r} is not: use latents=quantised:10.")
 
     def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:

@@ -21,7 +21,7 @@ from unbraid.metrics.score import LOCATELLO as LOCATELLO
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric
 from unbraid.metrics.score import metric_protocol as metric_protocol
 from unbraid.models import Model
-from unbraid.networks.stackable_batchnorm import stackable
+from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.progress import progress
 from unbraid.registry import Entry
 
@@ -219,7 +219,7 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     """Encode the rows of several models with the same structure and rows in one stacked pass."""
     first = evaluations[0]
     parts: list[dict[str, Tensor]] = []
-    encoders = [stackable(_Encoder(evaluation.model)) for evaluation in evaluations]
+    encoders = [make_stackable(_Encoder(evaluation.model)) for evaluation in evaluations]
     state = stack_module_state(encoders)  # type: ignore[arg-type]
     encode = vmap(lambda state, x: functional_call(encoders[0], state, (x,)), in_dims=(0, None))
     batch = max(1, first.batch // len(evaluations)) if first.dataset.device.type == "cpu" else first.batch

@@ -70,7 +70,7 @@ NEEDS: dict[str, Requirement] = {
         "log-likelihood/joint and kl-blocks/sampled.",
     ),
     "latent density": Requirement(
-        lambda of, _: of.space.density,
+        lambda of, _: of.space.has_density,
         "Quantised latents are points without a density, so {metric} cannot be computed for them.",
     ),
     "closed form": Requirement(
@@ -89,7 +89,7 @@ NEEDS: dict[str, Requirement] = {
         "{metric} compares the stages of a model, and this model has one stage; refine it first.",
     ),
     "given labels": Requirement(
-        lambda of, _: bool(of.model.given_factors) and of.space.own.leaves > 0,
+        lambda of, _: bool(of.model.given_factors) and of.space.last_stage.leaves > 0,
         "{metric} needs a stage with latents that was given labels; refine with given=[…].",
     ),
     "peers": Requirement(

@@ -1,8 +1,8 @@
-"""What models with a generator and a critic share: they have no density of observations.
+"""Base class of models with a generator and a critic; they have no density of observations.
 
-The likelihood only says what the decoder's output means (logits of pixels, or values). Where a critic has BatchNorm,
-the statistics that scores use are those of real and generated observations together. A generator runs twice in a step,
-before and after it moves, and both count for the running statistics of its BatchNorms.
+The likelihood only turns the decoder's output into observations (logits into pixels, or values). BatchNorms of a critic
+keep statistics of real and generated observations together. A generator runs twice in a step, before and after its
+update, and both runs count for the statistics of its BatchNorms.
 """
 
 from typing import Any
@@ -16,18 +16,16 @@ REAL_NOISE, GENERATED_NOISE = "blur/real", "blur/generated"
 
 
 class AdversarialModel(Model):
-    """A generator, whose likelihood gives the decoder's output a meaning, and a critic."""
+    """A generator with a likelihood, and a critic."""
 
     generator: Any
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
-        """The generator's, without a density to train on."""
         return self.generator.likelihood
 
     @property
     def likelihoods(self) -> dict[str, Likelihood]:
-        """Empty: p(x|z) is not defined."""
         return {}
 
     def instance_noise_needs(self, batch: int) -> dict[str, Need]:

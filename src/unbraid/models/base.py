@@ -1,4 +1,4 @@
-"""The contract of a model, the registry of models, and how a config becomes one."""
+"""The base class of models, their registry, and `build`, which makes a model from a config."""
 
 import copy
 from abc import abstractmethod
@@ -25,56 +25,46 @@ model: Registry[type["Model"], Facts] = Registry("model")
 """Decorator for a `Model`; its keyword arguments take their values from the settings of the recipe."""
 
 CUSTOM = "custom"
-"""Name under which a config records a module that the user passed in."""
+"""Name that a config records for a module that the user passed in."""
 
 
 class Model(nn.Module):
-    """What training, metrics and reports ask of a model.
+    """The interface of a model for training, metrics and reports.
 
-    Its forward is a tensor function of inputs and noise whose only state are buffers: no random draw, no `.item()`, no
-    branch on a tensor, so that it can be compiled, captured and stacked. The class attributes say what a model can do;
-    nothing asks for its class.
+    `forward` is a tensor function of inputs and noise whose only state are buffers: no random draw, no `.item()`, no
+    branch on a tensor. So it can be compiled, captured and stacked. The class attributes say what a model can do;
+    callers read them and do not ask for its class.
     """
 
     space: Space
     shape: Shape
     likelihood: Likelihood
-    decoders: ClassVar[Registry[Callable[..., nn.Module], NetworkFacts]] = decoders
-    """Registry of the network that a config calls its decoder."""
-
-    multimodal: ClassVar[bool] = False
-    """Whether observations have several modalities (`unbraid.models.multimodal`)."""
-    whole_posterior: ClassVar[bool] = True
-    """Whether `encode` returns q(z|x) itself, rather than its moments."""
-    has_density: ClassVar[bool] = False
-    """Whether the forward returns log densities of observations [rows] by name, as `extra`."""
-    given_factors: tuple[str, ...] = ()
-    """Factors whose labels stand for the code of the first stage."""
+    decoders: ClassVar[Registry[Callable[..., nn.Module], NetworkFacts]] = decoders  # for `decoder=` in a config
+    multimodal: ClassVar[bool] = False  # observations have several modalities
+    whole_posterior: ClassVar[bool] = True  # `encode` returns q(z|x), not only its moments
+    has_density: ClassVar[bool] = False  # `forward` returns log densities of observations [rows] by name, as `extra`
+    given_factors: tuple[str, ...] = ()  # factors whose labels replace the code of the first stage
 
     def __init__(self) -> None:
         super().__init__()
-        self.first: Model | None = None
-        """The frozen model that this one refines (`unbraid.models.staged`)."""
-
-    # construction
+        self.first: Model | None = None  # the frozen model that this one refines
 
     @classmethod
     def check(cls, space: Space, settings: Mapping[str, Any]) -> None:
-        """Raise a `UsageError` for settings that this model cannot have, before it is built."""
+        """Raise a `UsageError` for settings that this model does not support, before it is built."""
 
     @classmethod
-    def ports(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
-        """Return what the encoder must output, by name and width, and the width of the decoder's input."""
+    def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+        """Return names and widths of the encoder's outputs, and the width of the decoder's input."""
         return space.outputs, space.width
 
     @classmethod
     def make_encoder(cls, chosen: Choice, outputs: Outputs, shape: Shape, *first: "Model") -> nn.Module:
-        """Build the network that a config calls its encoder; `first` is the model to refine, if there is one."""
+        """Build the encoder of a config; `first` is the model to refine, if any."""
         return encoders[chosen.name].make(shape, outputs, **chosen.settings)
 
     @classmethod
     def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: "Model") -> nn.Module:
-        """Build the network that a config calls its decoder."""
         return cls.decoders[chosen.name].make(width, shape, **chosen.settings)
 
     @classmethod
@@ -88,13 +78,11 @@ class Model(nn.Module):
         settings: Mapping[str, Any],
         *first: "Model",
     ) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """Return the encoder and the decoder, the user's own or those of the config, and the likelihood."""
-        outputs, width = cls.ports(space, settings)
+        """Return the encoder, the decoder (the given ones, or those of the config) and the likelihood."""
+        outputs, width = cls.network_widths(space, settings)
         encoder = cls.make_encoder(config.encoder, outputs, shape, *first) if encoder is None else encoder
         decoder = cls.make_decoder(config.decoder, width, shape, *first) if decoder is None else decoder
         return encoder, decoder, make_likelihood(config.likelihood.name, config.likelihood.settings)
-
-    # training
 
     @property
     @abstractmethod
@@ -103,34 +91,32 @@ class Model(nn.Module):
 
     @abstractmethod
     def needs(self, batch: int) -> dict[str, Need]:
-        """Return the noise that one forward of `batch` rows consumes."""
+        """Return the noise of one `forward` of `batch` rows."""
 
     @abstractmethod
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
         """Encode, sample, decode."""
 
     def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
-        """Fill buffers that come from the training rows, once, before training."""
+        """Fill buffers from the training rows, once, before training."""
 
     def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
-        """Move latents to the coordinates that fit their prior best, once, after training; most models do not."""
+        """Move latents to the coordinates that fit their prior best, once, after training. By default, do nothing."""
 
     def training_inputs(self, dataset: FactorDataset, rows: Tensor) -> Inputs:
-        """Return rows of the data as training sees them, with codes that labels give, if some do."""
+        """Return rows of the data as in training, with the codes of labels if the model uses labels."""
         return dataset.inputs(rows)
 
-    # use
-
     def encode(self, inputs: Inputs | Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
-        """Return posterior parameters by block; a tensor stands for the observations of the only modality.
+        """Return posterior parameters by block; a tensor holds observations of the only modality.
 
-        `noise` is that of a training step, None elsewhere.
+        `noise` is the noise of a training step, and None elsewhere.
         """
         return self.infer(Inputs({"x": inputs}) if isinstance(inputs, Tensor) else inputs, noise)
 
     @abstractmethod
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        """Return posterior parameters by block; implements `encode`."""
+        """Implement `encode`."""
 
     @abstractmethod
     def decode(self, code: Tensor) -> dict[str, Tensor]:
@@ -145,74 +131,72 @@ class Model(nn.Module):
         x = dataset.images(rows)
         return self.likelihood.log_prob(self.decode(code), x, x.ndim - 1)
 
-    # prior
-
     def prior_needs(self, count: int) -> dict[str, Need]:
-        """Return the noise that `prior_codes` consumes."""
+        """Return the noise of `prior_codes`."""
         return self.space.needs(count)
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        """Draw inputs of the decoder from the model, [count, width]; noise of the decoder comes last."""
+        """Draw inputs of the decoder [count, width] from the prior; noise of the decoder comes last."""
         prior = {**self.space.prior(like=next(iter(noise.values()))), **self.learned_prior()}
         return self.space.join(self.space.sample_prior(prior, noise))
 
     def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
-        """Append the decoder's noise to codes [count, width], from draws of `prior_codes`."""
+        """Append the decoder's noise to codes [count, width]; take it from draws of `prior_codes`."""
         return torch.cat([code, drawn[..., self.space.width :]], -1)
 
     def learned_prior(self) -> dict[str, Tensor]:
-        """Return the flat parameters of a learned prior; nothing if the prior is the standard one."""
+        """Return the flat parameters of a learned prior; an empty dictionary for the standard one."""
         return {}
 
     def prior_of(self, posterior: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the prior that these posteriors are compared with, a learned one included."""
+        """Return the prior of KL(posterior || prior), including the parameters of a learned one."""
         return {**self.space.prior_of(posterior), **self.learned_prior()}
 
 
-def full_precision(tensor: Tensor) -> Tensor:
-    """Return a network's output in float32 at least: densities and likelihoods need it."""
+def to_full_precision(tensor: Tensor) -> Tensor:
+    """Return a network's output in float32 or float64, for densities and likelihoods."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def encoded(network: nn.Module, x: Tensor, width: int, name: str = "encoder") -> Tensor:
-    """Run an encoder; return its output [batch, width] in full precision, or raise if it has another shape."""
-    flat = full_precision(network(x))
+def run_encoder(network: nn.Module, x: Tensor, width: int, name: str = "encoder") -> Tensor:
+    """Return an encoder's output [batch, width] in full precision; raise if it has another shape."""
+    flat = to_full_precision(network(x))
     if flat.ndim != 2 or flat.shape[1] != width:
         raise UsageError(f"The {name} must return [batch, {width}], not {tuple(flat.shape)}.")
     return flat
 
 
-def observations(network: nn.Module, shape: Shape, *given: Tensor, name: str = "decoder") -> Tensor:
-    """Run a decoder; return its output [batch, *shape] in full precision, or raise if it has another shape."""
-    raw = full_precision(network(*given))
-    if tuple(raw.shape[1:]) != tuple(shape):  # a likelihood would broadcast, and train on nonsense
+def run_decoder(network: Callable[..., Tensor], shape: Shape, *inputs: Tensor, name: str = "decoder") -> Tensor:
+    """Return a decoder's output [batch, *shape] in full precision; raise if it has another shape."""
+    raw = to_full_precision(network(*inputs))
+    if tuple(raw.shape[1:]) != tuple(shape):  # a likelihood would broadcast it silently
         raise UsageError(f"The {name} must return observations of shape {shape}, not {tuple(raw.shape[1:])}.")
     return raw
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw initial weights on the CPU from this seed alone; the caller's generators stay as they are."""
+    """Draw initial weights on the CPU from this seed; leave the caller's generators unchanged."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         yield
 
 
-def model_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a recipe's settings that its model reads."""
+def select_model_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a recipe that its model reads."""
     return model[name].resolve({key: settings[key] for key in model[name].settings if key in settings})
 
 
 def build(config: Config, shape: Layout, encoder: nn.Module | None = None, decoder: nn.Module | None = None) -> Model:
-    """Build the model of a config, its weights drawn from the config's seed; copies of own modules replace named ones.
+    """Build the model of a config with initial weights from its seed; `encoder` and `decoder` replace named ones.
 
-    The first stage of a run that refines another one is built from the other's config, and has no weights yet either.
+    If the run refines another one, the first stage is built from the other's config, with initial weights, too.
     """
     space = Space.from_config(config.latents, config.groups, config.prior)
-    kind, own = model[config.model].make, model_settings(config.model, config.objective.settings)
-    kind.check(space, own)
+    kind, settings = model[config.model].make, select_model_settings(config.model, config.objective.settings)
+    kind.check(space, settings)
     encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
     first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
     with seeded(config.training.seed):
-        networks = kind.make_networks(config, space, shape, encoder, decoder, own, *first)
-        return kind(space, shape, *networks, *first, **own)  # pyrefly: ignore[bad-argument-count]
+        networks = kind.make_networks(config, space, shape, encoder, decoder, settings, *first)
+        return kind(space, shape, *networks, *first, **settings)  # pyrefly: ignore[bad-argument-count]

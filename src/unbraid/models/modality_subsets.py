@@ -1,4 +1,4 @@
-"""Subsets of a row's modalities, as masks [..., M], for bounds that draw the shared latent from several of them."""
+"""Subsets of a row's modalities as masks [..., M], for bounds that draw the shared latent from several subsets."""
 
 import torch
 from torch import Tensor
@@ -6,14 +6,14 @@ from torch import Tensor
 from unbraid.latents.fusion import subsets
 
 SUBSET_NOISE = "subsets"
-"""Name of the uniform numbers that choose random subsets."""
+"""Name of the uniform noise that chooses random subsets."""
 
 
 def draw_subsets(among: Tensor, uniform: Tensor) -> Tensor:
-    """Draw one non-empty subset of each set [..., M], all equally likely, by a number in (0, 1) [...].
+    """Draw a non-empty subset of each set [..., M], all equally likely, with a number in (0, 1) [...].
 
-    The number chooses one of 1 to 2^k - 1, whose binary digits say which of the set's k elements are in. An empty set
-    only has the empty one.
+    The number chooses one of 1 to 2^k - 1; its binary digits select among the set's k elements. An empty set gives the
+    empty subset.
     """
     count = 2 ** among.sum(-1) - 1
     chosen = torch.minimum(1 + (uniform * count).to(count.dtype), count)
@@ -22,10 +22,9 @@ def draw_subsets(among: Tensor, uniform: Tensor) -> Tensor:
 
 
 def draw_proper_subsets(present: Tensor, uniform: Tensor) -> Tensor:
-    """Draw subsets [rows, count, M] of at least two modalities, but not all that a row has [rows, M], by numbers
-    [rows, count].
+    """Draw subsets [rows, count, M] of at least two modalities of a row [rows, M], but not all of them.
 
-    All are equally likely; a row with fewer than three modalities has none, and gets the empty set.
+    Uniform numbers [rows, count] choose among them. A row with fewer than three modalities gets the empty set.
     """
     table = subsets(present.shape[-1], present.device)  # [S, M]
     size, every = table.sum(-1), present.unsqueeze(-2)
@@ -37,5 +36,5 @@ def draw_proper_subsets(present: Tensor, uniform: Tensor) -> Tensor:
 
 
 def single_modalities(present: Tensor) -> Tensor:
-    """Return each modality by itself [rows, M, M]; the empty set for one that a row [rows, M] lacks."""
+    """Return the single-modality subsets [rows, M, M]; the empty set for a modality that a row [rows, M] lacks."""
     return torch.eye(present.shape[-1], dtype=torch.bool, device=present.device) & present.unsqueeze(-2)

@@ -1,14 +1,14 @@
 r"""Origin and unit of a stage's own Normal latents (ours): an exact last step of its training.
 
-A decoder with a bias wherever z enters draws the same from z as another one does from (z - m) / s, coordinate by
-coordinate, and an encoder gives either. Of all these coordinates, in which every reconstruction is the same,
+If a decoder has a bias wherever z enters, it can take (z - m) / s instead of z, coordinate by coordinate, and the
+encoder can give it. Reconstructions are the same in all these coordinates. Of all of them,
 
     m = E[mu(x)],    s^2 = E[(mu(x) - m)^2 + sigma(x)^2]
 
-have the smallest KL(q(z|x) || N(0, 1)): codes then have mean 0 and second moment 1. Gradients find them slowly, since
-what moves all codes at once is lost in the noise of the reconstruction: after 800 steps on Cars3D the five coordinates
-of a refiner's codes had a mean 5 to 6 units away from 0, and draws from the prior were no images (`results/frame`).
-Training goes on in the networks' own coordinates; its KL is that of before this step.
+have the smallest KL(q(z|x) || N(0, 1)): codes then have mean 0 and second moment 1. Gradients find them slowly, because
+the noise of the reconstruction hides a common shift of all codes: after 800 steps on Cars3D the five coordinates of a
+refiner's codes had means 5 to 6 units away from 0, and draws from the prior were no images (`results/frame`). Training
+runs in the networks' own coordinates, and its KL is the one before this step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from unbraid.latents import Normal, Space
 
-MAX_ROWS_TO_FIT, ROWS_AT_ONCE = 4_096, 256
+MAX_ROWS_TO_FIT, ROWS_PER_CHUNK = 4_096, 256
 
 
 class Frame(nn.Module):
-    """Origin and unit of each coordinate of a code; those of blocks other than Normal ones never change."""
+    """Origin and unit of each coordinate of a code; only those of Normal blocks change."""
 
     origin: Tensor
     unit: Tensor
@@ -39,7 +39,7 @@ class Frame(nn.Module):
         self.register_load_state_dict_pre_hook(_add_missing_buffers)
 
     def posterior(self, by_block: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return an encoder's posteriors, by block, in these coordinates."""
+        """Return an encoder's posteriors by block, in these coordinates."""
         moved = dict(by_block)
         for name, place in self.normal.items():
             mean, log_variance = by_block[name].chunk(2, -1)
@@ -53,7 +53,7 @@ class Frame(nn.Module):
 
     @torch.no_grad()
     def fit(self, posteriors: Iterable[Mapping[str, Tensor]]) -> None:
-        """Move to the coordinates that are best for these posteriors, which are in the present ones."""
+        """Move to the best coordinates for these posteriors, which are in the present coordinates."""
         every = [{name: each[name].cpu().double() for name in self.normal} for each in posteriors]  # MPS has no doubles
         for name, place in self.normal.items():
             mean, log_variance = torch.cat([each[name] for each in every]).chunk(2, -1)
@@ -62,12 +62,12 @@ class Frame(nn.Module):
             self.unit[place] *= spread.to(self.unit)
 
 
-def rows_to_fit(rows: Tensor) -> tuple[Tensor, ...]:
-    """Return evenly spaced rows to choose coordinates by, in parts that are encoded at once."""
-    return rows[:: -(-len(rows) // MAX_ROWS_TO_FIT)].split(ROWS_AT_ONCE)
+def choose_rows_to_fit(rows: Tensor) -> tuple[Tensor, ...]:
+    """Return at most `MAX_ROWS_TO_FIT` evenly spaced rows, in chunks."""
+    return rows[:: -(-len(rows) // MAX_ROWS_TO_FIT)].split(ROWS_PER_CHUNK)
 
 
 def _add_missing_buffers(frame: nn.Module, state_dict: dict[str, Tensor], prefix: str, *others: object) -> None:
-    """Let runs load that were trained before there was a frame: they have the networks' own coordinates."""
+    """Load runs from before frames existed, which use the networks' own coordinates."""
     for name, buffer in frame.named_buffers():
         state_dict.setdefault(prefix + name, buffer)

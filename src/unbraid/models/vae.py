@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from unbraid.errors import UsageError
-from unbraid.latents import LEARNED, Space
-from unbraid.models.base import Model, encoded, model, observations
+from unbraid.latents import LEARNED_PRIOR, Space
+from unbraid.models.base import Model, model, run_decoder, run_encoder
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.types import Inputs, Noise, Output, Shape
@@ -17,23 +17,21 @@ from unbraid.types import Inputs, Noise, Output, Shape
 class VAE(Model):
     """q(z|x) by the encoder, p(x|z) by the decoder and the likelihood."""
 
-    takes_points: ClassVar[bool] = False
-    """Whether latents may have no density."""
+    takes_points: ClassVar[bool] = False  # latents need no density
 
     def __init__(
         self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood
     ) -> None:
         super().__init__()
-        if not (space.density or self.takes_points):
-            raise UsageError("Quantised latents are points, and this objective needs densities; train them with qlae.")
+        if not (space.has_density or self.takes_points):
+            raise UsageError("Quantised latents have no density, and this objective needs one; train them with qlae.")
         self.space, self.shape = space, shape
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
         if space.learned is not None:
-            self.prior = nn.ParameterDict(space.learned.start())
+            self.prior = nn.ParameterDict(space.learned.initial_parameters())
 
     @property
     def likelihoods(self) -> dict[str, Likelihood]:
-        """Likelihood of the only modality."""
         return {"x": self.likelihood}
 
     def needs(self, batch: int) -> dict[str, Need]:
@@ -44,17 +42,17 @@ class VAE(Model):
 
     def sample_and_decode(self, posterior: dict[str, Tensor], noise: Noise) -> Output:
         """Draw from posteriors and decode the draws."""
-        prior = self.prior_of(posterior)
         sample = self.space.sample(posterior, noise)
-        return Output(posterior, prior, sample, {"x": self.decode(self.space.join(sample))})
+        decoded = {"x": self.decode(self.space.join(sample))}
+        return Output(posterior, self.prior_of(posterior), sample, decoded)
 
     def learned_prior(self) -> dict[str, Tensor]:
         if self.space.learned is None:
             return {}
-        return {LEARNED: torch.cat([self.prior[name].flatten() for name in self.space.learned.shapes])}
+        return {LEARNED_PRIOR: torch.cat([self.prior[name].flatten() for name in self.space.learned.shapes])}
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        return self.space.split(encoded(self.encoder, inputs.x["x"], sum(self.space.outputs.values())), noise)
+        return self.space.split(run_encoder(self.encoder, inputs.x["x"], sum(self.space.outputs.values())), noise)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        return self.likelihood(observations(self.decoder, self.shape, code))
+        return self.likelihood(run_decoder(self.decoder, self.shape, code))

@@ -1,6 +1,6 @@
 """Encoders, decoders and likelihoods; importing this package registers them."""
 
-from unbraid.networks import broadcast, coded, conv, esmaeili, gan, mlp, refiners, residual_encoder, split, wide
+from unbraid.networks import broadcast, conv, esmaeili, gan, mlp, modulated_decoder, refiners, split, wide
 from unbraid.networks.base import Outputs, decoder, encoder
 from unbraid.networks.coupling_flow import flow
 from unbraid.networks.likelihoods import Likelihood, likelihood, make_likelihood
@@ -10,7 +10,6 @@ __all__ = [
     "Likelihood",
     "Outputs",
     "broadcast",
-    "coded",
     "conv",
     "decoder",
     "encoder",
@@ -20,9 +19,9 @@ __all__ = [
     "likelihood",
     "make_likelihood",
     "mlp",
+    "modulated_decoder",
     "refiner",
     "refiners",
-    "residual_encoder",
     "split",
     "wide",
 ]

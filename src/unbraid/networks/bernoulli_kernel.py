@@ -18,16 +18,16 @@ _BLOCK = 1024
 @triton.jit(do_not_specialize=["width"])
 @no_type_check
 def _forward(logits, x, out, width, BLOCK: tl.constexpr):
-    """The sum over one row, block by block."""
+    """Sum over one row, block by block."""
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, width, BLOCK):
         place = start + tl.arange(0, BLOCK)
         inside = place < width
         logit = tl.load(logits + row * width + place, mask=inside, other=0.0).to(tl.float32)
-        seen = tl.load(x + row * width + place, mask=inside, other=0.0).to(tl.float32)
+        pixel = tl.load(x + row * width + place, mask=inside, other=0.0).to(tl.float32)
         softplus = tl.maximum(logit, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(logit)))
-        total += tl.where(inside, seen * logit - softplus, 0.0)
+        total += tl.where(inside, pixel * logit - softplus, 0.0)
     tl.store(out + row, tl.sum(total, 0))
 
 
@@ -38,9 +38,9 @@ def _backward(grad, logits, x, out, width, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < width
     logit = tl.load(logits + row * width + place, mask=inside, other=0.0).to(tl.float32)
-    seen = tl.load(x + row * width + place, mask=inside, other=0.0).to(tl.float32)
-    made = tl.load(grad + row) * (seen - tl.sigmoid(logit))
-    tl.store(out + row * width + place, made.to(out.dtype.element_ty), mask=inside)
+    pixel = tl.load(x + row * width + place, mask=inside, other=0.0).to(tl.float32)
+    gradient = tl.load(grad + row) * (pixel - tl.sigmoid(logit))
+    tl.store(out + row * width + place, gradient.to(out.dtype.element_ty), mask=inside)
 
 
 @Operator
@@ -71,7 +71,7 @@ def _(grad: Tensor, logits: Tensor, x: Tensor) -> Tensor:
     return torch.empty_like(logits)
 
 
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+def _save_inputs(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
@@ -80,18 +80,14 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return bernoulli_log_prob_backward(grad, logits, x), None
 
 
-bernoulli_log_prob.register_autograd(_differentiate, setup_context=_keep)
-
-
-def _keep_backward(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+bernoulli_log_prob.register_autograd(_differentiate, setup_context=_save_inputs)
 
 
 def _differentiate_twice(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
     rows, logits, x = ctx.saved_tensors
-    chance = logits.float().sigmoid()
-    of_logits = -(grad * rows[:, None] * chance * (1 - chance)).to(logits.dtype)
-    return (grad * (x - chance)).sum(-1), of_logits, None
+    probability = logits.float().sigmoid()
+    logit_gradient = -(grad * rows[:, None] * probability * (1 - probability)).to(logits.dtype)
+    return (grad * (x - probability)).sum(-1), logit_gradient, None
 
 
-bernoulli_log_prob_backward.register_autograd(_differentiate_twice, setup_context=_keep_backward)
+bernoulli_log_prob_backward.register_autograd(_differentiate_twice, setup_context=_save_inputs)

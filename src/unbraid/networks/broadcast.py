@@ -1,7 +1,7 @@
-"""Spatial broadcast decoders (watters2019): the code is tiled over the image beside each pixel's coordinates.
+"""Spatial broadcast decoders (watters2019): every pixel sees the code and its own coordinates.
 
-The first layer is linear in (code, coordinates), so it is computed as a linear map of the code added to a linear map of
-the coordinates: the tiled tensor is never built.
+The first layer is linear in (code, coordinates). It is computed as a linear map of the code plus a linear map of the
+coordinates, so the tiled tensor is never built.
 """
 
 import torch
@@ -23,7 +23,6 @@ class Broadcast(nn.Module):
         self.register_buffer("coordinates", torch.stack([x, y], dim=-1), persistent=False)
 
     def forward(self, code: Tensor) -> Tensor:
-        """Affine in the code and in the coordinates (-1..1) of each pixel."""
         position = self.position(self.coordinates).permute(2, 0, 1)  # [channels, height, columns]
         return self.code(code)[..., None, None] + position
 
@@ -31,16 +30,16 @@ class Broadcast(nn.Module):
 @decoder("broadcast", year=2019, reference="watters2019")
 def broadcast(code: int, shape: Shape, *, channels: int = 64, layers: int = 4, kernel: int = 3) -> nn.Module:
     """Broadcast, then 3x3 convolutions at full resolution, ReLU."""
-    return _stack("broadcast", code, shape, channels, layers, kernel)
+    return _build("broadcast", code, shape, channels, layers, kernel)
 
 
 @decoder("broadcast-pixel", year=2019, reference="watters2019")
 def broadcast_pixel(code: int, shape: Shape, *, channels: int = 64, layers: int = 3) -> nn.Module:
-    """Broadcast with 1x1 convolutions only: one MLP per pixel, the strongest bias towards positions."""
-    return _stack("broadcast-pixel", code, shape, channels, layers, kernel=1)
+    """Broadcast with 1x1 convolutions: the same MLP at every pixel, the strongest bias towards positions."""
+    return _build("broadcast-pixel", code, shape, channels, layers, kernel=1)
 
 
-def _stack(name: str, code: int, shape: Shape, channels: int, layers: int, kernel: int) -> nn.Module:
+def _build(name: str, code: int, shape: Shape, channels: int, layers: int, kernel: int) -> nn.Module:
     if len(shape) != 3:
         raise UsageError(f"Decoder '{name}' makes images, not observations of shape {tuple(shape)}.")
     if layers < 2:

@@ -1,25 +1,22 @@
-"""Convolutional networks of the papers, 64x64, and small ones for 28x28 and 32x32."""
+"""Convolutional networks: those of papers for 64x64 images, and small ones for 28x28 and 32x32."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from torch import nn
 
 from unbraid.networks.base import Outputs, decoder, dense, encoder, image_side, total
 from unbraid.types import Shape
 
+Widths = tuple[int, int, int, int, int]
+
 
 @encoder("conv-locatello", year=2019, reference="locatello2019")
 def locatello_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> nn.Module:
     """32k4, 32k4, 64k2, 64k2, each stride 2, then 256 (table 1)."""
     channels, _ = image_side("conv-locatello", shape, 64)
-    return nn.Sequential(
-        *halve([channels, 32, 32]),
-        *halve([32, 64, 64], kernel=2, padding=0),
-        nn.Flatten(),
-        nn.Linear(64 * 4 * 4, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, total(outputs)),
-    )
+    body = [*halve([channels, 32, 32]), *halve([32, 64, 64], kernel=2, padding=0)]
+    return nn.Sequential(*body, nn.Flatten(), *dense([64 * 4 * 4, hidden, total(outputs)], nn.ReLU))
 
 
 @decoder("conv-locatello", year=2019, reference="locatello2019")
@@ -63,30 +60,17 @@ def daunhawer_decoder(code: int, shape: Shape) -> nn.Module:
 
 
 @encoder("conv-chen", year=2018, reference="chen2018")
-def chen_encoder(
-    shape: Shape, outputs: Outputs, *, widths: tuple[int, int, int, int, int] = (32, 32, 64, 64, 512)
-) -> nn.Module:
+def chen_encoder(shape: Shape, outputs: Outputs, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """Convolutions with BatchNorm (appendix H.1: 3D faces and chairs; CelebA has widths 64, 128, 128, 256, 512)."""
     channels, _ = image_side("conv-chen", shape, 64)
-    top = [nn.Conv2d(widths[3], widths[4], 4), nn.BatchNorm2d(widths[4]), nn.ReLU()]
-    return nn.Sequential(
-        *halve([channels, *widths[:4]], normalised=True),
-        *top,
-        nn.Conv2d(widths[4], total(outputs), 1),
-        nn.Flatten(),
-    )
+    return to_single_pixel(channels, widths, total(outputs), nn.ReLU)
 
 
 @decoder("conv-chen", year=2018, reference="chen2018")
-def chen_decoder(
-    code: int, shape: Shape, *, widths: tuple[int, int, int, int, int] = (32, 32, 64, 64, 512)
-) -> nn.Module:
+def chen_decoder(code: int, shape: Shape, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """The transpose of the encoder, with BatchNorm (appendix H.1)."""
     channels, _ = image_side("conv-chen", shape, 64)
-    low, mid, high, top, wide = widths
-    start = [nn.Unflatten(1, (code, 1, 1)), nn.ConvTranspose2d(code, wide, 1), nn.BatchNorm2d(wide), nn.ReLU()]
-    start += [nn.ConvTranspose2d(wide, top, 4), nn.BatchNorm2d(top), nn.ReLU()]
-    return nn.Sequential(*start, *double([top, high, mid, low, channels], normalised=True))
+    return from_single_pixel(code, widths, channels, nn.ReLU)
 
 
 @encoder("conv-small")
@@ -106,6 +90,17 @@ def small_decoder(code: int, shape: Shape, *, width: int = 32, hidden: int = 256
     return nn.Sequential(*start, *double([2 * width, width, channels]))
 
 
+@encoder("conv-residual", year=2020, reference="msvae2020")
+def residual_encoder(shape: Shape, outputs: Outputs, *, channels: int = 64) -> nn.Module:
+    """64k5, 128k5, 256k5, 512k5, each stride 2, ReLU, and one linear layer; sees x - y of a second stage."""
+    colours, side = image_side("conv-residual", shape, 28, 32, 64)
+    layers: list[nn.Module] = []
+    for before, after in pairwise([colours, *(channels * 2**level for level in range(4))]):
+        layers += [nn.Conv2d(before, after, 5, stride=2, padding=2), nn.ReLU()]
+        side = (side + 1) // 2
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * channels * side * side, total(outputs)))
+
+
 def halve(
     channels: Sequence[int],
     kernel: int = 4,
@@ -113,11 +108,11 @@ def halve(
     normalised: bool = False,
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> list[nn.Module]:
-    """Convolutions that halve the image, each with an optional BatchNorm and an activation."""
+    """Build convolutions that halve the image, each followed by BatchNorm, if asked for, and an activation."""
     layers: list[nn.Module] = []
-    for i in range(len(channels) - 1):
-        layers.append(nn.Conv2d(channels[i], channels[i + 1], kernel, stride=2, padding=padding))
-        layers += [nn.BatchNorm2d(channels[i + 1])] if normalised else []
+    for before, after in pairwise(channels):
+        layers.append(nn.Conv2d(before, after, kernel, stride=2, padding=padding))
+        layers += [nn.BatchNorm2d(after)] if normalised else []
         layers.append(activation())
     return layers
 
@@ -125,11 +120,27 @@ def halve(
 def double(
     channels: Sequence[int], normalised: bool = False, activation: Callable[[], nn.Module] = nn.ReLU
 ) -> list[nn.Module]:
-    """Transposed convolutions that double the image, with BatchNorm and activation between them, bare at the end."""
+    """Build transposed convolutions that double the image, with BatchNorm and an activation between them."""
     layers: list[nn.Module] = []
-    for i in range(len(channels) - 1):
-        layers.append(nn.ConvTranspose2d(channels[i], channels[i + 1], 4, stride=2, padding=1))
+    for i, (before, after) in enumerate(pairwise(channels)):
+        layers.append(nn.ConvTranspose2d(before, after, 4, stride=2, padding=1))
         if i < len(channels) - 2:
-            layers += [nn.BatchNorm2d(channels[i + 1])] if normalised else []
+            layers += [nn.BatchNorm2d(after)] if normalised else []
             layers.append(activation())
     return layers
+
+
+def to_single_pixel(channels: int, widths: Widths, outputs: int, activation: Callable[[], nn.Module]) -> nn.Sequential:
+    """Build convolutions with BatchNorm from a 64x64 image to 1x1, then to [batch, outputs]."""
+    # Initial weights depend on the order in which layers are made: the top comes first.
+    top = [nn.Conv2d(widths[3], widths[4], 4), nn.BatchNorm2d(widths[4]), activation()]
+    body = halve([channels, *widths[:4]], normalised=True, activation=activation)
+    return nn.Sequential(*body, *top, nn.Conv2d(widths[4], outputs, 1), nn.Flatten())
+
+
+def from_single_pixel(code: int, widths: Widths, channels: int, activation: Callable[[], nn.Module]) -> nn.Sequential:
+    """Build the transpose of `to_single_pixel`."""
+    *lower, top, wide = widths
+    start = [nn.Unflatten(1, (code, 1, 1)), nn.ConvTranspose2d(code, wide, 1), nn.BatchNorm2d(wide), activation()]
+    start += [nn.ConvTranspose2d(wide, top, 4), nn.BatchNorm2d(top), activation()]
+    return nn.Sequential(*start, *double([top, *reversed(lower), channels], normalised=True, activation=activation))

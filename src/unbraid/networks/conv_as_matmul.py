@@ -1,11 +1,11 @@
-"""Convolutions as matrix products on channels-last data, for members that are trained as one program.
+"""Convolutions as matrix products on channels-last data, for members that train as one program.
 
-`vmap` turns the convolutions of stacked members into grouped ones, which are slow; it turns matrix products into
-batched ones, which are not. Inside, tensors are [batch, row, column, channel]; a module's input and output keep the
-shape [batch, channel, row, column] as a permuted view, so that from layer to layer nothing is copied.
+`vmap` turns convolutions of stacked members into grouped ones, which are slow, and matrix products into batched ones,
+which are fast. Inside, tensors are [batch, row, column, channel]. The input and output of a module are [batch, channel,
+row, column] as permuted views, so that no layer copies anything.
 
-A kernel of width k and stride s is seen as A = ceil(k/s) *phases*: k = s a + r with a < A and r < s. Each layer can be
-computed in two ways, and takes the one that moves fewer numbers:
+A kernel of width k and stride s has A = ceil(k/s) *phases*: k = s a + r with a < A and r < s. Each layer is computed in
+the one of two ways that moves fewer numbers:
 
 - by columns: collect the k k C inputs of each output position, then multiply (transposed: multiply, then add each
   product where it belongs). Best when the image has few channels: the first layer, the last one.
@@ -29,30 +29,29 @@ Kernels = Literal["triton", "matmul", "cpu"]
 Pair = tuple[int, int]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
-NARROW = 4
-"""Channels of an image, as opposed to those inside a network. Columns of so few input channels are read by `unfold`:
-one load per number, but a slow gradient of the input, which a first layer does not need."""
+MAX_IMAGE_CHANNELS = 4
+"""Most channels of an image; layers inside a network have more. `unfold` reads the columns of an image: one load per
+number, but a slow gradient of the input, which a first layer does not need."""
 
 
-def convolutions_as_products(module: ModuleT, kernels: Kernels | None = None) -> ModuleT:
-    """Let every plain convolution inside `module` compute by matrix products, and return the same module, changed.
+def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> ModuleT:
+    """Change every plain convolution inside `module` to compute by matrix products; return the same module.
 
-    Parameters, their names, hooks and the results up to rounding stay as they are. Convolutions with groups, dilation,
-    or padding other than zeros stay untouched, and so do subclasses of torch's own, whose forward is their author's.
+    Parameters, their names, hooks and results (up to rounding) do not change. Convolutions with groups, dilation or
+    padding other than zeros stay as they are, and so do subclasses of torch's layers.
 
-    `kernels="triton"` uses the kernels of this library, `"matmul"` plain matrix products. The default is the former
-    where they may be used: on CUDA with Triton installed, in bfloat16, or in float32 where TF32 is allowed. There a
-    ReLU that follows a convolution in an `nn.Sequential` is computed by the convolution's kernel. `"cpu"` keeps torch's
-    convolutions except where a CPU takes longer for them than for a product: layers that see or make the whole image
-    at once, and transposed ones that make few channels. It also adds a transposed one's bias separately, since the
-    gradient of a bias inside takes up to half of the backward pass.
+    `kernels="triton"` uses the kernels of this library, `"matmul"` plain matrix products. The default is `triton` on
+    CUDA with Triton installed, in bfloat16 or in float32 with TF32 allowed, else `matmul`. The kernels also compute a
+    ReLU that follows in an `nn.Sequential`. `"cpu"` keeps torch's convolutions unless a product is faster on a CPU: in
+    layers whose kernel covers the whole image, and in transposed ones with few output channels. It also adds the bias
+    of a transposed convolution separately, because its gradient takes up to half of the backward pass otherwise.
     """
     if kernels == "triton" or (kernels is None and torch.cuda.is_available() and find_spec("triton") is not None):
         from unbraid.networks import conv_ops as _registered  # noqa: F401  registers torch.ops.unbraid.*
     elif kernels is None:
         kernels = "matmul"
     for layer in module.modules():
-        # A class may be exchanged where a submodule may not: the parent can hold the layer under any name, or twice.
+        # Change the class, not the submodule: the parent may hold the layer under any name, or twice.
         if type(layer) is nn.Conv2d and _is_plain(layer):
             layer.__class__ = ProductConv2d
         elif type(layer) is nn.ConvTranspose2d and _is_plain(layer):
@@ -70,9 +69,9 @@ def _is_plain(layer: nn.Conv2d | nn.ConvTranspose2d) -> bool:
 
 
 def _fuse_relus(module: nn.Module) -> None:
-    """Let convolutions compute the ReLU behind them, and differentiate the one in front of them.
+    """Let convolutions compute the ReLU after them, and differentiate the one before them.
 
-    Only layers that stand in one place are fused: the others could be used in different ways.
+    Layers that occur twice are not fused, because their two uses may differ.
     """
     chains = [list(part) for part in module.modules() if type(part) is nn.Sequential]
     places = Counter(id(child) for part in module.modules() for child in part._modules.values())
@@ -89,100 +88,96 @@ def _fuse_relus(module: nn.Module) -> None:
 
 
 class PassedReLU(nn.ReLU):
-    """A ReLU that the layer before it has computed already. Made by `convolutions_as_products`, not by hand."""
+    """A ReLU that the layer before it computes; `use_matrix_products` makes it."""
 
     def forward(self, input: Tensor) -> Tensor:
         return input
 
 
 class ProductLayer(nn.modules.conv._ConvNd):
-    """What the convolutions below share: which kernels they use, and what they do for the ReLUs around them."""
+    """Base class of both convolutions: their choice of kernels, and the ReLUs around them."""
 
     kernels: Kernels | None
-    relu: bool = False
-    """Whether the layer computes the ReLU behind it."""
-    masks_input: bool = False
-    """Whether its kernels differentiate the ReLU in front of it, by masking the gradient of their input."""
-    successor: tuple["ProductLayer", ...] = ()
-    """The layer behind that ReLU, in a tuple so that it is no submodule of this one."""
+    relu: bool = False  # the layer computes the ReLU after it
+    masks_input: bool = False  # its kernels differentiate the ReLU before it by masking the gradient of their input
+    successor: tuple["ProductLayer", ...] = ()  # the layer after its ReLU; in a tuple, it is no submodule
 
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
-        """Return whether the library's kernels compute this layer on images of a size, in a type."""
+        """Return whether the library's kernels compute this layer for images of this size and type."""
         raise NotImplementedError
 
-    def _by_triton(self, dtype: torch.dtype, on_cuda: bool) -> bool:
-        """Return whether the library's kernels may be used; 1x1 and dense layers are matrix products as they stand."""
+    def _supports_kernels(self, dtype: torch.dtype, on_cuda: bool) -> bool:
+        """Return whether the library's kernels support this layer; 1x1 and dense layers are plain matrix products."""
         (height, width), (s, t), (p, q) = self.weight.shape[2:], _pair(self.stride), _pair(self.padding)
         if self.kernels in ("matmul", "cpu") or not (height == width > 1 and s == t and p == q):
             return False
         if dtype == torch.float64:
             return False
         half = dtype in (torch.bfloat16, torch.float16)
-        # Members of a strict float32 group have to equal single runs, so TF32 is used only where the run asks for it.
+        # Members of a strict float32 group must equal single runs, so TF32 needs the run's consent.
         return self.kernels == "triton" or (on_cuda and (half or bool(torch.backends.cuda.matmul.allow_tf32)))
 
     def _settings(self, x: Tensor, dtype: torch.dtype, size: Sequence[int]) -> tuple[bool, bool, bool, torch.dtype]:
-        """Return ReLU, premasked, mask of the input, and the type of products, as the operators take them."""
+        """Return the arguments `relu`, `premasked`, `mask_input` and `compute` of the operators."""
         premasked = any(layer.runs_kernels(size, dtype, x.is_cuda) for layer in self.successor)
         return self.relu, premasked, self.masks_input, dtype
 
-    def _activated(self, out: Tensor) -> Tensor:
+    def _activate(self, out: Tensor) -> Tensor:
         return F.relu(out) if self.relu else out
 
 
 class ProductConv2d(ProductLayer, nn.Conv2d):
-    """A convolution that multiplies matrices. Made by `convolutions_as_products`, not by hand."""
+    """A convolution that multiplies matrices; `use_matrix_products` makes it."""
 
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
         dense = tuple(size) == tuple(self.weight.shape[2:]) and _pair(self.padding) == (0, 0)
-        return not dense and self._by_triton(dtype, on_cuda)
+        return not dense and self._supports_kernels(dtype, on_cuda)
 
     def forward(self, input: Tensor) -> Tensor:
         """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4:
-            return self._activated(super().forward(input))
+            return self._activate(super().forward(input))
         stride, padding, dtype = _pair(self.stride), _pair(self.padding), _compute_type(input)
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = convolved_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding)
-            how = self._settings(input, dtype, size)
-            return torch.ops.unbraid.correlate(input, self.weight, self.bias, None, stride[0], padding[0], *how, dtype)
+            settings = (stride[0], padding[0], *self._settings(input, dtype, size), dtype)
+            return torch.ops.unbraid.correlate(input, self.weight, self.bias, None, *settings)
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         dense = x.shape[2:] == weight.shape[2:] and padding == (0, 0)
         if not dense and self.kernels == "cpu":
-            return self._activated(super().forward(input))
-        return self._activated(convolve(x.permute(0, 2, 3, 1), weight, bias, stride, padding).permute(0, 3, 1, 2))
+            return self._activate(super().forward(input))
+        return self._activate(convolve(x.permute(0, 2, 3, 1), weight, bias, stride, padding).permute(0, 3, 1, 2))
 
 
 class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
-    """A transposed convolution that multiplies matrices. Made by `convolutions_as_products`, not by hand."""
+    """A transposed convolution that multiplies matrices; `use_matrix_products` makes it."""
 
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
-        return tuple(size) != (1, 1) and self._by_triton(dtype, on_cuda)
+        return tuple(size) != (1, 1) and self._supports_kernels(dtype, on_cuda)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4 or output_size is not None:
-            return self._activated(super().forward(input, None if output_size is None else list(output_size)))
+            return self._activate(super().forward(input, None if output_size is None else list(output_size)))
         stride, padding, more = _pair(self.stride), _pair(self.padding), _pair(self.output_padding)
         dtype = _compute_type(input)
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = transposed_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding, more)
-            how = self._settings(input, dtype, size)
-            out = torch.float32 if self.out_channels <= NARROW else dtype  # observations, which losses take in float32
-            return torch.ops.unbraid.spread(
-                input, self.weight, self.bias, None, stride[0], padding[0], *size, *how, out
-            )
+            # losses take observations in float32
+            out = torch.float32 if self.out_channels <= MAX_IMAGE_CHANNELS else dtype
+            settings = (stride[0], padding[0], *size, *self._settings(input, dtype, size), out)
+            return torch.ops.unbraid.spread(input, self.weight, self.bias, None, *settings)
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
-        if x.shape[2:] != (1, 1) and self.kernels == "cpu" and self.out_channels > NARROW:
-            # autocast leaves this one as it is on a CPU, and a layer before it may have cast its input
+        if x.shape[2:] != (1, 1) and self.kernels == "cpu" and self.out_channels > MAX_IMAGE_CHANNELS:
+            # Autocast ignores this layer on a CPU, but an earlier layer may have cast its input.
             out = F.conv_transpose2d(input.to(self.weight.dtype), self.weight, None, stride, padding, more)
-            return self._activated(out if bias is None else out + bias.to(out.dtype)[:, None, None])
+            return self._activate(out if bias is None else out + bias.to(out.dtype)[:, None, None])
         out = convolve_transposed(x.permute(0, 2, 3, 1), weight, bias, stride, padding, more)
-        return self._activated(out.permute(0, 3, 1, 2))
+        return self._activate(out.permute(0, 3, 1, 2))
 
 
 def _compute_type(x: Tensor) -> torch.dtype:
-    """Return the type that a convolution of x computes in: that of autocast, or its own."""
+    """Return the type in which a convolution of x computes: that of autocast, or that of x."""
     device = x.device.type
     if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
         return x.dtype
@@ -190,16 +185,15 @@ def _compute_type(x: Tensor) -> torch.dtype:
 
 
 def cast_as_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Under autocast, the tensors in its type, as a convolution would take them; else unchanged."""
-    device = x.device.type
-    if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
+    """Cast tensors as autocast does for a convolution; without autocast, return them unchanged."""
+    if not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
         return x, weight, bias
-    dtype = torch.get_autocast_dtype(device)
+    dtype = _compute_type(x)
     return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair) -> Tensor:
-    """out[u, v] = bias + Σ_{ky, kx} weight[ky, kx] x[s u + ky - p, s v + kx - p], by matrix products.
+    """Return out[u, v] = bias + Σ_{ky, kx} weight[ky, kx] x[s u + ky - p, s v + kx - p], by matrix products.
 
     x is [batch, row, column, C], weight [N, C, k, k] as in `nn.Conv2d`; the result is [batch, row, column, N].
     """
@@ -212,8 +206,8 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, paddi
         A, B = _phases(kernel, stride)
         by_columns = kernel[0] * kernel[1] * C
         by_phases = stride[0] * stride[1] * C + A * B * N
-        way = _convolve_by_columns if by_columns <= by_phases else _convolve_by_phases
-        out = way(x, weight, stride, padding, size)
+        compute = _convolve_by_columns if by_columns <= by_phases else _convolve_by_phases
+        out = compute(x, weight, stride, padding, size)
     return out if bias is None else out + bias
 
 
@@ -221,11 +215,11 @@ def _convolve_by_columns(x: Tensor, weight: Tensor, stride: Pair, padding: Pair,
     N, C, height, width = weight.shape
     if padding != (0, 0):
         x = _pad(x, padding, padding)
-    if C <= NARROW:
+    if C <= MAX_IMAGE_CHANNELS:
         windows = x.unfold(1, height, stride[0]).unfold(2, width, stride[1])  # [batch, row, column, C, ky, kx]
         columns = windows.permute(0, 1, 2, 4, 5, 3).flatten(3)
     else:
-        # First along columns, then along rows: `cat` of up to eight parts is one kernel, of more it is many.
+        # First along columns, then along rows: `cat` of more than eight parts needs several kernels.
         (s, t), (U, V) = stride, size
         wide = torch.cat([x[:, :, k : k + t * (V - 1) + 1 : t] for k in range(width)], dim=-1)
         columns = torch.cat([wide[:, k : k + s * (U - 1) + 1 : s] for k in range(height)], dim=-1)
@@ -233,7 +227,7 @@ def _convolve_by_columns(x: Tensor, weight: Tensor, stride: Pair, padding: Pair,
 
 
 def _convolve_by_phases(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, size: Pair) -> Tensor:
-    """out[u] = Σ_a y[u + a, a] with y[i, a] = Σ_r x[s i + r - p] weight[s a + r], in both directions."""
+    """Return out[u] = Σ_a y[u + a, a] with y[i, a] = Σ_r x[s i + r - p] weight[s a + r], in both directions."""
     N, C = weight.shape[:2]
     (s, t), (A, B), (U, V) = stride, _phases(_kernel(weight), stride), size
     cells = (U + A - 1, V + B - 1)
@@ -243,13 +237,13 @@ def _convolve_by_phases(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, 
     matrix = _in_phases(weight, stride).permute(3, 5, 1, 2, 4, 0).reshape(s * t * C, A * B * N)
     shifted = _times(x, matrix).unflatten(-1, (A * B, N)).unbind(-2)
     parts = [y[:, a : a + U, b : b + V] for y, (a, b) in zip(shifted, product(range(A), range(B)), strict=True)]
-    return _added(parts)
+    return _sum(parts)
 
 
 def convolve_transposed(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Pair, padding: Pair, output_padding: Pair = (0, 0)
 ) -> Tensor:
-    """out[s i + ky - p, s j + kx - p] += weight[ky, kx] x[i, j], over all i, j, ky, kx, plus bias, by matrix products.
+    """Add weight[ky, kx] x[i, j] to out[s i + ky - p, s j + kx - p] for all i, j, ky, kx, by matrix products.
 
     x is [batch, row, column, C], weight [C, N, k, k] as in `nn.ConvTranspose2d`; the result is [batch, row, column, N].
     """
@@ -261,8 +255,8 @@ def convolve_transposed(
     A, B = _phases(kernel, stride)
     by_columns = kernel[0] * kernel[1] * N
     by_phases = A * B * C + stride[0] * stride[1] * N
-    way = _transposed_by_columns if by_columns <= by_phases else _transposed_by_phases
-    out = way(x, weight, stride).permute(0, 1, 3, 2, 4, 5).flatten(3, 4).flatten(1, 2)  # cells into pixels
+    compute = _transposed_by_columns if by_columns <= by_phases else _transposed_by_phases
+    out = compute(x, weight, stride).permute(0, 1, 3, 2, 4, 5).flatten(3, 4).flatten(1, 2)  # cells into pixels
     size = transposed_size(_spatial(x), kernel, stride, padding, output_padding)
     ends = (size[0] + padding[0] - out.shape[1], size[1] + padding[1] - out.shape[2])
     out = _pad(out, (-padding[0], -padding[1]), ends)
@@ -270,18 +264,18 @@ def convolve_transposed(
 
 
 def _transposed_by_columns(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
-    """out[j, r] = Σ_a y[j - a, a, r], y[i, a, r] = x[i] weight[s a + r]; [batch, cell row, cell column, s, t, N]."""
+    """Return out[j, r] = Σ_a y[j - a, a, r], y[i, a, r] = x[i] weight[s a + r]: [batch, row, column, s, t, N]."""
     C, N = weight.shape[:2]
     (s, t), (A, B) = stride, _phases(_kernel(weight), stride)
     matrix = _in_phases(weight, stride).permute(0, 2, 4, 3, 5, 1).reshape(C, A * B * s * t * N)
     products = _times(x, matrix).unflatten(-1, (A * B, s * t * N)).unbind(-2)
     shifts = product(range(A), range(B))
     parts = [_pad(y, (a, b), (A - 1 - a, B - 1 - b)) for y, (a, b) in zip(products, shifts, strict=True)]
-    return _added(parts).unflatten(-1, (s, t, N))
+    return _sum(parts).unflatten(-1, (s, t, N))
 
 
 def _transposed_by_phases(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
-    """out[j, r] = Σ_a x[j - a] weight[s a + r]: [batch, cell row, cell column, s, t, N]."""
+    """Return out[j, r] = Σ_a x[j - a] weight[s a + r] [batch, cell row, cell column, s, t, N]."""
     C, N = weight.shape[:2]
     (s, t), (A, B) = stride, _phases(_kernel(weight), stride)
     shifts = product(range(A), range(B))
@@ -291,13 +285,11 @@ def _transposed_by_phases(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
 
 
 def convolved_size(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
-    """Rows and columns that a convolution gives."""
     height, width = ((n + 2 * p - k) // s + 1 for n, k, s, p in zip(size, kernel, stride, padding, strict=True))
     return height, width
 
 
 def transposed_size(size: Pair, kernel: Pair, stride: Pair, padding: Pair, output_padding: Pair) -> Pair:
-    """Rows and columns that a transposed convolution gives."""
     axes = zip(size, kernel, stride, padding, output_padding, strict=True)
     height, width = ((n - 1) * s + k - 2 * p + more for n, k, s, p, more in axes)
     return height, width
@@ -308,7 +300,7 @@ def _phases(kernel: Pair, stride: Pair) -> Pair:
 
 
 def _in_phases(weight: Tensor, stride: Pair) -> Tensor:
-    """[·, ·, k, k] to [·, ·, A, s, B, t], the kernel filled up with zeros to whole phases."""
+    """Split a kernel [·, ·, k, k] into phases [·, ·, A, s, B, t]; pad it with zeros to whole phases."""
     (s, t), (A, B) = stride, _phases(_kernel(weight), stride)
     missing = (A * s - weight.shape[2], B * t - weight.shape[3])
     if missing != (0, 0):
@@ -317,11 +309,11 @@ def _in_phases(weight: Tensor, stride: Pair) -> Tensor:
 
 
 def _times(x: Tensor, matrix: Tensor) -> Tensor:
-    """x [batch, row, column, K] times [K, N] as one product of two matrices: `vmap` makes one batched product of it."""
+    """Multiply x [batch, row, column, K] by [K, N] as two matrices, so that `vmap` makes one batched product."""
     return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:3], -1)
 
 
-def _added(parts: Sequence[Tensor]) -> Tensor:
+def _sum(parts: Sequence[Tensor]) -> Tensor:
     out = parts[0]
     for part in parts[1:]:
         out = out + part
@@ -329,7 +321,7 @@ def _added(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _pad(x: Tensor, starts: Pair, ends: Pair) -> Tensor:
-    """Zeros around rows and columns; less than none takes rows and columns away."""
+    """Pad rows and columns with zeros; negative numbers crop."""
     return F.pad(x, (0, 0, starts[1], ends[1], starts[0], ends[0]))
 
 
@@ -342,6 +334,6 @@ def _kernel(weight: Tensor) -> Pair:
 
 
 def _pair(value: int | str | Sequence[int]) -> Pair:
-    """Torch annotates these loosely; a made layer holds two numbers."""
+    # torch annotates these loosely; layers hold two numbers
     height, width = (int(v) for v in value) if not isinstance(value, int) else (value, value)
     return height, width

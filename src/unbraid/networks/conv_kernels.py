@@ -1,25 +1,25 @@
-"""Convolutions of stacked members by Triton kernels that multiply matrices without building the columns.
+"""Triton kernels for convolutions of stacked members: matrix products that never build the matrix of columns.
 
-Three operators, closed under differentiation:
+There are three operators, and their gradients are the same three:
 
     correlate        out[u, v, n] = bias[n] + Σ_{ky, kx, c} x[s u + ky - p, s v + kx - p, c] weight[n, c, ky, kx]
     spread           its transpose: out[s i + ky - p, s j + kx - p, n] += x[i, j, c] weight[c, n, ky, kx], plus bias[n]
     kernel_gradient  out[n, c, ky, kx] = Σ_{u, v} small[u, v, n] large[s u + ky - p, s v + kx - p, c]
 
-`correlate` takes the weight of a `Conv2d` as it is, `spread` that of a `ConvTranspose2d`, and each is the other's
-gradient with respect to x under the same weight. Images are [member, batch, channel, row, column] in shape and channels
-last in memory, and so are weights: no layer copies anything to change a layout. A call for one member lacks the first
-axis; under vmap the batching rule supplies it.
+`correlate` takes the weight of a `Conv2d`, `spread` that of a `ConvTranspose2d`; with the same weight, each is the
+gradient of the other with respect to x. Images are [member, batch, channel, row, column], channels last in memory, and
+so are weights: no layer copies a tensor to change its layout. A call for one member has no member axis; under vmap the
+batching rule adds it.
 
-A layer's epilogue adds the bias, applies a ReLU, and multiplies by `mask > 0`. The mask is how a ReLU is differentiated
-without a pass of its own: a layer that follows a ReLU masks the gradient of its input by that input.
+A layer's epilogue adds the bias, applies a ReLU and multiplies by `mask > 0`. The mask differentiates a ReLU without a
+separate pass: the layer after a ReLU masks the gradient of its input by that input.
 
-The columns (kx, c) of one ky are one run of memory, so a tile of the matrix of columns is a plain read with a start per
-output position. `spread` treats each residue of the output's position modulo s separately: there it is a correlation of
+The columns (kx, c) of one ky are contiguous in memory, so a tile of the matrix of columns is a plain read with a start
+per output position. `spread` treats each residue of the output's position modulo s separately: it is a correlation of
 stride 1 with every s-th kernel entry, in reverse, and nothing is multiplied by zero.
 
-Products are computed in `compute` and summed in float32. Which tile is fastest depends on the card (`conv_tiles.py`);
-the order of a sum does not depend on it.
+Products are computed in the type `compute` and summed in float32. The fastest tile depends on the card
+(`conv_tiles.py`); the order of a sum does not depend on the tile.
 """
 
 import os
@@ -30,16 +30,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unbraid.networks.conv_tiles import Tile, gradient_tile, product_tile
+from unbraid.networks.conv_tiles import ConvTile, gradient_tile, product_tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in Triton's interpreter, on the CPU, as in tests."""
 
 PROGRAMS = 528
-"""Programs that fill an H200, four per multiprocessor: `kernel_gradient` splits its rows until it has as many."""
+"""Programs that fill an H200, four per multiprocessor; `kernel_gradient` splits its rows into that many."""
 
 MAX_NUMBERS_TO_FOLD = 64
-"""`spread` with at most this many numbers per input pixel writes the products of all kernel entries, then adds them."""
+"""With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
 
 TRITON_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -53,16 +53,17 @@ def _product(
     TRANSPOSED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """`correlate`, or `spread` (TRANSPOSED): one tile [BLOCK_M positions, BLOCK_N channels] of one residue class.
+    """Compute one tile [BLOCK_M positions, BLOCK_N channels] of `correlate`, or of a residue class of `spread`.
 
-    `rows` counts the positions (batch, u, v) of a class, U by V in an image; `of_…` are strides of the weight.
+    TRANSPOSED means `spread`. `rows` counts the positions (batch, u, v) of a class, U by V in an image; `of_…` are the
+    strides of the weight.
     """
     CLASSES: tl.constexpr = STRIDE * STRIDE if TRANSPOSED else 1
     TAPS: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE if TRANSPOSED else KERNEL
     RUN: tl.constexpr = TAPS * C  # numbers of one row of the kernel, contiguous in x
     WHOLE: tl.constexpr = RUN % BLOCK_K == 0  # one row of the kernel per step: its bounds are checked per position
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
-    # The classes and channels of one tile of positions come after each other, to find its inputs in the cache.
+    # Programs for the classes and channels of one tile of positions are adjacent, so its inputs stay in the cache.
     tile = tl.program_id(0) // (CLASSES * TILES_N)
     residue = tl.program_id(0) // TILES_N % CLASSES
     n = tl.program_id(0) % TILES_N * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -73,7 +74,7 @@ def _product(
     out += member * images * (OUT_H * OUT_W * N)
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    image = (row // (U * V)).to(tl.int64)  # inside an image 32 bits suffice, across large batches they do not
+    image = (row // (U * V)).to(tl.int64)  # 32 bits suffice inside an image, but not across large batches
     u = row // V % U
     v = row % V
     if TRANSPOSED:
@@ -133,11 +134,11 @@ def _gradient(
     COMPUTE: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """One tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v).
+    """Compute one tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v).
 
-    TOTALS adds up, for the gradient of a bias, `small` over the rows (1) or each entry of the columns (2). A member's
-    results are SIZE numbers: the sums, and behind them the totals. SPLIT multiplies float32 as two bfloat16 each (three
-    products, 16 bits): tensor cores cannot read a transposed float32.
+    For the gradient of a bias, TOTALS also sums `small` over the rows (1) or each entry of the columns (2). A member's
+    results are SIZE numbers: the sums, then the totals. SPLIT multiplies float32 as two bfloat16 each (three products,
+    16 bits), because tensor cores cannot read a transposed float32.
     """
     RUN: tl.constexpr = KERNEL * C
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -230,7 +231,7 @@ def _fold(
 
 
 class Epilogue:
-    """What a layer does to its sums before it stores them; a tensor that is missing is replaced by any other."""
+    """Operations of a layer on its sums before it stores them."""
 
     def __init__(self, bias: Tensor | None, relu: bool, mask: Tensor | None) -> None:
         self.bias = None if bias is None else _stacked(bias, 2).contiguous()
@@ -238,18 +239,18 @@ class Epilogue:
         self.relu = relu
 
     def pointers(self, otherwise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tensors of bias and mask."""
+        """Return bias and mask; `otherwise` replaces a missing one, which the kernel does not read."""
         return otherwise if self.bias is None else self.bias, otherwise if self.mask is None else self.mask
 
     @property
     def flags(self) -> tuple[int, int, int]:
-        """Whether there are a bias, a ReLU and a mask."""
+        """1 or 0 for bias, ReLU and mask."""
         return int(self.bias is not None), int(self.relu), int(self.mask is not None)
 
 
 def launch_product(
     x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, transposed: bool, compute: torch.dtype,
-    epilogue: Epilogue, tile: Tile | None = None,
+    epilogue: Epilogue, tile: ConvTile | None = None,
 ) -> None:  # fmt: skip
     """Run `_product` on x and out [member, batch, row, column, channel], contiguous, and a weight [member, …]."""
     members, batch, H, W, C = x.shape
@@ -259,8 +260,8 @@ def launch_product(
     run = C * (-(-kernel // stride) if transposed else kernel)
     half = compute != torch.float32
     tile = tile or product_tile(H, run, N, transposed, half)
-    weight = weight.to(compute)  # a small copy; to convert it in every program takes longer
-    if transposed and not half:  # tensor cores read float32 along the sum only
+    weight = weight.to(compute)  # a small copy is faster than a conversion in every program
+    if transposed and not half:  # tensor cores read float32 only along the summed axis
         weight = weight.movedim(1, -1).contiguous().movedim(-1, 1)
     of_n, of_c = (weight.stride(2), weight.stride(1)) if transposed else (weight.stride(1), weight.stride(2))
     parts = classes * classes * -(-N // tile.block_n)
@@ -278,7 +279,7 @@ def launch_product(
 def launch_folded_product(
     x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, compute: torch.dtype, epilogue: Epilogue
 ) -> None:
-    """Run `spread` for few numbers per pixel: products of every kernel entry first, then their sums."""
+    """Run `spread` for few numbers per pixel: first the products of every kernel entry, then their sums."""
     members, batch, H, W, C = x.shape
     out_h, out_w, N = out.shape[2:]
     kernel = weight.shape[-1]
@@ -295,9 +296,9 @@ def launch_folded_product(
 
 def launch_gradient(
     large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype, totals: int,
-    tile: Tile | None = None,
+    tile: ConvTile | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return sums (n, ky, kx, c) and behind them the totals, [member, …], of channels-last images."""
+    """Return sums (n, ky, kx, c), then the totals, [member, …], of channels-last images."""
     members, batch, H, W, C = large.shape
     U, V, N = small.shape[2:]
     rows, entries = batch * U * V, kernel * kernel * C
@@ -325,7 +326,7 @@ def _precision() -> str:
 
 
 def runs_kernels(x: Tensor, compute: torch.dtype) -> bool:
-    """Return whether the kernels compute; else torch does. (Triton's interpreter cannot multiply bfloat16.)"""
+    """Return whether the kernels compute this, or torch. Triton's interpreter cannot multiply bfloat16."""
     return x.is_cuda or (INTERPRETED and torch.bfloat16 not in (x.dtype, compute))
 
 
@@ -334,7 +335,7 @@ def _stacked(x: Tensor, rank: int) -> Tensor:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Return images as [member, batch, row, column, channel], contiguous: a view if they are channels last already."""
+    """Return images as [member, batch, row, column, channel], contiguous; a view if they are channels last."""
     return _stacked(x, 5).permute(0, 1, 3, 4, 2).contiguous()
 
 

@@ -1,4 +1,4 @@
-"""The convolution kernels as operators that autograd, vmap and the compiler know (see `conv_kernels.py`)."""
+"""The convolution kernels as operators for autograd, vmap and the compiler (see `conv_kernels.py`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from unbraid.networks.conv_kernels import Epilogue, channels_last
 from unbraid.operators import Operator
 
 SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
-"""What `kernel_gradient` adds up for the gradient of a bias: `small` over its rows, or each entry of the columns."""
+"""Sums of `kernel_gradient` for the gradient of a bias: of `small` over its rows, or of each entry of the columns."""
 
 
 @Operator
@@ -20,22 +20,22 @@ def correlate(
     x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, relu: bool,
     premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The convolution of networks: [(member,) batch, C, H, W] to [(member,) batch, N, U, V].
+    """Convolve [(member,) batch, C, H, W] to [(member,) batch, N, U, V].
 
-    `premasked` says that whoever differentiates has masked the gradient by this layer's ReLU already; `mask_input` that
-    this layer masks the gradient of x by x > 0.
+    `premasked`: the incoming gradient is masked by this layer's ReLU already. `mask_input`: this layer masks the
+    gradient of x by x > 0.
     """
-    made = _correlate_shape(x, weight, bias, mask, stride, padding, relu, premasked, mask_input, compute, out)
+    result = _correlate_shape(x, weight, bias, mask, stride, padding, relu, premasked, mask_input, compute, out)
     weights = _stacked(weight)
     if kernels.runs_kernels(x, compute):
         epilogue = Epilogue(bias, relu, mask)
         kernels.launch_product(
-            channels_last(x), weights, channels_last(made), stride, padding, False, compute, epilogue
+            channels_last(x), weights, channels_last(result), stride, padding, False, compute, epilogue
         )
-        return made
-    for one, image, matrix in zip(_stacked(made), _stacked(x), weights, strict=True):
+        return result
+    for one, image, matrix in zip(_stacked(result), _stacked(x), weights, strict=True):
         one[:] = F.conv2d(image.to(compute), matrix.to(compute), None, stride, padding)
-    return _finish(made, bias, relu, mask)
+    return _finish(result, bias, relu, mask)
 
 
 @correlate.register_fake
@@ -52,8 +52,8 @@ def spread(
     x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, rows: int,
     columns: int, relu: bool, premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The transpose of `correlate`: [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]."""
-    made = _spread_shape(
+    """Apply the transpose of `correlate`: [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]."""
+    result = _spread_shape(
         x, weight, bias, mask, stride, padding, rows, columns, relu, premasked, mask_input, compute, out
     )
     weights = _stacked(weight)
@@ -61,14 +61,14 @@ def spread(
     if kernels.runs_kernels(x, compute):
         epilogue, images = Epilogue(bias, relu, mask), channels_last(x)
         if N * kernel * kernel > kernels.MAX_NUMBERS_TO_FOLD:
-            kernels.launch_product(images, weights, channels_last(made), stride, padding, True, compute, epilogue)
+            kernels.launch_product(images, weights, channels_last(result), stride, padding, True, compute, epilogue)
         else:
-            kernels.launch_folded_product(images, weights, channels_last(made), stride, padding, compute, epilogue)
-        return made
+            kernels.launch_folded_product(images, weights, channels_last(result), stride, padding, compute, epilogue)
+        return result
     more = [n - (m - 1) * stride + 2 * padding - kernel for n, m in zip((rows, columns), x.shape[-2:], strict=True)]
-    for one, image, matrix in zip(_stacked(made), _stacked(x), weights, strict=True):
+    for one, image, matrix in zip(_stacked(result), _stacked(x), weights, strict=True):
         one[:] = F.conv_transpose2d(image.to(compute), matrix.to(compute), None, stride, padding, more)
-    return _finish(made, bias, relu, mask)
+    return _finish(result, bias, relu, mask)
 
 
 @spread.register_fake
@@ -83,24 +83,24 @@ def _spread_shape(
 def kernel_gradient(
     large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
 ) -> Tensor:
-    """Gradient of a weight (n, ky, kx, c), in float32, and behind it the sums for that of a bias, [(member,) …]."""
+    """Return the gradient of a weight (n, ky, kx, c) in float32, then the sums for that of a bias, [(member,) …]."""
     if kernels.runs_kernels(large, compute):
-        made = kernels.launch_gradient(
+        sums = kernels.launch_gradient(
             channels_last(large), channels_last(small), kernel, stride, padding, compute, sums_of
         )
-        return made if large.ndim == 5 else made[0]
+        return sums if large.ndim == 5 else sums[0]
     shape = (small.shape[-3], large.shape[-3], kernel, kernel)
     parts = []
     for image, signal in zip(_stacked(large), _stacked(small), strict=True):
         image, signal = image.to(compute).contiguous(), signal.to(compute).contiguous()
-        made = torch.nn.grad.conv2d_weight(image, shape, signal, stride, padding).float().permute(0, 2, 3, 1).flatten()
+        sums = torch.nn.grad.conv2d_weight(image, shape, signal, stride, padding).float().permute(0, 2, 3, 1).flatten()
         if sums_of == SUMS_OF_SMALL:
-            made = torch.cat([made, signal.float().sum((0, 2, 3))])
+            sums = torch.cat([sums, signal.float().sum((0, 2, 3))])
         elif sums_of == SUMS_OF_LARGE:
             columns = F.unfold(image.float(), kernel, padding=padding, stride=stride)[..., : signal[0, 0].numel()]
             each = columns.sum((0, 2)).view(-1, kernel, kernel)
-            made = torch.cat([made, each.permute(1, 2, 0).flatten()])
-        parts.append(made)
+            sums = torch.cat([sums, each.permute(1, 2, 0).flatten()])
+        parts.append(sums)
     return torch.stack(parts) if large.ndim == 5 else parts[0]
 
 
@@ -126,32 +126,29 @@ def _stacked(x: Tensor) -> Tensor:
     return x if x.ndim == 5 else x[None]
 
 
-def _finish(made: Tensor, bias: Tensor | None, relu: bool, mask: Tensor | None) -> Tensor:
-    """Apply the epilogue of a layer that torch has computed."""
+def _finish(result: Tensor, bias: Tensor | None, relu: bool, mask: Tensor | None) -> Tensor:
+    """Apply the epilogue to sums that torch computed."""
     if bias is not None:
-        made += bias[..., None, :, None, None].to(made.dtype)
+        result += bias[..., None, :, None, None].to(result.dtype)
     if relu:
-        made.clamp_(min=0)
-    return made if mask is None else made.mul_(mask > 0)
+        result.clamp_(min=0)
+    return result if mask is None else result.mul_(mask > 0)
 
 
-# gradients
-
-
-def _keep_correlate(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_correlate(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, bias, mask, *ctx.settings = inputs
     relu, premasked = ctx.settings[2:4]
     ctx.biased = bias is not None
     ctx.save_for_backward(x, weight, mask, output if relu and not premasked else None)
 
 
-def _keep_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, bias, mask, stride, padding, _, _, *others = inputs
-    _keep_correlate(ctx, (x, weight, bias, mask, stride, padding, *others), output)
+    _save_correlate(ctx, (x, weight, bias, mask, stride, padding, *others), output)
 
 
-def _behind_epilogue(grad: Tensor, mask: Tensor | None, output: Tensor | None) -> Tensor:
-    """Return the gradient of a layer's sums from that of what it stored."""
+def _undo_epilogue(grad: Tensor, mask: Tensor | None, output: Tensor | None) -> Tensor:
+    """Return the gradient of a layer's sums from that of its output."""
     for kept in (mask, output):
         if kept is not None:
             grad = grad * (kept > 0)
@@ -161,7 +158,7 @@ def _behind_epilogue(grad: Tensor, mask: Tensor | None, output: Tensor | None) -
 def _correlate_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, mask, output = ctx.saved_tensors
     stride, padding, _, _, mask_input, compute, _ = ctx.settings
-    needs, grad = ctx.needs_input_grad, _behind_epilogue(grad, mask, output)
+    needs, grad = ctx.needs_input_grad, _undo_epilogue(grad, mask, output)
     dx = dw = db = None
     if needs[0]:
         masked = x if mask_input else None
@@ -180,12 +177,12 @@ def _correlate_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, mask, output = ctx.saved_tensors
     stride, padding, _, _, mask_input, compute, _ = ctx.settings
-    needs, grad, kernel = ctx.needs_input_grad, _behind_epilogue(grad, mask, output), weight.shape[-1]
+    needs, grad, kernel = ctx.needs_input_grad, _undo_epilogue(grad, mask, output), weight.shape[-1]
     dx = dw = db = None
     if needs[0]:
         masked = x if mask_input else None
         dx = correlate(grad, weight, None, masked, stride, padding, False, False, False, compute, x.dtype)
-    # The s x s entries from the padding on meet every pixel once where the output is s times as large as the input.
+    # If the output is s times as large as the input, the s x s entries from the padding on meet every pixel once.
     covered = tuple(stride * side for side in x.shape[-2:]) == tuple(grad.shape[-2:]) and padding + stride <= kernel
     if needs[1]:
         sums_of = SUMS_OF_LARGE if needs[2] and covered else 0
@@ -199,7 +196,7 @@ def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return dx, dw, db, *[None] * 10
 
 
-def _keep_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[0], inputs[1])
     ctx.settings = inputs[2:]
 
@@ -222,7 +219,7 @@ def _kernel_gradient_backward(ctx: Any, flat: Tensor) -> tuple[Tensor | None, ..
 
 
 def _batching_rule(operator: Any) -> Callable[..., tuple[Tensor, int]]:
-    """Return the rule of vmap: its axis becomes the member axis, or is merged with it."""
+    """Return the rule of vmap for an operator: vmap's axis becomes the member axis, or joins it."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
         def lead(value: Any, axis: int | None) -> Any:
@@ -234,14 +231,14 @@ def _batching_rule(operator: Any) -> Callable[..., tuple[Tensor, int]]:
         nested = values[0].ndim > 5
         if nested:
             values = [value.flatten(0, 1) if isinstance(value, Tensor) else value for value in values]
-        made = operator(*values)
-        return made.unflatten(0, (info.batch_size, -1)) if nested else made, 0
+        result = operator(*values)
+        return result.unflatten(0, (info.batch_size, -1)) if nested else result, 0
 
     return rule
 
 
-correlate.register_autograd(_correlate_backward, setup_context=_keep_correlate)
-spread.register_autograd(_spread_backward, setup_context=_keep_spread)
-kernel_gradient.register_autograd(_kernel_gradient_backward, setup_context=_keep_gradient)
+correlate.register_autograd(_correlate_backward, setup_context=_save_correlate)
+spread.register_autograd(_spread_backward, setup_context=_save_spread)
+kernel_gradient.register_autograd(_kernel_gradient_backward, setup_context=_save_gradient)
 for _operator in (correlate, spread, kernel_gradient):
     _operator.register_vmap(_batching_rule(_operator))

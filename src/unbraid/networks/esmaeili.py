@@ -1,7 +1,8 @@
-"""Networks of esmaeili2018 (appendix B): a trunk, a branch for each mean and log variance, class logits off the trunk.
+"""Networks of esmaeili2018 (appendix B): a trunk, and a branch for each mean and log variance.
 
-The tables' last sigmoid belongs to the likelihood, which takes logits. Table 5 prints a ReLU behind the mean and log
-variance of CelebA; tables 3 and 4 have none there, a normal mean needs its sign, and there is none here.
+Class logits are linear in the trunk's features. The tables' last sigmoid belongs to the likelihood, which takes logits.
+Table 5 prints a ReLU after the mean and log variance of CelebA. We leave it out: a mean needs its sign, and tables 3
+and 4 have none.
 """
 
 import torch
@@ -12,11 +13,11 @@ from unbraid.networks.conv import double, halve
 from unbraid.types import Shape
 
 BRANCHED = ("mean", "log_variance")
-"""Parameters with a hidden layer of their own; all others are linear in the trunk's features."""
+"""Parameters with a hidden layer of their own."""
 
 
 class Branches(nn.Module):
-    """Named outputs side by side, in order, each from its own head on one trunk of `width` features."""
+    """Heads on one trunk of `width` features, one per named output; their outputs are concatenated in order."""
 
     def __init__(self, trunk: nn.Module, width: int, hidden: int, outputs: Outputs) -> None:
         super().__init__()
@@ -24,7 +25,6 @@ class Branches(nn.Module):
         self.heads = nn.ModuleList(_head(name, width, hidden, size) for name, size in outputs.items())
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, *shape] to [batch, outputs]."""
         features = self.trunk(x)
         return torch.cat([head(features) for head in self.heads], dim=-1)
 

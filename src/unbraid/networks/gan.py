@@ -1,47 +1,38 @@
-"""Networks of adversarial models: leaky rectifiers on both sides, so that every layer passes a gradient on.
+"""Networks of adversarial models: leaky ReLU on both sides, so that every layer passes a gradient on.
 
-The encoder is the critic and the recognition network Q in one: they share all but the last layer, whose rows they
-divide among themselves.
+The encoder is both the critic and the recognition network Q. They share all layers but the last one, which has rows for
+each of them.
 """
 
 from functools import partial
-from typing import TypeVar
 
 from torch import nn
 
 from unbraid.networks.base import Outputs, decoder, dense, encoder, image_side, pixels, total
-from unbraid.networks.conv import double, halve
+from unbraid.networks.conv import Widths, double, from_single_pixel, halve, to_single_pixel
 from unbraid.types import Shape
 
-SPREAD = 0.02
+INITIAL_DEVIATION = 0.02
 """Standard deviation of initial weights (radford2016)."""
 
 HALVINGS = {64: 4, 32: 3, 28: 2}
-"""How often `dcgan` halves an image, by its side: down to 4x4, or 7x7."""
+"""Number of halvings in `dcgan` by the side of an image: down to 4x4, or 7x7."""
 
 leaky = partial(nn.LeakyReLU, 0.2)
-
-Made = TypeVar("Made", bound=nn.Module)
-Widths = tuple[int, int, int, int, int]
 
 
 @encoder("conv-infogan", year=2018, reference="chen2018")
 def conv_encoder(shape: Shape, outputs: Outputs, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """Convolutions with BatchNorm and leaky ReLU (appendix H.1, InfoGAN), initial weights of DCGAN."""
     channels, _ = image_side("conv-infogan", shape, 64)
-    top = [nn.Conv2d(widths[3], widths[4], 4), nn.BatchNorm2d(widths[4]), leaky()]
-    last = [nn.Conv2d(widths[4], total(outputs), 1), nn.Flatten()]
-    return radford(nn.Sequential(*halve([channels, *widths[:4]], normalised=True, activation=leaky), *top, *last))
+    return _init_like_dcgan(to_single_pixel(channels, widths, total(outputs), leaky))
 
 
 @decoder("conv-infogan", year=2018, reference="chen2018")
 def conv_decoder(code: int, shape: Shape, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """The transpose of the encoder, with BatchNorm and leaky ReLU (appendix H.1, InfoGAN)."""
     channels, _ = image_side("conv-infogan", shape, 64)
-    low, mid, high, top, wide = widths
-    start = [nn.Unflatten(1, (code, 1, 1)), nn.ConvTranspose2d(code, wide, 1), nn.BatchNorm2d(wide), leaky()]
-    start += [nn.ConvTranspose2d(wide, top, 4), nn.BatchNorm2d(top), leaky()]
-    return radford(nn.Sequential(*start, *double([top, high, mid, low, channels], normalised=True, activation=leaky)))
+    return _init_like_dcgan(from_single_pixel(code, widths, channels, leaky))
 
 
 @encoder("dcgan", year=2016, reference="radford2016")
@@ -50,7 +41,8 @@ def dcgan_encoder(shape: Shape, outputs: Outputs, *, channels: int = 64) -> nn.M
     colours, side = image_side("dcgan", shape, *HALVINGS)
     widths = [channels * 2**level for level in range(HALVINGS[side])]
     body = [*halve([colours, channels], activation=leaky), *halve(widths, normalised=True, activation=leaky)]
-    return radford(nn.Sequential(*body, nn.Conv2d(widths[-1], total(outputs), side >> len(widths)), nn.Flatten()))
+    last = nn.Conv2d(widths[-1], total(outputs), side >> len(widths))
+    return _init_like_dcgan(nn.Sequential(*body, last, nn.Flatten()))
 
 
 @decoder("dcgan", year=2016, reference="radford2016")
@@ -60,7 +52,7 @@ def dcgan_decoder(code: int, shape: Shape, *, channels: int = 64) -> nn.Module:
     widths = [channels * 2**level for level in reversed(range(HALVINGS[side]))]
     start = [nn.Unflatten(1, (code, 1, 1)), nn.ConvTranspose2d(code, widths[0], side >> len(widths))]
     start += [nn.BatchNorm2d(widths[0]), nn.ReLU()]
-    return radford(nn.Sequential(*start, *double([*widths, colours], normalised=True)))
+    return _init_like_dcgan(nn.Sequential(*start, *double([*widths, colours], normalised=True)))
 
 
 @encoder("mlp-infogan")
@@ -75,30 +67,30 @@ def mlp_decoder(code: int, shape: Shape, *, hidden: tuple[int, ...] = (256, 256)
     return nn.Sequential(dense([code, *hidden, pixels(shape)], leaky), nn.Unflatten(1, shape))
 
 
-def adversarial_network(shape: Shape) -> str:
-    """Name of the network here that takes these observations."""
+def choose_gan_network(shape: Shape) -> str:
+    """Return the name of the default network of InfoGAN."""
     return "conv-infogan" if len(shape) == 3 and shape[1] == shape[2] == 64 else "mlp-infogan"
 
 
-def conditional_network(shape: Shape) -> str:
-    """Name of the network of a conditional GAN that takes these observations."""
-    return "dcgan" if _small(shape) else "mlp-infogan"
+def choose_cgan_network(shape: Shape) -> str:
+    """Return the name of the default network of a conditional GAN."""
+    return "dcgan" if _fits_dcgan(shape) else "mlp-infogan"
 
 
-def staged_networks(shape: Shape) -> dict[str, str]:
-    """Names of the critic's network and of the refiner of a GAN behind a first stage."""
-    return {"encoder": conditional_network(shape), "decoder": "adain" if _small(shape) else "mlp"}
+def choose_staged_gan_networks(shape: Shape) -> dict[str, str]:
+    """Return the names of the default critic and refiner of a GAN on a first stage."""
+    return {"encoder": choose_cgan_network(shape), "decoder": "adain" if _fits_dcgan(shape) else "mlp"}
 
 
-def _small(shape: Shape) -> bool:
+def _fits_dcgan(shape: Shape) -> bool:
     return len(shape) == 3 and shape[1] == shape[2] and shape[1] in HALVINGS
 
 
-def radford(network: Made) -> Made:
-    """DCGAN's initial weights (radford2016): N(0, .02^2), the scales of a BatchNorm around 1, biases 0."""
+def _init_like_dcgan(network: nn.Sequential) -> nn.Sequential:
+    """Draw the initial weights of DCGAN (radford2016): N(0, .02^2), or N(1, .02^2) for BatchNorm; biases are 0."""
     for layer in network.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d)):
             assert layer.bias is not None
-            nn.init.normal_(layer.weight, 1.0 if isinstance(layer, nn.BatchNorm2d) else 0.0, SPREAD)
+            nn.init.normal_(layer.weight, 1.0 if isinstance(layer, nn.BatchNorm2d) else 0.0, INITIAL_DEVIATION)
             nn.init.zeros_(layer.bias)
     return network

@@ -1,4 +1,4 @@
-"""Likelihoods p(x | z): what a decoder's output means. Log densities are summed over all pixels, in nats."""
+"""Likelihoods p(x | z) on a decoder's output. Log densities are sums over all pixels, in nats."""
 
 import math
 from collections.abc import Mapping
@@ -17,21 +17,21 @@ likelihood: Registry[type["Likelihood"], Facts] = Registry("likelihood")
 
 
 class Likelihood(nn.Module):
-    """Turns a decoder's raw output into named parameters, and those into densities and pictures.
+    """A distribution of observations with parameters from a decoder.
 
-    `forward` runs inside the model and may add learned parameters; the other methods take what it returned.
+    `forward` runs inside the model and may add learned parameters; the other methods take its result.
     """
 
     def forward(self, raw: Tensor) -> dict[str, Tensor]:
-        """Parameters by name; `""` is the decoder's own output."""
+        """Return the parameters by name; `""` is the decoder's output."""
         return {"": raw}
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
-        """log p(x | z), summed over the last `dims` dimensions of x."""
+        """Return log p(x | z), summed over the last `dims` dimensions of x."""
         raise NotImplementedError
 
     def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Expected observation."""
+        """Return the expected observation."""
         return parameters[""]
 
 
@@ -40,7 +40,7 @@ class BernoulliLikelihood(Likelihood):
     """Bernoulli pixels on logits; grey values count as probabilities (cross-entropy)."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
-        """x log p + (1 - x) log (1 - p), stable in the logits."""
+        """Return x log p + (1 - x) log (1 - p)."""
         logits = parameters[""]
         if TRITON and logits.is_cuda and logits.shape == x.shape and logits.dtype != torch.float64:
             from unbraid.networks.bernoulli_kernel import bernoulli_log_prob
@@ -52,7 +52,6 @@ class BernoulliLikelihood(Likelihood):
         return -loss.flatten(-dims).sum(-1)
 
     def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Probability of a set pixel."""
         return parameters[""].sigmoid()
 
 
@@ -70,11 +69,10 @@ class ScaledLikelihood(Likelihood):
             self.register_buffer("log_scale", start, persistent=False)
 
     def forward(self, raw: Tensor) -> dict[str, Tensor]:
-        """The location and the common log scale."""
         return {"": raw, "log_scale": self.log_scale}
 
-    def _standardised(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> tuple[Tensor, Tensor]:
-        log_scale = parameters["log_scale"]  # [..., 1], with the member axis in front where there is one
+    def _standardise(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> tuple[Tensor, Tensor]:
+        log_scale = parameters["log_scale"]  # [1], or [member, 1]
         distance = (x - parameters[""]).flatten(-dims)
         log_scale = log_scale.unsqueeze(-2) if log_scale.ndim > 1 else log_scale
         return distance * (-log_scale).exp(), log_scale
@@ -85,8 +83,8 @@ class GaussianLikelihood(ScaledLikelihood):
     """Normal pixels around the decoder's output, with a fixed or one learned scale."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
-        """-1/2 (x - mean)^2 / scale^2 - log scale - 1/2 log 2 pi."""
-        standard, log_scale = self._standardised(parameters, x, dims)
+        """Return -1/2 (x - mean)^2 / scale^2 - log scale - 1/2 log 2 pi."""
+        standard, log_scale = self._standardise(parameters, x, dims)
         return (-0.5 * standard.square() - log_scale - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
@@ -95,8 +93,8 @@ class LaplaceLikelihood(ScaledLikelihood):
     """Laplace pixels around the decoder's output, with a fixed or one learned scale."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
-        """-|x - location| / scale - log (2 scale)."""
-        standard, log_scale = self._standardised(parameters, x, dims)
+        """Return -|x - location| / scale - log (2 scale)."""
+        standard, log_scale = self._standardise(parameters, x, dims)
         return (-standard.abs() - log_scale - math.log(2)).sum(-1)
 
 
@@ -105,15 +103,13 @@ class CategoricalLikelihood(Likelihood):
     """One of K classes, on logits; observations are one-hot vectors, or probabilities (cross-entropy)."""
 
     def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
-        """sum_k x_k log p_k."""
+        """Return sum_k x_k log p_k."""
         return (x * parameters[""].log_softmax(-1)).flatten(-dims).sum(-1)
 
     def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """Probability of each class."""
         return parameters[""].softmax(-1)
 
 
 def make_likelihood(name: str, settings: Mapping[str, Any]) -> Likelihood:
-    """A registered likelihood."""
     entry = likelihood[name]
     return entry.make(**entry.resolve(settings))

@@ -1,8 +1,7 @@
-"""conv-locatello (64x64) and conv-small (28x28, 32x32) with as many parameters as one asks for.
+"""conv-locatello (64x64) and conv-small (28x28, 32x32) with a chosen number of parameters.
 
-msvae2020 compares a model in stages with *Big* models of one stage that have as many parameters (appendix H). Channels
-and hidden units grow together; then the hidden units, on which the number of parameters depends linearly, are set so
-that it is met.
+msvae2020 compares a model in stages with *Big* models of one stage and equally many parameters (appendix H). Channels
+and hidden units grow together first. Then the hidden units, in which the number of parameters is linear, meet it.
 """
 
 from collections.abc import Callable
@@ -11,26 +10,19 @@ import torch
 from torch import nn
 
 from unbraid.errors import UsageError
-from unbraid.networks.base import Outputs, decoder, dense, encoder, image_side, total
-from unbraid.networks.conv import (
-    double,
-    halve,
-    locatello_decoder,
-    locatello_encoder,
-    small_decoder,
-    small_encoder,
-)
+from unbraid.networks.base import Outputs, count_parameters, decoder, dense, encoder, image_side, total
+from unbraid.networks.conv import double, halve, locatello_decoder, locatello_encoder, small_decoder, small_encoder
 from unbraid.types import Shape
 
-STEP = 8
-"""Channels are multiples of this, which GPUs multiply faster; hidden units too, where it costs no accuracy."""
+CHANNEL_STEP = 8
+"""Channels are multiples of this, which GPUs multiply faster; hidden units, too, if the error stays in `TOLERANCE`."""
 
-HIDDEN = 8
-"""Hidden units for each of the first convolution's channels, as in conv-locatello and conv-small."""
+HIDDEN_PER_CHANNEL = 8
+"""Hidden units per channel of the first convolution, as in conv-locatello and conv-small."""
 
 TOLERANCE = 0.005
 Build = Callable[[int, int], nn.Module]
-"""A network with some channels in its first convolution, and some hidden units."""
+"""Function from channels of the first convolution and hidden units to a network."""
 
 
 @encoder("conv-wide", year=2020, reference="msvae2020")
@@ -48,7 +40,7 @@ def wide_encoder(shape: Shape, outputs: Outputs, *, parameters: int = 1_000_000)
             *dense([2 * width * 4 * 4, hidden, total(outputs)], nn.ReLU),
         )
 
-    return _fitted("encoder", build, parameters)
+    return _build_with("encoder", build, parameters)
 
 
 @decoder("conv-wide", year=2020, reference="msvae2020")
@@ -62,45 +54,41 @@ def wide_decoder(code: int, shape: Shape, *, parameters: int = 1_000_000) -> nn.
         start = [*dense([code, hidden, 2 * width * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (2 * width, 4, 4))]
         return nn.Sequential(*start, *double([2 * width, 2 * width, width, width, channels]))
 
-    return _fitted("decoder", build, parameters)
-
-
-def parameters_of(module: nn.Module) -> int:
-    """Number of parameters, those of frozen parts included."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    return _build_with("decoder", build, parameters)
 
 
 def wide_settings(parameters: int, shape: Shape, outputs: Outputs, code: int) -> dict[str, str | int]:
-    """Settings of a run whose encoder and decoder together have this many parameters.
+    """Return the settings of a run whose encoder and decoder have `parameters` parameters together.
 
-    Each side gets the share that it has in conv-locatello or conv-small. `outputs` is what the encoder must give and
-    `code` the width of what the decoder takes (`Space.outputs`, `Space.width`).
+    Each side gets its share in conv-locatello or conv-small. Pass `Space.outputs` and `Space.width`.
     """
     _, side = image_side("conv-wide", shape, 64, 28, 32)
     small = side < 64
     with torch.device("meta"):  # counted, never filled
-        one = parameters_of((small_encoder if small else locatello_encoder)(shape, outputs))
-        other = parameters_of((small_decoder if small else locatello_decoder)(code, shape))
-    own = round(parameters * one / (one + other))
-    return {"network": "conv-wide", "encoder.parameters": own, "decoder.parameters": parameters - own}
+        encoder_count = count_parameters((small_encoder if small else locatello_encoder)(shape, outputs))
+        decoder_count = count_parameters((small_decoder if small else locatello_decoder)(code, shape))
+    share = round(parameters * encoder_count / (encoder_count + decoder_count))
+    return {"network": "conv-wide", "encoder.parameters": share, "decoder.parameters": parameters - share}
 
 
-def _fitted(side: str, build: Build, parameters: int) -> nn.Module:
-    """The network whose number of parameters is nearest, built once the widths are known."""
+def _build_with(side: str, build: Build, parameters: int) -> nn.Module:
+    """Build the network whose number of parameters is nearest to `parameters`."""
 
     def count(width: int, hidden: int) -> int:
         with torch.device("meta"):
-            return parameters_of(build(width, hidden))
+            return count_parameters(build(width, hidden))
 
-    width = STEP
-    while abs(count(width + STEP, HIDDEN * (width + STEP)) - parameters) < abs(
-        count(width, HIDDEN * width) - parameters
-    ):
-        width += STEP
+    def error(width: int) -> int:
+        return abs(count(width, HIDDEN_PER_CHANNEL * width) - parameters)
+
+    width = CHANNEL_STEP
+    while error(width + CHANNEL_STEP) < error(width):
+        width += CHANNEL_STEP
     each = count(width, 2) - count(width, 1)
     hidden = (parameters - count(width, 1)) / each + 1
     if hidden < 1:
-        least = count(STEP, 1)
-        raise UsageError(f"The {side} 'conv-wide' needs at least {least:,} parameters here, not {parameters:,}.")
-    step = STEP if each * STEP / 2 < TOLERANCE * parameters and hidden > STEP else 1
+        fewest = count(CHANNEL_STEP, 1)
+        raise UsageError(f"The {side} 'conv-wide' needs at least {fewest:,} parameters here, not {parameters:,}.")
+    exact_enough = each * CHANNEL_STEP / 2 < TOLERANCE * parameters
+    step = CHANNEL_STEP if exact_enough and hidden > CHANNEL_STEP else 1
     return build(width, max(1, step * round(hidden / step)))

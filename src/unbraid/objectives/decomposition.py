@@ -45,7 +45,7 @@ def closed_form_kl(out: Output, space: Space) -> Tensor:
 
 def elbo_terms(out: Output, batch: Batch, context: Context, beta: Weight = 1.0) -> Terms:
     """Return the terms of the negative bound: reconstruction, and beta times the KL of the (last stage's) latents."""
-    kl = closed_form_kl(out, context.space.own)
+    kl = closed_form_kl(out, context.space.last_stage)
     return Terms({"reconstruction": (reconstruction(out, batch, context), 1.0), "kl": (kl, beta)})
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space
-from unbraid.models.multimodal import SHARED, Decoded, private
+from unbraid.models.multimodal import SHARED, Decoded, private_block
 from unbraid.objectives.base import Context, Objective
 from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Terms, Weight
@@ -59,7 +59,7 @@ class MultimodalObjective(Objective):
             if name not in dataset.modalities:
                 raise unknown("modality", name, dataset.modalities, of=dataset.name)
         for name in self.betas:
-            if private(name) not in space.blocks:
+            if private_block(name) not in space.blocks:
                 raise UsageError(f"{name} has no latents of its own here, so a weight of their KL changes nothing.")
         if len(space.blocks) == 1 and not isinstance(self.beta_m, Tensor) and self.beta_m != 1.0:
             raise UsageError(f"beta_m={self.beta_m:g} weighs latents of single modalities, and s=0 makes none.")
@@ -79,7 +79,7 @@ class MultimodalObjective(Objective):
         """
         terms: dict[str, Value] = {}
         for name in context.likelihoods:
-            block = private(name)
+            block = private_block(name)
             if block in context.space.blocks:
                 kl = context.space.blocks[block].kl(out.posterior[block], out.prior[block], out.sample[block]).sum(-1)
                 beta = self.annealed(self.betas.get(name, self.beta_m), context)

@@ -7,7 +7,7 @@ import torch
 
 from unbraid.metrics import Evaluation
 from unbraid.models import MultimodalModel, as_multimodal
-from unbraid.models.multimodal import SHARED, private
+from unbraid.models.multimodal import SHARED, private_block
 from unbraid.report.multimodal_pictures import drawable, from_others, reconstructed, sampled, seen, translation
 from unbraid.report.pictures import data_uri
 from unbraid.types import Inputs
@@ -73,7 +73,7 @@ def _translated(evaluation: Evaluation, model: MultimodalModel, source: str, tar
     """A grid of c and s; without latents of the modality's own, one of draws of c."""
     title = f"{target} from {source}" if source != target else f"{target} with c and s swapped"
     alt = f"Images of {target}; those of a column have c of the image of {source} at its top"
-    if private(target) in model.space.blocks:
+    if private_block(target) in model.space.blocks:
         grid = translation(evaluation, source, target, columns=6, rows=3, prior_rows=3)
         return _shown(title, grid, f"{alt}, those of a row one s")
     title = f"{target} from {source}"
@@ -101,10 +101,10 @@ def _told(evaluation: Evaluation, model: MultimodalModel, source: str, label: st
     rows = rows[data.has(source, rows) & data.has(label, rows)]
     if len(rows) == 0:
         return None
-    seen, block = data.observed(rows), model.space.blocks.get(private(label))
+    seen, block = data.observed(rows), model.space.blocks.get(private_block(label))
     with torch.no_grad():
         codes = model.space.unjoin(model.space.center(model.encode(Inputs({source: seen[source]}))))
-        made = model.expected_modality(label, codes[SHARED], None if block is None else codes[private(label)])
+        made = model.expected_modality(label, codes[SHARED], None if block is None else codes[private_block(label)])
     truth = seen[label].argmax(-1)
     right, most = (made.argmax(-1) == truth).double().mean(), truth.bincount().max() / len(rows)
     return {"label": label, "source": source, "right": float(right), "chance": float(most), "rows": len(rows)}

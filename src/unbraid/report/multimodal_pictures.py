@@ -14,7 +14,7 @@ from unbraid.errors import UsageError, unknown
 from unbraid.metrics import Evaluation
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import cross_codes, generate
-from unbraid.models.multimodal import SHARED, private
+from unbraid.models.multimodal import SHARED, private_block
 from unbraid.report.pictures import WHITE, Picture, check_images, tiled
 from unbraid.types import Inputs, Shape
 
@@ -45,7 +45,7 @@ def translation(
     shared = _known(evaluation, source, columns, seed, 0)
     own = _known(evaluation, target, rows, seed, columns)
     c = torch.cat([_codes(model, source, SHARED, shared), _draws(model, SHARED, prior_columns, seed, shared)])
-    block = private(target)
+    block = private_block(target)
     s = None
     if block in model.space.blocks:
         s = torch.cat([_codes(model, target, block, own), _draws(model, block, prior_rows, seed, own)])
@@ -65,7 +65,7 @@ def reconstructed(evaluation: Evaluation, name: str, columns: int = 12) -> Pictu
     rows = _having(evaluation, name, columns, 0)
     with torch.no_grad():
         values = model.space.unjoin(model.space.center(model.encode(evaluation.dataset.inputs(rows))))
-        made = model.expected_modality(name, values[SHARED], values.get(private(name)))
+        made = model.expected_modality(name, values[SHARED], values.get(private_block(name)))
     return tiled(torch.stack([evaluation.dataset.observed(rows)[name], made]))
 
 

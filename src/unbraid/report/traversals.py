@@ -111,7 +111,7 @@ def variable_kl(evaluation: Evaluation) -> Tensor:
 
     Of one without a density, the entropy of its values: what it tells of a row, as its KL would bound it.
     """
-    if not evaluation.space.density:
+    if not evaluation.space.has_density:
         return torch.stack([_entropy(column) for column in evaluation.means.T])
     return compute_latent_kl(evaluation)
 
@@ -144,8 +144,8 @@ def _base_code(evaluation: Evaluation, base: int | None) -> Tensor:
 def _places(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[Places]:
     """Where each variable is led; one without a density has no place outside of its own few values."""
     space, means = evaluation.space, evaluation.means
-    codes = [b.places(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]
-    if by == "quantiles" or not space.density:
+    codes = [b.traversal_codes(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]
+    if by == "quantiles" or not space.has_density:
         some = means[evaluation.choose(100_000)]  # torch.quantile takes no more than 2^24 numbers
         found = some.quantile(torch.linspace(0.025, 0.975, columns, device=means.device), dim=0)
         where = space.leaf_columns()

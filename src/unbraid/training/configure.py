@@ -12,12 +12,12 @@ from unbraid.data.biased_sampling import inlined
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import UsageError, unknown
-from unbraid.latents import Space, latents_of, refuse_both
+from unbraid.latents import Space, parse_latents, refuse_two_sizes
 from unbraid.latents import prior as priors
 from unbraid.methods import objective
 from unbraid.models import CUSTOM
 from unbraid.models import model as models
-from unbraid.models.base import model_settings
+from unbraid.models.base import select_model_settings
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
 from unbraid.objectives import bind
@@ -44,7 +44,7 @@ def configure(
     """Return the config of a recipe on a data set; `parent` (see `parent_of`) is the run that it refines, if it does.
 
     Overrides are flat: an objective's settings and those of `Training` by name; `z` for the number of latents, or
-    `latents` for several blocks (see `latents_of`) and `groups` for their groups; `network`, `encoder`, `decoder`,
+    `latents` for several blocks (see `parse_latents`) and `groups` for their groups; `network`, `encoder`, `decoder`,
     `likelihood` and a learned `prior` by name, and their own settings with a dot (`encoder.width=600`).
     """
     entry = objective[recipe]
@@ -52,7 +52,7 @@ def configure(
         raise UsageError(f"{recipe} refines a finished run: unbraid refine RUN --with {entry.facts.stage}.")
     given = {**entry.facts.defaults, **overrides}
     check_settings(recipe, given)
-    refuse_both(overrides)
+    refuse_two_sizes(overrides)
     _refuse_of_own(overrides, encoder=encoder, decoder=decoder)
     if given.get("latents", "") is None and entry.facts.defaults.get("latents", "") is not None:
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
@@ -66,7 +66,7 @@ def configure(
     groups, learned = given.get("groups"), _prior(recipe, given)
     bound, space = bind(recipe, chosen), Space.from_config(parts.latents, groups, learned)
     bound.check(dataset, space)
-    models[model].make.check(space, model_settings(model, chosen))
+    models[model].make.check(space, select_model_settings(model, chosen))
     if parent is not None:
         bound.check_parent(dataset, parent["config"])
     return Config(
@@ -102,7 +102,7 @@ def _single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, An
         _choice(encoders, names["encoder"], select_prefix("encoder.", given)),
         _choice(decoders, names["decoder"], select_prefix("decoder.", given)),
         _choice(likelihoods, likelihood, select_prefix("likelihood.", given)),
-        latents_of(given),
+        parse_latents(given),
     )
 
 

@@ -17,7 +17,7 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import RunError, UsageError
 from unbraid.models import CUSTOM
-from unbraid.models.multimodal import SECTION
+from unbraid.models.multimodal import MODALITIES
 from unbraid.store import RunFolder, content_hash, load_tensors, select_prefix
 from unbraid.types import Shape
 
@@ -39,7 +39,7 @@ def describe_first_stage(folder: RunFolder) -> dict[str, Any]:
     if "shape" not in folder.read_json("data"):
         raise RunError(f"{folder.path} has no data.json with the shape of its observations; restore it, or retrain.")
     config = folder.config
-    if config.likelihood.name == SECTION:
+    if config.likelihood.name == MODALITIES:
         raise UsageError(
             f"{folder.path} has several modalities, and a second stage refines a single one; train a run on one "
             "modality and refine that."

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
 from unbraid.models import Model
-from unbraid.networks.conv_as_matmul import convolutions_as_products
-from unbraid.networks.stackable_batchnorm import stackable
+from unbraid.networks.conv_as_matmul import use_matrix_products
+from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.store import select_prefix
 
 
@@ -39,9 +39,9 @@ class Group:
         self.precision = precision
         self.members = len(systems)
         if device.type in ("cpu", "cuda"):
-            convolutions_as_products(self.skeleton, "cpu" if device.type == "cpu" else None)
+            use_matrix_products(self.skeleton, "cpu" if device.type == "cpu" else None)
         if self.members > 1:
-            stackable(self.skeleton)
+            make_stackable(self.skeleton)
         if self.members == 1:
             named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]

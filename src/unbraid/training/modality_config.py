@@ -9,7 +9,7 @@ from unbraid.data.modality import Modality
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import block
 from unbraid.models import Model
-from unbraid.models.multimodal import SECTION, SHARED, private
+from unbraid.models.multimodal import MODALITIES, SHARED, private_block
 from unbraid.networks import decoder as decoders
 from unbraid.networks import encoder as encoders
 from unbraid.networks import likelihood as likelihoods
@@ -99,7 +99,7 @@ def _section(side: str, registry: Registry[Any, Any], dataset: FactorDataset, gi
     for key in common:
         if key not in used:
             raise unknown(f"modality or setting of a {side}", key, dataset.modalities, of=dataset.name)
-    return Choice(SECTION, made)
+    return Choice(MODALITIES, made)
 
 
 def _latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -108,7 +108,7 @@ def _latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> d
         raise UsageError(f"{recipe} has shared latents, c=5, and each modality's own, s=5, in place of z and latents.")
     shared, own = (coerce(key, given.get(key, 5), int) for key in SIZES)
     kinds = {name: modality.kind for name, modality in dataset.modalities.items()}
-    sizes = {SHARED: shared, **{private(name): 0 if kind == "label" else own for name, kind in kinds.items()}}
+    sizes = {SHARED: shared, **{private_block(name): 0 if kind == "label" else own for name, kind in kinds.items()}}
     for key, value in select_prefix("latents.", given).items():
         name, _, setting = key.partition(".")
         if name not in sizes or setting != "size":

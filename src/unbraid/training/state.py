@@ -72,7 +72,7 @@ class State:
         objective.begin(dataset, rows)
         self.epochs = Epochs(len(rows), training.batch, self.seeds)
         self.needs = self._collect_needs(training.batch)
-        noise.announce(self.needs)
+        noise.hash_names(self.needs)
         self.execution = execution or choose_execution(group.device, training.steps, self.world.size)
         trainings = [config.training for config in configs]
         self.players = [PlayerOptimizer(p, group, trainings, self.execution, self.world) for p in objective.players()]

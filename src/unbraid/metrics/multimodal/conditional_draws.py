@@ -13,7 +13,7 @@ from unbraid.metrics.base import Evaluation
 from unbraid.metrics.generative.features.base import batch_on
 from unbraid.models import MultimodalModel
 from unbraid.models.generation import CHOICE
-from unbraid.models.multimodal import SHARED, ModalityPosteriors, private
+from unbraid.models.multimodal import SHARED, ModalityPosteriors, private_block
 from unbraid.noise import Need
 from unbraid.progress import progress
 
@@ -53,8 +53,8 @@ def shared_codes(
 
 def made_of(model: MultimodalModel, name: str, c: Tensor, seeds: Tensor, step: int) -> Tensor:
     """Return expected observations [n, *shape] of a modality at codes c [n, D], each with its own draw of s_m."""
-    block = model.space.blocks.get(private(name))
-    s = None if block is None else noise.normal(seeds, step, private(name), (len(c), block.width))[0].to(c.dtype)
+    block = model.space.blocks.get(private_block(name))
+    s = None if block is None else noise.normal(seeds, step, private_block(name), (len(c), block.width))[0].to(c.dtype)
     made = model.expected_modality(name, c, s)
     if not bool(made.isfinite().all()):
         raise DataError(f"The decoder of {name} returns NaN or infinite values.")
@@ -74,7 +74,7 @@ def posteriors_in_parts(
 
 def rows_with_block(evaluation: Evaluation, model: MultimodalModel, rows: Tensor) -> dict[str, Tensor]:
     """Return for each latent block the rows [rows] that it can be read from: c from anything, s_m from x_m."""
-    own = {private(name): evaluation.dataset.has(name, rows) for name in model.modalities}
+    own = {private_block(name): evaluation.dataset.has(name, rows) for name in model.modalities}
     found = {name: own.get(name, torch.ones_like(rows, dtype=torch.bool)) for name in model.space.blocks}
     for name, mask in found.items():
         if not bool(mask.any()):

@@ -64,7 +64,7 @@ def on_run(
     """How much the code of something that a model in stages made says of the code of x."""
     model = as_stage(evaluation.model)
     check_at_least(2, samples=samples)
-    if protocol == "Z-noise" and not model.space.own.width:
+    if protocol == "Z-noise" and not model.space.last_stage.width:
         raise UsageError("cond/Z-noise puts noise in the place of z, and the second stage of this model has no z.")
     positions = evaluation.choose(samples)
     real, others = _codes(evaluation, model, positions, protocol)

@@ -89,4 +89,4 @@ def given_means(evaluation: Evaluation, positions: torch.Tensor) -> np.ndarray:
         labels.check_complete(rows)
     with torch.no_grad():
         posterior = model.encode(model.training_inputs(dataset, rows))
-        return model.space.own.center(posterior).double().cpu().numpy()
+        return model.space.last_stage.center(posterior).double().cpu().numpy()

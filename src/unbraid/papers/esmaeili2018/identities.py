@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.density import exact_aggregate
-from unbraid.latents import LEARNED, Space
+from unbraid.latents import LEARNED_PRIOR, Space
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
 
@@ -75,7 +75,7 @@ def small_model(kind: str, seed: int, points: int) -> Exact:
     prior, covariance = space.prior(posterior["z"]), np.eye(3)
     if space.learned is not None:
         count = sum(math.prod(shape) for shape in space.learned.shapes.values())
-        prior[LEARNED] = torch.from_numpy(0.4 * rng.standard_normal(count))
+        prior[LEARNED_PRIOR] = torch.from_numpy(0.4 * rng.standard_normal(count))
         covariance = space.learned.covariance(prior).numpy().reshape(3, 3)  # type: ignore[attr-defined]
     images = np.array([[n >> bit & 1 for bit in range(PIXELS)] for n in rng.permutation(2**PIXELS)[:points]])
     weights = 0.3 * rng.standard_normal((3, 8)), rng.standard_normal((8, PIXELS))

@@ -101,7 +101,7 @@ def traverse(model: Evaluation, factor: str, mass: float = 1.0, places: int = 9)
     encoded, stage = moved if factor == MASS else fixed, as_stage(model.model)
     x = torch.from_numpy(swing(encoded)).float().to(model.dataset.device)
     with torch.no_grad():
-        z = stage.space.own.center(stage.encode_given(x, _label_codes(model, encoded)))
+        z = stage.space.last_stage.center(stage.encode_given(x, _label_codes(model, encoded)))
         c = _label_codes(model, moved)
         decoded = stage.likelihood.mean(stage.decode(torch.cat([c, z.expand(len(c), -1)], -1)))
     return AnglePaths(swing(moved), decoded.double().cpu().numpy())

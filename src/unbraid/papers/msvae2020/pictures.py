@@ -141,7 +141,7 @@ def draw_codes(model: Evaluation, count: int) -> DrawnCodes:
     """Draw codes c of random images, and decode them with the posterior mean of z."""
     staged = as_stage(model.model)
     x = model.dataset.images(model.rows[model.choose(count)])
-    first, second = staged.first.space, staged.space.own
+    first, second = staged.first.space, staged.space.last_stage
     repeated = x.repeat_interleave(DRAWS_PER_IMAGE, 0)
     seeds = noise.seed_tensor(model.seed, device=x.device)
     numbers = {name: tensor[0] for name, tensor in noise.draw(first.needs(len(repeated)), seeds, step=0).items()}
