@@ -161,14 +161,14 @@ def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: lis
 
 def candidates() -> dict[str, dict[str, object]]:
     """Named settings of `unbraid.density.fused_estimator`, the present ones first."""
-    from unbraid.density.fused_estimator import Tile, Tiles
+    from unbraid.density.fused_estimator import KernelTiles, WarpTile
 
     named: dict[str, dict[str, object]] = {"as is": {}}
     for group, leaf, registers in TUNED_TILES:
-        tiles = Tiles(Tile(*group), Tile(*leaf), registers)
+        tiles = KernelTiles(WarpTile(*group), WarpTile(*leaf), registers)
         name = f"{group[0]}x{group[1]} {leaf[0]}x{leaf[1]} r{registers}"
         named[name] = {"FORWARD": tiles, "BACKWARD": tiles}
-    return named | {f"PROGRAMS {count}": {"PROGRAMS": count} for count in TUNED_PROGRAMS}
+    return named | {f"PROGRAMS_TO_FILL_GPU {count}": {"PROGRAMS_TO_FILL_GPU": count} for count in TUNED_PROGRAMS}
 
 
 @contextmanager

@@ -328,7 +328,7 @@ def check_dataset(name: str) -> None:
         assert images.shape == (len(index[:7]), *layout[part])
         assert bool(images.isfinite().all())
         assert len(layout[part]) < 3 or 0 <= float(images.min()) <= float(images.max()) <= 1
-    assert data.labelled(index).dtype == torch.bool
+    assert data.has_labels(index).dtype == torch.bool
     values = data.values_of(index)
     assert values.dtype == torch.int64
     assert data.values_of(index[:6].view(2, 3)).shape == (2, 3, len(data.factors))

@@ -25,6 +25,10 @@ MAX_RANGE_VALUES = 1_000_000
 """Values of one axis beyond which a range is taken for a slip of the hand."""
 
 
+FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The safe loader that is written in C, where PyYAML has it: a sweep reads hundreds of configs."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """A registered name with its settings."""
@@ -140,7 +144,7 @@ class Config:
     @classmethod
     def from_yaml(cls, text: str) -> "Config":
         """Inverse of `to_yaml`."""
-        stored = yaml.safe_load(text)
+        stored = yaml.load(text, FastSafeLoader)
         if not isinstance(stored, Mapping):
             raise UsageError("A config must be a YAML mapping.")
         return cls.from_dict(stored)

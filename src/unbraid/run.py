@@ -17,9 +17,10 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.data.splits import split
 from unbraid.errors import RunError, UsageError
+from unbraid.explore import AUTO, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
-from unbraid.report import Picture, translation, traversal, triples, write_report
+from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, triples, write_report
 from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
 from unbraid.store import RunFolder, select_prefix
 from unbraid.training.environment import choose_device
@@ -34,11 +35,11 @@ def load(
     decoder: nn.Module | None = None,
     device: str = "auto",
 ) -> "Run":
-    """Open a finished run.
+    """Open a finished run; `demo` is one that is part of the package.
 
     `data`, `encoder` and `decoder` are needed only if the run was trained on data or modules that you passed in.
     """
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(open_demo() if is_demo(path) else path)
     place = choose_device(device)
     dataset = None if data is None else find_data(data, {}, place)[1]
     return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=place)
@@ -127,7 +128,7 @@ class Run:
     def evaluation(self) -> Evaluation:
         """The model on its held-out rows, or on everything where nothing was held out."""
         parts = split(self.dataset, self.config.training.split)
-        made = Evaluation(self.model, self.dataset, parts.held_out)
+        made = Evaluation(self.model, self.dataset, parts.held_out, precision=self.config.training.precision)
         made.trained_on = len(parts.train)
         return made
 
@@ -200,6 +201,24 @@ class Run:
         """Write report.html from the newest score of each name."""
         newest = {score.name: score for score in self.scores}
         return write_report(self.folder, self.subject().evaluation, list(newest.values()))
+
+    def explore(
+        self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
+    ) -> ExplorerPage:
+        """Write one HTML file that holds this run's networks and runs them, and open it where there is a display.
+
+        The file is `output`, or explore.html in the run's folder. `weights` is `float32`, `float16`, a number of bits,
+        or `auto`: 16 bits, or fewer where the file would exceed 1.2 MB. In a notebook the result is the page itself.
+        """
+        path = self.path / EXPLORER if output is None else Path(output)
+        newest = {score.name: score for score in self.scores}
+        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, list(newest.values()), weights))
+        if open:
+            page.open()
+        return page
+
+    def _repr_html_(self) -> str:
+        return run_card(self.folder)
 
 
 def score_runs(

@@ -9,7 +9,7 @@ import torch
 from tests.support.messages import naming
 from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
-from unbraid.data.biased_sampling import RATIO, inlined, joint_weights
+from unbraid.data.biased_sampling import RATIO, inline_weights, joint_weights
 from unbraid.data.splits import split
 from unbraid.errors import UsageError
 from unbraid.training.configure import configure
@@ -91,7 +91,7 @@ def test_tables_from_text_and_files_are_one(tmp_path):
     assert counts(data, rows[0]).tolist() == [[3, 6, 0], [9, 12, 12]]
     config = configure("vae", Choice("given", {}), data, {"split": rules[2], "z": 2, "batch": 2})
     assert config.training.split == "bias:v0,v1:[[1.0,2.0,0.0],[3.0,4.0,4.0]]"  # a run must not depend on the file
-    assert inlined("posX:0,1") == "posX:0,1"
+    assert inline_weights("posX:0,1") == "posX:0,1"
 
 
 def test_three_factors_and_rows_that_lack_a_label():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.messages import naming
 from unbraid.data import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.data.file_formats import classes_of, gridded
+from unbraid.data.file_formats import make_factors, sort_into_grid
 from unbraid.errors import DataError, UsageError
 
 SIZES = (3, 2, 4)
@@ -93,19 +93,19 @@ def test_shuffled_complete_rows_become_a_grid():
     full = grid()
     pixels = Pixels(full.pixels.stored[order], full.shape)
     shuffled = FactorDataset("s", pixels, FACTORS, full.values_of(order), held_out=(order >= 20).nonzero()[:, 0])
-    made = gridded(shuffled)
+    made = sort_into_grid(shuffled)
     assert made.is_grid
     assert torch.equal(made.pixels.stored, full.pixels.stored)
     assert made.held_out.tolist() == [20, 21, 22, 23]
 
 
 def test_incomplete_rows_stay_a_table():
-    assert gridded(table()).table is not None
-    assert gridded(table((*range(23), 0))).table is not None
-    assert gridded(table(tuple(range(24)))).is_grid
+    assert sort_into_grid(table()).table is not None
+    assert sort_into_grid(table((*range(23), 0))).table is not None
+    assert sort_into_grid(table(tuple(range(24)))).is_grid
 
 
 def test_classes_are_positions_among_sorted_values():
-    values, classes = classes_of(np.array([[0.5, 9], [0.1, 9], [0.5, 7]]))
-    assert [v.tolist() for v in values] == [[0.1, 0.5], [7, 9]]
+    factors, classes = make_factors(("a", "b"), np.array([[0.5, 9], [0.1, 9], [0.5, 7]]).T)
+    assert factors == (Factor("a", 2, (0.1, 0.5)), Factor("b", 2, (7, 9)))
     assert classes.tolist() == [[1, 1], [0, 1], [1, 0]]

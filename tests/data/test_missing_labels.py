@@ -9,8 +9,7 @@ from torch.utils.data import TensorDataset
 from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import names, naming
 from unbraid.data import Factor, FactorDataset, Pixels, from_array, from_dataset, load
-from unbraid.data.file_formats import gridded
-from unbraid.data.sampling import fixed_factor
+from unbraid.data.file_formats import sort_into_grid
 from unbraid.errors import DataError
 from unbraid.metrics import evaluate, metric, mig
 from unbraid.metrics.base import _rows_for
@@ -47,8 +46,8 @@ def test_minus_one_nan_and_none_are_missing():
     a, b = (from_array(BYTES, factors=given, factor_names=["left", "right"]) for given in (table, floats))
     assert a.content_hash() == b.content_hash()
     assert a.sizes == (4, 2)
-    assert a.labelled(torch.arange(600)).tolist() == (table >= 0).all(1).tolist()
-    assert a.labelled(torch.arange(600), [1]).tolist() == (table[:, 1] >= 0).tolist()
+    assert a.has_labels(torch.arange(600)).tolist() == (table >= 0).all(1).tolist()
+    assert a.has_labels(torch.arange(600), [1]).tolist() == (table[:, 1] >= 0).tolist()
     pictures = [(torch.zeros(3), 1), (torch.ones(3), None), (torch.zeros(3), float("nan")), (torch.zeros(3), 0)]
     assert from_dataset(pictures).table.tolist() == [[1], [-1], [-1], [0]]
     assert from_dataset(TensorDataset(torch.zeros(2, 3))).factors == ()
@@ -85,9 +84,7 @@ def test_no_lookup_takes_it_for_a_value():
     for unlabelled in ([1, -1], [0, 1]):  # (1, -1) spells the same number as (0, 1)
         with pytest.raises(DataError, match=naming(unlabelled)):
             data.index_of(torch.tensor([unlabelled]))
-    rows = torch.cat([fixed_factor(data, 0, 20, seed=0, draw=draw) for draw in range(20)])
-    assert set(rows.tolist()) == {0, 1, 2}
-    assert gridded(data) is data
+    assert sort_into_grid(data) is data
     whole = FactorDataset("grid", Pixels(torch.zeros(4, 1), (1,)), data.factors)
     with pytest.raises(IndexError):
         whole.images(whole.index_of(torch.tensor([[1, -1]])))

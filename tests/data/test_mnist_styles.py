@@ -48,7 +48,7 @@ def test_styles_and_labels_share_the_stored_file_of_their_originals(home):
 
 
 def test_each_modality_shows_every_image_once_and_never_mixes_digits_or_parts(digits):
-    shown = {name: styles.others(digits, 3, name) for name in styles.STYLES}
+    shown = {name: styles.choose_shown_rows(digits, 3, name) for name in styles.STYLES}
     labels = digits.table[:, 0]
     for rows in shown.values():
         assert torch.equal(rows.sort().values, torch.arange(len(digits)))
@@ -59,13 +59,13 @@ def test_each_modality_shows_every_image_once_and_never_mixes_digits_or_parts(di
 
 
 def test_styles_are_bytes_that_depend_on_seed_and_row_alone(digits, monkeypatch):
-    first = styles.styled(digits)
+    first = styles.draw_styles(digits)
     assert list(first.modalities) == ["stripes", "paper", "outline", "slanted", "tiles"]
     assert first.layout == dict.fromkeys(first.modalities, (3, 28, 28))
     assert first.present(torch.arange(3)) is None
     assert first.held_out.tolist() == list(range(TRAIN, TRAIN + TEST))
-    monkeypatch.setattr(styles, "_CHUNK", 100)
-    again, fewer, other = styles.styled(digits), styles.styled(digits, 2), styles.styled(digits, seed=1)
+    monkeypatch.setattr(styles, "_ROWS_AT_A_TIME", 100)
+    again, fewer, other = styles.draw_styles(digits), styles.draw_styles(digits, 2), styles.draw_styles(digits, seed=1)
     assert again.content_hash() == first.content_hash() != other.content_hash()
     for name, modality in first.modalities.items():
         assert modality.values.stored.dtype == torch.uint8
@@ -81,15 +81,15 @@ def whole(low, high, *shape, rows=5):
 def test_colours_are_mixed_as_exact_arithmetic_does():
     ink, one, other = whole(0, 255, 8, 8), whole(0, 255, 3, 1, 1), whole(0, 255, 3, 8, 8)
     exact = (ink.unsqueeze(1).double() * one + (255 - ink).unsqueeze(1).double() * other) / 255
-    mixed = styles._mixed(ink, one, other)
+    mixed = styles._mix(ink, one, other)
     assert float((mixed - exact).abs().max()) <= 1.01
     ends = torch.tensor([[[0, 255]]], dtype=torch.int32)
-    assert styles._mixed(ends, one, other[..., :1, :2]).equal(torch.stack([other[..., :1, 0], one[..., 0]], -1))
+    assert styles._mix(ends, one, other[..., :1, :2]).equal(torch.stack([other[..., :1, 0], one[..., 0]], -1))
 
 
 def test_strokes_grow_by_the_eight_neighbours():
     ink = whole(0, 255, 9, 9)
-    assert torch.equal(styles._largest(ink), torch.nn.functional.max_pool2d(ink.float(), 3, 1, 1).int())
+    assert torch.equal(styles._dilate(ink), torch.nn.functional.max_pool2d(ink.float(), 3, 1, 1).int())
 
 
 def test_turned_images_agree_with_torch():
@@ -102,10 +102,10 @@ def test_turned_images_agree_with_torch():
     theta = torch.cat([turn @ slant, torch.zeros(5, 2, 1, dtype=torch.float64)], -1)
     grid = torch.nn.functional.affine_grid(theta, [5, 1, 28, 28], align_corners=True)
     wanted = torch.nn.functional.grid_sample(ink[:, None].double(), grid, align_corners=True)[:, 0]
-    found = styles._turned(ink, degrees, percent)
+    found = styles._turn(ink, degrees, percent)
     assert float((found - wanted).abs().max()) < 5  # of 255, where neighbours are as different as they can be
     assert float((found - wanted).abs().mean()) < 1
-    assert torch.equal(styles._turned(ink, 0 * degrees, 0 * percent), ink)
+    assert torch.equal(styles._turn(ink, 0 * degrees, 0 * percent), ink)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from scipy.io import savemat
 from tests.support.messages import naming
 from unbraid.data import cars3d, celeba, chairs3d, dsprites, faces3d, mnist, mpi3d, shapes3d, smallnorb
 from unbraid.data.factors import Factor
-from unbraid.data.files import find
+from unbraid.data.file_formats import find_file
 from unbraid.errors import DataError
 
 RANDOM = np.random.default_rng(0)
@@ -496,5 +496,5 @@ def test_files_of_the_same_names_in_two_folders_are_not_guessed(tmp_path):
         (tmp_path / each / "raw").mkdir(parents=True)
         (tmp_path / each / "raw" / "train.gz").write_bytes(b"")
     with pytest.raises(DataError, match=naming("train.gz", tmp_path / "FashionMNIST", tmp_path / "MNIST")):
-        find(tmp_path, "train.gz")
-    assert find(tmp_path / "MNIST", "other.gz", "train.gz").parent.parent.name == "MNIST"
+        find_file(tmp_path, "train.gz")
+    assert find_file(tmp_path / "MNIST", "other.gz", "train.gz").parent.parent.name == "MNIST"

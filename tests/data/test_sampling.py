@@ -1,14 +1,12 @@
-"""Which rows come next: no repeats, fair draws, factors kept where they should be."""
+"""Rows of batches and splits: no repeats, and nothing left out."""
 
 import pytest
 import torch
-from scipy import stats
 
 from unbraid import noise
 from unbraid.data import Factor, FactorDataset, Pixels, load
-from unbraid.data.sampling import Epochs, fixed_factor, pairs
+from unbraid.data.sampling import Epochs
 from unbraid.data.splits import split
-from unbraid.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -30,33 +28,6 @@ def test_an_epoch_holds_every_row_once_and_no_batch_repeats_one():
         assert all(len(set(member.tolist())) == 9 for member in rows)
     assert not torch.equal(epochs[0], epochs[3])
     assert torch.equal(Epochs(10, 3, noise.seed_tensor(0, 1))[4], epochs[4])
-
-
-def test_fixed_factor_keeps_one_value_and_varies_the_others(sprites):
-    for factor in range(3):
-        values = sprites.values_of(fixed_factor(sprites, factor, 200, seed=0, draw=factor))
-        distinct = [len(values[:, column].unique()) for column in range(3)]
-        assert distinct[factor] == 1
-        assert all(count > 1 for column, count in enumerate(distinct) if column != factor)
-
-
-def test_fixed_factor_is_fair_on_tables():
-    data = table([0] * 60 + [1] * 40)
-    counts = torch.zeros(100)
-    for draw in range(400):
-        counts += torch.bincount(fixed_factor(data, 0, 50, seed=0, draw=draw), minlength=100)
-    assert stats.chisquare(counts[:60].numpy()).pvalue > 1e-3
-    assert stats.chisquare(counts[60:].numpy()).pvalue > 1e-3
-
-
-def test_pairs_differ_only_where_they_say(sprites):
-    first, second, changed = pairs(sprites, 500, differing=1, seed=0, draw=0)
-    agree = sprites.values_of(first) == sprites.values_of(second)
-    assert (agree | changed).all()
-    assert (changed.sum(1) == 1).all()
-    assert changed.any(0).all()
-    with pytest.raises(UsageError, match="grid"):
-        pairs(table([0, 1]), 5, 1, 0, 0)
 
 
 @pytest.mark.parametrize(("rule", "held_out"), [("none", 0), ("default", 0), (0.25, 384), ("posX:0,15", 192)])

@@ -7,9 +7,9 @@ from scipy import ndimage
 
 from unbraid.data import FactorDataset, Pixels, dataset, fetch, load
 from unbraid.data.mnist import DIGIT
-from unbraid.data.mnist_strokes import binned, with_strokes
+from unbraid.data.mnist_strokes import add_stroke_factors, bin_values
 from unbraid.data.splits import split
-from unbraid.data.stroke_measures import digit_width, stroke_thickness, strokes
+from unbraid.data.stroke_measures import digit_width, measure_strokes, stroke_thickness
 from unbraid.errors import DataError
 
 FINE = 8
@@ -62,18 +62,18 @@ def test_width_is_that_of_the_upright_digit(across, shear):
 
 def test_measures_grow_with_the_pen_and_not_with_scale_of_grey_or_place():
     images = np.stack([bar(0.3, 2), bar(1.2, 3, 10), oval(5, 8, 2), oval(7, 7, 3)])
-    found = strokes(images)
+    found = measure_strokes(images)
     grown = images
     for _ in range(2):
         grown = ndimage.grey_dilation(grown, (1, 2, 2))
-        again = strokes(grown)
+        again = measure_strokes(grown)
         assert (again > found + 0.5).all()
         found = again
-    found = strokes(images)
-    assert np.allclose(strokes(images * 0.4), found)
-    assert np.allclose(strokes(np.roll(images, (2, 1), (1, 2))), found)
-    assert np.allclose(strokes(images[:, ::-1, ::-1]), found)
-    assert np.abs(strokes((images * 255).round().astype(np.uint8)) - found).max() < 0.02
+    found = measure_strokes(images)
+    assert np.allclose(measure_strokes(images * 0.4), found)
+    assert np.allclose(measure_strokes(np.roll(images, (2, 1), (1, 2))), found)
+    assert np.allclose(measure_strokes(images[:, ::-1, ::-1]), found)
+    assert np.abs(measure_strokes((images * 255).round().astype(np.uint8)) - found).max() < 0.02
 
 
 def test_degenerate_images():
@@ -81,25 +81,25 @@ def test_degenerate_images():
     images[1, 5, 5] = 1
     images[2, 5] = 1
     images[3] = 1
-    found = strokes(images)
+    found = measure_strokes(images)
     assert found[0].tolist() == [0, 0]
     assert np.isfinite(found).all()
     assert (found[1:] > 0).all()
     assert found[3, 1] == pytest.approx(28)
-    assert strokes(np.zeros((0, 28, 28))).shape == (0, 2)
+    assert measure_strokes(np.zeros((0, 28, 28))).shape == (0, 2)
     with pytest.raises(DataError, match=r"\[n, h, w\]"):
-        strokes(np.zeros((28, 28)))
+        measure_strokes(np.zeros((28, 28)))
     with pytest.raises(DataError, match="NaN"):
-        strokes(np.full((1, 4, 4), np.nan))
+        measure_strokes(np.full((1, 4, 4), np.nan))
 
 
 def test_bins_hold_as_many_rows_each():
     values = np.random.default_rng(0).gamma(3.0, size=1000)
-    factor, place = binned("thickness", values)
+    factor, place = bin_values("thickness", values)
     assert torch.bincount(place).tolist() == [100] * 10
     assert list(factor.values) == sorted(factor.values)
     assert factor.values[3] == pytest.approx(np.median(values[place.numpy() == 3]), abs=1e-3)
-    assert binned("flat", np.array([1.0] * 90 + [2.0] * 10))[0].size == 2
+    assert bin_values("flat", np.array([1.0] * 90 + [2.0] * 10))[0].size == 2
 
 
 @pytest.fixture
@@ -139,4 +139,4 @@ def test_configs_of_plain_mnist_stay_as_they_were():
 def test_only_grey_images_have_strokes():
     colour = FactorDataset("colour", Pixels(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), (3, 4, 4)))
     with pytest.raises(DataError, match="channel"):
-        with_strokes(colour)
+        add_stroke_factors(colour)

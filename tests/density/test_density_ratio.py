@@ -6,7 +6,13 @@ import torch
 
 from tests.support.gaussians import correlated, truth
 from tests.support.messages import naming
-from unbraid.density.density_ratio import Discriminator, log_ratios, one_cycle, owners, shuffled
+from unbraid.density.density_ratio import (
+    Discriminator,
+    estimate_log_ratios,
+    number_groups,
+    one_cycle_rates,
+    shuffle_groups,
+)
 from unbraid.errors import DataError, UsageError
 
 SMALL = {"width": 64, "depth": 2, "steps": 300, "lr": 3e-3}
@@ -15,7 +21,7 @@ SMALL = {"width": 64, "depth": 2, "steps": 300, "lr": 3e-3}
 @pytest.mark.parametrize(("rho", "expected"), [(0.0, 0.0), (0.6, 1.116)])
 def test_a_small_discriminator_comes_near_the_truth(rho, expected):
     assert truth(rho) == pytest.approx(expected, abs=1e-3)
-    found = float(log_ratios(correlated(8_000, rho), **SMALL).mean())
+    found = float(estimate_log_ratios(correlated(8_000, rho), **SMALL).mean())
     assert found == pytest.approx(expected, abs=0.2)
 
 
@@ -24,13 +30,13 @@ def test_a_small_discriminator_comes_near_the_truth(rho, expected):
 def test_the_network_of_table_3_estimates_gaussians(rho, expected, near):
     """tests/oracles.md, row 5: .24 / 1.12 / 4.15; a good density-ratio estimate gives .23 / 1.08 / 4.14."""
     assert truth(rho) == pytest.approx(expected, abs=0.005)
-    assert float(log_ratios(correlated(20_000, rho), steps=800).mean()) == pytest.approx(expected, abs=near)
+    assert float(estimate_log_ratios(correlated(20_000, rho), steps=800).mean()) == pytest.approx(expected, abs=near)
 
 
 @pytest.mark.slow
 def test_a_large_total_correlation_is_underestimated():
     """tests/oracles.md, row 5: at D = 100 and rho = .9 the truth is 41.52, and ratio estimates fall near 23."""
-    found = float(log_ratios(correlated(20_000, 0.9, 100), steps=400, width=256).mean())
+    found = float(estimate_log_ratios(correlated(20_000, 0.9, 100), steps=400, width=256).mean())
     assert truth(0.9, 100) == pytest.approx(41.52, abs=0.01)
     assert 10 < found < 35
 
@@ -38,8 +44,8 @@ def test_a_large_total_correlation_is_underestimated():
 def test_groups_are_kept_together():
     """Two groups, each full of correlation inside and independent of each other, have none between them."""
     codes = correlated(8_000, 0.9, 4)
-    apart = float(log_ratios(codes, [[0, 1], [2, 3]], **SMALL).mean())
-    across = float(log_ratios(codes, [[0, 2], [1, 3]], **SMALL).mean())
+    apart = float(estimate_log_ratios(codes, [[0, 1], [2, 3]], **SMALL).mean())
+    across = float(estimate_log_ratios(codes, [[0, 2], [1, 3]], **SMALL).mean())
     assert apart == pytest.approx(0, abs=0.1)
     assert across == pytest.approx(truth(0.9, 4), abs=0.3)
 
@@ -47,7 +53,7 @@ def test_groups_are_kept_together():
 def test_shuffled_codes_have_the_marginals_of_groups():
     codes = torch.arange(50)[:, None].repeat(1, 3).float()
     rows = torch.randint(50, (2, 4_000), generator=torch.Generator().manual_seed(0))
-    made = shuffled(codes, owners([[0, 2], [1]]), rows)
+    made = shuffle_groups(codes, number_groups([[0, 2], [1]]), rows)
     assert torch.equal(made[:, 0], made[:, 2])
     assert abs(float(np.corrcoef(made[:, :2].T)[0, 1])) < 0.06
     assert set(made[:, 1].tolist()) == set(range(50))
@@ -60,25 +66,25 @@ def test_the_discriminator_is_that_of_table_3():
 
 def test_the_same_seed_gives_the_same_ratios_and_leaves_the_global_generator_alone():
     codes, state = correlated(200, 0.5), torch.get_rng_state()
-    first, second = (log_ratios(codes, width=8, depth=1, steps=5) for _ in range(2))
+    first, second = (estimate_log_ratios(codes, width=8, depth=1, steps=5) for _ in range(2))
     assert torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.equal(first, log_ratios(codes, width=8, depth=1, steps=5, seed=1))
+    assert not torch.equal(first, estimate_log_ratios(codes, width=8, depth=1, steps=5, seed=1))
 
 
 def test_constant_columns_depend_on_nothing():
     codes = correlated(4_000, 0.6, 4)
     codes[:, 2:] = 3.0
-    assert float(log_ratios(codes, **SMALL).mean()) == pytest.approx(truth(0.6, 2), abs=0.1)
+    assert float(estimate_log_ratios(codes, **SMALL).mean()) == pytest.approx(truth(0.6, 2), abs=0.1)
 
 
 def test_bad_input_is_refused():
     with pytest.raises(UsageError, match=naming("groups", 3)):
-        log_ratios(torch.zeros(10, 3), [[0], [1]])
+        estimate_log_ratios(torch.zeros(10, 3), [[0], [1]])
     with pytest.raises(UsageError, match=naming("groups", 2)):
-        log_ratios(torch.zeros(10, 2), [[0, 1]])
+        estimate_log_ratios(torch.zeros(10, 2), [[0, 1]])
     with pytest.raises(DataError, match=naming("rows", 8)):
-        log_ratios(torch.zeros(3, 2))
+        estimate_log_ratios(torch.zeros(3, 2))
 
 
 @pytest.mark.parametrize("steps", [20, 45, 500])
@@ -91,5 +97,5 @@ def test_rates_are_those_of_torchs_one_cycle(steps):
         wanted.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    made = one_cycle(2e-3, steps).tolist()
+    made = one_cycle_rates(2e-3, steps).tolist()
     assert made == pytest.approx(wanted, rel=1e-6)

@@ -54,7 +54,7 @@ def device(request, monkeypatch):
     """A device on which the estimators take the fused form for float32; float64 stays chunked."""
     if request.param == "cpu":
         single = lambda space, tensors: all(t.dtype == torch.float32 for t in tensors)  # noqa: E731
-        monkeypatch.setattr(estimators, "usable", single)
+        monkeypatch.setattr(estimators, "can_fuse", single)
     return request.param
 
 

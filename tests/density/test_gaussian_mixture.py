@@ -56,7 +56,7 @@ def test_log_likelihood_never_falls_and_ends_where_scikit_learn_does(monkeypatch
     peer = GaussianMixture(3, covariance_type="diag", reg_covar=0, n_init=5, random_state=0, tol=1e-8, max_iter=500)
     best = peer.fit(y.numpy()).score(y.numpy())
     assert fit_mixture(y, 3, floor=1e-9, steps=500, tolerance=1e-9).log_likelihood[-1] == pytest.approx(best, abs=1e-3)
-    monkeypatch.setattr(module, "PIECE", 4 * 70)  # rows in pieces give the same
+    monkeypatch.setattr(module, "NUMBERS_PER_PIECE", 4 * 70)  # rows in pieces give the same
     pieces = fit_mixture(x, 3, floor=5e-3, steps=60, tolerance=0.0)
     torch.testing.assert_close(pieces.mixture.means, whole.mixture.means)
 

@@ -11,7 +11,7 @@ from unbraid.networks.coupling_flow import LAST_LAYER_FACTOR, CouplingFlow, _fir
 def stretched(shape=(1, 2, 3), seed=0, **given) -> CouplingFlow:
     """A flow that is far from the identity."""
     torch.manual_seed(seed)
-    made = CouplingFlow(shape, 4, **{"hidden": (16, 16), "couplings": 5, **given}).double()
+    made = CouplingFlow(4, shape, **{"hidden": (16, 16), "couplings": 5, **given}).double()
     with torch.no_grad():
         for coupling in made.couplings:
             for parameter in coupling.rest[-1].parameters():

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from unbraid._version import __version__
-from unbraid.cli import train, refine, evaluate, reproduce, list_and_data
+from unbraid.cli import train, refine, evaluate, explore, reproduce, list_and_data
 from unbraid.cli.options import INTERRUPTED, app, leads, registered_names
 from unbraid.errors import UnbraidError, UsageError
 
-__all__ = ["app", "evaluate", "list_and_data", "main", "refine", "registered_names", "reproduce", "train"]
+__all__ = ["app", "evaluate", "explore", "list_and_data", "main", "refine", "registered_names", "reproduce", "train"]
 
 
 @app.callback(invoke_without_command=True)

@@ -40,7 +40,9 @@ def demo(
     run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
     print_scores(run.score(), False)
     run.traverse().save(run.path / "traversal.png")
+    page = run.explore(open=False)
     typer.echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
+    typer.echo(f"Explorer: {page}  (open it in a browser: this file is the model)")
 
 
 @app.command(

@@ -1,4 +1,4 @@
-"""Your own things in several modalities, from arrays in memory."""
+"""Your own items in several modalities, from arrays in memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,109 +21,115 @@ def from_arrays(
     factor_names: Sequence[str] | None = None,
     name: str = "arrays",
 ) -> MultimodalDataset:
-    """Modalities from memory by name, with equally many rows: numpy arrays, torch tensors or lists.
+    """Return modalities from memory, by name, with equally many rows: numpy arrays, torch tensors or lists.
 
-    Images are as `from_array` takes them, [n, h, w] or [n, h, w, c] or [n, c, h, w]; vectors are [n, d], or floats [n];
-    labels are words or whole numbers from 0 [n]. Missing rows are None in a list, NaN throughout, an empty word, a
-    label of -1, or what `present` [n] of a modality says. `factors` are as `from_array` takes them.
+    Images are [n, h, w], [n, h, w, c] or [n, c, h, w], as for `from_array`; vectors are [n, d], or floats [n]; labels
+    are words or whole numbers from 0 [n]. A row is missing if it is None in a list, NaN throughout, an empty word, a
+    label of -1, or False in the mask [n] that `present` has for a modality. `factors` are those of `from_array`.
     """
-    for each in present or {}:
-        if each not in arrays:
-            raise unknown("modality", each, arrays, of=name)
-    made = [_modality(f"{name}, {key}", key, given, (present or {}).get(key)) for key, given in arrays.items()]
-    if len(made) < 2:
-        told = f"{len(made)} modality ({made[0].name})" if made else "no modality"
-        raise DataError(f"{name} has {told}, and two modalities or more are needed; pass one alone as an array.")
-    data = multimodal(name, made, source="arrays")
-    present_rows = data.present(torch.arange(len(data)))
-    blank = torch.zeros(len(data), dtype=torch.bool) if present_rows is None else ~present_rows.any(-1)
-    if bool(blank.any()):
-        raise DataError(f"{name}: row {int(blank.nonzero()[0])} is missing in every modality; leave it out.")
+    masks = present or {}
+    for modality in masks:
+        if modality not in arrays:
+            raise unknown("modality", modality, arrays, of=name)
+    modalities = [_make_modality(f"{name}, {key}", key, array, masks.get(key)) for key, array in arrays.items()]
+    if len(modalities) < 2:
+        found = f"1 modality ({modalities[0].name})" if modalities else "no modality"
+        raise DataError(f"{name} has {found}, and needs at least two modalities; pass a single one as an array.")
+    data = multimodal(name, modalities, source="arrays")
+    mask = data.present(torch.arange(len(data)))
+    if mask is not None and not bool(mask.any(-1).all()):
+        row = int((~mask.any(-1)).nonzero()[0])
+        raise DataError(f"{name}: row {row} is missing in every modality; leave it out.")
     if factors is None:
         return data
-    known = from_array(np.zeros((len(data), 1), np.float32), factors=factors, factor_names=factor_names, name=name)
-    return multimodal(name, made, known.factors, known.table, source="arrays")
+    blank = np.zeros((len(data), 1), np.float32)
+    labelled = from_array(blank, factors=factors, factor_names=factor_names, name=name)
+    return multimodal(name, modalities, labelled.factors, labelled.table, source="arrays")
 
 
-def _modality(where: str, name: str, given: Any, said: Any) -> Modality:
-    array, there = filled(where, given)
-    if said is not None:
-        mask = np.asarray(said.cpu() if isinstance(said, Tensor) else said)
-        if mask.dtype != np.bool_ or mask.shape != there.shape:
-            raise DataError(f"{where}: present must hold {len(there)} truth values, one for each row.")
-        there = there & mask
+def _make_modality(where: str, name: str, given: Any, mask: Any) -> Modality:
+    array, present = fill_missing(where, given)
+    if mask is not None:
+        mask = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
+        if mask.dtype != np.bool_ or mask.shape != present.shape:
+            raise DataError(f"{where}: present must hold {len(present)} truth values, one for each row.")
+        present = present & mask
     if array.dtype.kind == "U":
-        values, kind = _words(array, there), "label"
-        there = there & (array != "")
+        present = present & (array != "")
+        values, kind = _number_words(array, present), "label"
     elif array.ndim == 1 and array.dtype.kind in "iu":
-        values, kind = _classes(where, array, there), "label"
-        there = there & (array >= 0)
+        values, kind = _number_classes(where, array, present), "label"
+        present = present & (array >= 0)
     else:
-        array, there = without_nan(where, array[:, None] if array.ndim == 1 else array, there)
+        array, present = blank_nan_rows(where, array[:, None] if array.ndim == 1 else array, present)
         values, kind = from_array(array, name=where).pixels, "vector" if array.ndim == 2 else "image"
-    rows = torch.from_numpy(there)
-    return Modality(name, kind, values, None if bool(rows.all()) else rows)
+    return Modality(name, kind, values, None if bool(present.all()) else torch.from_numpy(present))
 
 
-def filled(where: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """An array without holes, and which rows [n] were none."""
+def fill_missing(where: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows as an array with blanks for those that are None or NaN, and a mask [n] of the others.
+
+    `where` names the rows in errors.
+    """
     if isinstance(given, Tensor):
         given = given.detach().cpu().numpy()
     if not hasattr(given, "__len__") or getattr(given, "ndim", 1) == 0:
-        raise DataError(f"{where}: a row for each thing is needed, not one {type(given).__name__}.")
-    loose = isinstance(given, (list, tuple)) or getattr(getattr(given, "dtype", None), "kind", "") == "O"
-    items = list(given) if loose else given
-    there = np.array([not _hole(item) for item in items], dtype=bool) if loose else np.ones(len(given), dtype=bool)
-    if not there.any():
+        raise DataError(f"{where}: pass one row for each item, not a single {type(given).__name__}.")
+    present = np.ones(len(given), dtype=bool)
+    if isinstance(given, (list, tuple)) or getattr(getattr(given, "dtype", None), "kind", "") == "O":
+        given = list(given)
+        present = np.array([not _is_missing(row) for row in given], dtype=bool)
+    if not present.any():
         raise DataError(f"{where}: no row has it; leave it out.")
-    if not there.all():
-        first = next(item for item in items if not _hole(item))
-        blank = "" if isinstance(first, str) else _blank(first)
-        items = [blank if _hole(item) else item for item in items]
+    if not present.all():
+        blank = _make_blank(given[int(present.argmax())])
+        given = [row if known else blank for row, known in zip(given, present, strict=True)]
     try:
-        array = np.asarray(items)
+        array = np.asarray(given)
     except ValueError as error:
         raise DataError(f"{where}: its rows differ in shape.") from error
     if array.dtype.kind not in "Ubuif" or array.ndim == 0 or len(array) == 0:
-        raise DataError(f"{where}: numbers or words are needed, a row for each thing, not {array.dtype} {array.shape}.")
+        raise DataError(f"{where}: pass numbers or words, a row for each item, not {array.dtype} {array.shape}.")
     if array.dtype.kind == "U" and array.ndim > 1:
         raise DataError(f"{where}: a label is one word for each row.")
-    return array, there
+    return array, present
 
 
-def _hole(item: Any) -> bool:
-    return item is None or (isinstance(item, float | np.floating) and item != item)
+def _is_missing(row: Any) -> bool:
+    return row is None or (isinstance(row, float | np.floating) and row != row)
 
 
-def _blank(item: Any) -> np.ndarray:
-    array = np.asarray(item.detach().cpu() if isinstance(item, Tensor) else item)
+def _make_blank(row: Any) -> Any:
+    """Return a blank of the same form: an empty word, the label -1, or zeros."""
+    if isinstance(row, str):
+        return ""
+    array = np.asarray(row.detach().cpu() if isinstance(row, Tensor) else row)
     return np.full(array.shape, -1 if array.ndim == 0 and array.dtype.kind in "iu" else 0, array.dtype)
 
 
-def _words(array: np.ndarray, there: np.ndarray) -> ClassLabels:
-    known = there & (array != "")
-    classes, places = np.unique(array[known], return_inverse=True)
-    rows = np.full(len(array), -1)
-    rows[known] = places
+def _number_words(words: np.ndarray, present: np.ndarray) -> ClassLabels:
+    classes, places = np.unique(words[present], return_inverse=True)
+    rows = np.full(len(words), -1)
+    rows[present] = places
     return ClassLabels(torch.from_numpy(rows), tuple(map(str, classes)))
 
 
-def _classes(where: str, array: np.ndarray, there: np.ndarray) -> ClassLabels:
-    rows = np.where(there, array.astype(np.int64), -1)
+def _number_classes(where: str, labels: np.ndarray, present: np.ndarray) -> ClassLabels:
+    rows = np.where(present, labels.astype(np.int64), -1)
     if rows.min() < -1:
         raise DataError(f"{where}: row {int(rows.argmin())} is {rows.min()}; labels are whole numbers from 0, or -1.")
     return ClassLabels(torch.from_numpy(rows), tuple(map(str, range(int(rows.max()) + 1))))
 
 
-def without_nan(where: str, array: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The array with zeros in rows that are missing or NaN throughout, and which rows are there."""
+def blank_nan_rows(where: str, array: np.ndarray, present: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the array with zeros in rows that are missing or NaN throughout, and a mask [n] of the others."""
     if array.ndim == 2 and array.dtype.kind in "iu" and array.dtype != np.uint8:
         array = array.astype(np.float32)
     if array.dtype.kind != "f":
-        return array, there
-    lacking = np.isnan(array).reshape(len(array), -1)
-    there = there & ~lacking.all(1)
-    half = there & lacking.any(1)
-    if half.any():
-        raise DataError(f"{where}: row {int(half.argmax())} has numbers and NaN; give all of them, or none.")
-    return np.where(there.reshape(-1, *[1] * (array.ndim - 1)), array, 0).astype(array.dtype), there
+        return array, present
+    nan = np.isnan(array).reshape(len(array), -1)
+    present = present & ~nan.all(1)
+    partial = present & nan.any(1)
+    if partial.any():
+        raise DataError(f"{where}: row {int(partial.argmax())} has numbers and NaN; pass all of them, or none.")
+    return np.where(present.reshape(-1, *[1] * (array.ndim - 1)), array, 0).astype(array.dtype), present

@@ -1,4 +1,4 @@
-"""The registry of data sets, and the one way to load them."""
+"""The registry of data sets, and the function that loads them."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -15,11 +15,11 @@ from unbraid.registry import Facts, Registry
 
 @dataclass(frozen=True)
 class DatasetFacts(Facts):
-    """What is known of a data set before it is loaded.
+    """Facts about a data set that are known before it is loaded.
 
-    `images` is the number of rows, `shape` that of one observation, `factors` and `modalities` are names. `recipe`
-    returns how its stored file is made, for data that come from files; `yours` marks data that only the user has.
-    `stages` names settings in which the stages of one model may differ: the rows stay the same.
+    `images` is the number of rows, `shape` that of one observation; `factors` and `modalities` are names. `recipe`
+    returns the `Recipe` of the stored file, for data that come from files. `yours` marks data that only the user has.
+    `stages` names settings in which the stages of one model may differ, because the rows stay the same.
     """
 
     images: int | None = None
@@ -36,23 +36,19 @@ dataset: Registry[Callable[..., FactorDataset], DatasetFacts] = Registry("data s
 
 
 def data_home() -> Path:
-    """Folder of downloaded, converted and rendered data: `UNBRAID_DATA`, or a per-user cache folder."""
-    given = os.environ.get("UNBRAID_DATA")
-    if given:
-        return Path(given).expanduser()
+    """Return the folder of downloaded, converted and rendered data: `UNBRAID_DATA`, or a per-user cache folder."""
+    if folder := os.environ.get("UNBRAID_DATA"):
+        return Path(folder).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "unbraid"
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> FactorDataset:
-    """A registered data set on a device.
-
-    The device is also the default one while the data set is made, so a rendered set is rendered there.
-    """
+    """Load a registered data set; a rendered one is rendered on `device`."""
     entry = dataset[name]
     resolved = entry.resolve(settings or {})
     with torch.device(device):
-        made = entry.make(**resolved)
-    if len(made) == 0:
+        data = entry.make(**resolved)
+    if len(data) == 0:
         raise DataError(f"{name} holds no images.")
-    return made.to(device)
+    return data.to(device)

@@ -8,18 +8,15 @@ npz file with `images` [car, azimuth, elevation, 64, 64, 3].
 """
 
 import io
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
-from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import npz_array, npz_has, reading
-from unbraid.data.files import Recipe, find, load_stored
+from unbraid.data.factors import FactorDataset
+from unbraid.data.file_formats import explain_errors, has_npz_arrays, iterate_files, make_grid, read_npz_array
+from unbraid.data.files import Recipe, load_stored
 from unbraid.errors import DataError
 
 FACTORS = ("car", "azimuth", "elevation")
@@ -27,7 +24,7 @@ WANTS = "nips2015-analogy-data.tar.gz, a folder with its car meshes (*_mesh.mat)
 
 
 def recipe() -> Recipe:
-    """The original archive, with the checksum that two independent loaders list."""
+    """Return the recipe for the original archive, with the checksum that two independent loaders list."""
     archive = "http://www.scottreed.info/files/nips2015-analogy-data.tar.gz"
     return Recipe("cars3d", convert, WANTS, (Remote(archive, "md5:4e866a7919c1beedf53964e6f7a23686"),))
 
@@ -39,22 +36,17 @@ def cars3d() -> FactorDataset:
 
 
 def convert(source: Path) -> FactorDataset:
-    """The archive, a folder of meshes or an npz file as a grid."""
-    if source.is_file() and npz_has(source, "images"):
-        images = npz_array(source, "images")
-    else:
-        images = _stack(source)
+    """Convert the archive, a folder of meshes or an npz file to a grid."""
+    is_npz = source.is_file() and has_npz_arrays(source, "images")
+    images = read_npz_array(source, "images") if is_npz else _stack_meshes(source)
     if images.ndim != 6 or images.shape[-1] != 3 or images.dtype != np.uint8:
         found = f"{images.shape} {images.dtype}"
         raise DataError(f"{source}: images are {found}, expected bytes [car, azimuth, elevation, height, width, 3].")
-    factors = tuple(Factor(name, size) for name, size in zip(FACTORS, images.shape[:3], strict=True))
-    flat = torch.from_numpy(images.reshape(-1, *images.shape[3:])).permute(0, 3, 1, 2).contiguous()
-    return FactorDataset("cars3d", Pixels(flat, tuple(flat.shape[1:])), factors, source="official files")
+    return make_grid("cars3d", FACTORS, images, "official files")
 
 
-def _stack(source: Path) -> np.ndarray:
-    """Every mesh, in the order of file names."""
-    meshes = dict(_from_folder(source) if source.is_dir() and list(source.rglob("*_mesh.mat")) else _from_tar(source))
+def _stack_meshes(source: Path) -> np.ndarray:
+    meshes = {path.name: _read_mesh(data, path) for path, data in iterate_files(source, "_mesh.mat", WANTS)}
     if not meshes:
         raise DataError(f"{source} is not {WANTS}.")
     shapes = {mesh.shape for mesh in meshes.values()}
@@ -63,26 +55,12 @@ def _stack(source: Path) -> np.ndarray:
     return np.stack([meshes[name] for name in sorted(meshes)])
 
 
-def _from_folder(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
-    for path in sorted(folder.rglob("*_mesh.mat")):
-        yield path.name, _mesh(path.read_bytes(), path)
-
-
-def _from_tar(source: Path) -> Iterator[tuple[str, np.ndarray]]:
-    path = find(source, "*.tar.gz", "*.tgz", "*.tar")
-    with reading(path, WANTS), tarfile.open(path) as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.name.endswith("_mesh.mat") else None
-            if file is not None:
-                yield Path(member.name).name, _mesh(file.read(), path / member.name)
-
-
-def _mesh(data: bytes, path: Path) -> np.ndarray:
-    """One car's images [azimuth, elevation, height / 2, width / 2, channels]."""
+def _read_mesh(data: bytes, path: Path) -> np.ndarray:
+    """Return one car's images [azimuth, elevation, height / 2, width / 2, channels]."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
-    with reading(path, "a car mesh with 'im'"):
+    with explain_errors(path, "a car mesh with 'im'"):
         try:
             image = loadmat(io.BytesIO(data), variable_names=["im"])["im"]
         except (MatReadError, TypeError, NotImplementedError) as error:

@@ -8,7 +8,7 @@ must be obtained from the authors, who ask for agreement to their terms.
 """
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,18 +19,19 @@ from torch import Tensor
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import reading
-from unbraid.data.files import Recipe, find, load_stored
+from unbraid.data.file_formats import explain_errors, find_file
+from unbraid.data.files import Recipe, load_stored
 from unbraid.data.picture_files import read_all, read_picture
 from unbraid.errors import DataError
 
 CROP = 148
+"""Side of the central square that is kept, in pixels."""
+
 WANTS = "a folder that holds img_align_celeba.zip (or the unpacked folder) and list_attr_celeba.txt"
-_TEST = 2
+_TEST_PART = 2
 
 
 def recipe(size: int) -> Recipe:
-    """Only from the user's own copy."""
     return Recipe("celeba", partial(convert, size=size), WANTS, settings={"size": size})
 
 
@@ -41,19 +42,19 @@ def celeba(*, size: int = 64) -> FactorDataset:
 
 
 def convert(source: Path, size: int) -> FactorDataset:
-    """Pictures and attributes as one data set."""
+    """Convert pictures and attributes to one data set."""
     folder = source if source.is_dir() else source.parent
-    names, attributes, table = read_attributes(find(folder, "list_attr_celeba.txt"))
-    with _pictures(source) as read:
+    names, attributes, table = read_attributes(find_file(folder, "list_attr_celeba.txt"))
+    with _open_pictures(source, names) as read:
         images = read_all(names, lambda name: read_picture(read(name), name, "RGB", size, CROP), "CelebA")
     factors = tuple(Factor(attribute, 2, ("no", "yes")) for attribute in attributes)
     pixels = Pixels(images, tuple(images.shape[1:]))
-    return FactorDataset("celeba", pixels, factors, table, _held_out(folder, names), "official files")
+    return FactorDataset("celeba", pixels, factors, table, _read_test_rows(folder, names), "official files")
 
 
 def read_attributes(path: Path) -> tuple[list[str], list[str], Tensor]:
-    """File names, attribute names, and one row of zeros and ones per file."""
-    with reading(path, "the attribute list of CelebA"):
+    """Return file names, attribute names, and one row of zeros and ones per file."""
+    with explain_errors(path, "the attribute list of CelebA"):
         count, header, *lines = path.read_text(encoding="utf-8").splitlines()
         rows = [line.split() for line in lines if line.strip()]
         if len(rows) != int(count):
@@ -65,35 +66,31 @@ def read_attributes(path: Path) -> tuple[list[str], list[str], Tensor]:
 
 
 @contextmanager
-def _pictures(source: Path) -> Iterator[Callable[[str], bytes]]:
-    """Reads a picture by its name, from the zip file or the folder."""
+def _open_pictures(source: Path, names: list[str]) -> Iterator[Callable[[str], bytes]]:
+    """Yield a function that reads a picture by its name, from the zip file or the folder."""
     if source.is_dir() and (source / "img_align_celeba").is_dir():
         source = source / "img_align_celeba"
     if source.is_dir() and any(source.glob("*.jpg")):
-        yield lambda name: _bytes(source / name)
+        _check_pictures(source, names, {path.name for path in source.iterdir()})
+        yield lambda name: (source / name).read_bytes()
         return
-    path = find(source, "img_align_celeba.zip", "*.zip")
-    with reading(path, "the zip file of CelebA"), zipfile.ZipFile(path) as archive:
+    path = find_file(source, "img_align_celeba.zip", "*.zip")
+    with explain_errors(path, "the zip file of CelebA"), zipfile.ZipFile(path) as archive:
         members = {Path(name).name: name for name in archive.namelist()}
-        yield lambda name: _member(archive, members, name, path)
+        _check_pictures(path, names, members)
+        yield lambda name: archive.read(members[name])
 
 
-def _bytes(path: Path) -> bytes:
-    if not path.exists():
-        raise DataError(f"{path} is listed in list_attr_celeba.txt, but missing.")
-    return path.read_bytes()
+def _check_pictures(source: Path, names: list[str], present: Collection[str]) -> None:
+    for name in names:
+        if name not in present:
+            raise DataError(f"{name} is listed in list_attr_celeba.txt, but missing in {source}.")
 
 
-def _member(archive: zipfile.ZipFile, members: dict[str, str], name: str, path: Path) -> bytes:
-    if name not in members:
-        raise DataError(f"{name} is listed in list_attr_celeba.txt, but missing in {path}.")
-    return archive.read(members[name])
-
-
-def _held_out(folder: Path, names: list[str]) -> Tensor | None:
-    """Rows of the official test part."""
+def _read_test_rows(folder: Path, names: list[str]) -> Tensor | None:
+    """Return the rows of the official test part, or None without a partition list."""
     for path in sorted(folder.rglob("list_eval_partition.txt")):
-        with reading(path, "the partition list of CelebA"):
+        with explain_errors(path, "the partition list of CelebA"):
             part = {name: int(number) for name, number in map(str.split, path.read_text().splitlines())}
-            return torch.tensor([row for row, name in enumerate(names) if part[name] == _TEST])
+            return torch.tensor([row for row, name in enumerate(names) if part[name] == _TEST_PART])
     return None

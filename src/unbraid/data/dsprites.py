@@ -5,14 +5,13 @@ Files: dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz. Its `metadata` is a pickl
 
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
-from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.data.file_formats import classes_of, factor_of, gridded, npz_array, npz_rows
-from unbraid.data.files import Recipe, find, load_stored
+from unbraid.data.factors import FactorDataset, Pixels, pack_bits
+from unbraid.data.file_formats import find_file, make_factors, read_npz_array, read_npz_rows, sort_into_grid
+from unbraid.data.files import Recipe, load_stored
 from unbraid.errors import DataError
 from unbraid.progress import progress
 
@@ -22,7 +21,7 @@ SHAPES = ("square", "ellipse", "heart")
 
 
 def recipe() -> Recipe:
-    """The official npz file; checksum as an independent loader lists it."""
+    """Return the recipe for the official npz file, with the checksum that an independent loader lists."""
     url = f"https://github.com/google-deepmind/dsprites-dataset/raw/master/{FILE}"
     return Recipe("dsprites", convert, FILE, (Remote(url, "md5:7da33b31b13a06f4b04a70402ce90c2e"),))
 
@@ -34,26 +33,20 @@ def dsprites() -> FactorDataset:
 
 
 def convert(source: Path) -> FactorDataset:
-    """The npz file as packed bits and a grid; the colour, which never varies, is left out."""
-    path = find(source, FILE, "*dsprites*.npz")
-    shape, pieces = npz_rows(path, "imgs")
-    labels = npz_array(path, "latents_values")
+    """Convert the npz file to packed bits and a grid, without the colour, which never varies."""
+    path = find_file(source, FILE, "*dsprites*.npz")
+    shape, pieces = read_npz_rows(path, "imgs")
+    labels = read_npz_array(path, "latents_values")
     if len(shape) != 3 or labels.shape != (shape[0], len(NAMES)):
         raise DataError(f"{path}: imgs {shape} and latents_values {labels.shape} are not those of dSprites.")
-    values, classes = classes_of(labels)
-    kept = [column for column, found in enumerate(values) if len(found) > 1]
-    factors = tuple(_factor(NAMES[column], values[column]) for column in kept)
-    table = torch.from_numpy(np.ascontiguousarray(classes[:, kept]))
+    factors, table = make_factors(NAMES, labels.T)
+    varying = [column for column, factor in enumerate(factors) if factor.size > 1]
+    named = (f._replace(values=SHAPES) if f.name == "shape" and f.size == len(SHAPES) else f for f in factors)
+    factors = tuple(factor for factor in named if factor.size > 1)
     packed = []
     with progress("Converting dSprites", shape[0]) as bar:
         for piece in pieces:
             packed.append(pack_bits(torch.from_numpy(piece) > 0))
             bar.advance(len(piece))
     pixels = Pixels(torch.cat(packed), (1, *shape[1:]), bits=True)
-    return gridded(FactorDataset("dsprites", pixels, factors, table, source="official file"))
-
-
-def _factor(name: str, values: np.ndarray) -> Factor:
-    if name == "shape" and len(values) == len(SHAPES):
-        return Factor(name, len(values), SHAPES)
-    return factor_of(name, values)
+    return sort_into_grid(FactorDataset("dsprites", pixels, factors, table[:, varying], source="official file"))

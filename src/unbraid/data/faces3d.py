@@ -1,7 +1,7 @@
 """3D faces: renderings of the Basel face model (Paysan et al., 2009), as used by Chen et al. (2018).
 
 The model is licensed, so the renderings are the user's own: 50 identities, 21 azimuths, 11 elevations and 11 lightings
-in the papers; any complete grid is taken. The grid's order is identity, azimuth, elevation, lighting.
+in the papers; any complete grid will do. The grid's order is identity, azimuth, elevation, lighting.
 
 Files: an npz file with `images` [identity, azimuth, elevation, lighting, height, width] of bytes (or with a last axis
 of 1 or 3 channels), or a folder of pictures named face_III_az_AA_el_EE_li_LL.png, whose numbers give the four factors.
@@ -12,22 +12,20 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from unbraid.data.base import dataset
-from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import classes_of, factor_of, gridded, npz_array, npz_has
+from unbraid.data.factors import FactorDataset, Pixels
+from unbraid.data.file_formats import has_npz_arrays, make_factors, make_grid, read_npz_array, sort_into_grid
 from unbraid.data.files import Recipe, load_stored
 from unbraid.data.picture_files import read_all, read_picture
 from unbraid.errors import DataError
 
 NAMES = ("identity", "azimuth", "elevation", "lighting")
-PATTERN = re.compile(r"face_(\d+)_az_(\d+)_el_(\d+)_li_(\d+)\.png$")
+FILE_NAME = re.compile(r"face_(\d+)_az_(\d+)_el_(\d+)_li_(\d+)\.png$")
 WANTS = "an npz file with 'images' or a folder of pictures face_III_az_AA_el_EE_li_LL.png"
 
 
 def recipe(size: int) -> Recipe:
-    """Only from the user's own renderings."""
     return Recipe("faces3d", partial(convert, size=size), WANTS, settings={"size": size})
 
 
@@ -38,31 +36,27 @@ def faces3d(*, size: int = 64) -> FactorDataset:
 
 
 def convert(source: Path, size: int) -> FactorDataset:
-    """An npz file or a folder of pictures as a grid."""
-    return _from_folder(source, size) if source.is_dir() else _from_npz(source, size)
+    """Convert an npz file or a folder of pictures to a grid."""
+    return _convert_folder(source, size) if source.is_dir() else _convert_npz(source, size)
 
 
-def _from_npz(path: Path, size: int) -> FactorDataset:
-    if not npz_has(path, "images"):
+def _convert_npz(path: Path, size: int) -> FactorDataset:
+    if not has_npz_arrays(path, "images"):
         raise DataError(f"{path} is not {WANTS}.")
-    images = npz_array(path, "images")
+    images = read_npz_array(path, "images")
     images = images[..., None] if images.ndim == 6 else images
     if images.ndim != 7 or images.dtype != np.uint8 or images.shape[-1] not in (1, 3):
         raise DataError(f"{path}: images are {images.shape} {images.dtype}, expected bytes [{', '.join(NAMES)}, h, w].")
     if images.shape[4:6] != (size, size):
-        raise DataError(f"{path}: images are {images.shape[4]} x {images.shape[5]}, not {size} x {size}; give size=….")
-    factors = tuple(Factor(name, count) for name, count in zip(NAMES, images.shape[:4], strict=True))
-    flat = torch.from_numpy(images.reshape(-1, *images.shape[4:])).permute(0, 3, 1, 2).contiguous()
-    return FactorDataset("faces3d", Pixels(flat, tuple(flat.shape[1:])), factors, source="own renderings")
+        raise DataError(f"{path}: images are {images.shape[4]} x {images.shape[5]}, not {size} x {size}; set size=….")
+    return make_grid("faces3d", NAMES, images, "own renderings")
 
 
-def _from_folder(folder: Path, size: int) -> FactorDataset:
-    named = [(path, match) for path in sorted(folder.rglob("*.png")) if (match := PATTERN.search(path.name))]
-    if not named:
+def _convert_folder(folder: Path, size: int) -> FactorDataset:
+    matches = {path: match for path in sorted(folder.rglob("*.png")) if (match := FILE_NAME.search(path.name))}
+    if not matches:
         raise DataError(f"{folder} is not {WANTS}.")
-    images = read_all([path for path, _ in named], lambda path: read_picture(path, str(path), "L", size), "3D faces")
-    labels = np.array([[int(number) for number in match.groups()] for _, match in named])
-    values, classes = classes_of(labels)
-    factors = tuple(factor_of(name, found) for name, found in zip(NAMES, values, strict=True))
+    images = read_all(list(matches), lambda path: read_picture(path, str(path), "L", size), "3D faces")
+    factors, table = make_factors(NAMES, np.array([list(map(int, match.groups())) for match in matches.values()]).T)
     pixels = Pixels(images, tuple(images.shape[1:]))
-    return gridded(FactorDataset("faces3d", pixels, factors, torch.from_numpy(classes), source="own renderings"))
+    return sort_into_grid(FactorDataset("faces3d", pixels, factors, table, source="own renderings"))

@@ -1,4 +1,4 @@
-"""Factors as the numbers that they stand for."""
+"""Factor values as real numbers."""
 
 import math
 
@@ -10,13 +10,12 @@ from unbraid.errors import DataError
 
 
 def factor_numbers(data: FactorDataset, index: Tensor) -> Tensor:
-    """Real values [*index, factors] of the factors of rows, for models that take them as inputs; NaN for no label."""
-    for factor in data.factors:
-        if factor.values is None or any(isinstance(value, str) for value in factor.values):
-            raise DataError(f"{data.name}: the values of factor {factor.name} are no numbers.")
+    """Return the real values [*index, factors] of rows, for models that take factors as inputs; NaN for no label."""
     places = data.values_of(index)
     columns = []
-    for column, factor in enumerate(data.factors):
-        known = torch.tensor(factor.values, dtype=torch.float32, device=places.device)
-        columns.append(known[places[..., column].clamp_min(0)].masked_fill(places[..., column] < 0, math.nan))
+    for factor, place in zip(data.factors, places.unbind(-1), strict=True):
+        if factor.values is None or any(isinstance(value, str) for value in factor.values):
+            raise DataError(f"{data.name}: the values of factor {factor.name} are not numbers.")
+        values = torch.tensor(factor.values, dtype=torch.float32, device=places.device)
+        columns.append(values[place.clamp_min(0)].masked_fill(place < 0, math.nan))
     return torch.stack(columns, dim=-1)

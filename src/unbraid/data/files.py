@@ -1,7 +1,7 @@
-"""Data sets that come from files: how each is fetched, converted once, checked and listed.
+"""Data sets that come from files: fetch, convert once, check and list them.
 
-A family states a `Recipe` and registers it beside its data set, `@dataset("mnist", recipe=…)`. `fetch` turns public
-originals, or files that the user has, into one stored file; loading only ever reads that one.
+A data set registers a `Recipe`, `@dataset("mnist", recipe=…)`. `fetch` turns public originals, or files that the user
+has, into one stored file; loading reads only that file.
 """
 
 import shutil
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from unbraid.data import storage as stored
+from unbraid.data import storage
 from unbraid.data.base import DatasetFacts, data_home, dataset
 from unbraid.data.download import Remote, digest, download
 from unbraid.data.factors import FactorDataset
@@ -22,12 +22,11 @@ State = Literal["made", "present", "missing", "damaged"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the stored file of a data set is made.
+    """Instructions for making the stored file of a data set.
 
-    `convert` turns a file or a folder (the downloads, or what the user gave) into the data set. `wants` says in words
-    what that file or folder is. Without `remotes`, only the user can provide it. `settings` are those that change
-    what is stored; raise `version` when the conversion changes. `file` is the name of another data set where that one's
-    stored file is all that this one needs.
+    `convert` turns a file or a folder (the downloads, or the user's own) into the data set; `wants` describes that
+    file or folder. Without `remotes`, only the user can provide it. `settings` are those that change the stored data;
+    raise `version` when the conversion changes. `file` names another data set if its stored file serves this one, too.
     """
 
     name: str
@@ -40,29 +39,28 @@ class Recipe:
 
     @property
     def path(self) -> Path:
-        """Where the stored file belongs."""
-        given = (key if value is True else str(value) for key, value in self._given)
-        words = [self.file or self.name, *given, f"v{self.version}"]
-        return data_home() / ("-".join(words) + ".safetensors")
+        """Path of the stored file."""
+        words = [self.file or self.name, *(key if value is True else str(value) for key, value in self._used_settings)]
+        return data_home() / ("-".join([*words, f"v{self.version}"]) + ".safetensors")
 
     @property
     def command(self) -> str:
-        """The command that makes it."""
-        settings = "".join(f" {key}={str(value).lower()}" for key, value in self._given)
+        """Command that makes the stored file."""
+        settings = "".join(f" {key}={str(value).lower()}" for key, value in self._used_settings)
         return f"unbraid data fetch {self.name}{settings}"
 
     @property
     def advice(self) -> str:
-        """How to provide it by hand."""
+        """Advice on how to make the stored file from the user's own files."""
         return f"run `{self.command} --from PATH` with {self.wants}."
 
     @property
-    def _given(self) -> list[tuple[str, Any]]:
+    def _used_settings(self) -> list[tuple[str, Any]]:
         return [(key, value) for key, value in self.settings.items() if value is not None and value is not False]
 
 
 class Status(NamedTuple):
-    """Whether a data set can be loaded: made on demand, present, missing or damaged, and that in words."""
+    """State of a data set: made on demand, present, missing or damaged; `words` says it in a sentence."""
 
     state: State
     words: str
@@ -83,16 +81,16 @@ class Description(NamedTuple):
 
 
 def load_stored(recipe: Recipe) -> FactorDataset:
-    """The data set of a recipe; one that was not fetched yet is a `DataError` with the command for it."""
+    """Return the data set of a recipe, or raise a `DataError` with the command that fetches it."""
     if not recipe.path.exists():
-        how = f"run `{recipe.command}`." if recipe.remotes else recipe.advice
-        raise DataError(f"{recipe.name} is not here yet ({recipe.path} is missing): {how}")
-    return stored.read(recipe.path)
+        advice = f"run `{recipe.command}`." if recipe.remotes else recipe.advice
+        raise DataError(f"{recipe.name} is not here yet ({recipe.path} is missing): {advice}")
+    return storage.read(recipe.path)
 
 
 def fetch(name: str, source: Path | str | None = None, /, **settings: Any) -> Path:
     """Make a data set's stored file from its public originals, or from the file or folder `source`."""
-    recipe = _recipe(name, settings)
+    recipe = _find_recipe(name, settings)
     if source is not None:
         return _convert(recipe, Path(source).expanduser())
     if not recipe.remotes:
@@ -106,42 +104,25 @@ def fetch(name: str, source: Path | str | None = None, /, **settings: Any) -> Pa
 
 
 def check(name: str, /, **settings: Any) -> Status:
-    """Whether the stored file of a data set is there and whole, by its checksum."""
-    entry = dataset[name]
-    if entry.facts.recipe is None:
+    """Return whether the stored file of a data set exists and matches its checksum."""
+    if dataset[name].facts.recipe is None:
         return Status("made", f"{name} is made when it is loaded.")
-    recipe = _recipe(name, settings)
+    recipe = _find_recipe(name, settings)
     if not recipe.path.exists():
         return Status("missing", f"{name} is not here yet: run `{recipe.command}`.", recipe.path)
     try:
-        found = stored.read(recipe.path)
+        data = storage.read(recipe.path)
     except DataError as error:
         return Status("damaged", str(error), recipe.path)
-    return Status("present", f"{name} is whole: {len(found)} images in {recipe.path}.", recipe.path)
+    return Status("present", f"{name} is whole: {len(data)} images in {recipe.path}.", recipe.path)
 
 
 def describe() -> list[Description]:
-    """Every registered data set, with default settings; files are looked for, not read."""
+    """Describe every registered data set with its default settings, without reading files."""
     return [_describe(dataset[name]) for name in dataset]
 
 
-def find(source: Path, *patterns: str) -> Path:
-    """`source` itself if it is a file, else the first file below it that fits a pattern, if one folder has them all."""
-    if not source.exists():
-        raise DataError(f"{source} does not exist.")
-    if source.is_file():
-        return source
-    for pattern in patterns:
-        found = sorted(source.rglob(pattern))
-        places = list(dict.fromkeys(path.parent for path in found))
-        if len(places) > 1:  # other data may have files of the same names, as Fashion-MNIST has MNIST's
-            raise DataError(f"{source} holds {pattern} in {places[0]} and in {places[1]}; give one of them.")
-        if found:
-            return found[0]
-    raise DataError(f"{source} holds no {' or '.join(patterns)}.")
-
-
-def _recipe(name: str, settings: Mapping[str, Any]) -> Recipe:
+def _find_recipe(name: str, settings: Mapping[str, Any]) -> Recipe:
     entry = dataset[name]
     if entry.facts.recipe is None:
         raise UsageError(f"{name} is made when it is loaded; there is nothing to fetch.")
@@ -151,26 +132,16 @@ def _recipe(name: str, settings: Mapping[str, Any]) -> Recipe:
 def _convert(recipe: Recipe, source: Path, facts: Mapping[str, Any] | None = None) -> Path:
     if not source.exists():
         raise DataError(f"{source} does not exist; {recipe.advice}")
-    stored.save(recipe.path, recipe.convert(source), facts)
+    storage.save(recipe.path, recipe.convert(source), facts)
     return recipe.path
 
 
 def _describe(entry: Entry[Callable[..., FactorDataset], DatasetFacts]) -> Description:
     facts = entry.facts
-    origin, state = "rendered", "made"
+    origin, state = "your files" if facts.yours else "rendered", "made"
     if facts.recipe is not None:
         recipe = facts.recipe(**entry.resolve({}))
         origin = "download" if recipe.remotes else "your files"
         state = "present" if recipe.path.exists() else "missing"
-    elif facts.yours:
-        origin = "your files"
-    return Description(
-        entry.name,
-        entry.summary,
-        facts.images,
-        facts.shape,
-        facts.factors,
-        state,
-        origin,
-        facts.modalities,
-    )
+    shown = (entry.name, entry.summary, facts.images, facts.shape, facts.factors)
+    return Description(*shown, state, origin, facts.modalities)

@@ -1,4 +1,4 @@
-"""From what a user passes as `data` to a data set and the entry that a config stores for it."""
+"""Find the data set that a user means by `data`, and the entry that a config stores for it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,15 +28,16 @@ def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tup
     Settings under `data.` belong to the data set and are removed from `settings`. A CSV file is short for the data set
     `paired`, a folder for `images`.
     """
-    own = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".csv", ".tsv"):
-        data, own = "paired", {"csv": str(data), **own}
+        data, data_settings = "paired", {"csv": str(data), **data_settings}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
-        data, own = "images", {"folder": str(data), **own}
+        data, data_settings = "images", {"folder": str(data), **data_settings}
     if isinstance(data, str):
-        return Choice(data, datasets[data].resolve(own)), load(data, own, device)
-    if own:
-        raise UsageError(f"data.{next(iter(own))} is a setting of a named data set, but the data were passed in.")
+        return Choice(data, datasets[data].resolve(data_settings)), load(data, data_settings, device)
+    if data_settings:
+        setting = next(iter(data_settings))
+        raise UsageError(f"data.{setting} is a setting of a named data set, but the data were passed in.")
     wrapped = _wrap(data)
     facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}
     return Choice(GIVEN, facts), wrapped.to(device)

@@ -1,4 +1,4 @@
-"""Rows of packed images on a GPU in one launch: gathered, unpacked and made float."""
+"""A kernel that gathers rows of packed images on a GPU and unpacks them to floats in one launch."""
 
 import math
 from typing import no_type_check
@@ -16,7 +16,7 @@ _BLOCK = 1024
 @triton.jit(do_not_specialize=["stored_width", "width"])
 @no_type_check
 def _gather(stored, index, out, stored_width, width, BITS: tl.constexpr, BLOCK: tl.constexpr):
-    """One block of numbers of one row: a bit each, the highest first, or a byte over 255."""
+    """Unpack one block of numbers of one row: a bit each, the highest first, or a byte over 255."""
     row = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     source = stored + tl.load(index + row) * stored_width

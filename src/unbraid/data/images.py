@@ -1,4 +1,4 @@
-"""Your own data: a folder of pictures, an array or a torch Dataset."""
+"""Your own images or vectors: a folder of pictures, an array or a torch Dataset."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,11 +12,11 @@ from torch import Tensor
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.label_csv import read_labels
-from unbraid.data.picture_files import SUFFIXES, flatten, is_grey, read_alike
+from unbraid.data.picture_files import GREY_MODES, SUFFIXES, flatten, read_alike
 from unbraid.errors import DataError, UsageError
 
-_MOST_CHANNELS = 4
-_SLACK = 1e-6  # what a resize in float32 may overshoot
+_MAX_CHANNELS = 4
+_ROUNDING_SLACK = 1e-6  # a resize in float32 may overshoot by this much
 
 
 @dataset("images", yours=True, later=("labels",))
@@ -28,10 +28,10 @@ def images(*, folder: str | Path, size: int | None = None, labels: str | Path | 
 def from_folder(
     folder: str | Path, *, size: int | None = None, labels: str | Path | None = None, name: str = "images"
 ) -> FactorDataset:
-    """Every picture below a folder, in the order of the paths.
+    """Return every picture below a folder, in the order of the paths.
 
-    They become grey if all of them are, and RGB otherwise. With `size` the central square of each is resized to
-    size x size; without, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`).
+    They become grey if all of them are, and RGB otherwise. `size` resizes the central square of each to size x size;
+    without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`).
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -55,20 +55,19 @@ def from_array(
     channels: Literal["first", "last"] | None = None,
     name: str = "array",
 ) -> FactorDataset:
-    """Images or feature vectors from memory: a numpy array, a torch tensor or nested lists.
+    """Return images or feature vectors from memory: a numpy array, a torch tensor or nested lists.
 
     Images are [n, h, w], [n, h, w, c] or [n, c, h, w]: bytes, truth values, or floats in [0, 1]. Vectors are [n, d]:
-    bytes, or floats of any finite size. `factors` are whole numbers [n, k] (or [n]) from 0, if known; -1 or NaN stands
-    for a label that is missing. Floats that are exactly bytes / 255 are stored as bytes, which changes nothing but the
-    memory they take.
+    bytes, or floats of any finite size. `factors` are whole numbers [n, k] (or [n]) from 0; -1 or NaN stands for a
+    missing label. Floats that are exactly bytes / 255 are stored as bytes, which only saves memory.
     """
-    tensor = _channels_first(_tensor(array, name), channels, name)
+    tensor = _move_channels_first(_make_tensor(array, name), channels, name)
     if tensor.shape[0] == 0 or tensor.numel() == 0:
         raise DataError(f"{name} is empty: its shape is {tuple(tensor.shape)}.")
-    pixels = _pixels(tensor, name)
+    pixels = _store_pixels(tensor, name)
     if factors is None:
         return FactorDataset(name, pixels, source="array")
-    table = _table(factors, len(pixels), name)
+    table = _make_table(factors, len(pixels), name)
     names = factor_names or [f"factor {column}" for column in range(table.shape[1])]
     if len(names) != table.shape[1]:
         raise UsageError(f"{name}: {len(names)} factor names for {table.shape[1]} factors.")
@@ -82,33 +81,29 @@ def from_array(
 
 
 def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
-    """A torch Dataset (or any sequence) of images, vectors or pictures, read once into memory.
+    """Read a torch Dataset (or any sequence) of images, vectors or pictures into memory.
 
-    An item may be a tuple whose first entry is the observation; where its second is a whole number, that becomes the
-    factor `label`. If some items have such a label, the label of an item with -1, NaN, None or none is missing.
+    An item may be a tuple whose first entry is the observation; a second entry that is a whole number becomes the
+    factor `label`. If some items have such a label, it is missing for an item with -1, NaN, None or no second entry.
     """
     rows, labels = [], []
-    for position, item in enumerate(_items(source)):
+    for position, item in enumerate(_iterate_items(source)):
         first, label = (item[0], item[1] if len(item) > 1 else None) if isinstance(item, tuple | list) else (item, None)
-        row = _observation(first, f"item {position} of {name}")
+        row = _make_observation(first, f"item {position} of {name}")
         if rows and row.shape != rows[0].shape:
             raise DataError(f"{name}: item {position} is {tuple(row.shape)}, item 0 is {tuple(rows[0].shape)}.")
         rows.append(row)
-        labels.append(_whole(label))
+        labels.append(_parse_label(label))
     if not rows:
         raise DataError(f"{name} is empty.")
-    known = all(label is not None for label in labels) and max(labels) >= 0
-    table = np.array(labels, dtype=np.int64) if known else None
-    return from_array(
-        torch.stack(rows),
-        factors=table,
-        factor_names=["label"] if known else None,
-        channels="first" if rows[0].ndim == 3 else None,
-        name=name,
-    )
+    channels = "first" if rows[0].ndim == 3 else None
+    if any(label is None for label in labels) or max(labels) < 0:
+        return from_array(torch.stack(rows), channels=channels, name=name)
+    factors = np.array(labels, dtype=np.int64)
+    return from_array(torch.stack(rows), factors=factors, factor_names=["label"], channels=channels, name=name)
 
 
-def _tensor(array: Any, name: str) -> Tensor:
+def _make_tensor(array: Any, name: str) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().cpu()
     try:
@@ -120,10 +115,10 @@ def _tensor(array: Any, name: str) -> Tensor:
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     plain = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return torch.from_numpy(np.array(plain, order="C"))  # a copy: later changes of the array stay out
+    return torch.from_numpy(np.array(plain, order="C"))  # a copy: later changes of the array have no effect
 
 
-def _channels_first(tensor: Tensor, channels: Literal["first", "last"] | None, name: str) -> Tensor:
+def _move_channels_first(tensor: Tensor, channels: Literal["first", "last"] | None, name: str) -> Tensor:
     shape = tuple(tensor.shape)
     if tensor.ndim == 2:
         return tensor
@@ -132,14 +127,14 @@ def _channels_first(tensor: Tensor, channels: Literal["first", "last"] | None, n
     if tensor.ndim != 4:
         raise DataError(f"{name} has shape {shape}; [n, d], [n, h, w], [n, h, w, c] or [n, c, h, w] is needed.")
     if channels is None:
-        first, last = shape[1] <= _MOST_CHANNELS, shape[3] <= _MOST_CHANNELS
+        first, last = shape[1] <= _MAX_CHANNELS, shape[3] <= _MAX_CHANNELS
         if first == last:
-            raise DataError(f"{name} has shape {shape}; say where its channels are with channels='first' or 'last'.")
+            raise DataError(f"{name} has shape {shape}; state where its channels are with channels='first' or 'last'.")
         channels = "first" if first else "last"
     return tensor if channels == "first" else tensor.permute(0, 3, 1, 2).contiguous()
 
 
-def _pixels(tensor: Tensor, name: str) -> Pixels:
+def _store_pixels(tensor: Tensor, name: str) -> Pixels:
     shape = tuple(tensor.shape[1:])
     if tensor.dtype == torch.bool:
         return Pixels(pack_bits(tensor), shape, bits=True)
@@ -155,20 +150,20 @@ def _pixels(tensor: Tensor, name: str) -> Pixels:
         raise DataError(f"{name} has NaN or infinite values, first in row {int((~finite).nonzero()[0])}.")
     if len(shape) == 1:
         return Pixels(tensor, shape)
-    tensor = in_range(tensor, name)
+    tensor = clamp_images(tensor, name)
     as_bytes = (tensor * 255).round().to(torch.uint8)
     return Pixels(as_bytes if torch.equal(as_bytes.to(torch.float32) / 255, tensor) else tensor, shape)
 
 
-def in_range(images: Tensor, name: str) -> Tensor:
-    """Images of floats, if they lie in [0, 1] but for rounding, which is taken off."""
+def clamp_images(images: Tensor, name: str) -> Tensor:
+    """Clamp float images to [0, 1]; raise a `DataError` if more than rounding lies outside."""
     low, high = float(images.min()), float(images.max())
-    if low < -_SLACK or high > 1 + _SLACK:
+    if low < -_ROUNDING_SLACK or high > 1 + _ROUNDING_SLACK:
         raise DataError(f"{name} holds floats from {low:g} to {high:g}; images must lie in [0, 1].")
     return images.clamp(0, 1)
 
 
-def _table(factors: Any, count: int, name: str) -> Tensor:
+def _make_table(factors: Any, count: int, name: str) -> Tensor:
     table = torch.as_tensor(factors).cpu()
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != count:
@@ -180,7 +175,7 @@ def _table(factors: Any, count: int, name: str) -> Tensor:
     return table.to(torch.int64)
 
 
-def _items(source: Any) -> Iterable[Any]:
+def _iterate_items(source: Any) -> Iterable[Any]:
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         return (source[position] for position in range(len(source)))
     if hasattr(source, "__iter__"):
@@ -188,25 +183,20 @@ def _items(source: Any) -> Iterable[Any]:
     raise UsageError(f"A data set must have a length and items, or be iterable; {type(source).__name__} is neither.")
 
 
-def _observation(item: Any, name: str) -> Tensor:
+def _make_observation(item: Any, name: str) -> Tensor:
     if isinstance(item, Image.Image):
-        mode = "L" if is_grey(item.mode) else "RGB"
+        mode = "L" if item.mode in GREY_MODES else "RGB"
         array = np.array(flatten(item, mode))
         return torch.from_numpy(array[None] if mode == "L" else array.transpose(2, 0, 1))
-    tensor = _tensor(item, name)
-    if tensor.ndim == 3 and tensor.shape[0] > _MOST_CHANNELS >= tensor.shape[2]:
+    tensor = _make_tensor(item, name)
+    if tensor.ndim == 3 and tensor.shape[0] > _MAX_CHANNELS >= tensor.shape[2]:
         tensor = tensor.permute(2, 0, 1)
     return tensor
 
 
-def _whole(label: Any) -> int | None:
-    """A label as an integer, where it is one; -1 where it is missing, and None for what is no such label at all."""
+def _parse_label(label: Any) -> int | None:
+    """Return a label as an integer, -1 if it is missing, and None for anything else."""
     if label is None or (isinstance(label, float | np.floating) and label != label):
         return -1
-    if isinstance(label, bool | np.bool_):
-        return int(label)
-    if isinstance(label, int | np.integer):
-        return int(label)
-    if isinstance(label, Tensor) and label.numel() == 1 and not label.is_floating_point():
-        return int(label)
-    return None
+    whole = isinstance(label, Tensor) and label.numel() == 1 and not label.is_floating_point()
+    return int(label) if whole or isinstance(label, int | np.integer | np.bool_) else None

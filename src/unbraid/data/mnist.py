@@ -13,9 +13,9 @@ import torch
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import npz_array, npz_has, reading
-from unbraid.data.files import Recipe, find, load_stored
-from unbraid.data.mnist_strokes import with_strokes
+from unbraid.data.file_formats import explain_errors, find_file, has_npz_arrays, read_npz_array
+from unbraid.data.files import Recipe, load_stored
+from unbraid.data.mnist_strokes import add_stroke_factors
 from unbraid.errors import DataError
 
 PARTS = {
@@ -25,27 +25,13 @@ PARTS = {
     "test_labels": "t10k-labels-idx1-ubyte",
 }
 DIGIT = Factor("digit", 10, tuple("0123456789"))
-GARMENT = Factor(
-    "class",
-    10,
-    (
-        "t-shirt/top",
-        "trouser",
-        "pullover",
-        "dress",
-        "coat",
-        "sandal",
-        "shirt",
-        "sneaker",
-        "bag",
-        "ankle boot",
-    ),
-)
+GARMENTS = ("t-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+GARMENT = Factor("class", 10, GARMENTS)
 WANTS = f"an npz file ({', '.join(PARTS)}) or a folder with the four idx files"
 
 
 def mnist_recipe(measured: bool = False) -> Recipe:
-    """MNIST's originals, the same whether strokes are `measured` or not; checksums as in the TensorFlow catalogue."""
+    """Return the recipe for MNIST's originals, with the checksums of the TensorFlow Datasets catalogue."""
     host = "https://storage.googleapis.com/cvdf-datasets/mnist/"
     sums = (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -57,7 +43,7 @@ def mnist_recipe(measured: bool = False) -> Recipe:
 
 
 def fashion_recipe() -> Recipe:
-    """Fashion-MNIST's originals; checksums as listed in the TensorFlow Datasets catalogue."""
+    """Return the recipe for Fashion-MNIST's originals, with the checksums of the TensorFlow Datasets catalogue."""
     host = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
     sums = (
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -76,7 +62,7 @@ def mnist(*, measured: bool = False) -> FactorDataset:
     `measured` adds the factors `thickness` and `width` of the strokes, in 10 bins each (`unbraid.data.mnist_strokes`).
     """
     data = load_stored(mnist_recipe())
-    return with_strokes(data) if measured else data
+    return add_stroke_factors(data) if measured else data
 
 
 @dataset("fashion-mnist", images=70_000, shape=(1, 28, 28), factors=("class",), recipe=fashion_recipe)
@@ -86,8 +72,8 @@ def fashion_mnist() -> FactorDataset:
 
 
 def convert(source: Path, name: str, factor: Factor) -> FactorDataset:
-    """Both parts of the four arrays as one data set."""
-    parts = _from_npz(source) if source.is_file() else _from_idx(source)
+    """Convert the four arrays to one data set, training rows first."""
+    parts = _read_npz(source) if source.is_file() else _read_folder(source)
     train = len(parts["train_images"])
     images = np.concatenate([parts["train_images"], parts["test_images"]])
     labels = np.concatenate([parts["train_labels"], parts["test_labels"]])
@@ -96,19 +82,14 @@ def convert(source: Path, name: str, factor: Factor) -> FactorDataset:
         raise DataError(f"{source}: {found} do not belong together.")
     if labels.max(initial=0) >= factor.size or labels.min(initial=0) < 0:
         raise DataError(f"{source}: labels must lie in 0 … {factor.size - 1}.")
-    return FactorDataset(
-        name,
-        Pixels(torch.from_numpy(images)[:, None], (1, *images.shape[1:])),
-        (factor,),
-        torch.from_numpy(labels.astype(np.int64))[:, None],
-        torch.arange(train, len(images)),
-        "official files",
-    )
+    pixels = Pixels(torch.from_numpy(images)[:, None], (1, *images.shape[1:]))
+    table, held_out = torch.from_numpy(labels.astype(np.int64))[:, None], torch.arange(train, len(images))
+    return FactorDataset(name, pixels, (factor,), table, held_out, "official files")
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file of unsigned bytes, gzipped or not."""
-    with reading(path, "an idx file of bytes"):
+    """Return the array in an idx file of unsigned bytes, gzipped or not."""
+    with explain_errors(path, "an idx file of bytes"):
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
@@ -121,14 +102,14 @@ def read_idx(path: Path) -> np.ndarray:
         return np.frombuffer(bytearray(data), np.uint8, offset=start).reshape(shape)
 
 
-def _from_npz(path: Path) -> dict[str, np.ndarray]:
-    if not npz_has(path, *PARTS):
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    if not has_npz_arrays(path, *PARTS):
         raise DataError(f"{path} is not {WANTS}.")
-    return {key: npz_array(path, key) for key in PARTS}
+    return {key: read_npz_array(path, key) for key in PARTS}
 
 
-def _from_idx(folder: Path) -> dict[str, np.ndarray]:
-    return {key: read_idx(find(folder, f"{name}.gz", name)) for key, name in PARTS.items()}
+def _read_folder(folder: Path) -> dict[str, np.ndarray]:
+    return {key: read_idx(find_file(folder, f"{name}.gz", name)) for key, name in PARTS.items()}
 
 
 def _remotes(host: str, sums: tuple[str, ...]) -> tuple[Remote, ...]:

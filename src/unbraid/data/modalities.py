@@ -1,20 +1,17 @@
-"""Data sets of several modalities: images, vectors and labels of the same things, any of which may be missing.
+"""Data sets of several modalities: images, vectors and labels of the same items, any of which may be missing.
 
-Everything lies on the device and is gathered by row, so that a training step can be recorded. A modality that a row
-lacks holds zeros there; the mask `present` [rows, modalities] marks what a row has.
+Everything is stored on the device and gathered by row, so that a training step can be captured. Where a row lacks a
+modality, it holds zeros; the mask `present` [rows, modalities] marks what each row has.
 """
 
-import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unbraid.data.factors import Factor, FactorDataset, Pixels
+from unbraid.data.factors import Factor, FactorDataset, Pixels, hash_content
 from unbraid.data.modality import Modality
 from unbraid.errors import DataError, UsageError
 from unbraid.types import Shape
@@ -22,9 +19,9 @@ from unbraid.types import Shape
 
 @dataclass(frozen=True)
 class MultimodalDataset(FactorDataset):
-    """Things that are observed in several modalities, with their factors of variation; made by `multimodal`.
+    """Items that are observed in several modalities, with their factors of variation; made by `multimodal`.
 
-    `pixels` has a row for each thing and nothing in it: `images` and `shape` raise an error that names the modalities.
+    `pixels` has an empty row for each item: `images` and `shape` raise an error that names the modalities.
     """
 
     by_name: dict[str, Modality] = field(default_factory=dict)
@@ -33,34 +30,23 @@ class MultimodalDataset(FactorDataset):
 
     @property
     def modalities(self) -> dict[str, Modality]:
-        """Modalities by name, in order."""
         return self.by_name
 
     @property
     def shape(self) -> Shape:
-        """Raise a `UsageError`: there is no single shape."""
         raise self._refusal()
 
     @property
     def layout(self) -> dict[str, Shape]:
-        """Shape of one observation of each modality."""
         return {name: modality.shape for name, modality in self.modalities.items()}
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers the observations of one thing hold."""
-        return sum(math.prod(shape) for shape in self.layout.values())
-
     def images(self, index: Tensor) -> Tensor:
-        """Raise a `UsageError`: there is no single modality."""
         raise self._refusal()
 
     def observed(self, index: Tensor) -> dict[str, Tensor]:
-        """Return rows of every modality [*index, *shape], zeros where one is missing."""
         return {name: modality.rows(index) for name, modality in self.modalities.items()}
 
     def present(self, index: Tensor) -> Tensor | None:
-        """Return which modalities rows have [*index, modalities]; None if nothing is missing in all the data."""
         if all(modality.present is None for modality in self.modalities.values()):
             return None
         return torch.stack([self.has(name, index) for name in self.modalities], -1)
@@ -69,30 +55,19 @@ class MultimodalDataset(FactorDataset):
         by_name = {name: modality.to(device) for name, modality in self.modalities.items()}
         return {**super()._fields_on(device), "by_name": by_name}
 
-    def content_hash(self) -> str:
-        """Return the SHA-256 of all modalities, factor values and test rows, equal on every machine and device."""
-        parts = [part for modality in self.modalities.values() for part in modality.content]
-        key = (super().content_hash(), [part._version for part in parts if isinstance(part, Tensor)])
-        known = self.__dict__.get("_modal_content")
-        if known is None or known[0] != key:
-            digest = hashlib.sha256(key[0].encode())
-            for part in parts:
-                digest.update(_bytes(part) if isinstance(part, Tensor) else repr(part).encode())
-            known = self.__dict__["_modal_content"] = (key, digest.hexdigest())
-        return known[1]
+    def _content(self) -> list[Any]:
+        return [*super()._content(), *(part for modality in self.modalities.values() for part in modality.content)]
 
-    def _digest(self, tensors: list[Tensor]) -> str:
-        digest = hashlib.sha256(repr((len(self), self.sizes, self.factor_names)).encode())
-        for tensor in tensors:
-            digest.update(_bytes(tensor))
-        return digest.hexdigest()
+    def _digest(self) -> str:
+        tensors = super()._content()
+        rows = hash_content(repr((len(self), self.sizes, self.factor_names)), tensors)
+        return hash_content(rows, self._content()[len(tensors) :])
 
     def _refusal(self) -> UsageError:
-        names = ", ".join(self.modalities)
         return UsageError(
-            f"This needs data of one modality, and {self.name} has {len(self.modalities)} ({names}). Use "
-            "run.generate and run.translate for pictures, scores that look at codes, and for training an objective "
-            "such as partitioned-mvae."
+            f"This needs data of one modality, and {self.name} has {len(self.modalities)} "
+            f"({', '.join(self.modalities)}). Train an objective such as partitioned-mvae, use run.generate and "
+            "run.translate for pictures, and scores of codes."
         )
 
 
@@ -121,19 +96,13 @@ def multimodal(
     return MultimodalDataset(name, Pixels(rows, (0,)), factors, table, held_out, source, by_name)
 
 
-def _bytes(tensor: Tensor) -> memoryview:
-    return np.ascontiguousarray(tensor.cpu().numpy()).data
-
-
 def _check_modality(data: str, modality: Modality) -> None:
-    name, present = modality.name, modality.present
-    if not name.isidentifier() or name == "name" or hasattr(nn.ModuleDict(), name):  # see ModuleDict
+    name, present, count = modality.name, modality.present, len(modality.values)
+    if not name.isidentifier() or name == "name" or hasattr(nn.ModuleDict(), name):  # ModuleDict refuses such keys
         raise DataError(f"{data}: {name!r} cannot name a modality; use letters, digits and _, as in {name[:1]}_1.")
     if (len(modality.shape) == 3) != (modality.kind == "image"):
         raise DataError(f"{data}: an image has 3 dimensions and a {modality.kind} 1; {name} has {modality.shape}.")
-    if present is not None and tuple(present.shape) != (len(modality.values),):
-        raise DataError(
-            f"{data}: {name} says of {len(present)} rows whether it has them, and has {len(modality.values)}."
-        )
+    if present is not None and tuple(present.shape) != (count,):
+        raise DataError(f"{data}: the mask of {name} has {len(present)} rows, and {name} has {count}.")
     if present is not None and not bool(present.any()):
         raise DataError(f"{data}: no row has the modality {name}; leave it out.")

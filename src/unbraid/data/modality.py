@@ -14,27 +14,25 @@ Kind = Literal["image", "vector", "label"]
 
 @runtime_checkable
 class Values(Protocol):
-    """Rows of a modality: stored, or computed from what is stored."""
+    """Rows of a modality, stored or computed."""
 
     @property
     def shape(self) -> Shape:
         """Shape of one row."""
         ...
 
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """Everything that determines the rows, in order: tensors, and facts with a stable `repr`."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """Return rows as float32 [*index.shape, *shape]."""
+        """Return rows as float32 [*index, *shape]."""
         ...
 
-    def to(self, device: torch.device | str) -> "Values":
-        """Return the same rows on a device."""
-        ...
-
-    @property
-    def content(self) -> tuple[Any, ...]:
-        """All that the rows depend on, in order: tensors, and facts with a stable `repr`."""
-        ...
+    def to(self, device: torch.device | str) -> "Values": ...
 
 
 @runtime_checkable
@@ -42,13 +40,13 @@ class NoisyValues(Protocol):
     """Values to which the data set adds noise."""
 
     def expected(self, index: Tensor) -> Tensor:
-        """Return means [*index.shape, *shape] over the noise."""
+        """Return means [*index, *shape] over the noise."""
         ...
 
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """Class labels [n] as one-hot rows; a class of -1 means no class, and its row is zero."""
+    """Class labels [n] as one-hot rows; -1 means that a row has no class, and gives zeros."""
 
     stored: Tensor
     classes: tuple[str, ...]
@@ -59,23 +57,19 @@ class ClassLabels:
 
     @property
     def shape(self) -> Shape:
-        """One number for each class."""
         return (len(self.classes),)
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """The classes of all rows, and their names."""
         return (self.stored, self.classes)
 
     def __len__(self) -> int:
         return len(self.stored)
 
     def __getitem__(self, index: Tensor) -> Tensor:
-        """Return one-hot rows [*index.shape, classes]."""
         return (self.stored[index].unsqueeze(-1) == torch.arange(*self.shape, device=index.device)).to(torch.float32)
 
     def to(self, device: torch.device | str) -> "ClassLabels":
-        """Return the same labels on a device."""
         return replace(self, stored=self.stored.to(device))
 
 
@@ -95,30 +89,29 @@ class Modality:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of a label; none for images and vectors."""
+        """Names of a label's classes; empty for images and vectors."""
         return self.values.classes if isinstance(self.values, ClassLabels) else ()
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """All that the rows depend on."""
+        """Everything that determines the rows."""
         return (self.name, self.kind, *self.values.content, self.present)
 
     def rows(self, index: Tensor) -> Tensor:
-        """Return observations [*index.shape, *shape] as float32, zero where they are missing."""
-        return self._where_present(self.values[index], index)
+        """Return observations [*index, *shape] as float32, zeros where they are missing."""
+        return self._blank_missing(self.values[index], index)
 
     def expected(self, index: Tensor) -> Tensor:
-        """Return the same without the noise that the data set may add: the means that a perfect decoder returns."""
+        """Return `rows` without the noise that the data set may add: the means that a perfect decoder returns."""
         values = self.values
-        return self._where_present(values.expected(index) if isinstance(values, NoisyValues) else values[index], index)
+        return self._blank_missing(values.expected(index) if isinstance(values, NoisyValues) else values[index], index)
 
-    def _where_present(self, found: Tensor, index: Tensor) -> Tensor:
+    def _blank_missing(self, rows: Tensor, index: Tensor) -> Tensor:
         if self.present is None:
-            return found
+            return rows
         present = self.present[index]
-        return torch.where(present.view(*present.shape, *[1] * len(self.shape)), found, 0.0)
+        return torch.where(present.view(*present.shape, *[1] * len(self.shape)), rows, 0.0)
 
     def to(self, device: torch.device | str) -> "Modality":
-        """Return the same observations on a device."""
         present = None if self.present is None else self.present.to(device)
         return replace(self, values=self.values.to(device), present=present)

@@ -20,8 +20,8 @@ from torch import Tensor
 from unbraid.data.base import dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.data.file_formats import gridded, reading
-from unbraid.data.files import Recipe, find, load_stored
+from unbraid.data.file_formats import explain_errors, find_file, sort_into_grid
+from unbraid.data.files import Recipe, load_stored
 from unbraid.data.picture_files import resize, stack
 from unbraid.errors import DataError
 
@@ -32,6 +32,7 @@ FACTORS = (
     Factor("azimuth", 18, tuple(float(d) for d in range(0, 360, 20))),
     Factor("lighting", 6),
 )
+NAMES = tuple(factor.name for factor in FACTORS)
 PARTS = {"training": "smallnorb-5x46789x9x18x6x2x96x96-training", "testing": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
 CHECKSUMS = {
     "training-dat": "5ffd6272a07d32695ee1082a26a41a93a37aab8c28da047f8c34ed348d214873",
@@ -46,7 +47,7 @@ WANTS = "a folder with the six official smallnorb-….mat files"
 
 
 def recipe(size: int) -> Recipe:
-    """The six official files; checksums as listed in the TensorFlow Datasets catalogue."""
+    """Return the recipe for the six official files, with the checksums of the TensorFlow Datasets catalogue."""
     host = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
     remotes = tuple(
         Remote(f"{host}{stem}-{kind}.mat.gz", f"sha256:{CHECKSUMS[f'{part}-{kind}']}")
@@ -56,31 +57,24 @@ def recipe(size: int) -> Recipe:
     return Recipe("smallnorb", partial(convert, size=size), WANTS, remotes, {"size": size})
 
 
-@dataset(
-    "smallnorb",
-    year=2004,
-    images=48_600,
-    shape=(1, 64, 64),
-    factors=tuple(f.name for f in FACTORS),
-    recipe=recipe,
-)
+@dataset("smallnorb", year=2004, images=48_600, shape=(1, 64, 64), factors=NAMES, recipe=recipe)
 def smallnorb(*, size: int = 64) -> FactorDataset:
     """Photographed toys: category, instance, elevation, azimuth and lighting, resized from 96 x 96 pixels."""
     return load_stored(recipe(size))
 
 
 def convert(source: Path, size: int) -> FactorDataset:
-    """Both official parts as one grid."""
-    parts = [_part(source, part, size) for part in PARTS]
+    """Convert both official parts to one grid."""
+    parts = [_read_part(source, part, size) for part in PARTS]
     images, table = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     held_out = torch.arange(len(parts[0][0]), len(images))
     pixels = Pixels(images, (1, size, size))
-    return gridded(FactorDataset("smallnorb", pixels, FACTORS, table, held_out, "official files"))
+    return sort_into_grid(FactorDataset("smallnorb", pixels, FACTORS, table, held_out, "official files"))
 
 
 def read_matrix(path: Path) -> np.ndarray:
-    """A file in the binary matrix format, gzipped or not."""
-    with reading(path, "a binary matrix file"):
+    """Return the array in a binary matrix file, gzipped or not."""
+    with explain_errors(path, "a binary matrix file"):
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
@@ -92,12 +86,12 @@ def read_matrix(path: Path) -> np.ndarray:
         return np.frombuffer(bytearray(data), TYPES[magic], offset=start).reshape(shape)
 
 
-def _part(source: Path, part: str, size: int) -> tuple[Tensor, Tensor]:
-    """Images and factor values of one official part."""
+def _read_part(source: Path, part: str, size: int) -> tuple[Tensor, Tensor]:
+    """Return images and factor values of one official part."""
     if not source.is_dir():
         raise DataError(f"{source} is not {WANTS}.")
     names = {kind: f"*{PARTS[part].rpartition('-')[0]}*-{part}-{kind}.mat" for kind in ("dat", "cat", "info")}
-    dat, cat, info = (read_matrix(find(source, f"{name}.gz", name)) for name in names.values())
+    dat, cat, info = (read_matrix(find_file(source, f"{name}.gz", name)) for name in names.values())
     if dat.ndim != 4 or cat.shape != dat.shape[:1] or info.shape != (len(dat), 4):
         raise DataError(f"{source}: the {part} files have shapes {dat.shape}, {cat.shape} and {info.shape}.")
     instance, elevation, azimuth, lighting = info.T

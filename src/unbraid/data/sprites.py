@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.data import storage as stored
+from unbraid.data import storage
 from unbraid.data.base import data_home, dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.errors import DataError, UsageError
@@ -31,25 +31,27 @@ SQUARE = 9.6
 ELLIPSE = (12.766, 7.214)
 HEART = (9.5938, 0.66204, 1.43494)
 REACH = SQUARE * math.sqrt(2)
-"""No outline at scale 1 extends further than this from its centre: the square's corner."""
+"""Largest distance of an outline from its centre at scale 1: the square's corner."""
 
 FACTORS = ("shape", "scale", "orientation", "posX", "posY")
 
-_RENDERER = 1  # part of the cache's key: raise it whenever the same settings should give other images
+_RENDERER_VERSION = 1  # raise it whenever the same settings should give other images
 
 
 def in_square(u: Tensor, v: Tensor) -> Tensor:
-    """Whether points lie inside max(|u|, |v|) < 9.6."""
+    """Return whether points lie inside max(|u|, |v|) < 9.6."""
     return torch.maximum(u.abs(), v.abs()) < SQUARE
 
 
 def in_ellipse(u: Tensor, v: Tensor) -> Tensor:
-    """Whether points lie inside (u / 12.766)^2 + (v / 7.214)^2 < 1."""
+    """Return whether points lie inside (u / 12.766)^2 + (v / 7.214)^2 < 1."""
     return (u / ELLIPSE[0]).square() + (v / ELLIPSE[1]).square() < 1
 
 
 def in_heart(u: Tensor, v: Tensor) -> Tensor:
-    """Whether points lie inside u = 9.5938 sin^3 t, v = -[0.66204 (13 cos t - 5 cos 2t - 2 cos 3t - cos 4t) + 1.43494].
+    """Return whether points lie inside the outline of a heart.
+
+        u = 9.5938 sin^3 t,    v = -[0.66204 (13 cos t - 5 cos 2t - 2 cos 3t - cos 4t) + 1.43494]
 
     A vertical line meets the outline where cos t = ±sqrt(1 - sin^2 t). In w = cos^2 t, the bracketed sum is
     4 - 2w - 8w^2 ± sqrt(w) (19 - 8w): a middle and a half height.
@@ -75,13 +77,13 @@ def render(
     xs: Sequence[float],
     ys: Sequence[float],
 ) -> Tensor:
-    """Every combination as packed bits [n, size * size / 8], on the default device; the last argument varies fastest.
+    """Render every combination as packed bits [n, size * size / 8]; the last argument varies fastest.
 
     The sprite's centre is (16 + 32 x, 16 + 32 y) and its frame is turned by the orientation, y pointing down. Only a
     window around each centre is evaluated, for all shapes and orientations at once.
     """
     device = torch.get_default_device()
-    device = torch.device("cpu") if device.type == "mps" else device  # which has no float64
+    device = torch.device("cpu") if device.type == "mps" else device  # mps has no float64
     lengths = [len(values) for values in (shapes, scales, orientations, xs, ys)]
     with device, one_thread(), progress("Rendering sprites", len(scales) * len(xs)) as bar:
         packed = torch.zeros(*lengths, -(-size * size // 8), dtype=torch.uint8)
@@ -101,7 +103,7 @@ def render(
 
 
 def _window(size: int, centre: float, reach: float) -> tuple[slice, Tensor]:
-    """Pixels along one axis that a sprite may touch, and the distances of their centres from its centre."""
+    """Return the pixels along one axis that a sprite may touch, and the distances of their centres from its centre."""
     unit = FRAME / size
     first = min(size, max(0, math.floor((centre - reach) / unit)))
     last = max(first, min(size, math.ceil((centre + reach) / unit)))
@@ -123,17 +125,12 @@ def sprites(
     single scale is 1, a single orientation 0, a single position the middle; a factor with one value is left out.
     """
     _check_settings(size, shapes, scales, orientations, positions)
-    places = _steps(0.0, 1.0, positions, alone=0.5)
-    values = (
-        shapes,
-        _steps(0.5, 1.0, scales, alone=1.0),
-        _steps(0.0, 2 * math.pi, orientations, alone=0.0),
-        places,
-        places,
-    )
-    key = hashlib.sha256(repr((_RENDERER, FRAME, SQUARE, ELLIPSE, HEART, size, values)).encode()).hexdigest()
+    places = _space_values(0.0, 1.0, positions, single=0.5)
+    sizes = _space_values(0.5, 1.0, scales, single=1.0)
+    values = (shapes, sizes, _space_values(0.0, 2 * math.pi, orientations, single=0.0), places, places)
+    key = hashlib.sha256(repr((_RENDERER_VERSION, FRAME, SQUARE, ELLIPSE, HEART, size, values)).encode()).hexdigest()
     path = data_home() / f"sprites-{key[:16]}.safetensors"
-    return _kept(path) or _keep(path, _rendered(size, *values))
+    return _read_cache(path) or _render_to_cache(path, size, values)
 
 
 @dataset("sprites-small", images=1_536, shape=(1, 32, 32), factors=("scale", "posX", "posY"))
@@ -145,12 +142,9 @@ def sprites_small(
     orientations: int = 1,
     positions: int = 16,
 ) -> FactorDataset:
-    """Rendered upright squares that vary in scale and position: small enough for a first run.
-
-    The same renderer and the same rules as `sprites`, with other defaults.
-    """
-    made = sprites(size=size, shapes=shapes, scales=scales, orientations=orientations, positions=positions)
-    return replace(made, name="sprites-small")
+    """Rendered upright squares that vary in scale and position: small enough for a first run."""
+    data = sprites(size=size, shapes=shapes, scales=scales, orientations=orientations, positions=positions)
+    return replace(data, name="sprites-small")
 
 
 def _check_settings(size: int, shapes: tuple[Sprite, ...], *counts: int) -> None:
@@ -160,32 +154,28 @@ def _check_settings(size: int, shapes: tuple[Sprite, ...], *counts: int) -> None
         raise UsageError(f"sprites: shapes must name at least one of {', '.join(OUTLINES)}, and none of them twice.")
 
 
-def _steps(first: float, last: float, count: int, alone: float) -> tuple[float, ...]:
-    """`count` values from `first` to `last`, both included, or the one value `alone`."""
-    return tuple(np.linspace(first, last, count).tolist()) if count > 1 else (alone,)
+def _space_values(first: float, last: float, count: int, single: float) -> tuple[float, ...]:
+    """Return `count` values from `first` to `last`, both included, or the value `single` for a count of 1."""
+    return tuple(np.linspace(first, last, count).tolist()) if count > 1 else (single,)
 
 
-def _rendered(size: int, *values: tuple[Any, ...]) -> FactorDataset:
-    factors = tuple(Factor(name, len(v), v) for name, v in zip(FACTORS, values, strict=True) if len(v) > 1)
-    pixels = Pixels(render(size, *values), (1, size, size), bits=True)
-    return FactorDataset("sprites", pixels, factors, source="rendered by unbraid")
-
-
-def _kept(path: Path) -> FactorDataset | None:
-    """The data set from an earlier rendering; a damaged file counts as none."""
+def _read_cache(path: Path) -> FactorDataset | None:
     if not path.exists():
         return None
     try:
-        return stored.read(path)
+        return storage.read(path)
     except DataError as error:
         warnings.warn(f"{error} It is rendered again.", stacklevel=3)
         return None
 
 
-def _keep(path: Path, made: FactorDataset) -> FactorDataset:
-    """Write a rendering for the next time; without a place to write, this time still works."""
+def _render_to_cache(path: Path, size: int, values: tuple[tuple[Any, ...], ...]) -> FactorDataset:
+    """Render sprites and store them for the next time; a folder that cannot be written only causes a warning."""
+    factors = tuple(Factor(name, len(v), v) for name, v in zip(FACTORS, values, strict=True) if len(v) > 1)
+    pixels = Pixels(render(size, *values), (1, size, size), bits=True)
+    data = FactorDataset("sprites", pixels, factors, source="rendered by unbraid")
     try:
-        stored.save(path, made)
+        storage.save(path, data)
     except DataError as error:
         warnings.warn(f"The rendered sprites are not kept: {error}", stacklevel=3)
-    return made
+    return data

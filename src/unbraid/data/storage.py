@@ -1,4 +1,4 @@
-"""Data sets on disk: one safetensors file each, written whole or not at all, and checked when read."""
+"""Data sets on disk: one safetensors file each, written atomically and checked when read."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import DataError
 
 FORMAT = 1
-_CHUNK = 1 << 24
+_BYTES_PER_HASH = 1 << 24
 
 
 def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None) -> None:
@@ -43,48 +43,38 @@ def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None
 
 
 def read(path: Path) -> FactorDataset:
-    """The data set in a file; a damaged or foreign file is a `DataError` that names it."""
+    """Return the data set in a file; a damaged or foreign file raises a `DataError` that names it."""
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path} cannot be read ({error}); remove it and make it again.") from error
-    if metadata.get("format") != str(FORMAT):
-        found = metadata.get("format", "none")
+    if (found := metadata.get("format", "none")) != str(FORMAT):
         raise DataError(f"{path} has format {found}, not {FORMAT}; remove it and make it again.")
     if metadata.get("checksum") != checksum(arrays):
         raise DataError(f"{path} is damaged (its checksum differs); remove it and make it again.")
-    return _restore(arrays, json.loads(metadata["description"]))
+    description = json.loads(metadata["description"])
+    factors = tuple(
+        Factor(f["name"], f["size"], None if f["values"] is None else tuple(f["values"]))
+        for f in description["factors"]
+    )
+    pixels = Pixels(arrays["images"], tuple(description["shape"]), description["bits"])
+    rows = arrays.get("table"), arrays.get("held_out")
+    return FactorDataset(description["name"], pixels, factors, *rows, description["source"])
 
 
 def checksum(arrays: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, shapes, types and the SHA-256 of every 16 MiB of data, hashed on all cores."""
+    """Return the SHA-256 over names, shapes, types and the SHA-256 of every 16 MiB of data, hashed on all cores."""
     digest = hashlib.sha256()
     with ThreadPoolExecutor() as pool:
         for name in sorted(arrays):
             array = arrays[name]
             digest.update(f"{name} {tuple(array.shape)} {array.dtype}\n".encode())
-            for part in pool.map(_sha256, array.reshape(-1).view(torch.uint8).split(_CHUNK)):
+            for part in pool.map(_sha256, array.reshape(-1).view(torch.uint8).split(_BYTES_PER_HASH)):
                 digest.update(part)
     return digest.hexdigest()
 
 
 def _sha256(part: Tensor) -> bytes:
     return hashlib.sha256(part.numpy().data).digest()
-
-
-def _restore(arrays: Mapping[str, Tensor], description: Mapping[str, Any]) -> FactorDataset:
-    factors = tuple(
-        Factor(f["name"], f["size"], None if f["values"] is None else tuple(f["values"]))
-        for f in description["factors"]
-    )
-    pixels = Pixels(arrays["images"], tuple(description["shape"]), description["bits"])
-    return FactorDataset(
-        description["name"],
-        pixels,
-        factors,
-        arrays.get("table"),
-        arrays.get("held_out"),
-        description["source"],
-    )

@@ -1,4 +1,4 @@
-r"""How thick and how wide a written stroke is, measured on grey images (the idea is castro2019's, Morpho-MNIST).
+r"""Thickness and width of written strokes, measured on grey images (the idea is castro2019's, Morpho-MNIST).
 
 The ink is the region above half of an image's maximum. Its outline is found to a fraction of a pixel: pixel centres
 are joined by straight interpolation over triangles (a cell's two neighbouring centres and its middle, whose value is
@@ -27,32 +27,32 @@ import numpy as np
 from unbraid.errors import DataError
 from unbraid.progress import progress
 
-CHUNK = 2048
-_TRIANGLE = 0.25  # area of a quarter of a cell
+IMAGES_AT_A_TIME = 2048
+_TRIANGLE_AREA = 0.25  # a quarter of a cell
 
 
 def stroke_thickness(images: Any) -> np.ndarray:
-    """Thickness of the strokes in pixels [n], of images [n, h, w] of bytes or floats; 0 where there is no ink."""
-    return strokes(images)[:, 0]
+    """Return the thickness of strokes in pixels [n], of images [n, h, w] of bytes or floats; 0 without ink."""
+    return measure_strokes(images)[:, 0]
 
 
 def digit_width(images: Any) -> np.ndarray:
-    """Width of the ink in pixels, without its slant [n], of images [n, h, w]; 0 where there is no ink."""
-    return strokes(images)[:, 1]
+    """Return the width of the ink in pixels [n], without its slant, of images [n, h, w]; 0 without ink."""
+    return measure_strokes(images)[:, 1]
 
 
-def strokes(images: Any) -> np.ndarray:
-    """Thickness and width of each image [n, 2], float64, in pixels."""
-    given = np.asarray(images)
-    if given.ndim != 3 or given.dtype.kind not in "buif":
-        raise DataError(f"Strokes are measured on images [n, h, w] of numbers, not on {given.dtype} {given.shape}.")
-    if given.dtype.kind == "f" and not np.isfinite(given).all():
+def measure_strokes(images: Any) -> np.ndarray:
+    """Return thickness and width of each image [n, 2], float64, in pixels."""
+    images = np.asarray(images)
+    if images.ndim != 3 or images.dtype.kind not in "buif":
+        raise DataError(f"Strokes are measured on images [n, h, w] of numbers, not on {images.dtype} {images.shape}.")
+    if images.dtype.kind == "f" and not np.isfinite(images).all():
         raise DataError("Strokes cannot be measured on images with NaN or infinite values.")
-    measured = np.zeros((len(given), 2))
-    with progress("measuring strokes", len(given)) as bar:
-        for first in range(0, len(given), CHUNK):
-            part = slice(first, first + CHUNK)
-            measured[part] = _measure(given[part].astype(np.float64))
+    measured = np.zeros((len(images), 2))
+    with progress("measuring strokes", len(images)) as bar:
+        for first in range(0, len(images), IMAGES_AT_A_TIME):
+            part = slice(first, first + IMAGES_AT_A_TIME)
+            measured[part] = _measure(images[part].astype(np.float64))
             bar.advance(len(measured[part]))
     return measured
 
@@ -70,22 +70,22 @@ class _Outline(NamedTuple):
 
 def _measure(images: np.ndarray) -> np.ndarray:
     peak = images.max((1, 2), initial=0)
-    # Relative to half the maximum: positive inside; -1 everywhere where there is no ink.
+    # Relative to half the maximum: positive inside, -1 everywhere without ink.
     level = np.where(peak > 0, peak / 2, 1.0)[:, None, None]
     height = np.pad(images, ((0, 0), (1, 1), (1, 1))) / level - 1
-    outline = _outline(height)
-    return np.stack([_thickness(outline), _width(outline, np.maximum(images, 0))], axis=1)
+    outline = _trace_outline(height)
+    return np.stack([_measure_thickness(outline), _measure_width(outline, np.maximum(images, 0))], axis=1)
 
 
-def _thickness(outline: _Outline) -> np.ndarray:
+def _measure_thickness(outline: _Outline) -> np.ndarray:
     area, perimeter, chi = outline.area, outline.perimeter, outline.euler
     root = np.sqrt(np.maximum(perimeter**2 - 4 * np.pi * chi * area, 0))
     # The same root without the quotient 0 / 0 of a ring: multiplied above and below by P + sqrt(…).
     return 4 * area / np.maximum(perimeter + root, np.finfo(float).tiny)
 
 
-def _width(outline: _Outline, ink: np.ndarray) -> np.ndarray:
-    """Extent of the sheared outline [n]."""
+def _measure_width(outline: _Outline, ink: np.ndarray) -> np.ndarray:
+    """Return the extent of the sheared outline [n]."""
     rows, columns = (np.arange(size, dtype=np.float64) for size in ink.shape[1:])
     mass = np.maximum(ink.sum((1, 2)), np.finfo(float).tiny)
     by_row, by_column = ink.sum(2), ink.sum(1)
@@ -100,8 +100,8 @@ def _width(outline: _Outline, ink: np.ndarray) -> np.ndarray:
     return np.where(high > low, high - low, 0.0)
 
 
-def _outline(height: np.ndarray) -> _Outline:
-    """Outline of {height > 0} in images with a margin of one pixel outside; coordinates without the margin."""
+def _trace_outline(height: np.ndarray) -> _Outline:
+    """Return the outline of {height > 0} in images with a margin of one pixel; coordinates are without the margin."""
     count = len(height)
     corners = np.stack([height[:, :-1, :-1], height[:, :-1, 1:], height[:, 1:, 1:], height[:, 1:, :-1]])
     middle = corners.mean(0)
@@ -117,43 +117,43 @@ def _outline(height: np.ndarray) -> _Outline:
         one, two = side, (side + 1) % 4
         values = np.stack([around[one], around[two], heart])
         places = np.array([[across[one], down[one]], [across[two], down[two]], [0.0, 0.0]])
-        length, covered, crossings = _triangle(values, places)
+        length, covered, crossings = _cut_triangles(values, places)
         area += np.bincount(image, covered, count)
         perimeter += np.bincount(image, length, count)
         for which, at in crossings:  # the margin moves the middle of a cell by -1 + 0.5
             points.append((image[which], left[which] - 0.5 + at[0], top[which] - 0.5 + at[1]))
     where, x, y = (np.concatenate(column) for column in zip(*points, strict=True))
-    return _Outline(where, x, y, area, perimeter, _euler(height > 0, middle > 0))
+    return _Outline(where, x, y, area, perimeter, _count_euler(height > 0, middle > 0))
 
 
-def _triangle(
+def _cut_triangles(
     values: np.ndarray, places: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
-    """Length of the outline and area inside, in triangles of one form with heights [3, n]; and the crossed sides.
+    """Return outline length, area inside and crossing points of triangles of one form with heights [3, n].
 
-    One corner alone is on its side of the outline; the outline cuts it off at the fractions s and r of two sides, so
-    its area is s r times that of the triangle.
+    A single corner lies on its side of the outline, which cuts it off at the fractions s and r of two sides: its area
+    is s r times that of the triangle.
     """
     inside = values > 0
     number = inside.sum(0)
-    length, covered = np.zeros(values.shape[1]), np.where(number == 3, _TRIANGLE, 0.0)
+    length, covered = np.zeros(values.shape[1]), np.where(number == 3, _TRIANGLE_AREA, 0.0)
     crossings = []
     for lone in range(3):
         first, second = (lone + 1) % 3, (lone + 2) % 3
         cut = np.flatnonzero((inside[lone] != inside[first]) & (inside[lone] != inside[second]))
-        own, one, two = values[lone, cut], values[first, cut], values[second, cut]
-        s, r = own / (own - one), own / (own - two)
+        corner, one, two = values[lone, cut], values[first, cut], values[second, cut]
+        s, r = corner / (corner - one), corner / (corner - two)
         ahead, aside = places[first] - places[lone], places[second] - places[lone]
         length[cut] = np.hypot(*(np.outer(ahead, s) - np.outer(aside, r)))
-        corner = s * r * _TRIANGLE
-        covered[cut] = np.where(inside[lone, cut], corner, _TRIANGLE - corner)
+        cut_off = s * r * _TRIANGLE_AREA
+        covered[cut] = np.where(inside[lone, cut], cut_off, _TRIANGLE_AREA - cut_off)
         for side, fraction in ((ahead, s), (aside, r)):
             crossings.append((cut, places[lone][:, None] + np.outer(side, fraction)))
     return length, covered, crossings
 
 
-def _euler(pixels: np.ndarray, middles: np.ndarray) -> np.ndarray:
-    """Points minus lines plus triangles whose ends are all inside [n]: pieces minus holes of the ink."""
+def _count_euler(pixels: np.ndarray, middles: np.ndarray) -> np.ndarray:
+    """Return points minus lines plus triangles whose ends are all inside [n]: pieces minus holes of the ink."""
     corners = [pixels[:, :-1, :-1], pixels[:, :-1, 1:], pixels[:, 1:, 1:], pixels[:, 1:, :-1]]
     euler = pixels.sum((1, 2)) + middles.sum((1, 2))
     euler = euler - (pixels[:, 1:] & pixels[:, :-1]).sum((1, 2)) - (pixels[:, :, 1:] & pixels[:, :, :-1]).sum((1, 2))

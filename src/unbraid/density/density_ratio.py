@@ -1,11 +1,10 @@
-r"""Log density ratios by classification: a network that tells joint from shuffled codes knows how dependent they are.
+r"""Log density ratios by classification: a network that tells joint from shuffled codes measures their dependence.
 
     TC = E_q(z) [ log q(z) / prod_g q(z_g) ]  ~  E_q(z) [ D(z)_joint - D(z)_shuffled ]
 
 with the two logits D of a network trained by cross-entropy on codes and on codes whose groups of columns were drawn
-from different rows (sugiyama2012; kim2018; daunhawer2019, eq. 6 and table 3). The expectation is taken over rows that
-the network was not trained on. What the network cannot tell apart is missing: the larger the total correlation, the
-more the estimate lies below it.
+from different rows (sugiyama2012; kim2018; daunhawer2019, eq. 6 and table 3). The expectation is taken over held-out
+rows. The network misses some of the dependence: the larger the total correlation, the more the estimate lies below it.
 """
 
 from collections.abc import Sequence
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 from unbraid.density.small_fit import descend
 from unbraid.errors import DataError, UsageError
 
-SLOPE = 0.2
-FEWEST_ROWS = 8
-WIDE = 512
+NEGATIVE_SLOPE = 0.2
+MIN_ROWS = 8
+MIN_WIDTH_FOR_BF16 = 512
+"""Narrower networks are not faster in bf16."""
 
 
 def check_layers(width: int, depth: int) -> None:
@@ -36,25 +36,25 @@ class Discriminator(nn.Sequential):
 
     def __init__(self, inputs: int, *, width: int = 1000, depth: int = 5) -> None:
         sizes = [inputs] + [width] * depth
-        layers = [(nn.Linear(a, b), nn.LeakyReLU(SLOPE)) for a, b in pairwise(sizes)]
+        layers = [(nn.Linear(a, b), nn.LeakyReLU(NEGATIVE_SLOPE)) for a, b in pairwise(sizes)]
         super().__init__(*(part for layer in layers for part in layer), nn.Linear(sizes[-1], 2))
         self.width = sizes[-1]
 
 
-def owners(groups: Sequence[Sequence[int]]) -> Tensor:
-    """The number of the group to which each column belongs."""
-    owner = torch.zeros(sum(map(len, groups)), dtype=torch.int64)
+def number_groups(groups: Sequence[Sequence[int]]) -> Tensor:
+    """Return the number of the group to which each column belongs [columns]."""
+    numbers = torch.zeros(sum(map(len, groups)), dtype=torch.int64)
     for number, group in enumerate(groups):
-        owner[list(group)] = number
-    return owner
+        numbers[list(group)] = number
+    return numbers
 
 
-def shuffled(codes: Tensor, owner: Tensor, rows: Tensor) -> Tensor:
-    """Draws from the product of the groups' marginals: the columns of a group come from rows of its own [groups, n]."""
-    return codes.gather(0, rows.index_select(0, owner).T)
+def shuffle_groups(codes: Tensor, group_of_column: Tensor, rows: Tensor) -> Tensor:
+    """Return draws from the product of the groups' marginals; each group takes its own `rows` [groups, n]."""
+    return codes.gather(0, rows.index_select(0, group_of_column).T)
 
 
-def log_ratios(
+def estimate_log_ratios(
     codes: Tensor,
     groups: Sequence[Sequence[int]] | None = None,
     *,
@@ -66,35 +66,37 @@ def log_ratios(
     held_out: float = 0.2,
     seed: int = 0,
 ) -> Tensor:
-    """log q(z) - sum_g log q(z_g) of held-out rows of codes [rows, columns], by a discriminator trained on the others.
+    """Return log q(z) - sum_g log q(z_g) of held-out rows, by a discriminator trained on the other rows.
 
-    `groups` partitions the columns; None takes each column alone. The rate rises to `lr` and falls to 0 in one cycle.
+    `codes` are [rows, columns]. `groups` partitions the columns; None makes each column a group. `held_out` is the
+    share of held-out rows. The learning rate rises to `lr` and falls to 0 in one cycle.
     """
-    groups = _checked(codes, groups)
+    groups = [[column] for column in range(codes.shape[1])] if groups is None else groups
+    _check_groups(codes, groups)
     generator = torch.Generator().manual_seed(seed)
-    codes = _standardised(codes)
+    codes = _standardise(codes)
     order = torch.randperm(len(codes), generator=generator).to(codes.device)
     test, train = codes[order].tensor_split([max(2, round(held_out * len(codes)))])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Discriminator(codes.shape[1], width=width, depth=depth).to(codes.device)
     label = torch.arange(2, device=codes.device).repeat_interleave(batch)
-    owner = owners(groups).to(codes.device)
+    group_of_column = number_groups(groups).to(codes.device)
     drawn = torch.randint(len(train), (steps, 1 + len(groups), batch), generator=generator).to(codes.device)
 
     def loss(step: Tensor) -> Tensor:
         rows = drawn.index_select(0, step)[0]  # [1 + groups, batch]
-        codes = torch.cat([train[rows[0]], shuffled(train, owner, rows[1:])])
-        return F.cross_entropy(_logits(network, codes), label)
+        codes = torch.cat([train[rows[0]], shuffle_groups(train, group_of_column, rows[1:])])
+        return F.cross_entropy(_classify(network, codes), label)
 
-    descend("density ratio", network.parameters(), loss, one_cycle(lr, steps), betas=(0.9, 0.99))
+    descend("density ratio", network.parameters(), loss, one_cycle_rates(lr, steps), betas=(0.9, 0.99))
     with torch.no_grad():
-        joint, apart = network(test).unbind(-1)
-    return joint - apart
+        joint, shuffled = network(test).unbind(-1)
+    return joint - shuffled
 
 
-def one_cycle(highest: float, steps: int, rise: float = 0.1) -> Tensor:
-    """Rates [steps] along two half cosines: from 1/25 of the highest up to it, then down to almost 0 (smith2019)."""
+def one_cycle_rates(highest: float, steps: int, rise: float = 0.1) -> Tensor:
+    """Return rates [steps] along two half cosines: from 1/25 of the highest up to it, then to almost 0 (smith2019)."""
     top = max(1.0, rise * steps - 1)
     step = torch.arange(steps, dtype=torch.float64)
     up, down = (step / top).clamp(max=1.0), ((step - top) / max(1.0, steps - 1 - top)).clamp(0.0, 1.0)
@@ -103,31 +105,24 @@ def one_cycle(highest: float, steps: int, rise: float = 0.1) -> Tensor:
     return torch.where(step <= top, rising, highest * (falling + (1 - falling) * 4e-6))
 
 
-def _logits(network: Discriminator, codes: Tensor) -> Tensor:
-    """In bf16 where that is faster: a narrow network spends its time elsewhere."""
-    with torch.autocast(
-        codes.device.type,
-        torch.bfloat16,
-        enabled=network.width >= WIDE,
-        cache_enabled=False,  # a recorded step must cast the weights anew
-    ):
-        logits = network(codes)
-    return logits.float()
+def _classify(network: Discriminator, codes: Tensor) -> Tensor:
+    # Without a cache, because a captured step must cast the weights anew.
+    use_bf16 = network.width >= MIN_WIDTH_FOR_BF16
+    with torch.autocast(codes.device.type, torch.bfloat16, enabled=use_bf16, cache_enabled=False):
+        return network(codes).float()
 
 
-def _standardised(codes: Tensor) -> Tensor:
-    """Mean 0 and variance 1 per column, float32; a constant column becomes 0, since it depends on nothing."""
+def _standardise(codes: Tensor) -> Tensor:
+    """Scale columns to mean 0 and variance 1, in float32; a constant column becomes 0."""
     codes = codes.detach().double()
     spread = codes.std(0)
     return ((codes - codes.mean(0)) / torch.where(spread > 0, spread, 1.0)).float()
 
 
-def _checked(codes: Tensor, groups: Sequence[Sequence[int]] | None) -> Sequence[Sequence[int]]:
-    if len(codes) < FEWEST_ROWS:
-        raise DataError(f"A density ratio needs at least {FEWEST_ROWS} rows, not {len(codes)}.")
-    groups = [[column] for column in range(codes.shape[1])] if groups is None else groups
+def _check_groups(codes: Tensor, groups: Sequence[Sequence[int]]) -> None:
+    if len(codes) < MIN_ROWS:
+        raise DataError(f"A density ratio needs at least {MIN_ROWS} rows, not {len(codes)}.")
     if sorted(column for group in groups for column in group) != list(range(codes.shape[1])):
         raise UsageError(f"groups must hold each of the {codes.shape[1]} columns once, not {groups}.")
     if len(groups) < 2:
         raise UsageError("A density ratio needs at least 2 groups of columns.")
-    return groups

@@ -5,7 +5,7 @@ Every estimator is one formula,
     log q(z_i) = logsumexp_j [ log q(z_i | x_j) + log w_ij ],
 
 and differs from the others only in its weights, which take at most three values: for j = i, for j = i + 1 (mod B), and
-for all other j. The same holds for q of any group of latent variables and for each variable alone.
+for all other j. The same holds for q of any group of latent variables and of each single variable.
 
 | estimator  | own (j = i) | next       | other             | source                      |
 |------------|-------------|------------|-------------------|-----------------------------|
@@ -16,7 +16,7 @@ for all other j. The same holds for q of any group of latent variables and for e
 
 mss, stratified and exact estimate q(z) itself without bias as long as no index repeats inside a batch; their logarithm
 is biased downwards by Jensen's inequality. mws with its constant lies about log N below log q(z), so its total
-correlation is about (D - 1) log N too high: it may train, but no score is made of it.
+correlation is about (D - 1) log N too high. You can train with it; scores never use it.
 """
 
 import math
@@ -34,31 +34,30 @@ from unbraid.latents import Normal, Space
 from unbraid.latents.positions import select
 
 CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
-"""Numbers held at once in the pairwise tensor [..., i, leaves, chunk]: what fits a CPU's cache, or fills a GPU."""
+"""Numbers in a chunk of the pairwise tensor [..., i, leaves, chunk], few enough for a CPU's cache, or to fill a GPU."""
 
-FUSED_LEAVES = 64
-"""The most leaves that the fused kernels take."""
+MAX_FUSED_LEAVES = 64
 
-OLDEST_TRITON = (3, 3)
-"""The fused kernels carry tuples through loops, which earlier versions do not compile."""
+MIN_TRITON_VERSION = (3, 3)
+"""Earlier versions do not compile tuples that are carried through loops."""
 
 
-def _triton_is_here() -> bool:
+def _has_triton() -> bool:
     if find_spec("triton") is None:
         return False
     try:
         major, minor = version("triton").split(".")[:2]
-    except PackageNotFoundError:  # a build under another name, as nightly ones are: new enough
+    except PackageNotFoundError:  # a nightly build has another name, and is new enough
         return True
-    return (int(major), int(minor)) >= OLDEST_TRITON
+    return (int(major), int(minor)) >= MIN_TRITON_VERSION
 
 
-TRITON = _triton_is_here()
-"""Whether the fused kernels can be imported; that is left to the first call that uses them, for it takes a while."""
+TRITON = _has_triton()
+"""Whether the fused kernels can be imported; the first call does so, because it takes a while."""
 
 
 class Weighting(NamedTuple):
-    """Log weights of the mixture's components as seen from row i."""
+    """Log weights of the mixture's components for row i: j = i, j = i + 1 (mod B), and all other j."""
 
     own: float
     next: float
@@ -66,19 +65,19 @@ class Weighting(NamedTuple):
 
 
 def mws(batch: int, size: int) -> Weighting:
-    """Minibatch weighted sampling (chen2018)."""
+    """Return the weights of minibatch weighted sampling (chen2018)."""
     each = -math.log(size * batch)
     return Weighting(each, each, each)
 
 
 def mss(batch: int, size: int) -> Weighting:
-    """Minibatch stratified sampling (chen2018)."""
+    """Return the weights of minibatch stratified sampling (chen2018)."""
     others = batch - 1
     return Weighting(-math.log(size), math.log((size - others) / (size * others)), -math.log(others))
 
 
 def stratified(batch: int, size: int) -> Weighting:
-    """The own component in full, all others in proportion (esmaeili2018)."""
+    """Return weights with the own component in full and all others in proportion (esmaeili2018)."""
     other = math.log((size - 1) / (size * (batch - 1)))
     return Weighting(-math.log(size), other, other)
 
@@ -87,7 +86,7 @@ ESTIMATORS: dict[str, Callable[[int, int], Weighting]] = {"mws": mws, "mss": mss
 
 
 def weighting(estimator: str, batch: int, size: int) -> Weighting:
-    """Weights of a minibatch estimator for `batch` of `size` data points."""
+    """Return the weights of a minibatch estimator for `batch` of `size` data points."""
     if estimator not in ESTIMATORS:
         raise unknown("estimator", estimator, ESTIMATORS)
     if batch < 2 or batch > size:
@@ -96,7 +95,7 @@ def weighting(estimator: str, batch: int, size: int) -> Weighting:
 
 
 class Aggregate(NamedTuple):
-    """Log densities of the aggregate posterior: per level of the space's groups a tensor [..., i, groups]."""
+    """Log densities of the aggregate posterior, one tensor [..., i, groups] per level of the space's groups."""
 
     levels: tuple[Tensor, ...]
 
@@ -107,18 +106,18 @@ class Aggregate(NamedTuple):
 
     @property
     def leaves(self) -> Tensor:
-        """log q of each variable alone [..., i, leaves]."""
+        """log q of each single variable [..., i, leaves]."""
         return self.levels[-1]
 
 
 def batch_aggregate(
     space: Space, posterior: Mapping[str, Tensor], sample: Mapping[str, Tensor], estimator: str, size: int
 ) -> Aggregate:
-    """log q(z) of a batch's samples, estimated from the batch; row i of `sample` is drawn from row i of `posterior`."""
+    """Estimate log q(z) of a batch's samples from the batch; row i of `sample` is drawn from row i of `posterior`."""
     first = next(iter(sample.values()))
     batch = first.shape[-2]
     weights = weighting(estimator, batch, size)
-    if usable(space, [*posterior.values(), *sample.values()]):
+    if can_fuse(space, [*posterior.values(), *sample.values()]):
         return _fused_aggregate(space, posterior, sample, weights)
     rows = torch.arange(batch, device=first.device)
 
@@ -127,28 +126,28 @@ def batch_aggregate(
         table = torch.full(ahead.shape, weights.other, device=first.device, dtype=first.dtype)
         return table.masked_fill(ahead == 1, weights.next).masked_fill(ahead == 0, weights.own)
 
-    return _aggregate(space, posterior, sample, log_weights)
+    return _chunked_aggregate(space, posterior, sample, log_weights)
 
 
 def exact_aggregate(
     space: Space, posterior: Mapping[str, Tensor], sample: Mapping[str, Tensor], log_p: Tensor | None = None
 ) -> Aggregate:
-    """log q(z) of any samples under the posteriors of the whole data set.
+    """Return log q(z) of any samples under the posteriors of the whole data set.
 
-    `log_p` [n] are the logarithms of the probabilities with which data points are drawn, uniform if absent.
+    `log_p` [n] holds the log probabilities with which data points are drawn; None means uniform.
     """
     first = next(iter(posterior.values()))
-    if usable(space, [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]):
+    if can_fuse(space, [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]):
         each = 0.0 if log_p is not None else -math.log(first.shape[-2])
         return _fused_aggregate(space, posterior, sample, Weighting(each, each, each), log_p)
     if log_p is None:
         log_p = torch.full((first.shape[-2],), -math.log(first.shape[-2]), device=first.device, dtype=first.dtype)
-    return _aggregate(space, posterior, sample, lambda columns: log_p[None, columns])
+    return _chunked_aggregate(space, posterior, sample, lambda columns: log_p[None, columns])
 
 
-def usable(space: Space, tensors: Iterable[Tensor]) -> bool:
-    """Whether the fused kernels can do it: Normal blocks alone, and tensors of float32 on a GPU."""
-    normal = space.leaves <= FUSED_LEAVES and all(type(block) is Normal for block in space.blocks.values())
+def can_fuse(space: Space, tensors: Iterable[Tensor]) -> bool:
+    """Return whether the fused kernels apply: only Normal blocks, and float32 tensors on a GPU."""
+    normal = space.leaves <= MAX_FUSED_LEAVES and all(type(block) is Normal for block in space.blocks.values())
     return TRITON and normal and all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
 
 
@@ -159,7 +158,7 @@ def _fused_aggregate(
     weights: Weighting,
     log_p: Tensor | None = None,
 ) -> Aggregate:
-    """The same by one kernel that keeps nothing of all pairs."""
+    """Return log q(z) by a kernel that never stores the pairwise tensor."""
     from unbraid.density import fused_estimator as fused
 
     names = list(space.blocks)
@@ -173,13 +172,10 @@ def _fused_aggregate(
     return Aggregate(densities.split([len(level) for level in space.levels], dim=-1))
 
 
-def _aggregate(
-    space: Space,
-    posterior: Mapping[str, Tensor],
-    sample: Mapping[str, Tensor],
-    log_weights: Callable[[Tensor], Tensor],
+def _chunked_aggregate(
+    space: Space, posterior: Mapping[str, Tensor], sample: Mapping[str, Tensor], log_weights: Callable[[Tensor], Tensor]
 ) -> Aggregate:
-    """Stream over components j in chunks, keeping running logsumexps; gradients recompute each chunk."""
+    """Return log q(z) by running logsumexps over chunks of components j; gradients recompute each chunk."""
     first = next(iter(posterior.values()))
     groups = [list(group) for level in space.levels[:-1] for group in level]
     rows = next(iter(sample.values()))
@@ -188,12 +184,12 @@ def _aggregate(
     chunk = max(1, min(total, CHUNK_ELEMENTS.get(first.device.type, 2**24) // max(per_component, 1)))
     names = list(posterior)
 
-    def piece(columns: Tensor, *tensors: Tensor) -> Tensor:
+    def sum_chunk(columns: Tensor, *tensors: Tensor) -> Tensor:
         parameters = dict(zip(names, tensors[: len(names)], strict=True))
         values = dict(zip(names, tensors[len(names) :], strict=True))
         pairs = space.pairwise(parameters, values)  # [..., i, leaves, chunk]
         weights = log_weights(columns)
-        sums = (_together(space, pairs, parameters, values, group) for group in groups)
+        sums = (_sum_group(space, pairs, parameters, values, group) for group in groups)
         grouped = [(summed + weights).logsumexp(dim=-1, keepdim=True) for summed in sums]
         return torch.cat([*grouped, (pairs + weights[:, None]).logsumexp(dim=-1)], dim=-1)
 
@@ -203,20 +199,20 @@ def _aggregate(
         columns = torch.arange(start, min(start + chunk, total), device=first.device)
         parameters = [posterior[name][..., start : start + chunk, :] for name in names]
         if chunk < total and torch.is_grad_enabled():
-            part = checkpoint(piece, columns, *parameters, *values, use_reentrant=False, preserve_rng_state=False)
+            part = checkpoint(sum_chunk, columns, *parameters, *values, use_reentrant=False, preserve_rng_state=False)
         else:
-            part = piece(columns, *parameters, *values)
+            part = sum_chunk(columns, *parameters, *values)
         running = part if running is None else torch.logaddexp(running, part)
     assert running is not None
     return Aggregate(running.split([len(level) for level in space.levels], dim=-1))
 
 
-def _together(
+def _sum_group(
     space: Space, pairs: Tensor, parameters: Mapping[str, Tensor], values: Mapping[str, Tensor], group: list[int]
 ) -> Tensor:
-    """Log density [..., i, j] of a group of leaves, from that of each leaf."""
-    alone = pairs.sum(-2) if len(group) == space.leaves else select(pairs, group, -2).sum(-2)
+    """Return the log density [..., i, j] of a group of leaves, from that of each leaf."""
+    independent = pairs.sum(-2) if len(group) == space.leaves else select(pairs, group, -2).sum(-2)
     wide = {name: tensor.unsqueeze(-3) for name, tensor in parameters.items()}
     tall = {name: tensor.unsqueeze(-2) for name, tensor in values.items()}
-    extra = space.coupling(wide, tall, group)
-    return alone if extra is None else alone + extra
+    coupling = space.coupling(wide, tall, group)
+    return independent if coupling is None else independent + coupling

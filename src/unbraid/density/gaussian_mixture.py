@@ -1,10 +1,10 @@
-r"""Mixtures of diagonal Gaussians, fitted by expectation and maximisation from a k-means start.
+r"""Mixtures of diagonal Gaussians, fitted by expectation maximisation from a k-means start.
 
     p(x) = sum_c pi_c N(x; mu_c, diag v_c),    v_c >= floor
 
 The M-step's variance is the larger of its closed form and the floor, which maximises the expected log likelihood under
-that constraint: the log likelihood never falls. k-means starts by k-means++ (arthur2007). Rows are read in pieces,
-whose sums are made in float64 around the mean of all rows, so that small variances survive. Random numbers are those of
+that constraint: the log likelihood never falls. k-means starts by k-means++ (arthur2007). Rows are read in pieces and
+summed in float64 around the mean of all rows, so that small variances survive. Random numbers come from
 `unbraid.noise`: one seed, one fit.
 
 Kept beside scikit-learn's GaussianMixture, which is three to seven times as fast on a CPU: it fits other mixtures, so
@@ -21,14 +21,12 @@ from torch import Tensor
 from unbraid import noise
 from unbraid.errors import UsageError
 
-PIECE = 1 << 24
-"""Numbers that are read at a time."""
+NUMBERS_PER_PIECE = 1 << 24
 
-MAX_MOVES = 30
-"""Steps of k-means at most."""
+MAX_KMEANS_STEPS = 30
 
 MIN_COUNT = 1e-8
-"""Rows below which a component has none, and stays where it is."""
+"""A component with a smaller (weighted) number of rows is empty and keeps its place."""
 
 
 class Mixture(NamedTuple):
@@ -39,27 +37,27 @@ class Mixture(NamedTuple):
     variances: Tensor
 
     def joint(self, x: Tensor) -> Tensor:
-        """log pi_c + log N(x; mu_c, v_c) of rows [rows, features], one column per component.
+        """Return log pi_c + log N(x; mu_c, v_c) of rows [rows, features], one column per component.
 
-        Component by component: the usual expansion of the square loses small variances in float32.
+        It works component by component: the usual expansion of the square loses small variances in float32.
         """
         parts = zip(self.means.unbind(-2), self.variances.unbind(-2), strict=True)
         logs = [(-0.5 * ((x - mean).square() / variance + variance.log())).sum(-1) for mean, variance in parts]
         return self.log_weights + torch.stack(logs, -1) - 0.5 * x.shape[-1] * math.log(2 * math.pi)
 
     def log_density(self, x: Tensor) -> Tensor:
-        """log p(x) of each row."""
+        """Return log p(x) of each row."""
         return self.joint(x).logsumexp(-1)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance [features] of the whole mixture."""
+        """Return mean and variance [features] of the whole mixture."""
         weights = self.log_weights.exp().unsqueeze(-1)
         mean = (weights * self.means).sum(-2)
         return mean, (weights * (self.variances + (self.means - mean.unsqueeze(-2)).square())).sum(-2)
 
 
 class MixtureFit(NamedTuple):
-    """A mixture and the mean log likelihood of a row before each step and after the last."""
+    """A mixture, and the mean log likelihood of a row before each step and after the last."""
 
     mixture: Mixture
     log_likelihood: list[float]
@@ -68,64 +66,63 @@ class MixtureFit(NamedTuple):
 def fit_mixture(
     x: Tensor, components: int, *, floor: float = 1e-4, seed: int = 0, steps: int = 100, tolerance: float = 1e-3
 ) -> MixtureFit:
-    """Fit rows [rows, features], where they are, in float64.
+    """Fit a mixture to rows [rows, features] in float64, on their device.
 
-    Ends after `steps`, or when a step adds less than `tolerance` nats to the log likelihood of a row.
+    The fit ends after `steps`, or when a step adds less than `tolerance` nats to the log likelihood of a row.
     """
-    _refuse(x, components, floor)
-    middle = torch.stack([piece.sum(0) for piece in _pieces(x)]).sum(0) / len(x)
+    _check_arguments(x, components, floor)
+    middle = torch.stack([piece.sum(0) for piece in _split(x)]).sum(0) / len(x)
     labels = kmeans(x, components, seed)
-    mixture = _maximised(_moments(x, middle, components, labels=labels), middle, floor, None)
+    mixture = _maximise(_sum_moments(x, middle, components, labels=labels), middle, floor, None)
     trace: list[float] = []
     for _ in range(steps):
-        sums = _moments(x, middle, components, mixture=mixture)
+        sums = _sum_moments(x, middle, components, mixture=mixture)
         trace.append(float(sums.log_likelihood) / len(x))
         if len(trace) > 1 and trace[-1] - trace[-2] < tolerance:
             return MixtureFit(mixture, trace)
-        mixture = _maximised(sums, middle, floor, mixture)
-    trace.append(float(sum(mixture.log_density(piece).sum() for piece in _pieces(x))) / len(x))
+        mixture = _maximise(sums, middle, floor, mixture)
+    trace.append(float(sum(mixture.log_density(piece).sum() for piece in _split(x))) / len(x))
     return MixtureFit(mixture, trace)
 
 
 def kmeans(x: Tensor, clusters: int, seed: int = 0) -> Tensor:
-    """The cluster [rows] of each row, after at most 30 moves of the centres."""
-    centres, labels = _spread(x, clusters, seed), None
-    for _ in range(MAX_MOVES):
-        found = torch.cat([_distances(piece, centres).argmin(-1) for piece in _pieces(x)])
-        if labels is not None and torch.equal(found, labels):
+    """Return the cluster of each row [rows], after at most 30 steps."""
+    centres, labels = _choose_centres(x, clusters, seed), None
+    for _ in range(MAX_KMEANS_STEPS):
+        nearest = torch.cat([_square_distances(piece, centres).argmin(-1) for piece in _split(x)])
+        if labels is not None and torch.equal(nearest, labels):
             break
-        labels = found
+        labels = nearest
         sums, counts = torch.zeros_like(centres), torch.zeros_like(centres[:, 0])
-        for piece, own in zip(_pieces(x), labels.split(_length(x)), strict=True):
-            belongs = (own[:, None] == torch.arange(clusters, device=x.device)).to(piece.dtype)
+        for piece, part in zip(_split(x), labels.split(_rows_per_piece(x)), strict=True):
+            belongs = (part[:, None] == torch.arange(clusters, device=x.device)).to(piece.dtype)
             sums, counts = sums + belongs.T @ piece, counts + belongs.sum(0)
         centres = torch.where(counts[:, None] > 0, sums / counts[:, None].clamp_min(1), centres)
     assert labels is not None
     return labels
 
 
-def _spread(x: Tensor, clusters: int, seed: int) -> Tensor:
-    """First centres: each a row drawn with a probability that grows with its squared distance to those before it."""
+def _choose_centres(x: Tensor, clusters: int, seed: int) -> Tensor:
+    """Return first centres, each a row drawn in proportion to its squared distance from the centres before it."""
     drawn = noise.uniform(noise.seed_tensor(seed), 0, "kmeans", (clusters,))[0].double()
     chosen = [min(int(drawn[0] * len(x)), len(x) - 1)]
     nearest = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
     for number in drawn[1:].tolist():
         centre = x[chosen[-1]].double()[None]
-        nearest = nearest.minimum(torch.cat([_distances(piece, centre)[:, 0] for piece in _pieces(x)]))
+        nearest = nearest.minimum(torch.cat([_square_distances(piece, centre)[:, 0] for piece in _split(x)]))
         grown = nearest.cumsum(0)
         place = torch.searchsorted(grown, number * grown[-1:], right=True)
         chosen.append(min(int(place), len(x) - 1))
     return x[torch.tensor(chosen, device=x.device)].double()
 
 
-def _distances(x: Tensor, centres: Tensor) -> Tensor:
-    """Squared distances [rows, centres]."""
+def _square_distances(x: Tensor, centres: Tensor) -> Tensor:
     square = x.square().sum(-1, keepdim=True) - 2 * x @ centres.T + centres.square().sum(-1)
     return square.clamp_min(0)
 
 
 class _Sums(NamedTuple):
-    """Of rows around the middle, weighted by component: counts, sums, sums of squares, and the log likelihood."""
+    """Counts, sums and sums of squares of rows around the middle, weighted by component, and the log likelihood."""
 
     counts: Tensor
     first: Tensor
@@ -133,18 +130,18 @@ class _Sums(NamedTuple):
     log_likelihood: Tensor
 
 
-def _moments(
+def _sum_moments(
     x: Tensor, middle: Tensor, components: int, labels: Tensor | None = None, mixture: Mixture | None = None
 ) -> _Sums:
-    """The E-step, summed: rows belong to labels, or to components by the mixture's responsibilities."""
+    """Return the sums of the E-step; rows belong to labels, or to components by their responsibilities."""
     zeros = torch.zeros(components, x.shape[1], dtype=torch.float64, device=x.device)
     counts, first, second, total = zeros[:, 0], zeros, zeros, zeros[0, 0]
-    for start, piece in zip(range(0, len(x), _length(x)), _pieces(x), strict=True):
+    for start, piece in zip(range(0, len(x), _rows_per_piece(x)), _split(x), strict=True):
         around = piece - middle
         if mixture is None:
             assert labels is not None
-            own = labels[start : start + len(piece), None] == torch.arange(components, device=x.device)
-            belongs = own.to(torch.float64)
+            chosen = labels[start : start + len(piece), None] == torch.arange(components, device=x.device)
+            belongs = chosen.to(torch.float64)
         else:
             joint = _joint_by_products(mixture, around, middle)
             total, belongs = total + joint.logsumexp(-1).sum(), joint.softmax(-1)
@@ -154,15 +151,15 @@ def _moments(
 
 
 def _joint_by_products(mixture: Mixture, around: Tensor, middle: Tensor) -> Tensor:
-    """`Mixture.joint` as products of matrices, which float64 can afford."""
+    """Return `Mixture.joint` by matrix products, which are exact enough in float64."""
     means, precision = mixture.means - middle, mixture.variances.reciprocal()
     square = around.square() @ precision.T - 2 * around @ (means * precision).T + (means.square() * precision).sum(-1)
     constant = mixture.variances.log().sum(-1) + around.shape[-1] * math.log(2 * math.pi)
     return mixture.log_weights - 0.5 * (square + constant)
 
 
-def _maximised(sums: _Sums, middle: Tensor, floor: float, before: Mixture | None) -> Mixture:
-    """The M-step."""
+def _maximise(sums: _Sums, middle: Tensor, floor: float, before: Mixture | None) -> Mixture:
+    """Return the mixture of the M-step; an empty component stays as it was `before`."""
     counts = sums.counts[:, None].clamp_min(MIN_COUNT)
     means = sums.first / counts
     variances = (sums.second / counts - means.square()).clamp_min(floor)
@@ -174,18 +171,18 @@ def _maximised(sums: _Sums, middle: Tensor, floor: float, before: Mixture | None
     return Mixture(log_weights - log_weights.logsumexp(-1), means, variances)
 
 
-def _length(x: Tensor) -> int:
-    return max(1, PIECE // x.shape[1])
+def _rows_per_piece(x: Tensor) -> int:
+    return max(1, NUMBERS_PER_PIECE // x.shape[1])
 
 
-def _pieces(x: Tensor) -> Iterator[Tensor]:
-    """Rows in float64, some at a time."""
-    return (piece.double() for piece in x.split(_length(x)))
+def _split(x: Tensor) -> Iterator[Tensor]:
+    """Yield rows in float64, some at a time."""
+    return (piece.double() for piece in x.split(_rows_per_piece(x)))
 
 
-def _refuse(x: Tensor, components: int, floor: float) -> None:
+def _check_arguments(x: Tensor, components: int, floor: float) -> None:
     if components < 1 or len(x) < components:
-        raise UsageError(f"A mixture of {components} components needs as many rows, and there are {len(x)}.")
+        raise UsageError(f"A mixture of {components} components needs at least as many rows, not {len(x)}.")
     if not 0 < floor < math.inf:
         raise UsageError(f"The floor of a mixture's variances must be above 0, not {floor:g}.")
     if not bool(x.isfinite().all()):

@@ -1,6 +1,6 @@
-"""Small networks trained inside a score: many short steps, recorded once on CUDA and replayed as one launch each.
+"""Training of small networks inside a score: many short steps, captured once on CUDA and replayed as one launch each.
 
-Training of runs has a loop of its own (`unbraid.training`); this one has no state to keep and nothing to resume.
+Runs have their own loop (`unbraid.training`); this one keeps no state and resumes nothing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,46 +10,42 @@ from torch import Tensor
 
 from unbraid.progress import progress
 
-WARM_UP = 3
-"""Steps before a recording: the first ones choose kernels and make the optimizer's state."""
+WARM_UP_STEPS = 3
+"""Steps before the capture: the first ones choose kernels and make the optimizer's state."""
 
 Loss = Callable[[Tensor], Tensor]
-"""The loss of a step, whose number [1] is a tensor: whatever changes from step to step is looked up by it."""
+"""Loss of a step, as a function of the step's number [1], a tensor that looks up whatever changes between steps."""
 
 
 def descend(
-    name: str,
-    parameters: Iterable[Tensor],
-    loss: Loss,
-    rates: Tensor,
-    betas: tuple[float, float] = (0.9, 0.999),
+    name: str, parameters: Iterable[Tensor], loss: Loss, rates: Tensor, betas: tuple[float, float] = (0.9, 0.999)
 ) -> None:
-    """One Adam step of each rate [steps] on a loss; `name` is that of the progress bar.
+    """Take one Adam step of each rate [steps] on a loss; `name` is the title of the progress bar.
 
-    The loss must be a function of tensors alone: no read-back, no random draw, the same shapes at every step.
+    The loss must be a function of tensors only: no read-back, no random draw, the same shapes at every step.
     """
-    owned = list(parameters)
-    device = owned[0].device
+    trained = list(parameters)
+    device = trained[0].device
     rates = rates.to(device, torch.float32)
     clock = torch.zeros(1, dtype=torch.int64, device=device)
-    adam = _Adam(owned, betas)
+    adam = _Adam(trained, betas)
 
     def step() -> None:
-        gradients = torch.autograd.grad(loss(clock), owned)
+        gradients = torch.autograd.grad(loss(clock), trained)
         adam.step(gradients, rates.index_select(0, clock)[0])
         clock.add_(1)
 
     with progress(name, len(rates)) as bar, torch.enable_grad():
-        advance = _Recorded(step) if device.type == "cuda" else step
+        advance = _CapturedStep(step) if device.type == "cuda" else step
         for _ in range(len(rates)):
             advance()
             bar.advance()
 
 
 class _Adam:
-    """Adam (kingma2015) by torch's fused kernel, which its optimizers call, too.
+    """Adam (kingma2015) by the fused kernel of torch's optimizers.
 
-    Their own `step` imports the compiler first, and that takes longer than most descents.
+    Their own `step` imports the compiler first, which takes longer than most fits.
     """
 
     def __init__(self, parameters: list[Tensor], betas: tuple[float, float]) -> None:
@@ -59,7 +55,6 @@ class _Adam:
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: Tensor) -> None:
-        """Move every parameter against its gradient."""
         torch._foreach_add_(self.steps, 1)
         state = self.means, self.squares, [], self.steps
         first, second = self.betas
@@ -67,8 +62,8 @@ class _Adam:
         torch._fused_adam_(self.parameters, list(gradients), *state, lr=rate, beta1=first, beta2=second, **settings)
 
 
-class _Recorded:
-    """A step that is carried out a few times and then recorded as a CUDA graph."""
+class _CapturedStep:
+    """A step that runs a few times and is then captured as a CUDA graph."""
 
     def __init__(self, step: Callable[[], None]) -> None:
         self.step, self.calls = step, 0
@@ -77,12 +72,12 @@ class _Recorded:
 
     def __call__(self) -> None:
         self.calls += 1
-        if self.graph is None and self.calls > WARM_UP:
+        if self.graph is None and self.calls > WARM_UP_STEPS:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, stream=self.stream):
                 self.step()
         if self.graph is not None:
-            self.graph.replay()  # a recording carries nothing out
+            self.graph.replay()  # a capture executes nothing
             return
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):

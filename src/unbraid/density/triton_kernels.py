@@ -1,6 +1,6 @@
 r"""Triton kernels for log densities of mixtures of Normal posteriors (see `unbraid.density.fused_estimator`).
 
-For samples z_i and posteriors j of each member, for every group of leaves and every leaf alone,
+For samples z_i and posteriors j of each member, for every group of leaves and every single leaf,
 
     log q(z_i) = logsumexp_j [ sum_d log N(z_id; mean_jd, variance_jd) + log w_ij ].
 
@@ -8,12 +8,12 @@ All kernels work in logarithms to base 2, in which the sum over a group is x_ij 
 t = (z - mean) k / sigma, k^2 = log2(e) / 2. The difference is taken before anything is squared: an expansion into
 matrix products would cancel where posteriors are narrow. The backward pass recomputes the responsibilities
 r_ij = 2^(x_ij - log2 q(z_i)), and only for the components: the scores d log q / d z are means over components, which
-the forward pass takes along.
+the forward pass computes, too.
 
 A program is one warp. Each thread holds a few rows (or components) and streams the others: sums need no exchange, and
-what is loaded serves all that the thread holds: loads, more than arithmetic, are what these kernels wait for. The
-streamed axis is cut into chunks; their sums are written side by side, and joined by small kernels in the same order in
-every run. A group and the leaves alone are different programs of one launch, which fill the GPU together.
+one load serves all that the thread holds. These kernels wait for loads more than for arithmetic. The streamed axis is
+cut into chunks; small kernels join their sums in the same order in every run. Groups and single leaves are different
+programs of one launch, which fill the GPU together.
 """
 
 import math
@@ -25,8 +25,8 @@ import triton.language as tl
 _LOG2E = tl.constexpr(math.log2(math.e))
 _LN2 = tl.constexpr(math.log(2))
 _LOG_2PI = tl.constexpr(math.log(2 * math.pi))
-_ROOT = tl.constexpr(math.sqrt(math.log2(math.e) / 2))
-_STEEPEST = tl.constexpr(80.0)  # the bound on -log sigma that the Normal block sets, too
+_K = tl.constexpr(math.sqrt(math.log2(math.e) / 2))
+_STEEPEST = tl.constexpr(80.0)  # the bound on -log sigma of the Normal block
 _CLAMPED = tl.constexpr(0.999 * math.exp(80) * math.sqrt(math.log2(math.e) / 2))  # k/sigma at that bound, or nearly
 _LOWEST = tl.constexpr(-1e38)  # below every logarithm, yet finite: the difference of two infinities is no number
 
@@ -41,8 +41,8 @@ def pack(
 ):  # fmt: skip
     """Transpose samples to rows [M, D, i], and posteriors to components [M, 3 D + groups, j].
 
-    Those are each leaf's mean, each leaf's k/sigma, and c + log2 w of each group and each leaf. The normalisers
-    [M, groups + D, i] of rows that only pad the others become infinite: divided by them, nothing remains.
+    A component is each leaf's mean, each leaf's k/sigma, and c + log2 w of each group and each leaf. The normalisers
+    [M, groups + D, i] of padding rows become infinite, so that their responsibilities vanish.
     """
     m = tl.program_id(1).to(tl.int64)
     n = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)
@@ -58,7 +58,7 @@ def pack(
     log_variance = tl.load(source + D * p_leaf, mask=real & (at < count), other=0.0)
     target, fits = components + (m * (3 * D + GROUPS) + leaf) * padded + at, real & (at < padded)
     tl.store(target, mean, mask=fits)
-    scale = tl.exp2(tl.minimum(-0.5 * log_variance, _STEEPEST) * _LOG2E) * _ROOT
+    scale = tl.exp2(tl.minimum(-0.5 * log_variance, _STEEPEST) * _LOG2E) * _K
     tl.store(target + D * padded, scale, mask=fits)
     if HAS_LOG_P:
         log_weight += tl.load(log_p + n, mask=n < count, other=0.0)
@@ -76,7 +76,7 @@ def pack(
 @triton.jit
 @no_type_check
 def _reweigh(x, i, j, i0, j0, batch, own, after, I: tl.constexpr, J: tl.constexpr):  # noqa: E741
-    """Add what the weights of j = i and j = i + 1 (mod batch) have over the others'; most tiles hold neither."""
+    """Add the excess weights of j = i and j = i + 1 (mod batch) over the others'; most tiles hold neither."""
     if ((j0 <= i0 + I) & (i0 < j0 + J)) | ((j0 == 0) & (i0 + I >= batch)):
         following = (j == i + 1) | ((j == 0) & (i == batch - 1))
         x += tl.where(j == i, own, 0.0) + tl.where(following, after, 0.0)
@@ -85,10 +85,10 @@ def _reweigh(x, i, j, i0, j0, batch, own, after, I: tl.constexpr, J: tl.constexp
 
 @triton.jit
 @no_type_check
-def _leaves_of(source, at, stride, AXIS: tl.constexpr, LEAVES: tl.constexpr, COUNT: tl.constexpr):
-    """A group's leaves at some places, as a tuple, so that each lies in registers of its own.
+def _load_leaves(source, at, stride, AXIS: tl.constexpr, LEAVES: tl.constexpr, COUNT: tl.constexpr):
+    """Load a group's leaves at some places, as a tuple, so that each has its own registers.
 
-    What the threads hold gets a first axis, what they stream a second one; only after loading, or loads stay scalar.
+    Held values get a first axis, streamed ones a second; only after loading, or loads stay scalar.
     """
     values = (tl.expand_dims(tl.load(source + LEAVES[0] * stride + at), AXIS),)
     for n in tl.static_range(1, COUNT):
@@ -99,7 +99,7 @@ def _leaves_of(source, at, stride, AXIS: tl.constexpr, LEAVES: tl.constexpr, COU
 @triton.jit
 @no_type_check
 def _zeros(BLOCK: tl.constexpr, COUNT: tl.constexpr):
-    """Sums to start with, one for each leaf."""
+    """Return zeros for each leaf, as a tuple."""
     values = (tl.full((BLOCK,), 0.0, tl.float32),)
     for _ in tl.static_range(1, COUNT):
         values += (tl.full((BLOCK,), 0.0, tl.float32),)
@@ -108,8 +108,8 @@ def _zeros(BLOCK: tl.constexpr, COUNT: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _standardised(z, mean, scale, COUNT: tl.constexpr):
-    """t of each leaf and the sum of their squares; of rows and components, one is [STREAM, 1], the other [1, BLOCK]."""
+def _standardise(z, mean, scale, COUNT: tl.constexpr):
+    """Return t of each leaf and the sum of their squares; one operand is [STREAM, 1], the other [1, BLOCK]."""
     standard = ((z[0] - mean[0]) * scale[0],)
     squares = standard[0] * standard[0]
     for n in tl.static_range(1, COUNT):
@@ -120,11 +120,11 @@ def _standardised(z, mean, scale, COUNT: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _others(
+def _sum_other_squares(
     rows, means, scales, i, j, rows_padded, padded, HELD: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr,
     SHAPE: tl.constexpr,
 ):  # fmt: skip
-    """Sum of squares of those leaves of a wide group whose gradients another program takes; too many to unroll."""
+    """Sum the squares of a wide group's leaves whose gradients belong to other programs; too many to unroll."""
     squares = tl.full(SHAPE, 0.0, tl.float32)
     for leaf in range(D):
         if ((tl.full((), OTHERS, tl.int64) >> leaf) & 1) != 0:
@@ -142,18 +142,18 @@ def _forward(
     LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr,
     SCORES: tl.constexpr, STREAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Running maximum, sum, and sums towards each leaf's score, of a block of rows over some components."""
+    """Compute maximum, sum, and sums for each leaf's score, of a block of rows over some components."""
     i = i0 + tl.arange(0, BLOCK)
-    z = _leaves_of(rows, i, rows_padded, 0, LEAVES, COUNT)
+    z = _load_leaves(rows, i, rows_padded, 0, LEAVES, COUNT)
     highest = tl.full((BLOCK,), _LOWEST, tl.float32)
     total = tl.full((BLOCK,), 0.0, tl.float32)
     scores = _zeros(BLOCK, COUNT)
     for j0 in range(start, stop, STREAM):
         j = j0 + tl.arange(0, STREAM)
-        scale = _leaves_of(scales, j, padded, 1, LEAVES, COUNT)
-        t, squares = _standardised(z, _leaves_of(means, j, padded, 1, LEAVES, COUNT), scale, COUNT)
+        scale = _load_leaves(scales, j, padded, 1, LEAVES, COUNT)
+        t, squares = _standardise(z, _load_leaves(means, j, padded, 1, LEAVES, COUNT), scale, COUNT)
         if OTHERS:
-            squares += _others(rows, means, scales, i, j, rows_padded, padded, 0, OTHERS, D, (STREAM, BLOCK))
+            squares += _sum_other_squares(rows, means, scales, i, j, rows_padded, padded, 0, OTHERS, D, (STREAM, BLOCK))
         x = tl.load(constants + j)[:, None] - squares
         if UNEQUAL:
             x = _reweigh(x, i[None, :], j[:, None], i0, j0, rows_count, own, after, BLOCK, STREAM)
@@ -162,10 +162,10 @@ def _forward(
         total = total * shrink + tl.sum(weight, 0)
         highest = higher
         if SCORES:
-            grown = ()
-            for n in tl.static_range(COUNT):  # first t, then the scale: their product alone may be infinite
-                grown += (scores[n] * shrink + tl.sum(weight * t[n] * scale[n], 0),)
-            scores = grown
+            updated = ()
+            for n in tl.static_range(COUNT):  # first t, then the scale: their product may be infinite
+                updated += (scores[n] * shrink + tl.sum(weight * t[n] * scale[n], 0),)
+            scores = updated
     tl.store(partial + i, highest)
     tl.store(partial + rows_padded + i, total)
     if SCORES:
@@ -175,8 +175,8 @@ def _forward(
 
 @triton.jit
 @no_type_check
-def _assigned(program, of_groups, of_leaves):
-    """Whether a program is a group's, and its number among those: they take turns, as leaves alone need other units."""
+def _assign(program, of_groups, of_leaves):
+    """Return whether a program is a group's, and its number; they alternate, as single leaves need other units."""
     turns = 2 * tl.minimum(of_groups, of_leaves)
     of_group = tl.where(program < turns, program % 2 == 0, of_groups > of_leaves)
     return of_group, tl.where(program < turns, program // 2, program - turns // 2)
@@ -185,22 +185,22 @@ def _assigned(program, of_groups, of_leaves):
 @triton.jit(do_not_specialize=["rows_count", "count", "group_splits", "leaf_splits", "group"])
 @no_type_check
 def forward(
-    rows, components, grouped, alone, rows_count, count, rows_padded, padded, group_chunk, group_splits, leaf_chunk,
+    rows, components, grouped, single, rows_count, count, rows_padded, padded, group_chunk, group_splits, leaf_chunk,
     leaf_splits, own, after, group,
     LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr,
     UNEQUAL: tl.constexpr, SCORES: tl.constexpr, GROUP_STREAM: tl.constexpr, GROUP_BLOCK: tl.constexpr,
     LEAF_STREAM: tl.constexpr, LEAF_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of one group [chunks, M, groups, 2 + D, i] and of each leaf alone [chunks, M, D, 3, i]: see `_forward`.
+    """Compute sums of one group [chunks, M, groups, 2 + D, i] and of each leaf [chunks, M, D, 3, i]: see `_forward`.
 
-    Of a group, scores are those of LEAVES alone; OTHERS is the mask of the rest.
+    A group's scores are those of LEAVES; OTHERS is the mask of its other leaves.
     """
     m, members = tl.program_id(1).to(tl.int64), tl.num_programs(1)
     rows += m * D * rows_padded
     components += m * (3 * D + GROUPS) * padded
     blocks = (rows_count + GROUP_BLOCK - 1) // GROUP_BLOCK
     leaf_blocks = (rows_count + LEAF_BLOCK - 1) // LEAF_BLOCK
-    of_group, program = _assigned(tl.program_id(0), blocks * group_splits, leaf_blocks * leaf_splits * D)
+    of_group, program = _assign(tl.program_id(0), blocks * group_splits, leaf_blocks * leaf_splits * D)
     if of_group:
         split, start = program // blocks, program // blocks * group_chunk
         _forward(
@@ -214,7 +214,7 @@ def forward(
         component, start = components + leaf * padded, split * leaf_chunk
         _forward(
             rows + leaf * rows_padded, component, component + D * padded, component + (2 * D + GROUPS) * padded,
-            alone + ((split * members + m) * D + leaf) * 3 * rows_padded,
+            single + ((split * members + m) * D + leaf) * 3 * rows_padded,
             program % leaf_blocks * LEAF_BLOCK, start, tl.minimum(start + leaf_chunk, count), rows_count, rows_padded,
             padded, own, after, (0,), 1, 0, 1, UNEQUAL, SCORES, LEAF_STREAM, LEAF_BLOCK,
         )  # fmt: skip
@@ -223,12 +223,12 @@ def forward(
 @triton.jit(do_not_specialize=["rows_count", "group_splits", "leaf_splits"])
 @no_type_check
 def combine(
-    grouped, alone, out, normaliser, scores, rows_count, rows_padded, group_splits, leaf_splits,
+    grouped, single, out, normaliser, scores, rows_count, rows_padded, group_splits, leaf_splits,
     GROUPS: tl.constexpr, D: tl.constexpr, SCORES: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Join the chunks: log densities [M, groups + D, i], for the backward pass their binary logarithms, and scores.
+    """Join the chunks: log densities [M, groups + D, i], their binary logarithms for the backward pass, and scores.
 
-    A program does one leaf of one group, or one leaf alone, which come last; scores are [M, (groups + 1) D, i].
+    A program does one leaf of one group, or one single leaf, which come last; scores are [M, (groups + 1) D, i].
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     which, m, members = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
@@ -239,7 +239,7 @@ def combine(
     if of_group:
         partial, stride = grouped + (m * GROUPS + output) * (2 + D) * rows_padded, members * GROUPS * (2 + D)
     else:
-        partial, stride = alone + (m * D + leaf) * 3 * rows_padded, members * D * 3
+        partial, stride = single + (m * D + leaf) * 3 * rows_padded, members * D * 3
     score_row = tl.where(of_group, 2 + leaf, 2)
     highest = tl.full((BLOCK,), _LOWEST, tl.float32)
     total = tl.full((BLOCK,), 0.0, tl.float32)
@@ -258,7 +258,7 @@ def combine(
     if (which >= GROUPS * D) | (leaf == 0):
         binary, at = highest + tl.log2(total), m * (GROUPS + D) + output
         tl.store(out + at * rows_count + i, binary * _LN2, mask=i < rows_count)
-        divisor = tl.where(binary == float("-inf"), float("inf"), binary)  # so that nothing has a gradient
+        divisor = tl.where(binary == float("-inf"), float("inf"), binary)  # no gradient
         tl.store(normaliser + at * rows_padded + i, divisor, mask=i < rows_count)
     if SCORES:
         score *= tl.where(total == 0.0, 0.0, 1 / total) * (-2 * _LN2)
@@ -271,7 +271,7 @@ def backward_rows(
     grad, scores, padded_grad, of_sample, rows_count, rows_padded, m_stride, g_stride, i_stride,
     MASK: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of samples [M, i, D], one leaf to a program; also copy `grad` of any layout to [M, groups + D, i]."""
+    """Compute gradients of samples [M, i, D], one leaf per program; copy `grad` of any layout to [M, groups + D, i]."""
     leaf, m = tl.program_id(1), tl.program_id(2).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     grad += m * m_stride + i * i_stride
@@ -297,17 +297,17 @@ def _backward(
     LEAVES: tl.constexpr, COUNT: tl.constexpr, OTHERS: tl.constexpr, D: tl.constexpr, UNEQUAL: tl.constexpr,
     STREAM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of a block of components from some rows, for a group's density or a leaf's."""
+    """Compute gradients of a block of components from some rows, for a group's density or a leaf's."""
     j = j0 + tl.arange(0, BLOCK)
-    mean = _leaves_of(means, j, padded, 0, LEAVES, COUNT)
-    scale = _leaves_of(scales, j, padded, 0, LEAVES, COUNT)
+    mean = _load_leaves(means, j, padded, 0, LEAVES, COUNT)
+    scale = _load_leaves(scales, j, padded, 0, LEAVES, COUNT)
     constant = tl.load(constants + j)[None, :]
     slopes, curves, weight = _zeros(BLOCK, COUNT), _zeros(BLOCK, COUNT), tl.full((BLOCK,), 0.0, tl.float32)
     for i0 in range(start, stop, STREAM):
         i = i0 + tl.arange(0, STREAM)
-        t, squares = _standardised(_leaves_of(rows, i, rows_padded, 1, LEAVES, COUNT), mean, scale, COUNT)
+        t, squares = _standardise(_load_leaves(rows, i, rows_padded, 1, LEAVES, COUNT), mean, scale, COUNT)
         if OTHERS:
-            squares += _others(rows, means, scales, i, j, rows_padded, padded, 1, OTHERS, D, (STREAM, BLOCK))
+            squares += _sum_other_squares(rows, means, scales, i, j, rows_padded, padded, 1, OTHERS, D, (STREAM, BLOCK))
         x = constant - squares
         if UNEQUAL:
             x = _reweigh(x, i[:, None], j[None, :], i0, j0, rows_count, own, after, STREAM, BLOCK)
@@ -315,7 +315,7 @@ def _backward(
         weight += tl.sum(v, 0)
         steeper, rounder = (), ()
         for n in tl.static_range(COUNT):
-            vt = v * t[n]  # 0 times a finite number, where t^2 alone would be infinite
+            vt = v * t[n]  # 0 times a finite number, where t^2 by itself would be infinite
             steeper += (slopes[n] + tl.sum(vt, 0),)
             rounder += (curves[n] + tl.sum(vt * t[n], 0),)
         slopes, curves = steeper, rounder
@@ -335,7 +335,7 @@ def backward(
     UNEQUAL: tl.constexpr, GROUP_STREAM: tl.constexpr, GROUP_BLOCK: tl.constexpr, LEAF_STREAM: tl.constexpr,
     LEAF_BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of components [chunks of all groups, then of leaves; M, 2 D, j].
+    """Compute gradients of components [chunks of all groups, then of leaves; M, 2 D, j].
 
     With v_ij = gradient times responsibility, each output adds to those of its leaves
 
@@ -348,7 +348,7 @@ def backward(
     normaliser += m * (GROUPS + D) * rows_padded
     blocks = (count + GROUP_BLOCK - 1) // GROUP_BLOCK
     leaf_blocks = (count + LEAF_BLOCK - 1) // LEAF_BLOCK
-    of_group, program = _assigned(tl.program_id(0), blocks * group_splits, leaf_blocks * leaf_splits * D)
+    of_group, program = _assign(tl.program_id(0), blocks * group_splits, leaf_blocks * leaf_splits * D)
     if of_group:
         split, start = program // blocks, program // blocks * group_chunk
         _backward(

@@ -151,8 +151,9 @@ def _log_normal(distance: Tensor, log_variance: Tensor) -> Tensor:
 
 
 def standardise(distance: Tensor, log_variance: Tensor) -> Tensor:
-    """Return distance / sigma. Square it afterwards: in float32, distance^2 / sigma^2 can be 0 times infinity.
+    """Return distance / sigma, to be squared afterwards.
 
-    That happens for log sigma^2 below -88; with this order it would below -177, and the bound prevents it there, too.
+    In float32, distance^2 / sigma^2 is 0 times infinity for log sigma^2 below -88. The square of this quotient is
+    finite down to -177, and the bound keeps it finite below.
     """
     return distance * (-0.5 * log_variance).clamp(max=80.0).exp()

@@ -44,6 +44,9 @@ class Tempered(Block):
         self.temperature, self.final, self.anneal = temperature, final, anneal
         self.straight_through = straight_through
 
+    def need(self, batch: int) -> Need:
+        return Need("uniform", (batch, self.width))
+
     def needs(self, name: str, batch: int) -> dict[str, Need]:
         moving = {f"{name}.step": Need("step", ())} if self.anneal else {}
         return {name: self.need(batch), **moving}
@@ -88,9 +91,6 @@ class Concrete(Tempered):
             raise UsageError(f"A Concrete block needs at least 2 classes and 1 variable, not {classes} and {size}.")
         self.classes, self.leaves, self.width = classes, size, classes * size
         self.parameters = {"logits": self.width}
-
-    def need(self, batch: int) -> Need:
-        return Need("uniform", (batch, self.width))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         gumbel = -(-noise.log()).log()
@@ -144,9 +144,6 @@ class Bernoulli(Tempered):
             raise UsageError(f"A latent block needs at least 1 variable, not {size}.")
         self.width = self.leaves = size
         self.parameters = {"logits": size}
-
-    def need(self, batch: int) -> Need:
-        return Need("uniform", (batch, self.width))
 
     def sample(self, parameters: Tensor, noise: Tensor) -> Tensor:
         return (parameters[..., :-1] + noise.logit()) / parameters[..., -1:].exp()

@@ -27,9 +27,13 @@ class Space:
 
     def __init__(self, blocks: Mapping[str, Block], tree: Tree | None = None, learned: Prior | None = None) -> None:
         self.blocks = dict(blocks)
+        self.leaves = sum(b.leaves for b in blocks.values())
+        self.width = sum(b.width for b in blocks.values())
         self.tree: Tree = tuple(range(self.leaves)) if tree is None else tree
         self.levels = _levels(self.tree, self.leaves)
         self.learned = learned
+        self.has_density = all(b.has_density for b in blocks.values())
+        self.closed_form = all(b.closed_form for b in blocks.values()) and (learned is None or learned.closed_form)
 
     @classmethod
     def from_config(
@@ -65,22 +69,6 @@ class Space:
     def last_stage(self) -> "Space":
         """The latents that the last stage adds; of a model without stages, all of them."""
         return self
-
-    @property
-    def leaves(self) -> int:
-        return sum(b.leaves for b in self.blocks.values())
-
-    @property
-    def width(self) -> int:
-        return sum(b.width for b in self.blocks.values())
-
-    @property
-    def closed_form(self) -> bool:
-        return all(b.closed_form for b in self.blocks.values()) and (self.learned is None or self.learned.closed_form)
-
-    @property
-    def has_density(self) -> bool:
-        return all(b.has_density for b in self.blocks.values())
 
     @property
     def outputs(self) -> dict[str, int]:

@@ -18,30 +18,30 @@ class StackedSpace(Space):
     C keeps its groups and its prior, also a learned one. If one of the stages has groups, Z is one more group.
     """
 
-    def __init__(self, earlier: Space, own: Space) -> None:
+    def __init__(self, earlier: Space, later: Space) -> None:
         single = len(earlier.blocks) == 1
         self.names = {name: EARLIER_BLOCK if single else f"{EARLIER_BLOCK}_{name}" for name in earlier.blocks}
-        self._own = own
+        self._later = later
         renamed = {self.names[name]: block for name, block in earlier.blocks.items()}
-        for name in own.blocks:
+        for name in later.blocks:
             if name in renamed:
                 raise UsageError(f"{name} names latents of the earlier stage here; choose other latents for this one.")
-        learned = None if earlier.learned is None else earlier.learned.rename_blocks(self.names, own.blocks)
-        super().__init__({**renamed, **own.blocks}, _join_trees(earlier, own), learned)
+        learned = None if earlier.learned is None else earlier.learned.rename_blocks(self.names, later.blocks)
+        super().__init__({**renamed, **later.blocks}, _join_trees(earlier, later), learned)
 
     @property
     def last_stage(self) -> Space:
-        return self._own
+        return self._later
 
     def rename_blocks(self, by_block: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors of the earlier stage's blocks under their names in this space."""
         return {self.names.get(name, name): value for name, value in by_block.items()}
 
 
-def _join_trees(earlier: Space, own: Space) -> Any:
-    if len(earlier.levels) == len(own.levels) == 2:  # no groups
+def _join_trees(earlier: Space, later: Space) -> Any:
+    if len(earlier.levels) == len(later.levels) == 2:  # no groups
         return None
-    return (*earlier.tree, _shift(own.tree, earlier.leaves)) if own.leaves else earlier.tree
+    return (*earlier.tree, _shift(later.tree, earlier.leaves)) if later.leaves else earlier.tree
 
 
 def _shift(tree: Any, by: int) -> Any:

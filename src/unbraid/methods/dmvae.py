@@ -14,7 +14,7 @@ from unbraid.models.modality_subsets import single_modalities
 from unbraid.models.multimodal import MultimodalModel
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import (
-    SMALL_PAIRS,
+    TRIAL_PAIRS,
     MultimodalObjective,
     reconstruction_losses,
     subset_kls,
@@ -22,7 +22,7 @@ from unbraid.objectives.multimodal import (
 )
 from unbraid.types import Batch, Noise, Output, Terms
 
-TRIAL = {**SMALL_PAIRS, "s": 2}
+TRIAL = {**TRIAL_PAIRS, "s": 2}
 
 
 @model("multimodal-cross", year=2021, reference="lee2021")
@@ -46,7 +46,7 @@ class DMVAE(MultimodalObjective):
         for name, loss in reconstruction_losses(out.decoded, batch, context).items():
             terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))
             terms[f"cross_{name}"] = ((loss * used)[..., 1:].sum(-1).mean(-1), self.weight(name))
-        kl, beta = subset_kls(out, context.space).mean(1), self.annealed(self.beta_c, context)
+        kl, beta = subset_kls(out, context.space).mean(1), self.anneal_weight(self.beta_c, context)
         terms |= {"kl_c": (kl[..., 0], beta), "kl_c_unimodal": (kl[..., 1:].sum(-1), beta)}
         again = dict.fromkeys(context.likelihoods, used[..., 1:].sum(-1))
         return Terms({**terms, **self.private_kls(out, context, again)})

@@ -17,7 +17,14 @@ from unbraid.latents import Space
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import elbo_terms
-from unbraid.objectives.density_ratio import JOINT, SHUFFLED, check_batch, discriminator_player, log_ratio, logits_of
+from unbraid.objectives.density_ratio import (
+    JOINT,
+    SHUFFLED,
+    apply_discriminator,
+    check_batch,
+    log_ratio,
+    make_discriminator_player,
+)
 from unbraid.types import Batch, Output, Player, Terms, Weight
 
 ORDER = "order/codes"
@@ -36,7 +43,7 @@ class FactorVAE(Objective):
         super().__init__(self.model_terms)
 
     def players(self) -> list[Player]:
-        return [*super().players(), discriminator_player("objective.discriminator.", self.discriminator_terms)]
+        return [*super().players(), make_discriminator_player("objective.discriminator.", self.discriminator_terms)]
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
         return {"discriminator": Discriminator(space.width, width=self.width, depth=self.depth)}
@@ -47,7 +54,7 @@ class FactorVAE(Objective):
         return {ORDER: Need("uniform", (batch - batch // 2, space.leaves))}
 
     def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        ratio = log_ratio(logits_of(context, "discriminator", context.space.join(out.sample)))
+        ratio = log_ratio(apply_discriminator(context, "discriminator", context.space.join(out.sample)))
         return elbo_terms(out, batch, context) | Terms({"tc/ratio": (ratio.mean(-1), self.gamma)})
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -56,7 +63,7 @@ class FactorVAE(Objective):
         half = codes.shape[-2] // 2
         shuffled = permute_variables(codes[..., half:, :], context.noise[ORDER], context.space)
         both = torch.cat([codes[..., :half, :], shuffled], -2)
-        logits = logits_of(context, "discriminator", both).log_softmax(-1)
+        logits = apply_discriminator(context, "discriminator", both).log_softmax(-1)
         log_likelihood = logits[..., :half, JOINT].mean(-1) + logits[..., half:, SHUFFLED].mean(-1)
         return Terms({"cross_entropy": (-0.5 * log_likelihood, 1.0)})
 

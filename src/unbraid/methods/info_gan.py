@@ -26,7 +26,7 @@ from unbraid.models.base import model, run_decoder, run_encoder
 from unbraid.networks import Likelihood
 from unbraid.networks.gan import choose_gan_network
 from unbraid.noise import Need
-from unbraid.objectives.adversarial import Game
+from unbraid.objectives.adversarial import AdversarialObjective
 from unbraid.objectives.base import Context, objective
 from unbraid.types import Inputs, Noise, Output, Shape, Terms, Weight
 
@@ -134,7 +134,7 @@ class InfoGANModel(AdversarialModel):
 @objective(
     "info-gan", model="adversarial", year=2016, reference="chen2016", network=choose_gan_network, defaults=DEFAULTS
 )
-class InfoGAN(Game):
+class InfoGAN(AdversarialObjective):
     """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).
 
     The generator takes `z` codes, which Q infers, and `noise` further inputs; `draws` is their distribution. Both Adams

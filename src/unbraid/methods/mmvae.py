@@ -27,10 +27,10 @@ from unbraid.models.base import model
 from unbraid.models.modality_subsets import single_modalities
 from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import SMALL_PAIRS, MultimodalObjective, reconstruction_losses, used_subsets
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, reconstruction_losses, used_subsets
 from unbraid.types import Batch, Noise, Output, Terms, Weight
 
-TRIAL = {**SMALL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
+TRIAL = {**TRIAL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
 Gradient = Literal["reparameterised", "dreg"]
 
 
@@ -124,7 +124,7 @@ class MMVAE(MultimodalObjective):
 
     def _beta(self, dims: int, context: Context) -> Weight:
         """Return beta_c, shaped to broadcast against tensors with `dims` dimensions behind the members'."""
-        beta = self.annealed(self.beta_c, context)
+        beta = self.anneal_weight(self.beta_c, context)
         return beta.view(-1, *[1] * dims) if isinstance(beta, Tensor) else beta
 
     def _posterior(self, out: Output, present: Tensor) -> ExpertMixture:

@@ -21,7 +21,7 @@ from unbraid.models.multimodal import ModalityPosteriors, MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import (
-    SMALL_PAIRS,
+    TRIAL_PAIRS,
     MultimodalObjective,
     Value,
     reconstruction_losses,
@@ -30,7 +30,7 @@ from unbraid.objectives.multimodal import (
 )
 from unbraid.types import Batch, Noise, Output, Terms
 
-TRIAL = {**SMALL_PAIRS, "s": 0}
+TRIAL = {**TRIAL_PAIRS, "s": 0}
 
 
 @model("multimodal-subsets", year=2021, reference="sutter2021")
@@ -85,5 +85,5 @@ class MoPoE(MultimodalObjective):
             for name, loss in reconstruction_losses(out.decoded, batch, context).items()
         }
         kl = (subset_kls(out, context.space) * share).sum(-1).mean(-1)
-        terms["kl_c"] = (kl, self.annealed(self.beta_c, context))
+        terms["kl_c"] = (kl, self.anneal_weight(self.beta_c, context))
         return Terms({**terms, **self.private_kls(out, context)})

@@ -27,7 +27,7 @@ from unbraid.models.staged import LaterStage
 from unbraid.networks import Likelihood, Outputs, refiner
 from unbraid.networks.gan import choose_cgan_network, choose_staged_gan_networks
 from unbraid.noise import Need
-from unbraid.objectives.adversarial import Game
+from unbraid.objectives.adversarial import AdversarialObjective
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.checks import check_normal
 from unbraid.objectives.staged import StageObjective
@@ -153,7 +153,7 @@ class StagedGAN(ConditionalGAN):
         return self.generator.decode(y, z)
 
 
-class ConditionalGame(StageObjective, Game):
+class ConditionalGame(StageObjective, AdversarialObjective):
     """A generator against a critic; both see the condition of the row."""
 
     def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = (), **game: Any) -> None:

@@ -57,11 +57,11 @@ class MSLabels(StageObjective):
     def check(self, dataset: FactorDataset, space: Space) -> None:
         if not self.factors:
             raise UsageError("ms-labels needs the labels that are its codes: name them, as factors=[scale].")
-        check_label_latents(space, self.labels_of(dataset, self.factors))
+        check_label_latents(space, self.make_label_codes(dataset, self.factors))
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         super().begin(dataset, rows)
-        self.own_labels = self.labels_of(dataset, self.factors)
+        self.own_labels = self.make_label_codes(dataset, self.factors)
         self.own_labels.check_complete(rows)
 
     def given(self, batch: Batch) -> dict[str, Tensor]:

@@ -20,10 +20,10 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_proper_subsets, s
 from unbraid.models.multimodal import MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import SMALL_PAIRS, MultimodalObjective, reconstruction_losses, subset_kls
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, reconstruction_losses, subset_kls
 from unbraid.types import Batch, Noise, Output, Terms
 
-TRIAL = {**SMALL_PAIRS, "s": 0}
+TRIAL = {**TRIAL_PAIRS, "s": 0}
 
 
 @model("multimodal-subsampled", year=2018, reference="wu2018")
@@ -90,7 +90,7 @@ class MVAE(MultimodalObjective):
                 parts["subsets"] = (loss[..., first:] * random[..., m]).sum(-1).mean(-1)
             terms |= {f"{label}_{name}": (part, self.weight(name)) for label, part in parts.items()}
             again[name] = self.unimodal + random[..., m].sum(-1)
-        kl, beta = subset_kls(out, context.space).mean(1), self.annealed(self.beta_c, context)  # [member, subsets]
+        kl, beta = subset_kls(out, context.space).mean(1), self.anneal_weight(self.beta_c, context)  # [member, subsets]
         terms["kl_c"] = (kl[..., 0], beta)
         if kl.shape[-1] > 1:
             terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), beta)

@@ -24,12 +24,19 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
 from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.density_ratio import JOINT, SHUFFLED, check_batch, discriminator_player, log_ratio, logits_of
-from unbraid.objectives.multimodal import SMALL_PAIRS, MultimodalObjective, Value, reconstruction_losses, subset_kls
+from unbraid.objectives.density_ratio import (
+    JOINT,
+    SHUFFLED,
+    apply_discriminator,
+    check_batch,
+    log_ratio,
+    make_discriminator_player,
+)
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value, reconstruction_losses, subset_kls
 from unbraid.types import Batch, Noise, Output, Player, Terms, Weight
 
 ORDER = "order/shared"
-TRIAL = {**SMALL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2}
+TRIAL = {**TRIAL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2}
 SETTINGS = {"defaults": {"c": 5, "s": 5}, "trial": TRIAL}
 SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
 """Weights of L(x_m; A) and L(x_m; S_m)."""
@@ -98,7 +105,7 @@ class PartitionedMVAE(MultimodalObjective):
             raise UsageError("penalty=ratio penalises the dependence of c and s_m, so s must be at least 1.")
 
     def players(self) -> list[Player]:
-        discriminators = discriminator_player("objective.discriminator_", self.discriminator_terms)
+        discriminators = make_discriminator_player("objective.discriminator_", self.discriminator_terms)
         return [*super().players(), discriminators] if self.penalised else super().players()
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
@@ -122,12 +129,12 @@ class PartitionedMVAE(MultimodalObjective):
             parts = zip(("reconstruction", "cross"), loss.mean(1).unbind(-1), self.shares, strict=True)
             terms |= {f"{label}_{name}": (part, share * self.weight(name)) for label, part, share in parts}
         kl = subset_kls(out, context.space).mean(1)  # [member, subsets]
-        terms["kl_c"] = (kl[..., 0], self.annealed(self.beta_c, context))
-        terms["kl_c_subsets"] = (kl[..., 1:].mean(-1), self.annealed(self.beta_subsets, context))
+        terms["kl_c"] = (kl[..., 0], self.anneal_weight(self.beta_c, context))
+        terms["kl_c_subsets"] = (kl[..., 1:].mean(-1), self.anneal_weight(self.beta_subsets, context))
         terms |= self.private_kls(out, context)
         for name, present in private_rows(out, batch, context).items() if self.penalised else ():
             codes = torch.cat([out.sample[SHARED], out.sample[name]], -1)
-            ratio = log_ratio(logits_of(context, f"discriminator_{name}", codes))
+            ratio = log_ratio(apply_discriminator(context, f"discriminator_{name}", codes))
             terms[f"tc_{name}/ratio"] = (_mean(ratio, present), self.tc)
         return Terms(terms)
 
@@ -142,7 +149,7 @@ class PartitionedMVAE(MultimodalObjective):
             order = _permute_among(present[..., half:], context.noise[ORDER][..., place]).unsqueeze(-1)
             permuted = c[..., half:, :].gather(-2, order.expand(*order.shape[:-1], c.shape[-1]))
             codes = torch.cat([torch.cat([c[..., :half, :], permuted], -2), out.sample[name].detach()], -1)
-            logits = logits_of(context, f"discriminator_{name}", codes).log_softmax(-1)
+            logits = apply_discriminator(context, f"discriminator_{name}", codes).log_softmax(-1)
             joint = _mean(logits[..., :half, JOINT], present[..., :half])
             shuffled = _mean(logits[..., half:, SHUFFLED], present[..., half:])
             terms[f"cross_entropy_{name}"] = (-0.5 * (joint + shuffled), 1.0)

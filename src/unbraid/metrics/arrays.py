@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, bfloat16, device
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
@@ -71,6 +72,17 @@ def to_normal_parameters(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]
     if not (widths > 0).all():
         raise DataError("stds must all be greater than 0.")
     return centres, widths
+
+
+def to_normal_tensors(means: Any, stds: Any) -> tuple[Tensor, Tensor]:
+    """Return what `to_normal_parameters` returns as tensors; those of a GPU are checked there and stay there."""
+    if not (isinstance(means, Tensor) and isinstance(stds, Tensor) and means.is_cuda and stds.is_cuda):
+        centres, widths = to_normal_parameters(means, stds)
+        return torch.as_tensor(centres), torch.as_tensor(widths)
+    usable = means.shape == stds.shape and means.ndim == 2 and means.is_floating_point() and stds.is_floating_point()
+    if not usable or not bool(means.isfinite().all() & stds.isfinite().all() & (stds > 0).all()):
+        to_normal_parameters(means, stds)  # raises, and says what is wrong
+    return means.double(), stds.double()
 
 
 def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:

@@ -1,5 +1,6 @@
 """Evaluations: a model on data, encoded once for all metrics. Also the functions that choose, run and time metrics."""
 
+import copy
 import inspect
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch.utils._pytree import tree_map_only
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
@@ -21,9 +22,9 @@ from unbraid.metrics.score import LOCATELLO as LOCATELLO
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric
 from unbraid.metrics.score import metric_protocol as metric_protocol
 from unbraid.models import Model
-from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.progress import progress
 from unbraid.registry import Entry
+from unbraid.training.group import Group, System, allow_tf32
 
 Result = TypeVar("Result")
 
@@ -60,7 +61,13 @@ class Evaluation:
     """
 
     def __init__(
-        self, model: Model, dataset: FactorDataset, rows: Tensor | None = None, seed: int = 0, batch: int = 4096
+        self,
+        model: Model,
+        dataset: FactorDataset,
+        rows: Tensor | None = None,
+        seed: int = 0,
+        batch: int = 4096,
+        precision: str = "f32",
     ) -> None:
         self.model = model.eval()
         self.dataset = dataset
@@ -69,6 +76,7 @@ class Evaluation:
         self.which = "held out" if self.held_out else "all"
         self.seed = seed
         self.batch = batch
+        self.precision = precision
         self.trained_on: int | None = None  # number of training rows, if known
         self.peers: tuple[Evaluation, ...] = ()
         self._cache: dict[Hashable, Any] = {}
@@ -106,6 +114,11 @@ class Evaluation:
         """One posterior sample per row [rows, width], fixed by the seed."""
         return self.draw_codes(self._every)
 
+    @property
+    def uses_tf32(self) -> bool:
+        """Whether encoding may use TF32 on a GPU: of runs that were trained in TF32 or bfloat16."""
+        return self.precision in ("tf32", "bf16")
+
     def encode_posterior(self, positions: Tensor) -> dict[str, Tensor]:
         """Return posterior parameters [*positions, parameters] by block; encode only rows that are not encoded yet."""
         if "posterior" in self.__dict__:
@@ -116,7 +129,7 @@ class Evaluation:
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
-        with torch.no_grad(), progress("encoding", len(missing)) as bar:
+        with torch.no_grad(), allow_tf32(self.uses_tf32), progress("encoding", len(missing)) as bar:
             for chunk in missing.split(self.batch) if len(missing) else ():
                 for name, part in self.model.encode(self.dataset.inputs(self.rows[chunk])).items():
                     if name not in whole:
@@ -171,7 +184,7 @@ class Evaluation:
         columns = choose_factors(self.dataset.factor_names, wanted)
         if self.dataset.is_grid:
             return self
-        has_labels = self.dataset.labelled(self.rows, columns)
+        has_labels = self.dataset.has_labels(self.rows, columns)
         if bool(has_labels.all()):
             return self
         return self.compute_once(("labelled", *columns), lambda: self._restrict(has_labels, columns))
@@ -183,7 +196,7 @@ class Evaluation:
                 f"{int(has_labels.sum())} of {len(self):,} rows have labels of all of {names}; "
                 "choose other factors with factors=…."
             )
-        part = Evaluation(self.model, self.dataset, self.rows[has_labels], self.seed, self.batch)
+        part = Evaluation(self.model, self.dataset, self.rows[has_labels], self.seed, self.batch, self.precision)
         part._whole = self, has_labels.nonzero().squeeze(-1)
         part.held_out, part.peers = self.held_out, self.peers
         part.which = f"{len(part):,} labelled rows of {self.which}"
@@ -199,7 +212,8 @@ class Evaluation:
         """Return this model on `count` random rows; no score then looks beyond them."""
         if count < 2:
             raise UsageError(f"A score needs at least 2 rows, not {count}.")
-        part = Evaluation(self.model, self.dataset, self.rows[self.choose(count)], self.seed, self.batch)
+        rows = self.rows[self.choose(count)]
+        part = Evaluation(self.model, self.dataset, rows, self.seed, self.batch, self.precision)
         part.held_out, part.which = self.held_out, f"{min(count, len(self)):,} {RANDOM_ROWS} of {self.which}"
         return part
 
@@ -219,13 +233,16 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     """Encode the rows of several models with the same structure and rows in one stacked pass."""
     first = evaluations[0]
     parts: list[dict[str, Tensor]] = []
-    encoders = [make_stackable(_Encoder(evaluation.model)) for evaluation in evaluations]
-    state = stack_module_state(encoders)  # type: ignore[arg-type]
-    encode = vmap(lambda state, x: functional_call(encoders[0], state, (x,)), in_dims=(0, None))
-    batch = max(1, first.batch // len(evaluations)) if first.dataset.device.type == "cpu" else first.batch
-    with torch.no_grad(), progress("encoding", len(first)) as bar:
+    members, device = len(evaluations), first.dataset.device
+    # A group changes the layers of its first system, so that one is a copy.
+    models = [copy.deepcopy(first.model), *(evaluation.model for evaluation in evaluations[1:])]
+    systems = [System(_Encoder(model), {}) for model in models]
+    group = Group(systems, device, "tf32" if first.uses_tf32 else "f32")
+    batch = max(1, first.batch // members) if device.type == "cpu" else first.batch
+    with torch.no_grad(), group.set_tf32(), progress("encoding", len(first)) as bar:
         for chunk in first.rows.split(batch):
-            parts.append(encode(state, first.dataset.inputs(chunk)))
+            inputs = tree_map_only(Tensor, lambda x: x.expand(members, *x.shape), first.dataset.inputs(chunk))
+            parts.append(group.apply("model", inputs))
             bar.advance(len(chunk))
     for name in first.space.blocks:
         whole = torch.cat([part[name] for part in parts], dim=1)  # [member, rows, parameters]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.data.array_modalities import filled, without_nan
+from unbraid.data.array_modalities import blank_nan_rows, fill_missing
 from unbraid.data.factors import FactorDataset
-from unbraid.data.images import in_range
+from unbraid.data.images import clamp_images
 from unbraid.errors import UsageError, unknown
 from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
 from unbraid.networks.likelihoods import CategoricalLikelihood
@@ -59,7 +59,7 @@ def prepare_inputs(model: MultimodalModel, given: Any, data: Data | None = None)
 
 def _read_rows(model: MultimodalModel, name: str, given: Any, data: Data | None) -> tuple[Tensor, Tensor]:
     """Return observations [n, *shape] of a modality, and a mask [n] of the rows that have one."""
-    shape, (array, present) = model.shapes[name], filled(name, [given] if isinstance(given, str) else given)
+    shape, (array, present) = model.shapes[name], fill_missing(name, [given] if isinstance(given, str) else given)
     if array.dtype.kind == "U":
         present, array = present & (array != ""), _class_numbers(name, array, data)
     is_label = isinstance(model.densities[name], CategoricalLikelihood)
@@ -71,14 +71,14 @@ def _read_rows(model: MultimodalModel, name: str, given: Any, data: Data | None)
         present, rows = present & (array >= 0), torch.from_numpy(array).unsqueeze(-1) == torch.arange(shape[0])
     else:
         array = array.astype(np.float32) if array.dtype.kind in "iu" and len(shape) == 1 else array
-        array, present = without_nan(name, array[:, None] if array.ndim == len(shape) == 1 else array, present)
+        array, present = blank_nan_rows(name, array[:, None] if array.ndim == len(shape) == 1 else array, present)
         rows = torch.from_numpy(array) / (255 if array.dtype == np.uint8 else 1)
     if tuple(rows.shape[1:]) != tuple(shape):
         raise UsageError(f"{name} takes observations of shape {tuple(shape)}, not {tuple(rows.shape[1:])}.")
     rows = rows.to(torch.float32)
     if not bool(rows.isfinite().all()):
         raise UsageError(f"{name} holds infinite numbers; remove these rows.")
-    return in_range(rows, name) if len(shape) == 3 else rows, torch.from_numpy(present)
+    return clamp_images(rows, name) if len(shape) == 3 else rows, torch.from_numpy(present)
 
 
 def _class_numbers(name: str, words: np.ndarray, data: Data | None) -> np.ndarray:

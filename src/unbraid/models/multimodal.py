@@ -124,7 +124,7 @@ class MultimodalModel(Model):
         raise UsageError(f"This needs a model of one modality; this one has {names}. Use generate or expected.")
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Raise the `UsageError` of `likelihood`: codes have no single observation."""
+        """Raise a `UsageError`, as `likelihood` does: a code has several observations."""
         return self.likelihood(code)
 
     def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
@@ -155,8 +155,8 @@ class MultimodalModel(Model):
             if private_block(name) in self.space.blocks:
                 privates[private_block(name)] = flat[:, width:]
             present.append(mask)
-        fused = DiagonalNormal(*torch.stack(experts, 1).chunk(2, -1))
-        return ModalityPosteriors(fused, privates, torch.stack(present, 1))
+        normals = DiagonalNormal(*torch.stack(experts, 1).chunk(2, -1))
+        return ModalityPosteriors(normals, privates, torch.stack(present, 1))
 
     def _encode_modality(self, name: str, inputs: Inputs, mask: Tensor, width: int) -> Tensor:
         x = inputs.x[name]
@@ -171,7 +171,7 @@ class MultimodalModel(Model):
     def fuse_as_mixture(self, posteriors: ModalityPosteriors) -> ExpertMixture:
         """Return q(c|x_A) as a mixture with components [rows, K, D]: here a single one."""
         mean, log_variance = self.fuse(posteriors)
-        return ExpertMixture(mean.unsqueeze(1), log_variance.unsqueeze(1), mean.new_zeros(posteriors.rows, 1))
+        return ExpertMixture(mean.unsqueeze(1), log_variance.unsqueeze(1), mean.new_zeros(len(mean), 1))
 
     def proposal(self, posteriors: ModalityPosteriors) -> ExpertMixture:
         """Return the proposal for c in estimates of likelihoods: the distribution in the trained bound."""

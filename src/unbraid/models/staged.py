@@ -111,8 +111,8 @@ class LaterStage(Model):
         return {**first, **self.space.last_stage.needs(count)}
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        own, c = self.space.last_stage, self.first.prior_codes(select_prefix(FIRST, noise))
-        return torch.cat([c, own.join(own.sample_prior(own.prior(like=c), noise))], -1)
+        z_space, c = self.space.last_stage, self.first.prior_codes(select_prefix(FIRST, noise))
+        return torch.cat([c, z_space.join(z_space.sample_prior(z_space.prior(like=c), noise))], -1)
 
     def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
         """Insert the noise of the first stage's decoder between c and z."""
@@ -182,9 +182,8 @@ class StagedVAE(AutoencodingStage):
 
         The returned prior covers z only.
         """
-        x, own = inputs.x["x"], self.space.last_stage
-        earlier: dict[str, Tensor] = {}
-        drawn: dict[str, Tensor] = {}
+        x, z_space = inputs.x["x"], self.space.last_stage
+        earlier, drawn = dict[str, Tensor](), dict[str, Tensor]()
         if FIRST_CODE in inputs.given:
             code = inputs.given[FIRST_CODE]
         else:
@@ -194,14 +193,15 @@ class StagedVAE(AutoencodingStage):
         y = self.decode_first(code)
         posterior = {**self.space.rename_blocks(earlier), **self.encode_residual(x, y, noise)}
         known = inputs.given.get(OWN_CODE)
-        sample = own.sample(posterior, noise) if known is None else dict.fromkeys(own.blocks, known)
-        decoded = self.refine(y, own.join(sample))
-        return Output(posterior, own.prior_of(posterior), {**self.space.rename_blocks(drawn), **sample}, {"x": decoded})
+        z = z_space.sample(posterior, noise) if known is None else dict.fromkeys(z_space.blocks, known)
+        decoded = {"x": self.refine(y, z_space.join(z))}
+        return Output(posterior, z_space.prior_of(posterior), {**self.space.rename_blocks(drawn), **z}, decoded)
 
     def encode_residual(self, x: Tensor, y: Tensor, noise: Noise | None = None) -> dict[str, Tensor]:
         """Return the parameters of q(z|x - y) by block."""
-        own = self.space.last_stage
-        return self.frame.posterior(own.split(run_encoder(self.encoder, x - y, sum(own.outputs.values())), noise))
+        z_space = self.space.last_stage
+        flat = run_encoder(self.encoder, x - y, sum(z_space.outputs.values()))
+        return self.frame.posterior(z_space.split(flat, noise))
 
     def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
         self.fit_frame(self.frame, dataset, rows)

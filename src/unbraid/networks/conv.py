@@ -132,7 +132,7 @@ def double(
 
 def to_single_pixel(channels: int, widths: Widths, outputs: int, activation: Callable[[], nn.Module]) -> nn.Sequential:
     """Build convolutions with BatchNorm from a 64x64 image to 1x1, then to [batch, outputs]."""
-    # Initial weights depend on the order in which layers are made: the top comes first.
+    # Initial weights depend on the order of construction: the top comes first.
     top = [nn.Conv2d(widths[3], widths[4], 4), nn.BatchNorm2d(widths[4]), activation()]
     body = halve([channels, *widths[:4]], normalised=True, activation=activation)
     return nn.Sequential(*body, *top, nn.Conv2d(widths[4], outputs, 1), nn.Flatten())

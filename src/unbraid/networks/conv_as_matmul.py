@@ -14,11 +14,12 @@ the one of two ways that moves fewer numbers:
   For k = 4, s = 2 this makes a quarter of the numbers that columns make.
 """
 
-import itertools
+import operator
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from importlib.util import find_spec
-from itertools import product
+from itertools import pairwise, product
 from typing import Literal, TypeVar
 
 import torch
@@ -74,16 +75,16 @@ def _fuse_relus(module: nn.Module) -> None:
     Layers that occur twice are not fused, because their two uses may differ.
     """
     chains = [list(part) for part in module.modules() if type(part) is nn.Sequential]
-    places = Counter(id(child) for part in module.modules() for child in part._modules.values())
+    uses = Counter(id(child) for part in module.modules() for child in part._modules.values())
     for chain in chains:
-        for place, (layer, relu) in enumerate(itertools.pairwise(chain)):
+        for position, (layer, relu) in enumerate(pairwise(chain)):
             if not isinstance(layer, ProductLayer) or type(relu) not in (nn.ReLU, PassedReLU):
                 continue
-            if places[id(layer)] > 1 or places[id(relu)] > 1:
+            if uses[id(layer)] > 1 or uses[id(relu)] > 1:
                 continue
-            after = chain[place + 2] if place + 2 < len(chain) else None
+            after = chain[position + 2] if position + 2 < len(chain) else None
             layer.relu, relu.__class__ = True, PassedReLU
-            if isinstance(after, ProductLayer) and places[id(after)] == 1:
+            if isinstance(after, ProductLayer) and uses[id(after)] == 1:
                 layer.successor, after.masks_input = (after,), True
 
 
@@ -134,7 +135,6 @@ class ProductConv2d(ProductLayer, nn.Conv2d):
         return not dense and self._supports_kernels(dtype, on_cuda)
 
     def forward(self, input: Tensor) -> Tensor:
-        """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4:
             return self._activate(super().forward(input))
         stride, padding, dtype = _pair(self.stride), _pair(self.padding), _compute_type(input)
@@ -156,7 +156,6 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
         return tuple(size) != (1, 1) and self._supports_kernels(dtype, on_cuda)
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        """[batch, channels, rows, columns] to the same, channels last in memory."""
         if input.ndim != 4 or output_size is not None:
             return self._activate(super().forward(input, None if output_size is None else list(output_size)))
         stride, padding, more = _pair(self.stride), _pair(self.padding), _pair(self.output_padding)
@@ -237,7 +236,7 @@ def _convolve_by_phases(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, 
     matrix = _in_phases(weight, stride).permute(3, 5, 1, 2, 4, 0).reshape(s * t * C, A * B * N)
     shifted = _times(x, matrix).unflatten(-1, (A * B, N)).unbind(-2)
     parts = [y[:, a : a + U, b : b + V] for y, (a, b) in zip(shifted, product(range(A), range(B)), strict=True)]
-    return _sum(parts)
+    return reduce(operator.add, parts)
 
 
 def convolve_transposed(
@@ -271,7 +270,7 @@ def _transposed_by_columns(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
     products = _times(x, matrix).unflatten(-1, (A * B, s * t * N)).unbind(-2)
     shifts = product(range(A), range(B))
     parts = [_pad(y, (a, b), (A - 1 - a, B - 1 - b)) for y, (a, b) in zip(products, shifts, strict=True)]
-    return _sum(parts).unflatten(-1, (s, t, N))
+    return reduce(operator.add, parts).unflatten(-1, (s, t, N))
 
 
 def _transposed_by_phases(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
@@ -311,13 +310,6 @@ def _in_phases(weight: Tensor, stride: Pair) -> Tensor:
 def _times(x: Tensor, matrix: Tensor) -> Tensor:
     """Multiply x [batch, row, column, K] by [K, N] as two matrices, so that `vmap` makes one batched product."""
     return (x.reshape(-1, x.shape[-1]) @ matrix).reshape(*x.shape[:3], -1)
-
-
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    out = parts[0]
-    for part in parts[1:]:
-        out = out + part
-    return out
 
 
 def _pad(x: Tensor, starts: Pair, ends: Pair) -> Tensor:

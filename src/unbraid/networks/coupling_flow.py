@@ -39,21 +39,6 @@ LAST_LAYER_FACTOR = 0.1
 """Factor on the initial weights of last layers: the flow starts close to the identity."""
 
 
-@flow("coupling", year=2016, reference="dinh2016")
-def coupling(
-    condition: int,
-    shape: Shape,
-    *,
-    couplings: int = 6,
-    hidden: tuple[int, ...] = (256, 256),
-    parts: Parts = "checkerboard",
-    layers: Layers = "affine",
-    bins: int = 8,
-) -> "CouplingFlow":
-    """Couplings that move two parts of the values in turn, each by a network with ReLU."""
-    return CouplingFlow(shape, condition, couplings=couplings, hidden=hidden, parts=parts, layers=layers, bins=bins)
-
-
 class Coupling(nn.Module):
     """The network of one coupling: from a part and the condition to `per` numbers for each value of the other."""
 
@@ -73,16 +58,17 @@ class Coupling(nn.Module):
         return (raw if raw.dtype == torch.float64 else raw.float()).unflatten(-1, (-1, self.per))
 
 
+@flow("coupling", year=2016, reference="dinh2016")
 class CouplingFlow(nn.Module):
-    """A flow from observations to a standard normal base, given a condition, and back."""
+    """Couplings that move two parts of the values in turn, each by a network with ReLU."""
 
     def __init__(
         self,
-        shape: Shape,
         condition: int,
+        shape: Shape,
         *,
-        couplings: int,
-        hidden: tuple[int, ...],
+        couplings: int = 6,
+        hidden: tuple[int, ...] = (256, 256),
         parts: Parts = "checkerboard",
         layers: Layers = "affine",
         bins: int = 8,

@@ -12,7 +12,7 @@ from unbraid.networks.base import Outputs, decoder, dense, encoder, image_side, 
 from unbraid.networks.conv import double, halve
 from unbraid.types import Shape
 
-BRANCHED = ("mean", "log_variance")
+BRANCHED = (".mean", ".log_variance")
 """Parameters with a hidden layer of their own."""
 
 
@@ -22,16 +22,14 @@ class Branches(nn.Module):
     def __init__(self, trunk: nn.Module, width: int, hidden: int, outputs: Outputs) -> None:
         super().__init__()
         self.trunk = trunk
-        self.heads = nn.ModuleList(_head(name, width, hidden, size) for name, size in outputs.items())
+        self.heads = nn.ModuleList(
+            dense([width, hidden, size], nn.ReLU) if name.endswith(BRANCHED) else nn.Linear(width, size)
+            for name, size in outputs.items()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.trunk(x)
         return torch.cat([head(features) for head in self.heads], dim=-1)
-
-
-def _head(name: str, width: int, hidden: int, size: int) -> nn.Module:
-    branched = name.rpartition(".")[2] in BRANCHED
-    return dense([width, hidden, size], nn.ReLU) if branched else nn.Linear(width, size)
 
 
 @encoder("mlp-esmaeili-28", year=2018, reference="esmaeili2018")

@@ -14,12 +14,18 @@ MAP_CHANNELS = {64: (64, 64, 32, 32), 32: (64, 32), 28: (64, 32)}
 """Channels of the maps by the side of an image. The side doubles from map to map, and to the image."""
 
 
+@decoder("conv-modulated", year=2020, reference="msvae2020")
 class ModulatedDecoder(nn.Module):
-    """Dense layers and doubling convolutions on c; z scales and shifts every normalised map."""
+    """conv-locatello's or conv-small's decoder of all but the last coordinates, which enter by AdaIN."""
 
-    def __init__(self, code: int, shape: Shape, modulating: int, hidden: int) -> None:
+    def __init__(self, code: int, shape: Shape, *, modulating: int = 5, hidden: int = 256) -> None:
         super().__init__()
         colours, side = image_side("conv-modulated", shape, 28, 32, 64)
+        if not 0 < modulating < code:
+            raise UsageError(
+                f"The decoder 'conv-modulated' takes {code} coordinates; modulating must be from 1 to {code - 1}, "
+                f"not {modulating}."
+            )
         channels = MAP_CHANNELS[side]
         start = side // 2 ** len(channels)
         self.modulating = modulating
@@ -44,15 +50,3 @@ class ModulatedDecoder(nn.Module):
         for step in self.up:
             a = step(a, z)
         return self.image(a)
-
-
-@decoder("conv-modulated", year=2020, reference="msvae2020")
-def conv_modulated(code: int, shape: Shape, *, modulating: int = 5, hidden: int = 256) -> nn.Module:
-    """conv-locatello's or conv-small's decoder of all but the last coordinates, which enter by AdaIN."""
-    image_side("conv-modulated", shape, 28, 32, 64)
-    if not 0 < modulating < code:
-        raise UsageError(
-            f"The decoder 'conv-modulated' takes {code} coordinates; modulating must be from 1 to {code - 1}, "
-            f"not {modulating}."
-        )
-    return ModulatedDecoder(code, shape, modulating, hidden)

@@ -65,10 +65,11 @@ class Modulated(nn.Module):
         return self.modulation(self.layer(a), z).relu()
 
 
+@refiner("adain", year=2020, reference="msvae2020", trial={"channels": 4})
 class AdaINRefiner(nn.Module):
-    """Four convolutions down, the first three modulated, four modulated ones up, and one to the image."""
+    """Convolutions down and up (64, 128, 256, 512 and back) with AdaIN by z at three and four of them."""
 
-    def __init__(self, shape: Shape, width: int, channels: int, modulation: Modulation) -> None:
+    def __init__(self, shape: Shape, width: int, *, channels: int = 64, modulation: Modulation = "channel") -> None:
         super().__init__()
         colours, side = image_side("adain", shape, 28, 32, 64)
         strides, widths = STRIDES[side], [channels * 2**level for level in range(4)]
@@ -108,12 +109,6 @@ def _transposed(first: int, last: int, stride: int) -> nn.Module:
     return nn.ConvTranspose2d(first, last, 4 if stride == 2 else 3, stride=stride, padding=1, bias=False)
 
 
-@refiner("adain", year=2020, reference="msvae2020", trial={"channels": 4})
-def adain(shape: Shape, width: int, *, channels: int = 64, modulation: Modulation = "channel") -> nn.Module:
-    """Convolutions down and up (64, 128, 256, 512 and back) with AdaIN by z at three and four of them."""
-    return AdaINRefiner(shape, width, channels, modulation)
-
-
 class FiLM(nn.Module):
     """Units scaled and shifted by z (perez2018), without the statistics of AdaIN."""
 
@@ -128,11 +123,14 @@ class FiLM(nn.Module):
         return (1 + gamma) * a + beta
 
 
+@refiner("mlp", year=2018, reference="perez2018")
 class FiLMRefiner(nn.Module):
-    """Modulated linear layers on y, and a plain one to the observation."""
+    """Hidden layers of the given widths on y, each scaled and shifted by z, for vectors and images of any size."""
 
-    def __init__(self, shape: Shape, width: int, hidden: tuple[int, ...]) -> None:
+    def __init__(self, shape: Shape, width: int, *, hidden: tuple[int, ...] = (256, 256)) -> None:
         super().__init__()
+        if not hidden:
+            raise UsageError("Refiner 'mlp' needs a hidden layer, because z enters nowhere else.")
         sizes = [pixels(shape), *hidden]
         self.hidden = nn.ModuleList(Modulated(nn.Linear(*ends), FiLM(width, ends[1])) for ends in pairwise(sizes))
         self.last = nn.Sequential(nn.Linear(sizes[-1], pixels(shape)), nn.Unflatten(1, shape))
@@ -142,14 +140,6 @@ class FiLMRefiner(nn.Module):
         for step in self.hidden:
             a = step(a, z)
         return self.last(a)
-
-
-@refiner("mlp", year=2018, reference="perez2018")
-def mlp(shape: Shape, width: int, *, hidden: tuple[int, ...] = (256, 256)) -> nn.Module:
-    """Hidden layers of the given widths on y, each scaled and shifted by z, for vectors and images of any size."""
-    if not hidden:
-        raise UsageError("Refiner 'mlp' needs a hidden layer, because z enters nowhere else.")
-    return FiLMRefiner(shape, width, hidden)
 
 
 def choose_stage_networks(shape: Shape) -> dict[str, str]:

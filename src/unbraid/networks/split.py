@@ -90,18 +90,25 @@ class SplitEncoder(nn.Module):
         return torch.cat([out.permute(1, 2, 0).flatten(1) for out in by_block], dim=-1)
 
 
+@encoder("shared", year=2020, reference="split2020")
 class SharedEncoder(nn.Module):
-    """Convolutions only; factors are positions of one map, so that no parameter is private to a factor.
+    """conv-locatello without private layers: latent coordinates are positions of its last map (10 of them: 2x5).
 
     The map has one channel per parameter of a block: all means, then all log variances. Its last convolution has stride
     1, not 2 as in conv-locatello: five columns pooled from four would be linearly dependent.
     """
 
-    def __init__(self, channels: int, parts: list[OutputBlock]) -> None:
+    def __init__(self, shape: Shape, outputs: Outputs) -> None:
         super().__init__()
-        self.parts = parts
-        factors = sum(part.size for part in parts)
-        last = nn.Conv2d(FEATURES, max(part.parameters for part in parts), 2)
+        channels, _ = image_side("shared", shape, 64)
+        self.parts = _group_outputs("shared", outputs)
+        factors = sum(part.size for part in self.parts)
+        if factors > MAP_SIDE**2:
+            raise UsageError(
+                f"Encoder 'shared' has {MAP_SIDE}x{MAP_SIDE} positions for latent coordinates, too few for {factors}; "
+                "use fewer latents or another encoder."
+            )
+        last = nn.Conv2d(FEATURES, max(part.parameters for part in self.parts), 2)
         self.map = nn.Sequential(*_build_trunk(channels), last, nn.Flatten(2))
         # A matrix, because the gradient of torch's pooling over overlapping windows is not deterministic.
         pixels = torch.eye(MAP_SIDE**2).unflatten(1, (MAP_SIDE, MAP_SIDE))
@@ -131,20 +138,6 @@ def split_encoder(shape: Shape, outputs: Outputs, *, width: int = 64, hidden: in
     """conv-locatello whose last convolution and both linear layers are private to each latent coordinate."""
     channels, _ = image_side("split", shape, 64)
     return SplitEncoder(channels, _group_outputs("split", outputs), width, hidden)
-
-
-@encoder("shared", year=2020, reference="split2020")
-def shared_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
-    """conv-locatello without private layers: latent coordinates are positions of its last map (10 of them: 2x5)."""
-    channels, _ = image_side("shared", shape, 64)
-    parts = _group_outputs("shared", outputs)
-    factors = sum(part.size for part in parts)
-    if factors > MAP_SIDE**2:
-        raise UsageError(
-            f"Encoder 'shared' has {MAP_SIDE}x{MAP_SIDE} positions for latent coordinates, too few for {factors}; "
-            "use fewer latents or another encoder."
-        )
-    return SharedEncoder(channels, parts)
 
 
 @encoder("wide", year=2020, reference="split2020")

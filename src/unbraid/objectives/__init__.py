@@ -1,13 +1,7 @@
-"""What several objectives share; the methods themselves are in `unbraid.methods`."""
+"""Shared parts of objectives; the methods themselves are in `unbraid.methods`."""
 
 from unbraid.objectives.base import Context, Objective, bind, objective
-from unbraid.objectives.decomposition import (
-    closed_form_kl,
-    divergences,
-    elbo_terms,
-    leaf_information,
-    reconstruction,
-)
+from unbraid.objectives.decomposition import closed_form_kl, divergences, elbo_terms, leaf_information, reconstruction
 
 __all__ = [
     "Context",

@@ -1,11 +1,11 @@
-r"""What objectives with a generator and a critic share: the two sides of the game, and instance noise.
+r"""Shared parts of objectives with a generator and a critic: their losses, and instance noise.
 
     critic      E[softplus(-D(x))] + E[softplus(D(G))]
     generator   E[softplus(-D(G))]
 
 The generator's loss is the non-saturating one (goodfellow2014). Both sides see observations blurred by the same amount
-of noise, which falls to 0 in a straight line (instance noise, sonderby2017): early on, data and generated observations
-overlap nowhere else.
+of noise, which falls linearly to 0 (instance noise, sonderby2017): early on, data and generated observations would not
+overlap without it.
 """
 
 from abc import abstractmethod
@@ -24,8 +24,8 @@ from unbraid.types import Batch, Output, Player, Terms, Weight
 ADAM = {"betas": (0.5, 0.999)}
 
 
-class Game(Objective):
-    """A generator against a critic; the output's `extra` holds the generated `images`.
+class AdversarialObjective(Objective):
+    """An objective with a generator and a critic; the output's `extra` holds the generated `images`.
 
     `instance_noise` is the standard deviation of the noise on observations at the start; it is 0 after
     `instance_noise_steps` steps.
@@ -39,32 +39,32 @@ class Game(Objective):
 
     @abstractmethod
     def generate(self, out: Output, context: Context) -> Tensor:
-        """Return observations of the generator as it is now, at the shared forward's codes and noise."""
+        """Return observations of the current generator, for the codes and noise of the shared forward pass."""
 
     @abstractmethod
     def criticise(self, x: Tensor, out: Output, context: Context) -> tuple[Tensor, Any]:
         """Return the critic's logits [member, batch] of "real", and its other outputs."""
 
     def further_terms(self, outputs: Any, out: Output, context: Context) -> Terms:
-        """Return terms of both sides in addition to the game, from the critic's other outputs for what is generated."""
+        """Return more terms of both players, from the critic's other outputs for generated observations."""
         return Terms()
 
     def players(self) -> list[Player]:
-        """Return the generator, and then the critic, which answers the generator as it is by then."""
+        """Return the generator and then the critic, which sees the updated generator."""
         return [
             Player("generator", ("model.generator.",), self.generator_terms, optimizer=ADAM),
             Player("critic", ("model.critic.",), self.critic_terms, optimizer=ADAM),
         ]
 
     def generator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return how well the critic recognises what is generated."""
+        """Return the generator's loss, which falls as the critic takes generated observations for real."""
         logits, outputs = self.criticise(self._blur(out.extra.images, GENERATED_NOISE, context), out, context)
         return Terms({"adversarial": (softplus(-logits).mean(-1), 1.0)}) | self.further_terms(outputs, out, context)
 
     def critic_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the cross-entropies of real and of generated observations: log 2 each is guessing.
+        """Return the cross-entropies of real and of generated observations; log 2 each is chance.
 
-        The generator has moved since the shared forward, so its observations are made anew.
+        The generator has changed since the shared forward pass, so it generates again.
         """
         with torch.no_grad():
             generated = self.generate(out, context)

@@ -28,12 +28,12 @@ Draw = Callable[[str, tuple[int, ...]], Tensor]
 
 @dataclass(frozen=True)
 class ObjectiveFacts(Facts):
-    """How a recipe is built around its objective.
+    """Facts about a recipe: an objective with its model.
 
-    `model` names the registered model; `fixed` names settings of that model which stay at their default in this
-    recipe. `stage` is the name under which `refine` knows a second stage. `network` maps the shape of an observation to
+    `model` names the registered model; `fixed` names settings of that model that stay at their default in this
+    recipe. `stage` is the name of a second stage for `refine`. `network` maps the shape of an observation to
     the default networks. `defaults` holds settings that differ from the usual ones, `trial` settings of a small run for
-    tests. `signed` weights may be negative. `untrained` names learned priors that no term would train.
+    tests. Weights in `signed` may be negative. `untrained` names learned priors that no term would train.
     """
 
     model: str = "vae"
@@ -47,22 +47,22 @@ class ObjectiveFacts(Facts):
 
 
 class ObjectiveEntry(Entry[Callable[..., Any], ObjectiveFacts]):
-    """A registered objective with its model: the name that users type.
+    """A registered objective with its model, under the name that users type.
 
-    Its settings are those of the objective and those of the model, each declared by what reads it. The recipe's own
-    `defaults` take precedence.
+    Its settings are those of the objective and those of the model. The recipe's own `defaults` take precedence.
     """
 
     @property
     def settings(self) -> dict[str, inspect.Parameter]:
-        """Settings of the objective, then those that only its model reads."""
-        of_model = {name: p for name, p in model[self.facts.model].settings.items() if name not in self.facts.fixed}
-        every = {**read_settings(self.make), **of_model, **read_settings(self.make)}
+        """Settings of the objective, followed by those that only its model reads."""
+        objective = read_settings(self.make)
+        shared = {name: p for name, p in model[self.facts.model].settings.items() if name not in self.facts.fixed}
+        every = {**objective, **shared, **objective}
         return {name: p.replace(default=self.facts.defaults.get(name, p.default)) for name, p in every.items()}
 
     @property
     def sweepable(self) -> frozenset[str]:
-        """Weights of the objective; a model's settings are structure."""
+        """Weights of the objective; the settings of a model are structure."""
         return frozenset(name for name, p in read_settings(self.make).items() if is_weight(p.annotation))
 
 
@@ -72,10 +72,10 @@ objective: Registry[Callable[..., Any], ObjectiveFacts] = Registry("objective", 
 
 @dataclass(frozen=True)
 class Context:
-    """What an objective may know in addition to the output: structure, the number of data points, the step.
+    """Everything that an objective may use in addition to the output: structure, the number of data points, the step.
 
     `apply` runs one of the objective's own networks, by name, or a part of the model, as `model.decoder`, on tensors
-    with a member axis. Where several processes train one run, `out.decoded`, `out.extra` and `batch.x` hold the rows of
+    with a member axis. If several processes train one run, `out.decoded`, `out.extra` and `batch.x` hold the rows of
     this process and everything else holds all rows (`unbraid.training.distributed`): take means over the batch, and do
     not mix the two. `part` returns this process's rows of a tensor that holds all.
     """
@@ -120,12 +120,12 @@ class Objective:
         """Raise a `UsageError` for a run, by its config as a mapping, that this objective cannot refine."""
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
-        """Keep facts about the training rows that the terms need, once, before training."""
+        """Store facts about the training rows that the terms need, once, before training."""
 
     def choose_rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Return the rows [member, …] of a step, from those of the batch [member, batch].
 
-        Rows that belong together stand next to each other, because several processes share them out in order.
+        Rows that belong together must be neighbours, because several processes divide them in order.
         """
         return index
 
@@ -137,16 +137,16 @@ class Objective:
 def bind(name: str, settings: Mapping[str, Any]) -> Objective:
     """Return a registered objective with those of a recipe's settings that it reads.
 
-    A `Weight` may be a tensor [member]. A weight below 0 would reward what the objective is there to punish, so it
-    raises a `UsageError` unless it is one of the `signed` ones.
+    A `Weight` may be a tensor [member]. A weight below 0 would reward what the objective punishes, so it raises a
+    `UsageError` unless the recipe lists it in `signed`.
     """
     entry = objective[name]
     for key in entry.sweepable:
         value = settings.get(key, 0.0)
-        if isinstance(value, Tensor):  # of a group, whose members were each checked when they were configured
+        if isinstance(value, Tensor):  # the members of a group were checked one by one
             continue
         if not math.isfinite(value) or (value < 0 and key not in entry.facts.signed):
             wanted = "a finite number" if key in entry.facts.signed else "0 or above"
             raise UsageError(f"{key} of {name} must be {wanted}, not {value:g}.")
-    own = {key: settings[key] for key in read_settings(entry.make) if key in settings}
-    return entry.make(**own) if isinstance(entry.make, type) else Objective(partial(entry.make, **own))
+    used = {key: settings[key] for key in read_settings(entry.make) if key in settings}
+    return entry.make(**used) if isinstance(entry.make, type) else Objective(partial(entry.make, **used))

@@ -1,4 +1,4 @@
-r"""The terms of the evidence lower bound, each estimated once; objectives weigh them.
+r"""The terms of the evidence lower bound; objectives weigh them.
 
 With the aggregate posterior q(z) = 1/N sum_n q(z|x_n) and a factorised prior (chen2018, eq. 3; esmaeili2018, fig. 4),
 
@@ -8,13 +8,15 @@ With the aggregate posterior q(z) = 1/N sum_n q(z|x_n) and a factorised prior (c
       dimension  sum_d E[log q(z_d) - log p(z_d)]            dimension-wise KL
 
 When the latent variables are grouped, TC splits into one term per level: between the groups and within them, and so on.
-A learned prior that is not factorised takes its own, E_q[log p(z) / prod_g p(z_g)] and so on, from each of these, so
-that the terms still add up to the KL; a term may then be negative.
+If a learned prior is not factorised, its own E_q[log p(z) / prod_g p(z_g)] and so on are subtracted from each of these,
+so that the terms still add up to the KL; a term may then be negative.
 Terms are sums over dimensions and means over the batch, in nats, one value per member.
 """
 
+from functools import reduce
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate
@@ -28,18 +30,16 @@ Estimator = Literal["stratified", "mss", "mws"]
 
 def reconstruction(out: Output, batch: Batch, context: Context) -> Tensor:
     """Return -E[log p(x|z)], summed over modalities."""
-    total = None
+    batch_dims = next(iter(out.sample.values())).ndim - 1
+    losses = []
     for name, likelihood in context.likelihoods.items():
         x = batch.x[name]
-        dims = x.ndim - out.sample[next(iter(out.sample))].ndim + 1
-        value = -likelihood.log_prob(out.decoded[name], x, dims).mean(-1)
-        total = value if total is None else total + value
-    assert total is not None
-    return total
+        losses.append(-likelihood.log_prob(out.decoded[name], x, x.ndim - batch_dims).mean(-1))
+    return reduce(torch.add, losses)
 
 
 def closed_form_kl(out: Output, space: Space) -> Tensor:
-    """Return E_n KL(q(z|x_n) || p(z)) over the batch, in closed form where the latents have one."""
+    """Return E_n KL(q(z|x_n) || p(z)) over the batch, in closed form for latents that have one."""
     return space.joint_kl(out.posterior, out.prior, out.sample).mean(-1)
 
 
@@ -61,9 +61,9 @@ def total_correlation_names(space: Space) -> list[str]:
 
 def divergences(out: Output, space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
     """Return MI, one TC per level, and the dimension-wise KL, by Monte Carlo over the batch's samples."""
-    own = space.joint_density(out.posterior, out.sample)
+    posterior = space.joint_density(out.posterior, out.sample)
     prior = space.prior_levels(out.prior, out.sample)
-    values = {"mi": (own - aggregate.joint).mean(-1), **total_correlations(space, aggregate)}
+    values = {"mi": (posterior - aggregate.joint).mean(-1), **total_correlations(space, aggregate)}
     if space.learned is not None and not space.learned.factorised:
         for name, coarse, fine in zip(total_correlation_names(space), prior[:-1], prior[1:], strict=True):
             values[name] = values[name] - (coarse - fine).mean(-1)
@@ -72,7 +72,7 @@ def divergences(out: Output, space: Space, aggregate: Aggregate) -> dict[str, Te
 
 
 def total_correlations(space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
-    """Return the TC of the aggregate posterior on each level, whatever the prior is."""
+    """Return the TC of the aggregate posterior on each level, independent of the prior."""
     sums = [level.sum(-1) for level in aggregate.levels]  # [..., batch] each, coarse to fine
     pairs = zip(total_correlation_names(space), sums[:-1], sums[1:], strict=True)
     return {name: (coarse - fine).mean(-1) for name, coarse, fine in pairs}

@@ -1,6 +1,6 @@
-"""What objectives share that estimate a total correlation by a discriminator trained at the same time (kim2018).
+"""Shared parts of objectives that train a discriminator to estimate a total correlation (kim2018).
 
-The discriminator tells joint codes, of the batch's first half, from shuffled ones, of its second half: no row stands on
+The discriminator tells joint codes, of the batch's first half, from shuffled ones, of its second half: no row is on
 both sides. With a perfect discriminator the difference of its two logits is the log density ratio.
 """
 
@@ -16,7 +16,7 @@ from unbraid.types import Player
 JOINT, SHUFFLED = 0, 1
 MIN_BATCH = 4
 ADAM: dict[str, Any] = {"lr": 1e-4, "betas": (0.5, 0.9)}
-"""The discriminator's optimizer (kim2018), whatever the model's rate is."""
+"""Optimizer of the discriminator (kim2018), independent of the model's rate."""
 
 
 def check_batch(batch: int, name: str) -> None:
@@ -25,12 +25,12 @@ def check_batch(batch: int, name: str) -> None:
         raise UsageError(f"{name} permutes half of a batch: it needs {MIN_BATCH} rows, not {batch}.")
 
 
-def discriminator_player(owns: str, loss: Callable[..., Any]) -> Player:
-    """Return the player that trains the discriminators whose parameters begin with `owns`."""
-    return Player("discriminator", (owns,), loss, optimizer=ADAM)
+def make_discriminator_player(prefix: str, loss: Callable[..., Any]) -> Player:
+    """Return the player that trains the discriminators whose parameter names begin with `prefix`."""
+    return Player("discriminator", (prefix,), loss, optimizer=ADAM)
 
 
-def logits_of(context: Context, name: str, codes: Tensor) -> Tensor:
+def apply_discriminator(context: Context, name: str, codes: Tensor) -> Tensor:
     """Return a discriminator's two logits [..., rows, 2] of codes, in the precision of the codes."""
     return context.apply(name, codes).to(codes.dtype)
 

@@ -1,10 +1,10 @@
-r"""What the bounds on log p(x_1, …, x_M) share: a latent c of all modalities, and each modality's own s_m.
+r"""Shared parts of the bounds on log p(x_1, …, x_M) with a latent c of all modalities and a private s_m of each.
 
-With A the modalities that a row has and q(c|x_S) the fused experts of a subset S of A, these bounds sum
+Let A be the modalities that a row has, and q(c|x_S) the fused experts of a subset S of A. The bounds sum
 
     L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m),    K(S) = beta_c KL(q(c|x_S) || p(c))
 
-over subsets S and subtract beta_m KL(q(s_m|x_m) || p(s_m)). A modality that is missing adds nothing.
+over subsets S and subtract beta_m KL(q(s_m|x_m) || p(s_m)). A missing modality adds nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from unbraid.types import Batch, Output, Terms, Weight
 
 Value = tuple[Tensor, Weight]
 
-SMALL_PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3, "data_positions": 3, "z": None, "c": 3}
-"""Data and latents of a small run."""
+TRIAL_PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3, "data_positions": 3, "z": None, "c": 3}
+"""Settings of a small run for tests."""
 
 
 class MultimodalObjective(Objective):
-    """Weights of the KLs and of the reconstructions by modality.
+    """An objective with weights of the KLs and reconstructions by modality.
 
-    `betas` and `weights` hold numbers for single modalities, as `m2:0.3`: of KL(s_m), where `beta_m` is that of the
-    others, and of log p(x_m|c, s_m), where 1 is. All weights of KLs rise from 0 over the first `anneal` steps.
+    `betas` holds weights of KL(s_m) for single modalities, as `m2:0.3`; the others have `beta_m`. `weights` holds those
+    of log p(x_m|c, s_m); the others have 1. All weights of KLs rise from 0 over the first `anneal` steps.
     """
 
     def __init__(
@@ -50,17 +50,15 @@ class MultimodalObjective(Objective):
         super().__init__(self.bound_terms)
 
     def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the terms of the bound."""
         raise NotImplementedError
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` for a weight that names no modality, or latents that do not exist."""
         for name in (*self.betas, *self.weights):
             if name not in dataset.modalities:
                 raise unknown("modality", name, dataset.modalities, of=dataset.name)
         for name in self.betas:
             if private_block(name) not in space.blocks:
-                raise UsageError(f"{name} has no latents of its own here, so a weight of their KL changes nothing.")
+                raise UsageError(f"{name} has no latents of its own, so a weight of their KL changes nothing.")
         if len(space.blocks) == 1 and not isinstance(self.beta_m, Tensor) and self.beta_m != 1.0:
             raise UsageError(f"beta_m={self.beta_m:g} weighs latents of single modalities, and s=0 makes none.")
 
@@ -68,56 +66,56 @@ class MultimodalObjective(Objective):
         """Return the weight of a modality's reconstruction."""
         return self.weights.get(name, 1.0)
 
-    def annealed(self, beta: Weight, context: Context) -> Weight:
+    def anneal_weight(self, beta: Weight, context: Context) -> Weight:
         """Return the weight of a KL at this step."""
         return beta * ramp(context.step, self.anneal)
 
     def private_kls(self, out: Output, context: Context, again: Mapping[str, Tensor] | None = None) -> dict[str, Value]:
         """Return terms KL(q(s_m|x_m) || p(s_m)), 0 where x_m is missing.
 
-        `again` [member, rows] says how many more bounds of a row hold each modality, of this process's rows.
+        `again` [member, rows] counts the additional bounds of a row that hold each modality, for this process's rows.
         """
         terms: dict[str, Value] = {}
         for name in context.likelihoods:
             block = private_block(name)
             if block in context.space.blocks:
                 kl = context.space.blocks[block].kl(out.posterior[block], out.prior[block], out.sample[block]).sum(-1)
-                beta = self.annealed(self.betas.get(name, self.beta_m), context)
+                beta = self.anneal_weight(self.betas.get(name, self.beta_m), context)
                 terms[f"kl_{block}"] = (kl.mean(-1), beta)
                 if again is not None:
                     terms[f"kl_{block}_again"] = ((context.part(kl) * again[name]).mean(-1), beta)
         return terms
 
 
-def parse_numbers(setting: str, given: Sequence[str]) -> dict[str, float]:
+def parse_numbers(setting: str, items: Sequence[str]) -> dict[str, float]:
     """Return `{"m1": 2.0, "m2": 0.3}` for `("m1:2", "m2:0.3")`."""
-    made: dict[str, float] = {}
-    for item in given:
+    numbers: dict[str, float] = {}
+    for item in items:
         name, colon, number = (part.strip() for part in item.partition(":"))
-        if name in made:
+        if name in numbers:
             raise UsageError(f"{setting} has two numbers for {name}; leave one out.")
         try:
-            made[name] = float(number)
+            numbers[name] = float(number)
         except ValueError:
             colon = ""
-        if not colon or not 0 <= made[name] < float("inf"):
+        if not colon or not 0 <= numbers[name] < float("inf"):
             raise UsageError(f"{setting} holds numbers by modality, as {setting}=[m1:1,m2:0.3], not {item}.")
-    return made
+    return numbers
 
 
 def reconstruction_losses(decoded: Decoded, batch: Batch, context: Context) -> dict[str, Tensor]:
     """Return -log p(x_m|c, s_m) [member, rows, subsets] of each modality, 0 where it is missing."""
-    made = {}
+    losses = {}
     for m, (name, likelihood) in enumerate(context.likelihoods.items()):
         x, parameters = batch.x[name], decoded[name]
         present = None if batch.present is None else context.part(batch.present)[..., m]
-        if present is not None:  # missing rows could hold NaN, whose gradient would outlive a mask of the loss alone
+        if present is not None:  # missing rows could hold NaN, whose gradient would survive a mask of the loss
             x = torch.where(present.view(*present.shape, *[1] * (x.ndim - 2)), x, 0.0)
         subsets = parameters[""].shape[1] // x.shape[1]
-        seen = x.unsqueeze(2).expand(-1, -1, subsets, *x.shape[2:]).flatten(1, 2)
-        loss = -likelihood.log_prob(parameters, seen, x.ndim - 2).unflatten(1, (-1, subsets))
-        made[name] = loss if present is None else torch.where(present.unsqueeze(-1), loss, 0.0)
-    return made
+        repeated = x.unsqueeze(2).expand(-1, -1, subsets, *x.shape[2:]).flatten(1, 2)
+        loss = -likelihood.log_prob(parameters, repeated, x.ndim - 2).unflatten(1, (-1, subsets))
+        losses[name] = loss if present is None else torch.where(present.unsqueeze(-1), loss, 0.0)
+    return losses
 
 
 def subset_kls(out: Output, space: Space) -> Tensor:

@@ -1,4 +1,4 @@
-"""Weights and targets that move with the step; the step may be a tensor, so a compiled step never recompiles."""
+"""Schedules of weights and targets; the step may be a tensor, so that a compiled step never recompiles."""
 
 from torch import Tensor
 

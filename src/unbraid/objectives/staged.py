@@ -1,4 +1,4 @@
-"""What objectives of a second stage share: the codes of the frozen first stage are encoded, or given by labels."""
+"""Shared parts of second-stage objectives: the frozen first stage's codes are encoded, or replaced by labels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,18 +24,18 @@ class StageObjective(Objective):
     first_labels: LabelCodes | None = None
 
     def use_labels(self, given: tuple[str, ...], circular: tuple[str, ...], own: tuple[str, ...] = ()) -> None:
-        """Use labels of the `given` factors as codes of the first stage, and of `own` ones as codes of this stage."""
+        """Use labels of the `given` factors as codes of the first stage, and of the `own` factors for this stage."""
         if set(circular) - {*given, *own}:
             raise UsageError(f"circular must name some of the labels that are {'named' if own else 'given'}.")
         self.given_factors, self.circular, self.labelled = given, circular, bool(given or own)
 
     def check_parent(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
         if self.given_factors:
-            check_codes_are_labels(parent, self.labels_of(dataset, self.given_factors))
+            check_codes_are_labels(parent, self.make_label_codes(dataset, self.given_factors))
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         if self.given_factors:
-            self.first_labels = self.labels_of(dataset, self.given_factors)
+            self.first_labels = self.make_label_codes(dataset, self.given_factors)
             self.first_labels.check_complete(rows)
 
     def given(self, batch: Batch) -> dict[str, Tensor]:
@@ -44,32 +44,31 @@ class StageObjective(Objective):
         assert batch.factors is not None
         return {FIRST_CODE: self.first_labels.codes(batch.factors, batch.x["x"].dtype)}
 
-    def labels_of(self, dataset: FactorDataset, factors: tuple[str, ...]) -> LabelCodes:
-        """Return the codes of the labels of some factors."""
+    def make_label_codes(self, dataset: FactorDataset, factors: tuple[str, ...]) -> LabelCodes:
         return LabelCodes(dataset, factors, tuple(name for name in self.circular if name in factors))
 
 
-def labels_of_run(config: Mapping[str, Any], dataset: FactorDataset) -> LabelCodes | None:
-    """Return the labels that the codes of a run are, by its config as a mapping; None if they are no labels."""
-    chosen = config["objective"]
-    if chosen["name"] == LABEL_DECODER:
-        return LabelCodes(dataset, tuple(chosen["factors"]), tuple(chosen["circular"]))
-    before = labels_of_run(config["parent"]["config"], dataset) if chosen["name"] == LABEL_STAGE else None
-    if before is None:
+def find_label_codes(config: Mapping[str, Any], dataset: FactorDataset) -> LabelCodes | None:
+    """Return the labels that serve as codes of a run, by its config as a mapping; None if it has other codes."""
+    objective = config["objective"]
+    if objective["name"] == LABEL_DECODER:
+        return LabelCodes(dataset, tuple(objective["factors"]), tuple(objective["circular"]))
+    first = find_label_codes(config["parent"]["config"], dataset) if objective["name"] == LABEL_STAGE else None
+    if first is None:
         return None
-    circular = [dataset.factor_names[column] for column in before.around]
-    return LabelCodes(dataset, (*before.names, *chosen["factors"]), (*circular, *chosen["circular"]))
+    circular = [dataset.factor_names[column] for column in first.around]
+    return LabelCodes(dataset, (*first.names, *objective["factors"]), (*circular, *objective["circular"]))
 
 
 def check_codes_are_labels(config: Mapping[str, Any], labels: LabelCodes) -> None:
     """Raise a `UsageError` unless the codes of a run are these labels, in this order."""
-    found = labels_of_run(config, labels.dataset)
+    found = find_label_codes(config, labels.dataset)
     if found is None:
         raise UsageError(
-            "given=… names labels that stand for codes, and the codes of the run to refine are no labels: leave it "
-            f"out, or refine a run of {LABEL_DECODER} or {LABEL_STAGE}."
+            "given=… names labels to use as codes, and the codes of the run to refine are not labels: leave it out, or "
+            f"refine a run of {LABEL_DECODER} or {LABEL_STAGE}."
         )
     if (found.columns, found.around) != (labels.columns, labels.around):
         circular = [name for name, column in zip(found.names, found.columns, strict=True) if column in found.around]
-        right = f"given=[{','.join(found.names)}]" + (f" circular=[{','.join(circular)}]" if circular else "")
-        raise UsageError(f"The codes of the run to refine are other labels: use {right}.")
+        wanted = f"given=[{','.join(found.names)}]" + (f" circular=[{','.join(circular)}]" if circular else "")
+        raise UsageError(f"The codes of the run to refine are other labels: use {wanted}.")

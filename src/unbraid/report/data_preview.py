@@ -62,7 +62,7 @@ def contents(data: FactorDataset) -> list[dict[str, object]]:
         rows = int(data.has(name, every).sum())
         lines.append(_line(name, modality.kind, "x".join(map(str, modality.shape)), rows, modality.classes))
     for column, factor in enumerate(data.factors):
-        rows = int(data.labelled(every, [column]).sum())
+        rows = int(data.has_labels(every, [column]).sum())
         lines.append(_line(factor.name, "factor", str(factor.size), rows, factor.values or ()))
     return lines
 

@@ -14,6 +14,7 @@ from unbraid.metrics import Evaluation, Score, metric
 from unbraid.report.latent_factor import latent_factor
 from unbraid.report.multimodal_page import of_modalities
 from unbraid.report.pictures import Picture, data_uri, tiled
+from unbraid.report.run_card import EXPLORER
 from unbraid.report.stage_pictures import by_stage
 from unbraid.report.svg import curve, optional
 from unbraid.report.traversals import decode, traverse
@@ -57,6 +58,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         stages=_stages(evaluation) if drawable and evaluation.model.first is not None else None,
         samples=_samples(evaluation) if drawable else None,
         several=of_modalities(evaluation) if evaluation.dataset.multimodal else None,
+        explorer=EXPLORER if (folder.path / EXPLORER).exists() else None,
         latent_factor=latent_factor(evaluation) if evaluation.dataset.factors else None,
         information=_information(scores),
         facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},

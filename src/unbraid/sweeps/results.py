@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unbraid.explore import AUTO, ExplorerPage, Precision
 from unbraid.metrics.base import Score
+from unbraid.report import EXPLORER
 from unbraid.report.sweep_page import write_sweep_report
 from unbraid.report.tables import Member, member_rows, summary_rows, write_csv, write_parquet
 from unbraid.run import Run
 from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
+from unbraid.sweeps.explore import explore_runs
 from unbraid.sweeps.folder import SweepFolder
 
 FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.csv", "report": "report.html"}
@@ -82,6 +85,17 @@ class Sweep:
         """Write report.html, and the tables anew."""
         self.write_tables()
         return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members)
+
+    def explore(
+        self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
+    ) -> ExplorerPage:
+        """Write one HTML file with a table of the finished runs and an explorer of each, explore.html in this folder.
+
+        See `Run.explore`; weights get fewer bits where the file would exceed 20 MB.
+        """
+        path = self.path / EXPLORER if output is None else output
+        how = {"weights": weights, "open": open, "title": self.path.name, "members": self.members}
+        return explore_runs(self.runs, path, **how)
 
 
 def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:

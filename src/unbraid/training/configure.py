@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from unbraid.config import Choice, Config, Training
-from unbraid.data.biased_sampling import inlined
+from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import UsageError, unknown
@@ -57,7 +57,7 @@ def configure(
     if given.get("latents", "") is None and entry.facts.defaults.get("latents", "") is not None:
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
-        given["split"] = inlined(given["split"])
+        given["split"] = inline_weights(given["split"])
     if "batch" not in overrides:
         given["batch"] = _batch_within(dataset, given)
     model, chosen = entry.facts.model, entry.resolve(_only(given, entry.settings))

@@ -14,18 +14,17 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
-from unbraid.models import Model
 from unbraid.networks.conv_as_matmul import use_matrix_products
 from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.store import select_prefix
 
 
 class System(nn.Module):
-    """The model of a run and the networks of its objective."""
+    """The model of a run and the networks of its objective; where models are only encoded, an encoder and nothing."""
 
-    def __init__(self, model: Model, networks: dict[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module, networks: dict[str, nn.Module]) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
         self.objective = nn.ModuleDict(networks)
 
 
@@ -95,12 +94,19 @@ class Group:
     @contextmanager
     def set_tf32(self) -> Iterator[None]:
         """Allow TF32 inside the block if the run's precision is tf32; the block includes the backward pass."""
-        before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-        try:
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+        with allow_tf32(self.precision == "tf32"):
             yield
-        finally:
-            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@contextmanager
+def allow_tf32(allowed: bool) -> Iterator[None]:
+    """Allow or forbid TF32 in the matrix products and convolutions of a block."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def _channels_last(tensor: Tensor) -> Tensor:

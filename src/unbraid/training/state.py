@@ -106,7 +106,7 @@ class State:
         rehearsal, batch = copy.copy(self), min(self.epochs.batch, rows)
         rehearsal.world, rehearsal.needs = World(), self._collect_needs(batch)
         rehearsal.epochs = Epochs(len(self.rows), batch, self.seeds)
-        rehearsal.epochs.turn_to(0)
+        rehearsal.epochs.lay_out_epoch(0)
         rehearsal.group = self.group.with_new_leaves()
         buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
         local = use_local_batchnorm(self.group.skeleton)
@@ -131,7 +131,7 @@ class State:
 
     def advance(self) -> None:
         """Take one step: one shared forward, then each player updates its own parameters by its own loss."""
-        self.epochs.turn_to(self.step)
+        self.epochs.lay_out_epoch(self.step)
         moving = tuple(self.step % optimizer.player.every == 0 for optimizer in self.players)
         with self.group.set_tf32(), self._retain_buffers():
             self._execute(moving)
@@ -172,7 +172,7 @@ class State:
 
     def _choose_rows(self, step: int | Tensor) -> Tensor:
         """Return the rows of a step [member, rows]: the batch, and rows that the objective adds."""
-        index = self.rows[self.epochs.at(step).to(self.rows.device)]
+        index = self.rows[self.epochs.batch_at(step).to(self.rows.device)]
         return self.objective.choose_rows(
             index, self.dataset, lambda name, shape: noise.uniform(self.seeds, step, name, shape).to(index.device)
         )

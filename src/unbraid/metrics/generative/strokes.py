@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from unbraid.data.pruning import matching
-from unbraid.data.stroke_measures import strokes
+from unbraid.data.pruning import match_rows
+from unbraid.data.stroke_measures import measure_strokes
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
@@ -79,11 +79,11 @@ def _positions(evaluation: Evaluation, where: str | None, samples: int) -> torch
     """Some of the rows that fit a condition."""
     positions = evaluation.choose(len(evaluation))
     if where is not None:
-        positions = positions[matching(evaluation.dataset, where)[evaluation.rows[positions]]]
+        positions = positions[match_rows(evaluation.dataset, where)[evaluation.rows[positions]]]
     if samples < 4 or len(positions) < 4:
         raise UsageError(f"Strokes are compared on at least 4 rows, not on {min(samples, len(positions))}.")
     return positions[:samples]
 
 
 def _strokes(images: torch.Tensor, measure: Measure) -> np.ndarray:
-    return strokes(images[:, 0].cpu().numpy())[:, ("thickness", "width").index(measure)]
+    return measure_strokes(images[:, 0].cpu().numpy())[:, ("thickness", "width").index(measure)]

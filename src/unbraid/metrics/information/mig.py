@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import (
@@ -33,7 +34,7 @@ from unbraid.metrics.arrays import (
     name_latents,
     to_labels,
     to_matrix,
-    to_normal_parameters,
+    to_normal_tensors,
     to_numpy,
 )
 from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
@@ -165,12 +166,12 @@ def mig_exact(
     The rows are the whole population: nothing is drawn, and the interval is the value itself. `details` gives the
     spacing of each latent's grid. A CUDA tensor is worked on where it is.
     """
-    centres, widths = to_normal_parameters(means, stds)
+    centres, widths = to_normal_tensors(means, stds)
     refuse_single_latent(centres)
     labels = to_labels(factors, len(centres), names)
     named = name_latents(centres.shape[1], latents)
-    tensors = [torch.as_tensor(array, device=find_device(means)) for array in (centres, widths, labels.values)]
-    information = integrate_information(tensors[0], tensors[1], tensors[2], labels.sizes, named)
+    values = torch.as_tensor(labels.values, device=centres.device)
+    information = integrate_information(centres, widths, values, labels.sizes, named)
     score = build_gap_score("exact", information.matrix.numpy(), labels.entropy, labels, named, len(centres))
     details = {**score.details, "spacing": dict(zip(named, information.spacing.tolist(), strict=True))}
     return replace(score, interval=(score.value, score.value), details=details)
@@ -192,7 +193,7 @@ def restricted(score: Score, factors: Sequence[str]) -> Score:
     return replace(score, value=value, interval=(value, value) if score.protocol == "exact" else None, details=details)
 
 
-def refuse_single_latent(codes: np.ndarray) -> None:
+def refuse_single_latent(codes: np.ndarray | Tensor) -> None:
     """A gap needs a runner-up."""
     if codes.shape[1] < 2:
         raise UsageError(f"MIG sets the best latent against the second best, but there are {codes.shape[1]} latents.")

@@ -124,7 +124,7 @@ def _parts(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
 def _having(data: FactorDataset, name: str, rows: Tensor) -> Tensor:
     """Return those of the rows that have a modality and all their labels."""
     rows = rows[data.has(name, rows)]
-    return rows[data.labelled(rows)]
+    return rows[data.has_labels(rows)]
 
 
 def shared_factor(evaluation: Evaluation, factor: str | None) -> tuple[str, Tensor]:

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.density.density_ratio import log_ratios
+from unbraid.density.density_ratio import estimate_log_ratios
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal
-from unbraid.metrics.arrays import check_known, find_device, name_latents, to_matrix, to_normal_parameters
+from unbraid.metrics.arrays import check_known, find_device, name_latents, to_matrix, to_normal_tensors
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.quadrature import integrate_information
 from unbraid.metrics.intervals import resampling_interval, score_mean
@@ -52,7 +52,8 @@ def total_correlation(
         raise DataError(f"A score needs at least 2 rows, not {len(values)}.")
     if protocol == "gaussian":
         return _gaussian(values, resamples, seed)
-    ratios = log_ratios(torch.as_tensor(values, device=find_device(codes)), seed=seed, **network).double().cpu().numpy()
+    rows = torch.as_tensor(values, device=find_device(codes))
+    ratios = estimate_log_ratios(rows, seed=seed, **network).double().cpu().numpy()
     return replace(score_mean("tc", "ratio", ratios), samples=len(values))
 
 
@@ -102,13 +103,11 @@ def latent_mi(evaluation: Evaluation) -> list[Score]:
 
 def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None = None) -> list[Score]:
     """I(n; z_d) in nats of every latent of Normal posteriors [rows, latents], one score per latent."""
-    where = find_device(means)
-    centres, widths = to_normal_parameters(means, stds)
+    centres, widths = to_normal_tensors(means, stds)
     named, rows = name_latents(centres.shape[1], latents), len(centres)
-    alone = torch.zeros(rows, 1, dtype=torch.long, device=where)  # one class: only H(z_d) is asked for
-    tensors = [torch.as_tensor(array, device=where) for array in (centres, widths)]
-    entropy = integrate_information(tensors[0], tensors[1], alone, (1,), named).entropy.numpy()
-    own = 0.5 * math.log(2 * math.pi * math.e) + np.log(widths).mean(0)
+    alone = torch.zeros(rows, 1, dtype=torch.long, device=centres.device)  # one class: only H(z_d) is asked for
+    entropy = integrate_information(centres, widths, alone, (1,), named).entropy.numpy()
+    own = 0.5 * math.log(2 * math.pi * math.e) + widths.log().mean(0).cpu().numpy()
     values = np.clip(entropy - own, 0, math.log(rows))  # rounding may step over either end
     details = {"ceiling": math.log(rows)}
     return [

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
+from unbraid.density.estimators import can_fuse
+from unbraid.latents import Space
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
@@ -177,10 +179,10 @@ def _exact(evaluation: Evaluation, samples: int) -> Sampled:
     def make() -> Sampled:
         check_at_least(2, samples=samples)
         rows, space = evaluation.choose(samples), evaluation.space
-        parts, posterior = [], _wide(evaluation.posterior)
+        parts, posterior = [], _widen(space, evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
             for part in rows.split(PIECE.get(rows.device.type, 64)):
-                sample = _wide(evaluation.draw_values(part))
+                sample = _widen(space, evaluation.draw_values(part))
                 parts.append(exact_aggregate(space, posterior, sample).levels)
                 bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
@@ -198,17 +200,19 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
         size = min(batch, len(evaluation))
         count = min(batches, len(evaluation) // size)
         rows, space = evaluation.choose(size * count).view(count, size), evaluation.space
-        posterior = _wide(evaluation.encode_posterior(rows))
+        posterior = _widen(space, evaluation.encode_posterior(rows))
         with torch.no_grad():
-            sample = _wide(evaluation.draw_values(rows))
+            sample = _widen(space, evaluation.draw_values(rows))
             aggregate = batch_aggregate(space, posterior, sample, "stratified", len(evaluation))
         return _terms(evaluation, rows, aggregate)
 
     return evaluation.compute_once(("stratified", batch, batches), make)
 
 
-def _wide(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """In float64 on a GPU: as quick there, and the fused kernels of float32 would take seconds to compile."""
+def _widen(space: Space, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in float64 on a GPU where the fused kernels cannot be used: as quick there, and more exact."""
+    if can_fuse(space, tensors.values()):
+        return tensors
     return {name: tensor.double() if tensor.is_cuda else tensor for name, tensor in tensors.items()}
 
 

@@ -126,7 +126,7 @@ def _labelled(dataset: FactorDataset, rows: Tensor) -> Tensor:
     """Those of the rows that have all their labels."""
     if not dataset.factors:
         raise DataError(f"{dataset.name} has no factor labels, so no classifier can be trained on it.")
-    whole = rows[dataset.labelled(rows)]
+    whole = rows[dataset.has_labels(rows)]
     if len(whole) == 0:
         raise DataError(f"No row of {dataset.name} has all its labels, so no classifier can be trained on it.")
     return whole

@@ -1,0 +1,50 @@
+"""explore."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unbraid.cli.options import AsJson, Device, app
+from unbraid.cli.printing import print_json
+from unbraid.errors import UsageError
+
+
+@app.command(
+    epilog="Examples:  unbraid explore demo  ·  unbraid explore runs/RUN --output model.html"
+    "  ·  unbraid explore runs/SWEEP"
+)
+def explore(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Runs or a sweep; 'demo' is the one that is built in.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; default: explore.html in the run's folder.")
+    ] = None,
+    weights: Annotated[
+        str, typer.Option(help="float32, float16, a number of bits, or auto: 16 bits, fewer above 1.2 MB.")
+    ] = "auto",
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page where there is a display.")] = True,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML file that holds a run's networks and runs them: sliders, traversals, a map, your own pictures.
+
+    It opens from disk, needs no network and no server, and can be sent to anyone. Several runs, or a sweep, become one
+    page with a table of them.
+    """
+    from unbraid.run import load
+    from unbraid.sweeps import Sweep
+    from unbraid.sweeps.explore import explore_runs
+
+    how = {"output": output, "weights": int(weights) if weights.isdigit() else weights, "open": show}
+    sweeps = [name for name in runs if (Path(name) / "sweep.yaml").exists()]
+    if sweeps and len(runs) > 1:
+        raise UsageError("A sweep is explored by itself; leave the others out.")
+    if sweeps:
+        page = Sweep(sweeps[0]).explore(**how)
+    elif len(runs) > 1:
+        page = explore_runs([load(name, device=device) for name in runs], **how)
+    else:
+        page = load(runs[0], device=device).explore(**how)
+    print_json({"explorer": str(page)}) if as_json else typer.echo(str(page))

@@ -1,0 +1,41 @@
+"""The demo's finished run, which is part of the package.
+
+Its files are copied to the user's cache when it is first opened, because a run folder is written to: scores are added,
+pages are made.
+"""
+
+import hashlib
+import shutil
+from importlib import resources
+from pathlib import Path
+
+from unbraid.data.base import data_home
+
+NAME = "demo"
+FILES = (
+    "config.yaml",
+    "data.json",
+    "environment.json",
+    "history.jsonl",
+    "model.safetensors",
+    "scores.jsonl",
+    "status.json",
+)
+
+
+def open_demo() -> Path:
+    """Return the folder of the demo's run in the user's cache."""
+    packaged = resources.files("unbraid.explore").joinpath("demo")
+    content = hashlib.sha256(packaged.joinpath("model.safetensors").read_bytes()).hexdigest()[:12]
+    folder = data_home() / "demo-run" / content / NAME
+    if not (folder / FILES[-1]).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in FILES:
+            with resources.as_file(packaged.joinpath(name)) as file:
+                shutil.copyfile(file, folder / name)
+    return folder
+
+
+def is_demo(path: str | Path) -> bool:
+    """Whether a path means the packaged run: its name, and no folder of that name here."""
+    return str(path) == NAME and not Path(path).exists()

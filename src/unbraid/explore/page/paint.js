@@ -1,0 +1,66 @@
+// Arrays of numbers as pictures on canvases; vectors and classes as bars.
+
+import { make } from "./dom.js";
+
+/** Write one image [channels, height, width] in 0..1 as RGBA into pixels that are `stride` wide, from (x, y) on. */
+function writeImage(pixels, stride, x, y, values, offset, [channels, height, width]) {
+  const size = height * width;
+  for (let i = 0, p = 0; i < height; i++) {
+    for (let j = 0, q = 4 * ((y + i) * stride + x); j < width; j++, p++, q += 4) {
+      if (channels === 3) {
+        pixels[q] = 255 * values[offset + p] + 0.5;
+        pixels[q + 1] = 255 * values[offset + size + p] + 0.5;
+        pixels[q + 2] = 255 * values[offset + 2 * size + p] + 0.5;
+      } else {
+        let sum = 0;
+        for (let c = 0; c < channels; c++) sum += values[offset + c * size + p];
+        pixels[q] = pixels[q + 1] = pixels[q + 2] = (255 * sum) / channels + 0.5;
+      }
+      pixels[q + 3] = 255;
+    }
+  }
+}
+
+/** Images side by side with a clear gap, as one picture. */
+export function imageStrip(values, count, shape, gap = 2) {
+  const [, height, width] = shape, across = count * (width + gap) - gap;
+  const image = new ImageData(across, height);
+  const size = shape[0] * height * width;
+  for (let i = 0; i < count; i++) writeImage(image.data, across, i * (width + gap), 0, values, i * size, shape);
+  return image;
+}
+
+/** Show a picture on a canvas of exactly its size; the page's style enlarges it. */
+export function show(canvas, image) {
+  if (canvas.width !== image.width) canvas.width = image.width;
+  if (canvas.height !== image.height) canvas.height = image.height;
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+/**
+ * A place that shows observations of one modality: `paint(values, offset)` draws one of them.
+ * @param modality {name, kind, shape, classes}
+ */
+export function makeView(modality, label) {
+  if (modality.kind === "image") {
+    const canvas = make("canvas.picture", { role: "img", "aria-label": label });
+    return { element: canvas, paint: (values, offset = 0) => show(canvas, imageStrip(values.subarray(offset), 1, modality.shape)) };
+  }
+  const bars = make("div.bars", { role: "img", "aria-label": label });
+  const count = modality.shape.reduce((a, b) => a * b, 1);
+  const names = modality.classes.length ? modality.classes : Array.from({ length: count }, (_, i) => String(i));
+  const fills = names.map((name) => {
+    const fill = make("i");
+    bars.append(make("span", { text: name }), make("b", {}, fill));
+    return fill;
+  });
+  const paint = (values, offset = 0) => {
+    const part = values.subarray(offset, offset + count);
+    const reach = modality.kind === "label" ? 1 : Math.max(1e-6, ...part.map(Math.abs));
+    fills.forEach((fill, i) => {
+      fill.style.setProperty("--share", String(Math.min(1, Math.abs(part[i]) / reach)));
+      fill.classList.toggle("negative", part[i] < 0);
+    });
+  };
+  return { element: bars, paint };
+}

