@@ -85,7 +85,7 @@ def test_few_bins_come_near_to_all_values():
 
 def test_numbers_do_not_depend_on_threads_or_pieces(monkeypatch):
     wanted = boost(CODES, targets(), ASKED, stages=10)
-    monkeypatch.setattr(booster, "PIECE", 3)
+    monkeypatch.setattr(booster, "TREES_PER_JOB", 3)
     torch.set_num_threads(3)
     for one, other in zip(wanted, boost(CODES, targets(), ASKED, stages=10), strict=True):
         assert np.array_equal(one.importance, other.importance)

@@ -78,11 +78,11 @@ def test_scores_are_those_of_the_papers_text(predictor):
 @settings(max_examples=20)
 @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 5), st.floats(0, 1))
 def test_entropies_are_right_for_any_importance(seed, codes, factors, empty):
-    from unbraid.metrics.predictive.dci import _concentration
+    from unbraid.metrics.predictive.dci import _measure_concentration
 
     r = np.random.default_rng(seed)
     importance = r.random((codes, factors)) * (r.random((codes, factors)) >= empty)
-    found, details = _concentration(importance, [f"z{i}" for i in range(codes)], 0.0)
+    found, details = _measure_concentration(importance, [f"z{i}" for i in range(codes)], 0.0)
     if not importance.any():
         assert found == 0
     elif factors == 1:

@@ -132,8 +132,8 @@ def test_exact_in_pieces_is_the_same(monkeypatch):
     codes, factors = mixed_data(60)
     stds = np.full_like(codes, 0.2)
     whole = mig_exact(codes, stds, factors)
-    monkeypatch.setattr("unbraid.metrics.information.quadrature.DENSITY_VALUES", 1)
-    monkeypatch.setattr("unbraid.metrics.information.quadrature.CHUNK_VALUES", 100)
+    monkeypatch.setattr("unbraid.metrics.information.quadrature.MAX_DENSITY_VALUES", 1)
+    monkeypatch.setattr("unbraid.metrics.information.quadrature.MAX_SCATTERED_VALUES", 100)
     for name, values in mig_exact(codes, stds, factors).details["information"].items():
         np.testing.assert_allclose(values, whole.details["information"][name], atol=1e-12)
 
@@ -177,7 +177,7 @@ def test_components_are_laid_down_alike_by_scattering_and_by_products(first):
     classes = torch.stack([torch.arange(5000) % 3, 3 + torch.arange(5000) % 4], dim=1)
     mixture = quadrature.PosteriorMixture(mean, std, torch.ones(5000, dtype=torch.float64), classes)
     grid = quadrature.QuadratureGrid.over("z", mean, std)
-    placed = quadrature.Placed.on(grid, grid.spacing, mixture)
+    placed = quadrature.PlacedComponents.on(grid, grid.spacing, mixture)
     inside = (classes >= first) & (classes < first + 4)
     target = torch.where(inside, classes - first, 4)
     made = [torch.zeros(4, grid.points, dtype=torch.float64) for _ in range(2)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.unsupervised.elbo import Sampled
+from unbraid.metrics.unsupervised.elbo import SampledTerms
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import log_likelihoods
 from unbraid.progress import progress
@@ -34,7 +34,7 @@ def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> 
     """log p of all modalities that a row has, mean over random rows."""
     model = _model(evaluation, draws, samples)
     values = _estimates(evaluation, model.modalities, model.modalities, draws, samples)
-    return Sampled({"joint": values}, len(values)).score("joint", "log-likelihood", "joint")
+    return SampledTerms({"joint": values}, len(values)).score("joint", "log-likelihood", "joint")
 
 
 @metric("log-likelihood/marginal", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
@@ -58,7 +58,7 @@ def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_00
 
 
 def _part(values: Tensor, protocol: str, name: str) -> Score:
-    return replace(Sampled({name: values}, len(values)).score(name, "log-likelihood", protocol), part=name)
+    return replace(SampledTerms({name: values}, len(values)).score(name, "log-likelihood", protocol), part=name)
 
 
 def _model(evaluation: Evaluation, draws: int, samples: int) -> MultimodalModel:

@@ -1,1 +1,1 @@
-"""How much latents and factors tell of each other."""
+"""Information that latents and factors have about each other."""

@@ -1,28 +1,28 @@
 r"""Modularity and explicitness (ridgeway2018, section 2): two properties that a disentangled code should have.
 
-**Modularity**: each latent tells of one factor at most. With m_{jk} = I(z_j; v_k) by histograms, a latent is held
-against the template that keeps only its greatest entry:
+**Modularity**: each latent knows at most one factor. With m_{jk} = I(z_j; v_k) by histograms, a latent is compared with
+the template that keeps only its greatest entry:
 
     modularity_j = 1 - sum_{k != k(j)} m_{jk}^2 / ( (K - 1) m_{j k(j)}^2 ),    k(j) = argmax_k m_{jk}
 
-and the score is the mean over latents. A latent that tells nothing, of which the template says nothing either, is left
-out of it (and all of them: 0). It is a score of shape, not of amount: a latent of pure noise gets one, too.
+The score is the mean over latents, without those that have no information (0 if none has any). It measures shape, not
+amount: pure noise has a modularity, too.
 
-**Explicitness**: each value of each factor can be read off the whole code by a linear classifier. For each value the
-area under the ROC curve of "this value against the rest" on test rows, averaged over the values of a factor, then over
-factors, and rescaled to 2 AUC - 1, so that chance is 0 and a perfect ranking 1 (the mean AUC itself is in the details).
+**Explicitness**: a linear classifier can read each value of each factor from the whole code. It is the area under the
+ROC curve of "this value against the rest" on test rows, averaged over the values of a factor, then over factors, and
+rescaled to 2 AUC - 1, so that chance is 0 and a perfect ranking 1 (`mean_auc` in the details is not rescaled).
 
-| protocol                             | how                                                                        |
+| protocol                             | procedure                                                                  |
 |--------------------------------------|----------------------------------------------------------------------------|
 | `modularity/histogram-mean`          | 20 equal-width bins, 10,000 rows                                           |
-| `modularity/disentanglement_lib`     | rows with replacement; a latent that tells nothing counts as 0             |
+| `modularity/disentanglement_lib`     | rows with replacement; a latent without information counts as 0            |
 | `explicitness/logistic`              | a logistic regression per value, 10,000 rows to train, 5,000 others to test|
 | `explicitness/disentanglement_lib`   | one softmax regression per factor, rows with replacement, AUC not rescaled |
 
-**Ceilings.** Modularity reaches 1. One line per value cannot single out a value between others: of K equally spaced
-values on a latent, value c gets an AUC of max(c, K - 1 - c)/(K - 1) at best, so `explicitness/logistic` of a perfect
-code on one latent per factor is about .5 for many values (1 for two), and 1 where values have a latent or a direction
-each. A softmax (`classifier="softmax"`) ranks them all and comes near 1.
+**Ceilings.** Modularity reaches 1. One linear classifier per value cannot select a value between others: of K equally
+spaced values on a latent, value c has an AUC of at most max(c, K - 1 - c)/(K - 1). So `explicitness/logistic` of a
+perfect code with one latent per factor is about .5 for many values, 1 for two, and 1 if each value has a direction. A
+softmax (`classifier="softmax"`) ranks all values and comes near 1.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,7 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "invariant": ("order", "sign", "
 )
 @metric_protocol(
     "modularity/disentanglement_lib",
-    "Modularity as disentanglement_lib computes it: a latent that tells nothing counts as 0.",
+    "Modularity as disentanglement_lib computes it: a latent without information counts as 0.",
     bounds=(0, 1),
     **LOCATELLO,
     **FACTS,
@@ -77,7 +77,7 @@ def modularity_of_run(
     samples: int = 10_000,
     resamples: int = 100,
 ) -> Score:
-    """The modularity of a run."""
+    """Return the modularity of a run."""
     settings = {"bins": bins, "resamples": resamples}
     if protocol == "histogram-mean":
         return evaluation.tabulate(samples, factors).score(modularity, samples=samples, **settings)
@@ -85,14 +85,7 @@ def modularity_of_run(
     return table.score(modularity, rows=split.train, compat="disentanglement_lib", **settings)
 
 
-@metric(
-    "explicitness/logistic",
-    year=2018,
-    reference="ridgeway2018",
-    bounds=(-1, 1),
-    noise=0.0,
-    **FACTS,
-)
+@metric("explicitness/logistic", year=2018, reference="ridgeway2018", bounds=(-1, 1), noise=0.0, **FACTS)
 def explicitness_logistic(
     evaluation: Evaluation,
     *,
@@ -107,14 +100,7 @@ def explicitness_logistic(
     return table.score(explicitness, classifier=classifier, train=train, test=test, C=C)
 
 
-@metric(
-    "explicitness/disentanglement_lib",
-    bounds=(0, 1),
-    perfect=1.0,
-    noise=0.5,
-    **LOCATELLO,
-    **FACTS,
-)
+@metric("explicitness/disentanglement_lib", bounds=(0, 1), perfect=1.0, noise=0.5, **LOCATELLO, **FACTS)
 def explicitness_disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
 ) -> Score:
@@ -136,11 +122,11 @@ def modularity(
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
-    """Modularity of any codes [rows, latents] and discrete factors [rows, factors], by histograms.
+    """Return the modularity of codes [rows, latents] and discrete factors [rows, factors], by histograms.
 
-    Of more than `samples` rows that many are drawn (None takes all), unless `rows` says which; with `compat` they are
-    drawn with replacement, and a latent that tells nothing counts as 0 instead of being left out. The 95% interval is
-    the value -+ 1.96 bootstrap standard errors.
+    If there are more than `samples` rows, that many are drawn (None takes all), unless `rows` chooses them. With
+    `compat` they are drawn with replacement, and a latent without information counts as 0 instead of being left out.
+    The 95% interval is the value -+ 1.96 bootstrap standard errors.
     """
     rng = np.random.default_rng(seed)
     values = to_matrix("codes", codes)
@@ -153,18 +139,18 @@ def modularity(
         rows = rng.permutation(len(values))[:count] if count < len(values) else np.arange(len(values))
     labels = to_labels(factors, len(values), names)
     if len(labels.sizes) < 2:
-        raise UsageError("Modularity sets factors against each other, but there is only one.")
+        raise UsageError("Modularity compares factors with each other, but there is only one.")
     labels, values = labels._replace(values=labels.values[rows]), values[rows]
-    cells = JointHistograms(discretise(values, bins), bins, labels, find_device(codes))
-    information, dead = cells.information()[0], 0.0 if published else None
-    value, each = _from_information(information, dead)
+    histograms = JointHistograms(discretise(values, bins), bins, labels, find_device(codes))
+    information, uninformed = histograms.information()[0], 0.0 if published else None
+    value, each = _compute_modularity(information, uninformed)
     draws = [rng.integers(len(rows), size=len(rows)) for _ in range(resamples)]
-    drawn = [_from_information(one, dead)[0] for one, _ in cells.informations(draws)]
-    named = name_latents(values.shape[1], latents)
+    drawn = [_compute_modularity(one, uninformed)[0] for one, _ in histograms.informations(draws)]
+    latents = name_latents(values.shape[1], latents)
     details = {
-        "modularity": dict(zip(named, each, strict=True)),
+        "modularity": dict(zip(latents, each, strict=True)),
         "information": dict(zip(labels.names, information.T.tolist(), strict=True)),
-        "latents": list(named),
+        "latents": list(latents),
         "bins": bins,
     }
     interval = resampling_interval(value, drawn, bounds=(0.0, 1.0))
@@ -184,13 +170,13 @@ def explicitness(
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
-    """Explicitness of any codes [rows, latents] and discrete factors [rows, factors].
+    """Return the explicitness of codes [rows, latents] and discrete factors [rows, factors].
 
-    Of the rows, `train` and `test` random ones are taken, unless `rows` says which. Codes are standardised on the
-    training rows; a value that is in none or all of the test rows has no area and is left out. `compat` takes a
-    softmax, draws both sets with replacement and gives the mean area without rescaling it.
+    `train` and `test` random rows are used, unless `rows` chooses them. Codes are standardised on the training rows. A
+    value that is in none or all of the test rows has no area and is left out. `compat` uses a softmax, draws both sets
+    with replacement and does not rescale the mean area.
 
-    The 95% interval is that of the test rows (delong1988, for the mean of all areas); the classifiers are held fixed.
+    The 95% interval is over test rows (delong1988, for the mean of all areas), with the classifiers held fixed.
     """
     published, values = is_published(compat), to_matrix("codes", codes)
     classifier = "softmax" if published else classifier
@@ -207,7 +193,7 @@ def explicitness(
     else:
         model = fit_one_vs_rest(x, labels.values[rows.train], C=C)
         ranked = model.logits(x_test)
-    areas, influence = _areas(ranked.cpu().numpy(), model, labels, labels.values[rows.test])
+    areas, influence = _compute_areas(ranked.cpu().numpy(), model, labels, labels.values[rows.test])
     mean = float(np.mean([np.mean(list(of.values())) for of in areas.values() if of] or [0.5]))
     details = {
         "mean_auc": mean,
@@ -221,38 +207,40 @@ def explicitness(
     return Score("explicitness", compat or "logistic", value, used, interval, predictor=classifier, details=details)
 
 
-def _from_information(information: np.ndarray, dead: float | None) -> tuple[float, list[float | None]]:
-    """The mean, and each latent's modularity, from I [latents, factors]; `dead` is that of a latent without any."""
+def _compute_modularity(information: np.ndarray, uninformed: float | None) -> tuple[float, list[float | None]]:
+    """Return the mean and each latent's modularity from I [latents, factors].
+
+    `uninformed` is the modularity of a latent without information; None leaves it out of the mean.
+    """
     squared = information**2
     greatest = squared.max(1)
-    alive = information.max(1) > 1e-9  # rounding leaves 1e-16 where there is nothing
-    others = (squared.sum(1) - greatest) / np.where(alive, greatest, 1.0)
-    each = [1 - float(o) / (information.shape[1] - 1) if a else dead for o, a in zip(others, alive, strict=True)]
+    informed = information.max(1) > 1e-9  # rounding leaves 1e-16
+    others = (squared.sum(1) - greatest) / np.where(informed, greatest, 1.0) / (information.shape[1] - 1)
+    each = [1 - float(other) if known else uninformed for other, known in zip(others, informed, strict=True)]
     counted = [one for one in each if one is not None]
     return float(np.mean(counted)) if counted else 0.0, each
 
 
-def _areas(
+def _compute_areas(
     scores: np.ndarray, model: Classifiers, labels: FactorLabels, truth: np.ndarray
 ) -> tuple[dict[str, dict[int, float]], np.ndarray]:
-    """The area of each value of each factor, and how far each test row pulls their mean of means."""
+    """Return the area of each value of each factor, and the influence of each test row on their mean of means."""
     areas: dict[str, dict[int, float]] = {}
-    pulls = []
+    influences = []
     for k, name in enumerate(labels.names):
-        found = {}
+        results = {}
         for value, column in zip(model.values[k], scores[:, model.blocks[k]].T, strict=True):
             positive = truth[:, k] == value
             if 0 < positive.sum() < len(positive):
-                area, pull = compute_auc(column, positive)
-                found[int(value)] = area, pull
-        areas[name] = {value: area for value, (area, _) in found.items()}
-        if found:
-            pulls.append(np.mean([pull for _, pull in found.values()], axis=0))
-    return areas, np.mean(pulls, axis=0) if pulls else np.zeros(len(truth))
+                results[int(value)] = compute_auc(column, positive)
+        areas[name] = {value: area for value, (area, _) in results.items()}
+        if results:
+            influences.append(np.mean([influence for _, influence in results.values()], axis=0))
+    return areas, np.mean(influences, axis=0) if influences else np.zeros(len(truth))
 
 
 def compute_auc(scores: np.ndarray, positive: np.ndarray) -> tuple[float, np.ndarray]:
-    """Chance that a positive row outranks a negative one, ties half, and each row's influence on it (delong1988)."""
+    """Return the chance that a positive row outranks a negative one (ties: half) and each row's influence on it."""
     order = np.argsort(scores)
     sorted_scores, sorted_positive = scores[order], positive[order]
     first, last = (np.searchsorted(sorted_scores, sorted_scores, side=side) for side in ("left", "right"))

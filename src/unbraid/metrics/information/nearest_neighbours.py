@@ -2,9 +2,9 @@ r"""Mutual information of a continuous latent and a discrete factor by nearest n
 
     I(z; v) = psi(n) + mean_i [ psi(k_i) - psi(n_{v_i}) - psi(m_i) ],    at least 0
 
-k_i is the number of neighbours asked for (fewer where row i's value has fewer rows), n_v how many rows have value v,
-and m_i how many rows, itself included, lie nearer than row i's k_i-th neighbour of the same value. Rows whose value is
-theirs alone are left out. In one dimension neighbours are next to each other once sorted, so no tree is needed.
+k_i is the number of neighbours (fewer if few rows have the value of row i), n_v the number of rows with value v, and
+m_i the number of rows, including row i, that are nearer than the k_i-th neighbour with the same value. Rows whose value
+no other row has are left out. Sorted values have their neighbours next to them, so one dimension needs no tree.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -18,23 +18,23 @@ from unbraid.progress import progress
 from unbraid.threads import one_thread
 
 JITTER = 1e-10
-"""Standard deviation of what is added to standardised codes, so that equal ones have an order (kraskov2004)."""
+"""Standard deviation of the noise on standardised codes that gives equal codes an order (kraskov2004)."""
 
 
 def estimate_information(
     codes: np.ndarray, labels: FactorLabels, neighbours: int, seed: int, device: torch.device | str = "cpu"
 ) -> np.ndarray:
-    """I(z_j; v_k) [latents, factors] in nats; a constant latent has none."""
+    """Return I(z_j; v_k) [latents, factors] in nats, 0 for a constant latent."""
     jitter = JITTER * np.random.default_rng(seed).standard_normal(len(codes))
-    known = np.ptp(codes, axis=0) > 0
-    x = torch.as_tensor((standardise_codes(codes[:, known]) + jitter[:, None]).T.copy(), device=device)
-    found = np.zeros((codes.shape[1], len(labels.sizes)))
+    varies = np.ptp(codes, axis=0) > 0
+    x = torch.as_tensor((standardise_codes(codes[:, varies]) + jitter[:, None]).T.copy(), device=device)
+    information = np.zeros((codes.shape[1], len(labels.sizes)))
     for k, column in enumerate(labels.values.T):
         rows = np.flatnonzero(np.bincount(column)[column] > 1)
-        if known.any() and len(rows):
-            own = x if len(rows) == len(column) else x[:, torch.as_tensor(rows, device=device)]
-            found[known, k] = _information(own, column[rows], neighbours)
-    return found
+        if varies.any() and len(rows):
+            chosen = x if len(rows) == len(column) else x[:, torch.as_tensor(rows, device=device)]
+            information[varies, k] = _estimate(chosen, column[rows], neighbours)
+    return information
 
 
 def estimate_with_halves(
@@ -46,28 +46,28 @@ def estimate_with_halves(
     seed: int,
     device: torch.device,
 ) -> list[tuple[np.ndarray, FactorLabels]]:
-    """I(z_j; v_k) [latents, factors] of all rows, then of random halves of them, each with its rows' labels.
+    """Return I(z_j; v_k) [latents, factors] of all rows, then of random halves, each with the labels of its rows.
 
-    The spread over halves stands for a bootstrap, since neighbours bear no repeated rows.
+    The spread over halves replaces a bootstrap, whose repeated rows would be their own nearest neighbours.
     """
-    drawn = [np.arange(len(codes)), *(rng.permutation(len(codes))[: len(codes) // 2] for _ in range(halves))]
+    draws = [np.arange(len(codes)), *(rng.permutation(len(codes))[: len(codes) // 2] for _ in range(halves))]
 
-    def of_rows(rows: np.ndarray) -> tuple[np.ndarray, FactorLabels]:
-        some = labels._replace(values=labels.values[rows])
-        return estimate_information(codes[rows], some, neighbours, seed, device), some
+    def estimate(rows: np.ndarray) -> tuple[np.ndarray, FactorLabels]:
+        drawn = labels._replace(values=labels.values[rows])
+        return estimate_information(codes[rows], drawn, neighbours, seed, device), drawn
 
-    found, workers = [], 1 if device.type == "cuda" else torch.get_num_threads()
-    with progress("neighbours", len(drawn)) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
-        for one in pool.map(of_rows, drawn):
-            found.append(one)
+    results, workers = [], 1 if device.type == "cuda" else torch.get_num_threads()
+    with progress("neighbours", len(draws)) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
+        for result in pool.map(estimate, draws):
+            results.append(result)
             bar.advance()
-    return found
+    return results
 
 
 def standardise_codes(codes: np.ndarray) -> np.ndarray:
-    """Mean 0 and standard deviation 1, and the first row that is not at the mean above it.
+    """Return codes with mean 0, standard deviation 1, and a positive first entry that is not 0.
 
-    So a latent and its mirror image are the same before ties are broken.
+    The sign makes a latent and its mirror image equal before the jitter breaks ties.
     """
     centred = codes - codes.mean(0)
     scale = centred.std(0)
@@ -76,52 +76,54 @@ def standardise_codes(codes: np.ndarray) -> np.ndarray:
     return centred * np.where(first < 0, -1.0, 1.0)
 
 
-def _information(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
-    """[latents] of columns x [latents, rows] whose labels all occur at least twice."""
+def _estimate(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
+    """Return I [latents] of columns x [latents, rows]; each label occurs at least twice."""
     from scipy.special import digamma
 
     rows = x.shape[1]
     ordered, order = x.sort(dim=1)
-    named = torch.as_tensor(labels, device=x.device)
-    runs = named[order].argsort(dim=1, stable=True)  # each value's rows together, sorted by x
-    own = ordered.gather(1, runs)
+    runs = torch.as_tensor(labels, device=x.device)[order].argsort(
+        dim=1, stable=True
+    )  # each value's rows together, sorted by x
+    grouped = ordered.gather(1, runs)
     counts = np.bincount(labels)
     counts = counts[counts > 0]
     places = np.stack([np.repeat(np.cumsum(counts) - counts, counts), np.repeat(counts, counts)])
     first, count = torch.as_tensor(places, device=x.device)
-    asked = (count - 1).clamp_max(neighbours)
-    radius = _radius(own, first, count, asked, min(neighbours, int(counts.max()) - 1))
+    wanted = (count - 1).clamp_max(neighbours)
+    radius = _find_radius(grouped, first, count, wanted, min(neighbours, int(counts.max()) - 1))
     psi = torch.as_tensor(digamma(np.arange(rows + 1).clip(1)), device=x.device)
-    found = psi[rows] + (psi[asked] - psi[count]).mean() - psi[_nearer(ordered, own, runs, radius)].mean(1)
-    return found.clamp_min(0.0).cpu().numpy()
+    nearer = _count_nearer(ordered, grouped, runs, radius)
+    information = psi[rows] + (psi[wanted] - psi[count]).mean() - psi[nearer].mean(1)
+    return information.clamp_min(0.0).cpu().numpy()
 
 
-def _radius(own: Tensor, first: Tensor, count: Tensor, asked: Tensor, most: int) -> Tensor:
-    """Distance to the k-th neighbour [latents, rows] in runs of sorted values; k is `asked`, at most `most`.
+def _find_radius(grouped: Tensor, first: Tensor, count: Tensor, wanted: Tensor, max_wanted: int) -> Tensor:
+    """Return the distance to the k-th neighbour [latents, rows] in runs of sorted values; k is `wanted` [rows].
 
-    These neighbours and the row itself are k + 1 values in a row: of all such windows, the one that reaches least far.
+    A row and its k neighbours are k + 1 adjacent values: the window around the row that reaches least far.
     """
-    place = torch.arange(own.shape[1], device=own.device)
-    radius = torch.full_like(own, torch.inf)
-    for before in range(most + 1):
-        low, high = place - before, place - before + asked
-        inside = (before <= asked) & (low >= first) & (high < first + count)
+    place = torch.arange(grouped.shape[1], device=grouped.device)
+    radius = torch.full_like(grouped, torch.inf)
+    for before in range(max_wanted + 1):
+        low, high = place - before, place - before + wanted
+        inside = (before <= wanted) & (low >= first) & (high < first + count)
         below, above = torch.where(inside, low, place), torch.where(inside, high, place)
-        reach = torch.maximum(own - own[:, below], own[:, above] - own)
+        reach = torch.maximum(grouped - grouped[:, below], grouped[:, above] - grouped)
         radius = torch.minimum(radius, reach.masked_fill_(~inside, torch.inf))
     return radius
 
 
-def _nearer(ordered: Tensor, own: Tensor, rank: Tensor, radius: Tensor) -> Tensor:
-    """How many of all sorted values lie nearer to each own value, of the given rank, than its radius."""
-    low = torch.searchsorted(ordered, own - radius).minimum(rank)
-    high = torch.searchsorted(ordered, own + radius).maximum(rank + 1)
+def _count_nearer(ordered: Tensor, values: Tensor, rank: Tensor, radius: Tensor) -> Tensor:
+    """Return how many of all sorted values are nearer to each value, which has the given rank, than its radius."""
+    low = torch.searchsorted(ordered, values - radius).minimum(rank)
+    high = torch.searchsorted(ordered, values + radius).maximum(rank + 1)
     last = ordered.shape[1] - 1
-    for _ in range(8):  # own - radius is rounded, and the neighbour at the radius itself must stay out
-        wide = (low < rank) & (own - ordered.gather(1, low) >= radius)
-        narrow = (low > 0) & (own - ordered.gather(1, (low - 1).clamp_min(0)) < radius)
-        over = (high > rank + 1) & (ordered.gather(1, high - 1) - own >= radius)
-        under = (high <= last) & (ordered.gather(1, high.clamp_max(last)) - own < radius)
+    for _ in range(8):  # values - radius is rounded, and the neighbour at the radius itself must stay out
+        wide = (low < rank) & (values - ordered.gather(1, low) >= radius)
+        narrow = (low > 0) & (values - ordered.gather(1, (low - 1).clamp_min(0)) < radius)
+        over = (high > rank + 1) & (ordered.gather(1, high - 1) - values >= radius)
+        under = (high <= last) & (ordered.gather(1, high.clamp_max(last)) - values < radius)
         if not bool((wide | narrow | over | under).any()):
             break
         low, high = low + wide.long() - narrow.long(), high - over.long() + under.long()

@@ -1,1 +1,1 @@
-"""How well factors can be predicted from codes, and by which of them."""
+"""Scores by predictors of the factors from codes."""

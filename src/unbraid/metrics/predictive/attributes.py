@@ -1,12 +1,13 @@
-r"""Attributes from parts of a code by small networks (msvae2020, section 4, figure 6).
+r"""Accuracy of small networks that predict attributes from parts of a code (msvae2020, section 4, figure 6).
 
-A multilayer perceptron predicts each factor from one part of the code, from the other, and from both together: if both
-together do best, each part knows what the other does not. The score of a part is the mean accuracy over factors on test
-rows; each factor's own is in the details. The paper does not say which network; here two hidden layers of 64 ReLU
-units, 700 Adam steps of 256 rows, a rate that falls from .005 to 0, codes standardised on the training rows.
+A multilayer perceptron predicts each factor from one part of the code, from the other, and from both. If both together
+do best, each part knows something that the other does not. The score of a part is the mean accuracy over factors on
+test rows, with the accuracy of each factor in the details. The paper does not state its network. Here it has two hidden
+layers of 64 ReLU units and takes 700 Adam steps with 256 rows at a rate that falls from .005 to 0, on codes
+standardised on the training rows.
 
 The networks of all parts and factors have one shape and train as one batched product: a part is the whole code with the
-other columns held at 0, a factor with fewer values has outputs that never win.
+other columns at 0, and a factor with fewer values has outputs that never win.
 
 **Ceiling.** 1: a perfect code of sprites reaches it.
 """
@@ -30,7 +31,7 @@ from unbraid.metrics.train_test_split import split_rows
 from unbraid.threads import one_thread
 
 NEVER = -1e30
-"""Logit of an output that a factor has no value for."""
+"""Logit of an output without a value of the factor."""
 
 
 @metric("attributes/mlp", year=2020, reference="msvae2020", needs=("factors",), bounds=(0, 1), perfect=1.0)
@@ -68,19 +69,19 @@ def attributes(
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[Score]:
-    """Accuracy of networks that predict discrete factors [rows, factors] from codes [rows, latents].
+    """Return the accuracy of networks that predict discrete factors [rows, factors] from codes [rows, latents].
 
-    Codes may be a mapping of parts, `{"C": c, "Z": z}`: then each is scored alone, and all of them as `C+Z`. The 95%
-    interval is that of the test rows, with the networks held fixed.
+    Codes may be a mapping of parts, `{"C": c, "Z": z}`; then each part is scored, and both together as `C+Z`. The 95%
+    interval is over test rows, with the networks held fixed.
     """
     check_at_least(1, steps=steps, batch=batch, hidden=min(hidden, default=1))
     if not lr > 0:
         raise SettingError(f"lr must be above 0, not {lr}.")
-    given = dict(codes) if isinstance(codes, Mapping) else {None: codes}
-    values, masks = _parts(given)
+    parts = dict(codes) if isinstance(codes, Mapping) else {None: codes}
+    values, masks = _join_parts(parts)
     known = to_labels(factors, len(values), names)
     split = split_rows(len(values), train, test, np.random.default_rng(seed))
-    device = find_device(next(iter(given.values())))
+    device = find_device(next(iter(parts.values())))
     x, x_test = (t.float() for t in standardise(*(torch.as_tensor(values[rows], device=device) for rows in split)))
     y = torch.as_tensor(known.values[split.train].T, device=device)  # [factors, rows]
     mask = torch.as_tensor(np.stack(list(masks.values())), dtype=x.dtype, device=device)
@@ -88,36 +89,33 @@ def attributes(
         networks = _Networks(mask, known.sizes, hidden, torch.Generator().manual_seed(seed))
         networks.train(x, y, steps, batch, lr, torch.Generator().manual_seed(seed + 1))
         predicted = networks.predict(x_test).cpu().numpy()  # [parts, factors, rows]
-    right = predicted == known.values[split.test].T
+    correct = predicted == known.values[split.test].T
     scores = []
-    for part, of_part in zip(masks, right, strict=True):
-        details = {
-            "accuracy": dict(zip(known.names, of_part.mean(1).tolist(), strict=True)),
-            "train": len(split.train),
-            "test": len(split.test),
-        }
-        by_row, used = of_part.mean(0), len(split.train) + len(split.test)
+    sizes = {"train": len(split.train), "test": len(split.test)}
+    for part, of_part in zip(masks, correct, strict=True):
+        details = {"accuracy": dict(zip(known.names, of_part.mean(1).tolist(), strict=True)), **sizes}
+        by_row, rows = of_part.mean(0), sum(sizes.values())
         interval = mean_interval(by_row, (0.0, 1.0))
-        scores.append(Score("attributes", "mlp", float(by_row.mean()), used, interval, part, "mlp", 0.0, details))
+        scores.append(Score("attributes", "mlp", float(by_row.mean()), rows, interval, part, "mlp", 0.0, details))
     return scores
 
 
-def _parts(given: Mapping[str | None, Any]) -> tuple[np.ndarray, dict[str | None, np.ndarray]]:
-    """All codes side by side, and which columns each part sees; several parts are seen together, too."""
-    if not given:
-        raise UsageError("There must be at least one part of a code to predict attributes from.")
-    arrays = [to_matrix("codes" if name is None else f"codes {name}", array) for name, array in given.items()]
+def _join_parts(parts: Mapping[str | None, Any]) -> tuple[np.ndarray, dict[str | None, np.ndarray]]:
+    """Return all codes side by side, and the columns of each part; several parts also have an entry together."""
+    if not parts:
+        raise UsageError("attributes needs at least one part of a code.")
+    arrays = [to_matrix("codes" if name is None else f"codes {name}", array) for name, array in parts.items()]
     if len({len(array) for array in arrays}) > 1:
-        raise UsageError(f"All parts of a code must have as many rows, not {[len(array) for array in arrays]}.")
+        raise UsageError(f"All parts of a code must have equally many rows, not {[len(array) for array in arrays]}.")
     owner = np.repeat(np.arange(len(arrays)), [array.shape[1] for array in arrays])
-    masks: dict[str | None, np.ndarray] = {name: owner == i for i, name in enumerate(given)}
+    masks: dict[str | None, np.ndarray] = {name: owner == i for i, name in enumerate(parts)}
     if len(arrays) > 1:
-        masks["+".join(str(name) for name in given)] = owner >= 0
+        masks["+".join(str(name) for name in parts)] = owner >= 0
     return np.concatenate(arrays, axis=1), masks
 
 
 class _Networks:
-    """Networks of one shape, [parts x factors] of them, whose weights are stacked."""
+    """Networks of one shape with stacked weights, one for each part and factor."""
 
     def __init__(self, mask: Tensor, sizes: Sequence[int], hidden: Sequence[int], generator: torch.Generator) -> None:
         parts, width = mask.shape
@@ -127,36 +125,36 @@ class _Networks:
         for k, size in enumerate(sizes):
             self.never[k, size:] = NEVER
         self.never = self.never.repeat(parts, 1)[:, None, :]
-        seen = self.mask.sum(-1, keepdim=True)  # inputs that each network really has
+        fan_in = self.mask.sum(-1, keepdim=True)
         self.weights, self.biases = [], []
         for inputs, outputs in zip([width, *hidden], [*hidden, max(sizes)], strict=True):
-            bound = (1 / seen.sqrt()) if inputs == width and not self.weights else 1 / math.sqrt(inputs)
+            bound = (1 / fan_in.sqrt()) if inputs == width and not self.weights else 1 / math.sqrt(inputs)
             shapes = (parts * len(sizes), inputs, outputs), (parts * len(sizes), 1, outputs)
             drawn = [(2 * torch.rand(shape, generator=generator) - 1).to(mask.device) * bound for shape in shapes]
             self.weights.append(drawn[0].requires_grad_())
             self.biases.append(drawn[1].requires_grad_())
 
     def logits(self, x: Tensor) -> Tensor:
-        """[networks, rows, values] from codes [rows, inputs]."""
+        """Return [networks, rows, values] of codes [rows, inputs]."""
         h = x * self.mask
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             h = torch.baddbmm(bias, h.relu() if i else h, weight)
         return h + self.never
 
     def train(self, x: Tensor, y: Tensor, steps: int, batch: int, lr: float, generator: torch.Generator) -> None:
-        """Adam on the mean log loss of each network; y [factors, rows]."""
+        """Minimise the mean log loss of each network by Adam; y is [factors, rows]."""
         parts, rows = self.shape[0], len(x)
         chosen = torch.randint(rows, (steps, min(batch, rows)), generator=generator).to(x.device)
 
         def loss(step: Tensor) -> Tensor:
-            own = chosen.index_select(0, step)[0]
-            targets = y[:, own].repeat(parts, 1)
-            logits = self.logits(x[own])
-            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / len(own)
+            minibatch = chosen.index_select(0, step)[0]
+            targets = y[:, minibatch].repeat(parts, 1)
+            logits = self.logits(x[minibatch])
+            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / len(minibatch)
 
         descend("attributes/mlp", [*self.weights, *self.biases], loss, lr * (1 - torch.arange(steps) / steps))
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """The likeliest value of each factor [parts, factors, rows]."""
+        """Return the likeliest value of each factor [parts, factors, rows]."""
         return torch.cat([self.logits(rows).argmax(-1) for rows in x.split(1024)], dim=1).view(*self.shape, -1)

@@ -7,13 +7,13 @@ Every stage fits one tree per class (one for two classes or for real values) to 
 by the largest decrease of their squared error, `n_l n_r / n (mean_l - mean_r)^2`, and adds to F the Newton step of each
 leaf, `rate (K - 1) / K sum r / sum p (1 - p)`. A code's importance is the sum of its decreases over all trees.
 
-The trees of a stage, of all classes of all targets, grow together. A histogram of residuals over the bins of all codes
-is then one product with the one-hot matrix of the bins: a sparse one on the CPU, a dense one on CUDA. Residuals enter
-it in fixed point, with the count of rows above them in the same float64, so that every sum is exact: one product gives
-both, and neither device nor order of summation changes a split.
+The trees of a stage, for all classes of all targets, grow together. A histogram of residuals over the bins of all codes
+is then one product with the one-hot matrix of the bins, which is sparse on the CPU and dense on CUDA. Residuals are
+fixed-point numbers in the low digits of a float64 whose high digits count rows. So every sum is exact, one product
+gives both, and neither the device nor the order of summation changes a split.
 
-Codes of more different values than `bins` are cut into bins of equally many rows; with as many bins as values the trees
-are scikit-learn's, except where two splits are equally good.
+Codes with more values than `bins` are cut into bins with equally many rows. With a bin for each value the trees are
+those of scikit-learn, except where two splits are equally good.
 """
 
 import math
@@ -29,21 +29,21 @@ from unbraid.errors import SettingError, UsageError
 from unbraid.progress import progress
 from unbraid.threads import one_thread
 
-WORKERS = 4
-"""Threads that grow pieces on the CPU, at most: more of them wait for the interpreter."""
+MAX_WORKERS = 4
+"""Threads on the CPU; more of them wait for the interpreter."""
 
-PIECE = 16
-"""Trees that grow together on the CPU: what belongs to them fits into its cache."""
+TREES_PER_JOB = 16
+"""Trees that grow together on the CPU; their data fit into its cache."""
 
-BINS, EVERY_VALUE = 256, 2048
-"""Bins per code, and the number of rows up to which each value is a bin of its own."""
+DEFAULT_BINS, MAX_UNBINNED_ROWS = 256, 2048
+"""Bins per code, and the number of rows up to which each value is a bin."""
 
-DENSE = 2**33
-"""Bytes of the one-hot matrix above which a CUDA device is left alone."""
+MAX_DENSE_BYTES = 2**33
+"""Size of the one-hot matrix above which the CPU is used instead of CUDA."""
 
 
 class Target(NamedTuple):
-    """What is to be predicted: class numbers 0 … size - 1 for every row, or real numbers where `size` is None."""
+    """Class numbers 0 … size - 1 of every row, or real numbers if `size` is None."""
 
     values: np.ndarray
     size: int | None
@@ -55,7 +55,7 @@ class Target(NamedTuple):
 
 
 class FactorFit(NamedTuple):
-    """Importance [codes], and what is predicted for the rows of test and, where that is cheap, of training."""
+    """Importances [codes], and predictions for the test rows and, if they are cheap, for the training rows."""
 
     importance: np.ndarray
     test: np.ndarray
@@ -76,30 +76,30 @@ def boost(
 ) -> list[FactorFit]:
     """Fit all targets to the codes `train` [rows, codes] and predict them for the codes `test`.
 
-    Without a number of `bins` every value has its own up to 2,048 rows, and 256 are made of more: bins of a few rows
-    each change the importances by up to .03, while bins of forty rows change them by less than .005.
+    By default every value is a bin for up to 2,048 rows, and there are 256 bins for more: bins of a few rows change the
+    importances by up to .03, bins of forty rows by less than .005.
     """
-    bins = bins or (len(train) if len(train) <= EVERY_VALUE else BINS)
+    bins = bins or (len(train) if len(train) <= MAX_UNBINNED_ROWS else DEFAULT_BINS)
     if not 2 <= bins <= 2**15 - 1:
         raise SettingError(f"bins must be between 2 and {2**15 - 1}, not {bins}.")
     if len(train) >= 2**20:
         raise UsageError(f"The booster takes up to {2**20 - 1} rows, not {len(train)}.")
     if any(len(target.values) != len(train) for target in targets):
         raise UsageError(f"Every target must have a value for each of the {len(train)} rows.")
-    where = torch.device(device)
-    if where.type != "cuda" or train.size * bins * 8 > DENSE:
-        where = torch.device("cpu")
-    workers = min(WORKERS, torch.get_num_threads()) if where.type == "cpu" else 1
+    device = torch.device(device)
+    if device.type != "cuda" or train.size * bins * 8 > MAX_DENSE_BYTES:
+        device = torch.device("cpu")
+    workers = min(MAX_WORKERS, torch.get_num_threads()) if device.type == "cpu" else 1
     with torch.no_grad(), progress("boosting", stages) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
-        ensemble = _Ensemble(_Binned(train, bins, where), torch.as_tensor(test, device=where).double(), targets, seed)
+        ensemble = _Ensemble(_Binned(train, bins, device), torch.as_tensor(test, device=device).double(), targets, seed)
         for _ in range(stages):
-            ensemble.advance(depth, rate, pool)
+            ensemble.add_stage(depth, rate, pool)
             bar.advance()
     return ensemble.fits()
 
 
 class _Split(NamedTuple):
-    """The best split of every node [trees, nodes]: rows above a bin of a code, or above a value of it, go right."""
+    """The best split of every node [trees, nodes]: rows above a bin, or a value, of a code go right."""
 
     gain: Tensor
     code: Tensor
@@ -108,12 +108,12 @@ class _Split(NamedTuple):
 
 
 class _Binned:
-    """Training codes as bin numbers [codes, rows], the smallest and largest value of each bin, the one-hot matrix."""
+    """Training codes as bin numbers [codes, rows], the extremes of each bin, and the one-hot matrix."""
 
     def __init__(self, codes: np.ndarray, bins: int, device: torch.device) -> None:
         import scipy.sparse
 
-        columns = [_bins(column, bins) for column in codes.T]
+        columns = [_cut_into_bins(column, bins) for column in codes.T]
         self.rows, self.codes = codes.shape
         self.bins = max(len(low) for _, low, _ in columns)
         self.device = device
@@ -129,7 +129,7 @@ class _Binned:
             self.sparse = scipy.sparse.csr_matrix((ones, cells.flatten().numpy(), ends), shape).T.tocsr()
 
     def histogram(self, values: Tensor) -> Tensor:
-        """Sums [codes, bins, …] of values […, rows] over the rows in each bin of each code."""
+        """Return the sums [codes, bins, …] of values […, rows] over the rows in each bin of each code."""
         flat = values.reshape(-1, self.rows).T
         if self.device.type == "cuda":
             sums = self.dense @ flat
@@ -138,8 +138,8 @@ class _Binned:
         return sums.reshape(self.codes, self.bins, *values.shape[:-1])
 
 
-class _Packing:
-    """Residuals in fixed point below the number of rows, in one float64 whose sums over all rows are exact."""
+class _FixedPoint:
+    """Residuals in fixed point below the count of rows, in one float64 whose sums over all rows are exact."""
 
     def __init__(self, rows: int) -> None:
         digits = math.ceil(math.log2(rows + 1))
@@ -147,25 +147,24 @@ class _Packing:
         self.row = 2.0 ** (53 - digits)
 
     def pack(self, residuals: Tensor) -> Tensor:
-        """Residuals of absolute value up to 1."""
         return (residuals * self.one).round_().add_(self.row)
 
     def unpack(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Number of rows, and the sum of their residuals in units of `1 / one`."""
+        """Return the number of rows and the sum of their residuals in units of `1 / one`."""
         count = (sums * (1 / self.row)).round_()
         return count, torch.sub(sums, count, alpha=self.row)
 
 
 class _Ensemble:
-    """Scores F of all trees' outputs on the rows of training and of test, and the importances so far."""
+    """Scores F of all trees on the training and test rows, and the importances so far."""
 
     def __init__(self, binned: _Binned, test: Tensor, targets: Sequence[Target], seed: int) -> None:
         self.binned, self.test, self.targets = binned, test.T.contiguous(), targets
-        self.packing = _Packing(binned.rows)
+        self.packing = _FixedPoint(binned.rows)
         self.lots = torch.Generator().manual_seed(seed)
         device = binned.device
-        self.wanted = torch.cat([_wanted(target) for target in targets]).to(device)  # [trees, rows]
-        start = torch.cat([_start(target) for target in targets]).to(device)
+        self.goal = torch.cat([_find_goal(target) for target in targets]).to(device)  # [trees, rows]
+        start = torch.cat([_find_start(target) for target in targets]).to(device)
         self.scores = start[:, None].repeat(1, binned.rows)
         self.test_scores = start[:, None].repeat(1, len(test))
         shares = [1.0 if t.trees == 1 else (t.trees - 1) / t.trees for t in targets for _ in range(t.trees)]
@@ -173,37 +172,35 @@ class _Ensemble:
         self.real = torch.tensor([t.size is None for t in targets for _ in range(t.trees)], device=device)
         self.importance = torch.zeros(len(shares), binned.codes, dtype=torch.float64, device=device)
 
-    def advance(self, depth: int, rate: float, pool: Executor) -> None:
-        """One more stage, in pieces that do not depend on each other."""
-        expected, trees = self._expected(), len(self.shares)
+    def add_stage(self, depth: int, rate: float, pool: Executor) -> None:
+        expected, trees = self._predict(), len(self.shares)
         lots = torch.rand(self.binned.codes, trees, 2**depth, generator=self.lots).to(expected)
-        piece = trees if self.binned.device.type == "cuda" else PIECE
-        parts = [slice(first, min(first + piece, trees)) for first in range(0, trees, piece)]
-        for _ in pool.map(lambda part: self._fit(part, expected[part], lots[:, part], depth, rate), parts):
+        step = trees if self.binned.device.type == "cuda" else TREES_PER_JOB
+        parts = [slice(first, min(first + step, trees)) for first in range(0, trees, step)]
+        for _ in pool.map(lambda part: self._fit_part(part, expected[part], lots[:, part], depth, rate), parts):
             pass
 
-    def _fit(self, part: slice, expected: Tensor, lots: Tensor, depth: int, rate: float) -> None:
+    def _fit_part(self, part: slice, expected: Tensor, lots: Tensor, depth: int, rate: float) -> None:
         with torch.no_grad():
-            residuals = self.wanted[part] - expected
+            residuals = self.goal[part] - expected
             splits, leaves = self._grow(residuals, depth, self.importance[part], lots)
             curvatures = (expected * (1 - expected)).masked_fill_(self.real[part, None], 1.0)
-            steps = _newton(residuals, curvatures, leaves, 2**depth) * (rate * self.shares[part, None])
-            self.scores[part] += _looked_up(steps, leaves)
-            self.test_scores[part] += _looked_up(steps, _route(self.test, splits))
+            steps = _sum_newton_steps(residuals, curvatures, leaves, 2**depth) * (rate * self.shares[part, None])
+            self.scores[part] += _look_up(steps, leaves)
+            self.test_scores[part] += _look_up(steps, _find_leaves(self.test, splits))
 
     def fits(self) -> list[FactorFit]:
-        """Importances and predictions of every target."""
         sizes = [target.trees for target in self.targets]
         parts = zip(*(x.split(sizes) for x in (self.importance, self.scores, self.test_scores)), strict=True)
-        made = []
+        results = []
         for target, (importance, train, test) in zip(self.targets, parts, strict=True):
             sums = importance.sum(0)
             share = sums / sums.sum() if sums.sum() > 0 else sums
-            made.append(FactorFit(share.cpu().numpy(), _predicted(target, test), _predicted(target, train)))
-        return made
+            results.append(FactorFit(share.cpu().numpy(), _decide(target, test), _decide(target, train)))
+        return results
 
-    def _expected(self) -> Tensor:
-        """What F says of every row [trees, rows]: probabilities, or the real value itself."""
+    def _predict(self) -> Tensor:
+        """Return the probabilities, or the real values, that F gives every row [trees, rows]."""
         expected = torch.empty_like(self.scores)
         sizes = [target.trees for target in self.targets]
         for target, into, scores in zip(self.targets, expected.split(sizes), self.scores.split(sizes), strict=True):
@@ -214,26 +211,26 @@ class _Ensemble:
         return expected
 
     def _grow(self, residuals: Tensor, depth: int, importance: Tensor, lots: Tensor) -> tuple[list[_Split], Tensor]:
-        """Trees of `depth` levels for residuals [trees, rows]: their splits by level, and each row's leaf."""
+        """Grow trees for residuals [trees, rows]; return their splits by level, and each row's leaf."""
         scale = torch.exp2(torch.frexp(residuals.abs().amax(1, keepdim=True)).exponent.double())
         packed = self.packing.pack(residuals / scale)
         nodes = torch.zeros(packed.shape, dtype=torch.uint8, device=packed.device)
         histogram = self.binned.histogram(packed[:, None])  # [codes, bins, trees, nodes]
         splits: list[_Split] = []
         for level in range(depth):
-            split = self._best(histogram, lots[..., 2**level : 2 ** (level + 1)])
+            split = self._find_splits(histogram, lots[..., 2**level : 2 ** (level + 1)])
             splits.append(split)
             for code, gain in zip(split.code.T, (split.gain * scale.square()).T, strict=True):
                 importance.scatter_add_(1, code[:, None], gain[:, None])  # each tree once: CUDA adds in any order
-            nodes = _children(nodes, self.binned.index, split.code, split.bin)
+            nodes = _descend(nodes, self.binned.index, split.code, split.bin)
             if level + 1 < depth:
-                left = torch.stack([packed * _equal(nodes, 2 * k).double() for k in range(2**level)], dim=1)
+                left = torch.stack([packed * _is_equal(nodes, 2 * k).double() for k in range(2**level)], dim=1)
                 sums = self.binned.histogram(left)
                 histogram = torch.stack([sums, histogram - sums], dim=-1).flatten(-2)
         return splits, nodes
 
-    def _best(self, histogram: Tensor, lots: Tensor) -> _Split:
-        """The best split of every node, drawn by lot among codes that split equally well.
+    def _find_splits(self, histogram: Tensor, lots: Tensor) -> _Split:
+        """Return the best split of every node, drawn by lot among codes that split equally well.
 
         A node that cannot be split sends its rows left.
         """
@@ -245,8 +242,8 @@ class _Ensemble:
         code = torch.where(best == best.amax(0), lots, -1.0).argmax(0)
         best, at = best.gather(0, code[None])[0], at.gather(0, code[None])[0]
         trees, nodes = (torch.arange(size, device=code.device) for size in code.shape)
-        own = count.movedim(1, -1)[code, trees[:, None], nodes]  # [trees, nodes, bins]
-        after = (own <= own.gather(-1, at[..., None])).sum(-1).clamp(max=self.binned.bins - 1)
+        below = count.movedim(1, -1)[code, trees[:, None], nodes]  # [trees, nodes, bins]
+        after = (below <= below.gather(-1, at[..., None])).sum(-1).clamp(max=self.binned.bins - 1)
         value = (self.binned.high[code, at] + self.binned.low[code, after]) / 2
         whole_node = best <= 0
         best = best / (rows.clamp(min=1) * self.packing.one**2)
@@ -254,8 +251,8 @@ class _Ensemble:
         return _Split(best, code, at.to(self.binned.index.dtype), value)
 
 
-def _bins(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each row's bin, and the smallest and largest value of every bin."""
+def _cut_into_bins(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return each row's bin, and the smallest and largest value of every bin."""
     values, index, counts = np.unique(column.astype(np.float64), return_inverse=True, return_counts=True)
     of_value = np.arange(len(values))
     if len(values) > bins:
@@ -266,16 +263,16 @@ def _bins(column: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.nda
     return of_value[index.reshape(-1)].astype(np.int16), values[firsts], values[lasts]
 
 
-def _wanted(target: Target) -> Tensor:
-    """What the probabilities should be [trees, rows], or the real values."""
+def _find_goal(target: Target) -> Tensor:
+    """Return the ideal probabilities [trees, rows], or the real values."""
     values = torch.as_tensor(target.values)
     if target.trees == 1:
         return values.double()[None]
     return (values == torch.arange(target.trees)[:, None]).double()
 
 
-def _start(target: Target) -> Tensor:
-    """F before the first tree: the mean, or the log odds of the classes' shares."""
+def _find_start(target: Target) -> Tensor:
+    """Return F before the first tree: the mean, or the log odds of the classes' shares."""
     if target.size is None:
         return torch.tensor([float(np.mean(target.values))], dtype=torch.float64)
     shares = torch.bincount(torch.as_tensor(target.values).long(), minlength=target.size).double() / len(target.values)
@@ -283,33 +280,33 @@ def _start(target: Target) -> Tensor:
     return (logs[1:] - logs[:1]) if target.trees == 1 else logs
 
 
-def _predicted(target: Target, scores: Tensor) -> np.ndarray:
+def _decide(target: Target, scores: Tensor) -> np.ndarray:
     if target.size is None:
         return scores[0].cpu().numpy()
     return (scores.argmax(0) if target.trees > 1 else (scores[0] > 0).long()).cpu().numpy()
 
 
-def _children(nodes: Tensor, values: Tensor, code: Tensor, cut: Tensor) -> Tensor:
-    """Node of each row [trees, rows] one level down; those below node k are 2k and 2k + 1."""
+def _descend(nodes: Tensor, values: Tensor, code: Tensor, cut: Tensor) -> Tensor:
+    """Return the node of each row [trees, rows] one level down; node k has the children 2k and 2k + 1."""
     right = torch.zeros(nodes.shape, dtype=torch.bool, device=nodes.device)
     for node in range(code.shape[1]):
-        above = _above(values.index_select(0, code[:, node]), cut[:, node, None])
-        right |= above & _equal(nodes, node)
+        above = _is_above(values.index_select(0, code[:, node]), cut[:, node, None])
+        right |= above & _is_equal(nodes, node)
     return nodes.mul(2).add_(right)
 
 
-def _route(values: Tensor, splits: list[_Split]) -> Tensor:
-    """Leaf of each row of codes [codes, rows] in each tree."""
+def _find_leaves(values: Tensor, splits: list[_Split]) -> Tensor:
+    """Return the leaf of each row of codes [codes, rows] in each tree."""
     nodes = torch.zeros(len(splits[0].code), values.shape[1], dtype=torch.uint8, device=values.device)
     for split in splits:
-        nodes = _children(nodes, values, split.code, split.value)
+        nodes = _descend(nodes, values, split.code, split.value)
     return nodes
 
 
-def _newton(residuals: Tensor, curvatures: Tensor, leaves: Tensor, count: int) -> Tensor:
-    """sum r / sum p (1 - p) of every leaf [trees, leaves]; sums in fixed point, so that their order does not matter."""
+def _sum_newton_steps(residuals: Tensor, curvatures: Tensor, leaves: Tensor, count: int) -> Tensor:
+    """Return sum r / sum p (1 - p) of every leaf [trees, leaves]; fixed-point sums do not depend on their order."""
     unit = 2.0 ** (52 - math.ceil(math.log2(residuals.shape[1] + 1)))
-    cells = _cells(leaves, count)
+    cells = _index_leaves(leaves, count)
     sums = []
     for values in (residuals, curvatures):
         scale = values.abs().amax(1, keepdim=True).clamp_(min=1e-300)
@@ -318,22 +315,21 @@ def _newton(residuals: Tensor, curvatures: Tensor, leaves: Tensor, count: int) -
     return torch.where(sums[1] > 0, sums[0] / sums[1], 0.0)
 
 
-def _looked_up(steps: Tensor, leaves: Tensor) -> Tensor:
-    """The step of every row's leaf [trees, rows]."""
-    return steps.flatten().index_select(0, _cells(leaves, steps.shape[1])).view(leaves.shape)
+def _look_up(steps: Tensor, leaves: Tensor) -> Tensor:
+    """Return the step of every row's leaf [trees, rows]."""
+    return steps.flatten().index_select(0, _index_leaves(leaves, steps.shape[1])).view(leaves.shape)
 
 
-def _cells(leaves: Tensor, count: int) -> Tensor:
-    """Position of each row's leaf in a flattened [trees, leaves]."""
+def _index_leaves(leaves: Tensor, count: int) -> Tensor:
+    """Return the position of each row's leaf in a flattened [trees, leaves]."""
     first = count * torch.arange(len(leaves), dtype=torch.int32, device=leaves.device)
     return (leaves.int() + first[:, None]).flatten()
 
 
-def _above(values: Tensor, cut: Tensor) -> Tensor:
-    """values > cut; numpy compares many times as fast as torch on the CPU."""
+def _is_above(values: Tensor, cut: Tensor) -> Tensor:
+    """Return values > cut; numpy compares many times as fast as torch on the CPU."""
     return values > cut if values.is_cuda else torch.from_numpy(values.numpy() > cut.numpy())
 
 
-def _equal(values: Tensor, number: int) -> Tensor:
-    """values == number, likewise."""
+def _is_equal(values: Tensor, number: int) -> Tensor:
     return values == number if values.is_cuda else torch.from_numpy(values.numpy() == number)

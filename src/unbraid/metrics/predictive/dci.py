@@ -1,20 +1,20 @@
-r"""Disentanglement, completeness and informativeness (eastwood2018): a predictor of the factors, and what it looked at.
+r"""Disentanglement, completeness and informativeness (eastwood2018): importances of codes to a predictor.
 
-A predictor of each of K factors from D codes says how important code i was for factor j: R_ij. Then
+A predictor of each of K factors from D codes gives the importance R_ij of code i for factor j. Then
 
     disentanglement  D_i = 1 - H_K(R_i. / sum_j R_ij),    D = sum_i w_i D_i,    w_i = sum_j R_ij / sum_ij R_ij
     completeness     C_j = 1 - H_D(R_.j / sum_i R_ij),    C = sum_j u_j C_j,    u_j = sum_i R_ij / sum_ij R_ij
-    informativeness  I = 1/K sum_j I_j,    I_j = accuracy of the predictor on other rows than it learnt from
+    informativeness  I = 1/K sum_j I_j,    I_j = accuracy of the predictor on test rows
 
-with entropies to base K and D: a code is disentangled if it matters for one factor only, and a factor is complete if it
-is held by one code. Of a real factor, I_j is R^2, at least 0; eastwood2018 prints the error relative to guessing the
-mean, sqrt(1 - R^2), which is in the details. (u_j is 1 / K, as in eastwood2018, for all predictors but `lasso`, whose
-weights need not add up to the same for each factor.)
+with entropies to base K and D. A code is disentangled if it matters for one factor only, and a factor is complete if
+one code holds it. For a real factor, I_j is R^2, at least 0; `error` in the details is the error relative to predicting
+the mean, sqrt(1 - R^2), which eastwood2018 prints. (u_j is 1 / K, as in eastwood2018, for all predictors but `lasso`,
+whose weights need not have the same sum for each factor.)
 
-All three numbers depend on the predictor (see `predictors`), so it is part of the name of the score. The
-protocol `disentanglement_lib` is `gbt` on rows drawn with repetition, with 1e-11 added to every importance.
+All three depend on the predictor (see `predictors`), so its name is the protocol. The protocol `disentanglement_lib` is
+`gbt` on rows drawn with repetition, with 1e-11 added to every importance.
 
-With one factor, D is 1 of necessity, and with one code C is; where no code has any importance, both are 0.
+With one factor D is always 1, and with one code C is. If no code has any importance, both are 0.
 """
 
 from collections.abc import Sequence
@@ -71,10 +71,10 @@ def by_trees(
     train: int = 10_000,
     test: int = 5_000,
 ) -> list[Score] | partial[list[Score]]:
-    """DCI by one of the predictors that are trees."""
+    """Return the DCI scores of a run by trees."""
     table = evaluation.tabulate(train + test, factors)
-    found = table.score if protocol == "booster" else table.defer
-    return found(dci, predictor=protocol, continuous=continuous, train=train, test=test)
+    score = table.score if protocol == "booster" else table.defer
+    return score(dci, predictor=protocol, continuous=continuous, train=train, test=test)
 
 
 @metric(
@@ -94,7 +94,7 @@ def linear(
     train: int = 10_000,
     test: int = 5_000,
 ) -> list[Score]:
-    """DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated unless given."""
+    """DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated by default."""
     return evaluation.tabulate(train + test, factors).score(dci, predictor="lasso", train=train, test=test, alpha=alpha)
 
 
@@ -122,12 +122,12 @@ def dci(
     seed: int = 0,
     compat: Compat | None = None,
 ) -> list[Score]:
-    """Disentanglement, completeness and informativeness of any codes [rows, latents] and factors [rows, factors].
+    """Return disentanglement, completeness and informativeness of codes [rows, latents] and factors [rows, factors].
 
-    The predictor learns from `train` random rows and is asked about `test` others, or about those that `rows` names;
-    fewer rows are divided in the same proportion. Factors named in `continuous`, and those of more than 100 values that
-    are not all whole numbers, are real ones. `alpha` is the penalty of `lasso` (None: cross-validated). `compat`
-    overrides the predictor.
+    The predictor learns from `train` random rows and is tested on `test` others; fewer rows are divided in the same
+    proportion, and `rows` chooses them instead. Factors named in `continuous`, and those with more than 100 values that
+    are not all whole numbers, are real. `alpha` is the penalty of `lasso` (None: cross-validated). `compat` overrides
+    the predictor.
 
     The 95% interval of informativeness is that of a mean over the test rows; the other two have none.
     """
@@ -137,59 +137,58 @@ def dci(
     columns = parse_factors(table, names, continuous, detect=compat is None)
     if rows is None:
         rows = (draw_rows if compat else split_rows)(len(values), train, test, np.random.default_rng(seed))
-    how = predictor if compat is None else "gbt", compat, seed, alpha, find_device(codes)
-    return _scores(_Task(values, columns, name_latents(values.shape[1], latents), *rows, *how))
+    if not values.shape[1]:
+        raise UsageError("DCI needs codes with at least one latent.")
+    used = predictor if compat is None else "gbt"
+    task = _Task(values, columns, *rows, used, compat, seed, alpha, find_device(codes))
+    return _build_scores(task, name_latents(values.shape[1], latents))
 
 
 class _Task(NamedTuple):
-    """Codes [rows, latents] and factors of all rows, which rows are learnt from and asked about, and how."""
+    """Codes [rows, latents] and factors of all rows, the rows to train and to test on, and the predictor."""
 
     codes: np.ndarray
     factors: list[FactorColumn]
-    latents: Sequence[str]
-    learnt: np.ndarray
-    asked: np.ndarray
+    train: np.ndarray
+    test: np.ndarray
     predictor: Predictor
     compat: Compat | None
     seed: int
     alpha: float | None
     device: torch.device
 
-    def real(self, factor: FactorColumn) -> bool:
-        """Whether a factor is predicted as a number."""
+    def is_real(self, factor: FactorColumn) -> bool:
         return factor.size is None or self.predictor == "lasso"
 
 
-def _scores(task: _Task) -> list[Score]:
-    if len(task.learnt) < 2 or len(task.asked) < 1:
-        raise DataError(f"DCI cannot learn from {len(task.learnt)} rows and be asked about {len(task.asked)}.")
-    if not task.latents:
-        raise UsageError("DCI needs codes of at least one latent.")
-    fits = _fits(task)
+def _build_scores(task: _Task, latents: Sequence[str]) -> list[Score]:
+    fits = _fit_factors(task)
     importance = np.stack([fit.importance for fit in fits], axis=1)  # [latents, factors]
     names = [factor.name for factor in task.factors]
     shared: dict[str, Any] = {
         "importance": dict(zip(names, importance.T.tolist(), strict=True)),
-        "latents": list(task.latents),
-        "split": [len(task.learnt), len(task.asked)],
+        "latents": list(latents),
+        "split": [len(task.train), len(task.test)],
     }
     if not importance.any():
         shared["note"] = "no latent has any importance, so disentanglement and completeness are 0"
     smallest = 0.0 if task.compat is None else 1e-11
-    found = [
-        ("disentanglement", *_concentration(importance, task.latents, smallest), None),
-        ("completeness", *_concentration(importance.T, names, smallest), None),
-        ("informativeness", *_informativeness(task, fits)),
+    parts = [
+        ("disentanglement", *_measure_concentration(importance, latents, smallest), None),
+        ("completeness", *_measure_concentration(importance.T, names, smallest), None),
+        ("informativeness", *_measure_informativeness(task, fits)),
     ]
-    protocol, samples = task.compat or task.predictor, len(task.learnt) + len(task.asked)
+    protocol, samples = task.compat or task.predictor, len(task.train) + len(task.test)
     return [
         Score("dci", protocol, value, samples, interval, part, task.predictor, details={**details, **shared})
-        for part, value, details, interval in found
+        for part, value, details, interval in parts
     ]
 
 
-def _concentration(importance: np.ndarray, names: Sequence[str], smallest: float) -> tuple[float, dict[str, Any]]:
-    """Mean over the rows of a matrix, weighted by their sums, of 1 - the entropy of a row's shares."""
+def _measure_concentration(
+    importance: np.ndarray, names: Sequence[str], smallest: float
+) -> tuple[float, dict[str, Any]]:
+    """Return the mean over rows, weighted by their sums, of 1 - the entropy of a row's shares, and its details."""
     sums, total, outcomes = importance.sum(1), importance.sum(), importance.shape[1]
     raised = importance + smallest
     shares = raised / np.where(raised.sum(1) > 0, raised.sum(1), 1.0)[:, None]
@@ -203,31 +202,31 @@ def _concentration(importance: np.ndarray, names: Sequence[str], smallest: float
     return float(np.clip((each * weights).sum(), 0.0, 1.0)), details
 
 
-def _informativeness(
+def _measure_informativeness(
     task: _Task, fits: Sequence[FactorFit]
 ) -> tuple[float, dict[str, Any], tuple[float, float] | None]:
-    """Mean accuracy or R^2 on the rows asked about, its details, and its interval."""
-    rows = []
+    """Return the mean accuracy or R^2 on the test rows, its details, and its interval."""
+    by_factor = []
     details: dict[str, Any] = {"each": {}, "train": {}, "measure": {}, "error": {}}
-    for factor, made in zip(task.factors, fits, strict=True):
-        real = task.real(factor)
+    for factor, fitted in zip(task.factors, fits, strict=True):
+        real = task.is_real(factor)
         truth = factor.numbers if real else factor.values
-        rows.append(_quality(made.test, truth[task.asked], real))
-        details["each"][factor.name] = float(rows[-1].mean())
-        if made.train is not None:
-            details["train"][factor.name] = float(_quality(made.train, truth[task.learnt], real).mean())
+        by_factor.append(_rate_rows(fitted.test, truth[task.test], real))
+        details["each"][factor.name] = float(by_factor[-1].mean())
+        if fitted.train is not None:
+            details["train"][factor.name] = float(_rate_rows(fitted.train, truth[task.train], real).mean())
         details["measure"][factor.name] = "R2" if real else "accuracy"
-        if real:  # root mean square error over that of guessing the mean, where the rows asked about differ
-            error, spread = np.sqrt(np.mean((made.test - truth[task.asked]) ** 2)), truth[task.asked].std()
+        if real:  # root mean square error over that of predicting the mean
+            error, spread = np.sqrt(np.mean((fitted.test - truth[task.test]) ** 2)), truth[task.test].std()
             details["error"][factor.name] = float(error / spread) if spread > 0 else None
-    each_row = np.mean(rows, axis=0)
-    if len(details["train"]) == len(rows):
+    by_row = np.mean(by_factor, axis=0)
+    if len(details["train"]) == len(by_factor):
         details["train_mean"] = float(np.mean(list(details["train"].values())))
-    return float(np.mean(each_row)), details, mean_interval(each_row, bounds=(0.0, 1.0))
+    return float(np.mean(by_row)), details, mean_interval(by_row, bounds=(0.0, 1.0))
 
 
-def _quality(predicted: np.ndarray, truth: np.ndarray, real: bool) -> np.ndarray:
-    """Numbers [rows] whose mean is the accuracy, or R^2 if that is above 0, else 0."""
+def _rate_rows(predicted: np.ndarray, truth: np.ndarray, real: bool) -> np.ndarray:
+    """Return numbers [rows] whose mean is the accuracy, or R^2 if it is above 0, else 0."""
     if not real:
         return (predicted == truth).astype(np.float64)
     spread = truth.var()
@@ -235,41 +234,37 @@ def _quality(predicted: np.ndarray, truth: np.ndarray, real: bool) -> np.ndarray
     return rows if spread > 0 and rows.mean() > 0 else np.zeros(len(rows))
 
 
-def _fits(task: _Task) -> list[FactorFit]:
-    """Every factor's importances and its predictions for the rows learnt from and asked about."""
-    learnt, weights, copies = task.learnt, None, np.arange(len(task.learnt))
+def _fit_factors(task: _Task) -> list[FactorFit]:
+    """Return importances and predictions for the test and training rows of every factor."""
+    codes, train, weights, copies = task.codes, task.train, None, np.arange(len(task.train))
     if task.compat is None:
-        codes = rescale(task.codes)
+        codes = rescale(codes)
     else:
-        codes = task.codes
         if np.abs(codes).max(initial=0.0) > np.finfo(np.float32).max:
-            raise DataError("codes are too large for float32, in which scikit-learn works.")
-        learnt, weights, copies = _merged(task)
-    classes = [None if task.real(f) else np.unique(f.values[learnt], return_inverse=True) for f in task.factors]
+            raise DataError("codes are too large for float32, which scikit-learn uses.")
+        train, weights, copies = _merge_repeated_rows(task)
+    classes = [None if task.is_real(f) else np.unique(f.values[train], return_inverse=True) for f in task.factors]
     targets = [
-        Target(factor.numbers[learnt], None) if found is None else Target(found[1], len(found[0]))
-        for factor, found in zip(task.factors, classes, strict=True)
+        Target(factor.numbers[train], None) if present is None else Target(present[1], len(present[0]))
+        for factor, present in zip(task.factors, classes, strict=True)
     ]
-    problem = Problem(codes[learnt], codes[task.asked], targets, weights, task.seed, task.device, task.alpha)
-    made = []
-    for result, found in zip(fit(task.predictor, problem), classes, strict=True):
-        train = None if result.train is None else _values(result.train[copies], found)
-        made.append(FactorFit(np.abs(result.importance), _values(result.test, found), train))
-    return made
+    problem = Problem(codes[train], codes[task.test], targets, weights, task.seed, task.device, task.alpha)
+    fits = []
+    for fitted, present in zip(fit(task.predictor, problem), classes, strict=True):
+        test, on_train = fitted.test, None if fitted.train is None else fitted.train[copies]
+        if present is not None:  # training rows may hold some of the factor's values only
+            test, on_train = present[0][test], None if on_train is None else present[0][on_train]
+        fits.append(FactorFit(np.abs(fitted.importance), test, on_train))
+    return fits
 
 
-def _values(predicted: np.ndarray, found: tuple[np.ndarray, np.ndarray] | None) -> np.ndarray:
-    """Class numbers of the factor, of which training may have met some only; real values as they are."""
-    return predicted if found is None else found[0][predicted]
-
-
-def _merged(task: _Task) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Rows to learn from, how often each counts, and which of them each drawn row is.
+def _merge_repeated_rows(task: _Task) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return the different training rows, how often each counts, and the position of each drawn row among them.
 
     Ten thousand rows drawn with repetition from a few hundred are those few hundred with weights.
     """
-    told = np.column_stack([task.codes, *(factor.values for factor in task.factors)])[task.learnt]
-    _, first, copies, counts = np.unique(told, axis=0, return_index=True, return_inverse=True, return_counts=True)
-    if 2 * len(first) > len(told):
-        return task.learnt, None, np.arange(len(told))
-    return task.learnt[first], counts.astype(np.float64), copies.reshape(-1)
+    table = np.column_stack([task.codes, *(factor.values for factor in task.factors)])[task.train]
+    _, first, copies, counts = np.unique(table, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    if 2 * len(first) > len(table):
+        return task.train, None, np.arange(len(table))
+    return task.train[first], counts.astype(np.float64), copies.reshape(-1)

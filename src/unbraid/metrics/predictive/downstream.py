@@ -1,19 +1,19 @@
-r"""Downstream classification: how well can each factor be learned from a code with few labels, and with many?
+r"""Downstream classification: accuracy of predictors of each factor that learn from few and from many labels.
 
-For each number of labels L a classifier of each factor is trained on L rows and tested on 5,000 other ones; the score
-is the mean accuracy over factors. **Efficiency** (locatello2019) is the accuracy with the fewest labels over that with
-the most: near 1, the code makes learning easy; it may exceed 1 by chance, and says nothing of the level.
+For each number of labels L a classifier of each factor is trained on L rows and tested on 5,000 others. The score is
+the mean accuracy over factors. **Efficiency** (locatello2019) is the accuracy with the fewest labels over that with the
+most. Near 1, the code makes learning easy; it may exceed 1 by chance and does not depend on the level.
 
 | protocol        | classifier                                                                                      |
 |-----------------|-------------------------------------------------------------------------------------------------|
 | `logistic`      | softmax regression (C = 1) on standardised codes                                                |
-| `random-forest` | 30 trees: finds a factor wherever it is in the code, linear or not                              |
+| `random-forest` | 30 trees: finds a factor anywhere in the code, linear or not                                    |
 
-The training sets are nested, and the test rows the same for all. Where there are not enough rows for the most labels,
-all that are left over from testing are taken; `samples` and `labels` in the details say how many.
+The training sets are nested, and the test rows are the same for all. If there are too few rows for the most labels, all
+rows that are not for testing are used; `samples` and `labels` in the details state how many.
 
-**Ceiling.** 1, but not for every predictor: a regularised softmax with a score linear in the code cannot tell 32 or 40
-values on one latent apart (a perfect code of sprites: about .67 with 10,000 labels), a forest comes nearer (about .88).
+**Ceiling.** 1, but not for every predictor: a regularised softmax, linear in the code, cannot separate 32 or 40 values
+on one latent (a perfect code of sprites: about .67 with 10,000 labels). A forest comes nearer (about .88).
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,6 @@ from unbraid.metrics.predictive.predictors import random_forest as fit_forests
 from unbraid.metrics.train_test_split import count_draws, split_rows
 
 Protocol = Literal["logistic", "random-forest"]
-
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, float("inf"))}  # efficiency is a ratio
 
@@ -80,10 +79,10 @@ def downstream(
     resamples: int = 200,
     seed: int = 0,
 ) -> list[Score]:
-    """Accuracy on any codes [rows, latents] and discrete factors [rows, factors] with each number of labels.
+    """Return the accuracy on codes [rows, latents] and discrete factors [rows, factors] for each number of labels.
 
-    Also the efficiency, if there are several. The 95% intervals are those of the test rows, with the classifiers held
-    fixed; of the efficiency, by bootstrap.
+    With several numbers, the last score is the efficiency. The 95% intervals are over test rows, with the classifiers
+    held fixed; that of the efficiency is a bootstrap.
     """
     check_known("protocol", protocol, get_args(Protocol))
     if not labels or min(labels) < 2 or not C > 0 or trees < 1:
@@ -94,7 +93,7 @@ def downstream(
     split = split_rows(len(values), max(labels), test, rng)
     sizes = {count: min(count, len(split.train)) for count in labels}
     truth = known.values[split.test]
-    right: dict[int, np.ndarray] = {}
+    correct: dict[int, np.ndarray] = {}
     for size in sorted(set(sizes.values())):
         train, labelled = values[split.train[:size]], known.values[split.train[:size]]
         if protocol == "logistic":
@@ -105,30 +104,23 @@ def downstream(
             targets = [Target(column, int(column.max()) + 1) for column in labelled.T]
             fits = fit_forests(Problem(train, values[split.test], targets, seed=seed, trees=trees))
             predicted = np.stack([fit.test for fit in fits], axis=1)
-        right[size] = predicted == truth  # [test, factors]
+        correct[size] = predicted == truth  # [test, factors]
     scores = []
     for count, size in sizes.items():
-        by_row, by_factor = right[size].mean(1), right[size].mean(0)
-        details = {"accuracy": dict(zip(known.names, by_factor.tolist(), strict=True)), "labels": size}
-        details["test"] = len(truth)
+        by_row, by_factor = correct[size].mean(1), dict(zip(known.names, correct[size].mean(0).tolist(), strict=True))
+        details = {"accuracy": by_factor, "labels": size, "test": len(truth)}
         interval, part = mean_interval(by_row, (0.0, 1.0)), f"{count}-labels"
         scores.append(Score("downstream", protocol, float(by_row.mean()), size, interval, part, protocol, 0.0, details))
-    return [*scores, *_efficiency(protocol, sizes, right, count_draws(len(truth), resamples, rng))]
+    if len(sizes) > 1:
+        few, many = sizes[min(sizes)], sizes[max(sizes)]
+        pair = np.stack([correct[few].mean(1), correct[many].mean(1)], axis=1)
+        value = _divide(pair.mean(0))
+        resampled = [_divide(one) for one in count_draws(len(truth), resamples, rng) @ pair]
+        interval = resampling_interval(value, resampled, bounds=(0.0, float("inf")))
+        details = {"few": few, "many": many, "test": len(pair)}
+        scores.append(Score("downstream", protocol, value, many, interval, "efficiency", protocol, 0.0, details))
+    return scores
 
 
-def _efficiency(
-    protocol: Protocol, sizes: dict[int, int], right: dict[int, np.ndarray], drawn: np.ndarray
-) -> list[Score]:
-    """Accuracy with the fewest labels over that with the most; none if there is only one number of labels."""
-    if len(sizes) < 2:
-        return []
-    few, many = sizes[min(sizes)], sizes[max(sizes)]
-    pair = np.stack([right[few].mean(1), right[many].mean(1)], axis=1)
-    value = _ratio(pair.mean(0))
-    interval = resampling_interval(value, [_ratio(one) for one in drawn @ pair], bounds=(0.0, float("inf")))
-    details = {"few": few, "many": many, "test": len(pair)}
-    return [Score("downstream", protocol, value, many, interval, "efficiency", protocol, 0.0, details)]
-
-
-def _ratio(pair: np.ndarray) -> float:
+def _divide(pair: np.ndarray) -> float:
     return float(pair[0] / pair[1]) if pair[1] > 0 else 0.0

@@ -1,18 +1,18 @@
-r"""Support vector machines of one feature: every latent against every value of every factor, all at once.
+r"""Linear support vector machines of one feature: every latent for every value of every factor, all at once.
 
     1/2 (w^2 + b^2) + C sum_i c_i max(0, 1 - y_i (w x_i + b))^2
 
-The rows with a positive loss are, for one feature, the values on one side of a threshold. Sorted values and prefix sums
-of 1, x and x^2 then give loss, gradient and Hessian of a problem by binary search, and the Newton steps of all problems
-cost less than sorting the columns did. The weights c are those that LIBLINEAR gives to `class_weight="balanced"`:
-n / (K n_k) for a value's own rows and 1 for the rest; with two values n / (2 n_k) on both sides.
+With one feature, the rows with a positive loss lie on one side of a threshold. Sorted values and prefix sums of 1, x
+and x^2 give loss, gradient and Hessian of a problem by binary search, and the Newton steps of all problems cost less
+than the sort. The weights c are those of LIBLINEAR for `class_weight="balanced"`: n / (K n_k) for the rows of a value
+and 1 for the rest; with two values n / (2 n_k) on both sides.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-_CHUNK = 2**22
+MAX_SORTED_ENTRIES = 2**22
 """Entries, rows x latents x factors, that are sorted at once."""
 
 
@@ -25,29 +25,29 @@ class Lines(NamedTuple):
     values: tuple[np.ndarray, ...]
 
     def predict(self, codes: np.ndarray) -> np.ndarray:
-        """The value of each factor that each latent alone predicts [rows, latents, factors]."""
-        found = np.empty((*codes.shape, len(self.blocks)), dtype=np.int64)
+        """Return the value of each factor that each latent predicts [rows, latents, factors]."""
+        predicted = np.empty((*codes.shape, len(self.blocks)), dtype=np.int64)
         for j, column in enumerate(codes.T):
             for k, (block, values) in enumerate(zip(self.blocks, self.values, strict=True)):
                 lines = self.weight[j, block, None] * column + self.offset[j, block, None]  # [values, rows]
                 best = lines[0] > 0 if len(lines) == 1 and len(values) == 2 else lines.argmax(0)
-                found[:, j, k] = values[best.astype(np.int64)]
-        return found
+                predicted[:, j, k] = values[best.astype(np.int64)]
+        return predicted
 
 
 def fit_lines(codes: np.ndarray, labels: np.ndarray, *, C: float = 0.01) -> Lines:
-    """Support vector machines of each latent [rows, latents] alone for each column of labels [rows, factors].
+    """Fit a support vector machine of each latent [rows, latents] for each column of labels [rows, factors].
 
-    A factor of two values has one problem, as in scikit-learn; one of a single value predicts that value.
+    A factor with two values is one problem, as in scikit-learn; a factor with one value predicts it.
     """
-    parts = 1 + codes.size * labels.shape[1] // _CHUNK
-    solved = [_solve_lines(_Problems(part, labels, C)) for part in np.array_split(codes, parts, axis=1) if part.size]
+    parts = 1 + codes.size * labels.shape[1] // MAX_SORTED_ENTRIES
+    solved = [_solve(_Problems(part, labels, C)) for part in np.array_split(codes, parts, axis=1) if part.size]
     weight, offset = (np.concatenate(of) for of in ([p.weight for p in solved], [p.offset for p in solved]))
     return solved[0]._replace(weight=weight, offset=offset)
 
 
-def _solve_lines(problems: "_Problems") -> Lines:
-    """Newton steps in (w, u), halved until they help; the loss is piecewise quadratic, so they end at its minimum."""
+def _solve(problems: "_Problems") -> Lines:
+    """Take Newton steps in (w, u), halved until they help; on a piecewise quadratic loss they end at the minimum."""
     shape = problems.base.shape
     w, u = np.zeros(shape), np.zeros(shape)
     value, gradient, hessian = problems.evaluate(w, u)
@@ -70,13 +70,13 @@ def _solve_lines(problems: "_Problems") -> Lines:
 
 
 class _Problems:
-    """Sorted columns, and prefix sums by value, of all one-feature problems; x is centred, so that u = b + w mean."""
+    """Sorted columns and prefix sums by value of all one-feature problems; x is centred, so u = b + w mean."""
 
     def __init__(self, codes: np.ndarray, labels: np.ndarray, C: float) -> None:
         self.mean = codes.mean(0)
         order = np.argsort(codes, axis=0).T  # [latents, rows]
         self.x = np.take_along_axis((codes - self.mean).T, order, axis=1)
-        self.sums = _prefix(self.x)
+        self.sums = _sum_prefixes(self.x)
         self.values, coded = zip(*(np.unique(column, return_inverse=True) for column in labels.T), strict=True)
         factor, blocks, weights = [], [], []
         for k, inverse in enumerate(coded):
@@ -89,10 +89,10 @@ class _Problems:
         self.blocks = tuple(blocks)
         positive, *balance = np.array(weights).T
         self.C_positive, self.C_negative = C * np.stack(balance)
-        self._by_value(np.stack(coded), order, np.array(factor), positive.astype(np.int64))
+        self._group_by_value(np.stack(coded), order, np.array(factor), positive.astype(np.int64))
 
-    def _by_value(self, coded: np.ndarray, order: np.ndarray, factor: np.ndarray, positive: np.ndarray) -> None:
-        """Each column in runs of equal label, each run sorted by x: where runs start, and prefix sums along them."""
+    def _group_by_value(self, coded: np.ndarray, order: np.ndarray, factor: np.ndarray, positive: np.ndarray) -> None:
+        """Sort each column into runs of equal labels, each run by x, and sum prefixes along the runs."""
         (latents, rows), factors = order.shape, len(coded)
         coded = coded.astype(np.int16 if coded.max() < 2**15 else np.int64)  # numpy sorts short integers by radix
         runs = np.argsort(coded[:, order], axis=2, kind="stable")  # [factors, latents, rows]: ranks in sorted x
@@ -100,20 +100,20 @@ class _Problems:
         width = (int(coded.max()) + 1) * (rows + 1)
         pair = np.arange(factors * latents).reshape(factors, latents, 1) * width
         self.keys = (pair + sorted_labels * (rows + 1) + runs).reshape(-1)
-        self.run_sums = _prefix(np.take_along_axis(self.x[None], runs, axis=2)).reshape(3, -1)
+        self.run_sums = _sum_prefixes(np.take_along_axis(self.x[None], runs, axis=2)).reshape(3, -1)
         self.base = pair[factor, :, 0].T + positive * (rows + 1)  # [latents, problems]
         self.shift = pair[factor, :, 0].T // width  # a prefix sum has one entry more than its column
         self.first, self.last = (self.run_sums[:, self._place(rank)] for rank in (0, rows))
 
     def evaluate(self, w: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Loss [latents, problems], its gradient in (w, u), and its Hessian's (ww, wu, uu, determinant)."""
+        """Return the loss [latents, problems], its gradient in (w, u), and (ww, wu, uu, determinant) of its Hessian."""
         with np.errstate(divide="ignore", invalid="ignore"):
             below_one, below_minus = (self._rank((edge - u) / w) for edge in (1.0, -1.0))
         up = np.signbit(w) == 0
-        own = self._own(below_one, up)
-        other = self._all(below_minus, ~up) - self._own(below_minus, ~up)
-        p0, p1, p2 = self.C_positive * own
-        n0, n1, n2 = self.C_negative * other
+        positive = self._sum_positive(below_one, up)
+        negative = self._sum_all(below_minus, ~up) - self._sum_positive(below_minus, ~up)
+        p0, p1, p2 = self.C_positive * positive
+        n0, n1, n2 = self.C_negative * negative
         s0, s1, s2 = p0 + n0, p1 + n1, p2 + n2
         mean = self.mean[:, None]
         b = u - w * mean
@@ -125,16 +125,16 @@ class _Problems:
         return 0.5 * (w * w + b * b) + loss, np.stack(gradient), np.stack(hessian)
 
     def _rank(self, thresholds: np.ndarray) -> np.ndarray:
-        """How many of a latent's values lie below each threshold."""
+        """Return the number of a latent's values below each threshold."""
         return np.stack([np.searchsorted(x, t) for x, t in zip(self.x, thresholds, strict=True)])
 
-    def _all(self, rank: np.ndarray, below: np.ndarray) -> np.ndarray:
-        """Sums of 1, x and x^2 over a latent's values under the rank, or over the others."""
+    def _sum_all(self, rank: np.ndarray, below: np.ndarray) -> np.ndarray:
+        """Return sums of 1, x and x^2 over a latent's values below the rank, or over the others."""
         under = self.sums[:, np.arange(len(rank))[:, None], rank]
         return np.where(below, under, self.sums[:, :, -1:] - under)
 
-    def _own(self, rank: np.ndarray, below: np.ndarray) -> np.ndarray:
-        """The same over the rows of the problem's own value."""
+    def _sum_positive(self, rank: np.ndarray, below: np.ndarray) -> np.ndarray:
+        """Return the same sums over the rows of the problem's value."""
         at = self.run_sums[:, self._place(rank)]
         return np.where(below, at - self.first, self.last - at)
 
@@ -142,8 +142,8 @@ class _Problems:
         return np.searchsorted(self.keys, self.base + rank) + self.shift
 
 
-def _prefix(x: np.ndarray) -> np.ndarray:
-    """Sums of 1, x and x^2 over the first 0, 1, … entries of each row [3, rows, entries + 1]."""
+def _sum_prefixes(x: np.ndarray) -> np.ndarray:
+    """Return sums of 1, x and x^2 over the first 0, 1, … entries of each row [3, rows, entries + 1]."""
     sums = np.zeros((3, *x.shape[:-1], x.shape[-1] + 1))
     for total, power in zip(sums, (np.ones_like(x), x, x * x), strict=True):
         np.cumsum(power, axis=-1, out=total[..., 1:])

@@ -1,12 +1,12 @@
-r"""Logistic regression of many labels from the same codes, exact enough to stand in for scikit-learn's.
+r"""Logistic regression of many labels from the same codes, as exact as that of scikit-learn.
 
     C sum_i c_i log-loss_i + 1/2 |W|^2,    intercepts free,
 
-for one value of a factor against the rest (`fit_one_vs_rest`), or softmax over all values of a factor (`softmax`), by
-Newton steps that keep a factorised Hessian for as long as it serves. Float64, on the device of the codes.
+for one value of a factor against the rest (`fit_one_vs_rest`), or softmax over all values of a factor (`fit_softmax`),
+by Newton steps that reuse a factorised Hessian while it helps. Float64, on the device of the codes.
 
-Kept beside scikit-learn's: that one adds 14 s to the 47 s of a suite on a CPU, for scores that agree to 3e-4, and does
-not use a GPU.
+It replaces scikit-learn's, which adds 14 s to the 47 s of a suite on a CPU, for scores that agree to 3e-4, and does not
+use a GPU.
 """
 
 import math
@@ -23,8 +23,8 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.threads import one_thread
 
-_MANY = 4_000
-"""Rows from which on a first fit to an eighth of them pays."""
+MIN_ROWS_FOR_FIRST_FIT = 4_000
+"""Rows from which a first fit to an eighth of them saves time."""
 
 
 class Classifiers(NamedTuple):
@@ -35,17 +35,17 @@ class Classifiers(NamedTuple):
     values: tuple[np.ndarray, ...]
 
     def logits(self, x: Tensor) -> Tensor:
-        """[rows, values of all factors]."""
+        """Return [rows, values of all factors]."""
         return x @ self.weights[:-1] + self.weights[-1]
 
     def predict(self, x: Tensor) -> np.ndarray:
-        """The likeliest value of each factor [rows, factors]."""
+        """Return the likeliest value of each factor [rows, factors]."""
         logits = self.logits(x)
         best = [logits[:, block].argmax(1).cpu().numpy() for block in self.blocks]
         return np.stack([values[b] for values, b in zip(self.values, best, strict=True)], axis=1)
 
     def log_probabilities(self, x: Tensor) -> list[Tensor]:
-        """Of the values of each factor [rows, values]."""
+        """Return those of the values of each factor [rows, values]."""
         logits = self.logits(x)
         return [logits[:, block].log_softmax(1) for block in self.blocks]
 
@@ -54,33 +54,33 @@ class Classifiers(NamedTuple):
 def fit_softmax(
     x: Tensor, labels: np.ndarray, *, C: float = 1.0, balanced: bool = False, precision: float = 1e-12
 ) -> Classifiers:
-    """Softmax regression of each column of labels [rows, factors] from codes x [rows, inputs], each factor by itself.
+    """Fit a softmax regression of each column of labels [rows, factors] from codes x [rows, inputs].
 
-    `balanced` weighs each row by n / (K n_k). With two values the penalty is that on the difference of their weights,
-    as in scikit-learn. `precision` is how far, in nats per row, the loss may lie above its minimum.
+    `balanced` weighs each row by n / (K n_k). With two values the penalty is on the difference of their weights, as in
+    scikit-learn. `precision` bounds the distance of the loss from its minimum, in nats per row.
     """
-    inputs, found = _with_intercept(x), []
-    values, targets = _coded(labels, x.device)
+    inputs, solutions = _add_intercept(x), []
+    values, targets = _number_values(labels, x.device)
     for count, target in zip(map(len, values), targets, strict=True):
         weights = (len(x) / (count * target.bincount().double()))[target] if balanced else inputs.new_ones(len(x))
         penalty = (2 if count == 2 else 1) / (C * len(x))
-        found.append(_solve_softmax(inputs, target, weights, penalty, precision, count))
-    return _classifiers(found, values)
+        solutions.append(_solve_softmax(inputs, target, weights, penalty, precision, count))
+    return _stack_classifiers(solutions, values)
 
 
 @one_thread()
 def fit_one_vs_rest(x: Tensor, labels: np.ndarray, *, C: float = 1.0, precision: float = 1e-12) -> Classifiers:
-    """Logistic regression of each value of each column of labels [rows, factors] against the factor's other values."""
-    values, targets = _coded(labels, x.device)
-    sizes = [len(own) for own in values]
+    """Fit a logistic regression of each value of each column of labels [rows, factors] against the other values."""
+    values, targets = _number_values(labels, x.device)
+    sizes = [len(column) for column in values]
     y = torch.cat([F.one_hot(target, size) for target, size in zip(targets, sizes, strict=True)], dim=1).double()
-    theta = _solve_one_vs_rest(_with_intercept(x), y, 1 / (C * len(x)), precision)
-    return _classifiers(theta.split(sizes), values)
+    theta = _solve_one_vs_rest(_add_intercept(x), y, 1 / (C * len(x)), precision)
+    return _stack_classifiers(theta.split(sizes), values)
 
 
 def _solve_one_vs_rest(inputs: Tensor, y: Tensor, ridge: float, precision: float) -> Tensor:
-    """Weights [problems, inputs] for targets y [rows, problems] of 0 and 1."""
-    rows, pairs, penalty = len(inputs), _Pairs(inputs, ridge), _penalty(inputs, ridge)
+    """Return weights [problems, inputs] for targets y [rows, problems] of 0 and 1."""
+    rows, pairs, penalty = len(inputs), _Pairs(inputs, ridge), _build_penalty(inputs, ridge)
 
     def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
         logits = inputs @ theta.T
@@ -94,8 +94,8 @@ def _solve_one_vs_rest(inputs: Tensor, y: Tensor, ridge: float, precision: float
     theta = inputs.new_zeros(y.shape[1], inputs.shape[1])
     if not pairs.affordable(len(theta)):
         return _lbfgs(theta, evaluate, precision)
-    if rows >= _MANY:
-        some = _eighth(inputs)
+    if rows >= MIN_ROWS_FOR_FIRST_FIT:
+        some = _choose_eighth(inputs)
         theta = _solve_one_vs_rest(inputs[some], y[some], ridge, 1e-4)
     return _newton(theta, evaluate, hessian, precision, keep=0.0)
 
@@ -103,13 +103,13 @@ def _solve_one_vs_rest(inputs: Tensor, y: Tensor, ridge: float, precision: float
 def _solve_softmax(
     inputs: Tensor, target: Tensor, weights: Tensor, ridge: float, precision: float, values: int
 ) -> Tensor:
-    """Weights [values, inputs] of one factor."""
+    """Return weights [values, inputs] of one factor."""
     width, columns, share = inputs.shape[1], inputs.T.contiguous(), weights / weights.sum()
-    penalty, pairs = _penalty(inputs, ridge), _Pairs(inputs, ridge, share)
+    penalty, pairs = _build_penalty(inputs, ridge), _Pairs(inputs, ridge, share)
 
     def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
         theta = theta.view(values, width)
-        logits = theta @ columns  # [values, rows], which is twice as fast as the other way round
+        logits = theta @ columns  # [values, rows] is twice as fast as [rows, values]
         top, own = logits.amax(0), logits.gather(0, target[None])[0]
         weighed = logits.sub_(top).exp_()
         total = weighed.sum(0)
@@ -120,7 +120,7 @@ def _solve_softmax(
     def hessian(theta: Tensor) -> Tensor:
         p = (theta.view(values, width) @ columns).softmax(0).to(pairs.dtype)
         whole = inputs.new_empty(values, values, width, width)
-        for first, last in _runs(values):
+        for first, last in _pair_values(values):
             joint = [p[k:] * p[k] for k in range(first, last)]
             k, other = torch.triu_indices(last - first, values - first) + first
             whole[k, other] = whole[other, k] = -pairs.moments(joint[0] if len(joint) == 1 else torch.cat(joint))
@@ -133,15 +133,15 @@ def _solve_softmax(
         return theta.view(values, width)
     if not pairs.affordable(values * (values + 1) // 2):
         return _lbfgs(theta, evaluate, precision).view(values, width)
-    if len(inputs) >= _MANY:
-        some = _eighth(inputs)
+    if len(inputs) >= MIN_ROWS_FOR_FIRST_FIT:
+        some = _choose_eighth(inputs)
         few = _solve_softmax(inputs[some], target[some], weights[some], ridge, 1e-4, values).reshape(1, -1)
         theta = min((part * few for part in (1.0, 0.5, 0.2, 0.0)), key=lambda one: float(evaluate(one)[0]))
     return _newton(theta, evaluate, hessian, precision, keep=0.2).view(values, width)
 
 
-def _runs(values: int, enough: int = 32) -> Iterator[tuple[int, int]]:
-    """First and last of the values that are paired with all later ones at once, so that there are enough pairs."""
+def _pair_values(values: int, enough: int = 32) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of the values that are paired with all later ones at once: `enough` pairs or more."""
     first = 0
     while first < values:
         last, pairs = first, 0
@@ -151,16 +151,16 @@ def _runs(values: int, enough: int = 32) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _eighth(inputs: Tensor) -> Tensor:
-    """Some rows: their optimum is where to start, for an eighth of the work."""
+def _choose_eighth(inputs: Tensor) -> Tensor:
+    """Return random rows whose optimum is a good start for an eighth of the work."""
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     return order[: len(inputs) // 8].to(inputs.device)
 
 
 class _Pairs:
-    """Products of every two inputs, weighted: second moments under any row weights are one matrix product with them.
+    """Products of every two inputs: second moments under any row weights are one matrix product with them.
 
-    Their sums need not be exact to guide a step; only a Hessian without much of a ridge does not bear float32.
+    A step needs no exact sums, so they are float32 unless the ridge is small.
     """
 
     def __init__(self, inputs: Tensor, ridge: float, weights: Tensor | None = None) -> None:
@@ -174,16 +174,16 @@ class _Pairs:
 
     @cached_property
     def products(self) -> Tensor:
-        """[rows, pairs of inputs]."""
+        """Weighted products [rows, pairs of inputs]."""
         products = self.inputs[:, self.first] * self.inputs[:, self.second]
         return (products if self.weights is None else products * self.weights[:, None]).to(self.dtype)
 
     def moments(self, weights: Tensor) -> Tensor:
-        """Second moments [problems, inputs, inputs] under weights [problems, rows]."""
+        """Return second moments [problems, inputs, inputs] under weights [problems, rows]."""
         return (weights.to(self.dtype) @ self.products).double()[:, self.index]
 
     def affordable(self, others: int) -> bool:
-        """Whether so many second moments cost less than the many steps of L-BFGS."""
+        """Return whether second moments under `others` row weights cost less than the many steps of L-BFGS."""
         return len(self.first) <= 2**13 and others * len(self.first) <= (2**22 if self.inputs.is_cuda else 2**18)
 
 
@@ -194,15 +194,15 @@ def _newton(
     precision: float,
     keep: float,
 ) -> Tensor:
-    """Minimum of each row of theta [problems, parameters].
+    """Return the minimum of each row of theta [problems, parameters].
 
-    A Hessian serves for further steps as long as each leaves less than the share `keep` of what was to be gained.
+    A Hessian is reused while each step leaves less than the share `keep` of the expected gain.
     """
     value, gradient = evaluate(theta)
     factor, expected = None, math.inf
     for _ in range(200):
         fresh = factor is None
-        factor = _cholesky(hessian(theta)) if factor is None else factor
+        factor = _factorise(hessian(theta)) if factor is None else factor
         step = -torch.cholesky_solve(gradient[..., None], factor)[..., 0]
         decrement = -(gradient * step).sum(1)  # twice what a full step should gain
         worst = float(decrement.max())
@@ -212,29 +212,29 @@ def _newton(
             factor = None
             continue
         expected = worst
-        theta, value, gradient, full = _descend(theta, step, value, decrement, evaluate)
+        theta, value, gradient, full = _take_step(theta, step, value, decrement, evaluate)
         factor = factor if full else None
     return theta
 
 
-def _descend(
+def _take_step(
     theta: Tensor, step: Tensor, value: Tensor, decrement: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]]
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Take the step, halved where it would not lower the loss; also says whether none had to be."""
+    """Take the step, halved where it would not lower the loss; the last result says whether all were full steps."""
     size = torch.ones_like(value)
     for _ in range(40):
         trial = theta + size[:, None] * step
-        found, gradient = evaluate(trial)
-        worse = ~(found <= value - 1e-4 * size * decrement + 1e-14 * (1 + value.abs()))
+        loss, gradient = evaluate(trial)
+        worse = ~(loss <= value - 1e-4 * size * decrement + 1e-14 * (1 + value.abs()))
         if not worse.any():
-            return trial, found, gradient, bool((size == 1).all())
+            return trial, loss, gradient, bool((size == 1).all())
         size = torch.where(worse, size / 2, size)
     trial = torch.where(worse[:, None], theta, trial)
     return trial, *evaluate(trial), False
 
 
-def _cholesky(matrices: Tensor) -> Tensor:
-    """Lower factors, with as much more on the diagonal as rounding asks for."""
+def _factorise(matrices: Tensor) -> Tensor:
+    """Return lower Cholesky factors, with as much added to the diagonal as rounding needs."""
     extra = 1e-13 * matrices.diagonal(dim1=-2, dim2=-1).amax(-1)
     for _ in range(30):
         factor, failed = torch.linalg.cholesky_ex(
@@ -247,43 +247,42 @@ def _cholesky(matrices: Tensor) -> Tensor:
 
 
 def _lbfgs(theta: Tensor, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], precision: float) -> Tensor:
-    """The same minimum for wide problems, without a Hessian."""
+    """Return the minimum for wide problems, without a Hessian."""
     from scipy.optimize import minimize
 
-    def plain(flat: np.ndarray) -> tuple[float, np.ndarray]:
+    def evaluate_flat(flat: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = evaluate(torch.as_tensor(flat, device=theta.device).view_as(theta))
         return float(value.sum()), gradient.cpu().numpy().ravel()
 
     options = {"maxiter": 5_000, "maxfun": 10_000, "maxcor": 30, "ftol": precision, "gtol": 1e-9}
-    found = minimize(plain, theta.cpu().numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
-    return torch.as_tensor(found.x, device=theta.device).view_as(theta)
+    result = minimize(evaluate_flat, theta.cpu().numpy().ravel(), jac=True, method="L-BFGS-B", options=options)
+    return torch.as_tensor(result.x, device=theta.device).view_as(theta)
 
 
 def standardise(train: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """All with the mean and standard deviation of `train` taken out of each column; its constant columns become 0."""
+    """Return all tensors standardised by the columns of `train`; its constant columns become 0."""
     mean, std = train.mean(0), train.std(0, correction=0)
     scale = torch.where(std > 1e-12 * mean.abs(), 1 / std, 0.0)
     return tuple((x - mean) * scale for x in (train, *others))
 
 
-def _with_intercept(x: Tensor) -> Tensor:
+def _add_intercept(x: Tensor) -> Tensor:
     return torch.cat([x.double(), x.new_ones(len(x), 1, dtype=torch.float64)], dim=1)
 
 
-def _penalty(inputs: Tensor, ridge: float) -> Tensor:
-    """Of each input; the intercept's is only there for rounding."""
+def _build_penalty(inputs: Tensor, ridge: float) -> Tensor:
     penalty = inputs.new_full((inputs.shape[1],), ridge)
     penalty[-1] = 0.0
     return penalty
 
 
-def _coded(labels: np.ndarray, device: torch.device) -> tuple[list[np.ndarray], list[Tensor]]:
-    """The values of each factor, and each row's position among them."""
+def _number_values(labels: np.ndarray, device: torch.device) -> tuple[list[np.ndarray], list[Tensor]]:
+    """Return the values of each factor, and each row's position among them."""
     coded = [np.unique(column, return_inverse=True) for column in labels.T]
     return [values for values, _ in coded], [torch.as_tensor(inverse, device=device) for _, inverse in coded]
 
 
-def _classifiers(weights: Sequence[Tensor], values: Sequence[np.ndarray]) -> Classifiers:
-    edges = np.cumsum([0, *(len(own) for own in values)])
+def _stack_classifiers(weights: Sequence[Tensor], values: Sequence[np.ndarray]) -> Classifiers:
+    edges = np.cumsum([0, *(len(column) for column in values)])
     blocks = tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
     return Classifiers(torch.cat(list(weights)).T, blocks, tuple(values))

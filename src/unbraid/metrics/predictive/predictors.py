@@ -1,4 +1,4 @@
-"""Predictors of factors from codes: each says how important every code was to it, as DCI asks.
+"""Predictors of factors from codes, with the importance of each code.
 
 | predictor       | model                                                                | importance of a code     |
 |-----------------|----------------------------------------------------------------------|--------------------------|
@@ -7,8 +7,8 @@
 | `random-forest` | scikit-learn's random forest with its defaults (eastwood2018)        | drop of impurity         |
 | `lasso`         | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
 
-Factors of classes get a classifier, real factors the regressor of the same family; `lasso` takes every factor as a
-number. Work is shared among as many threads as torch uses.
+Discrete factors get a classifier, real factors the regressor of the same family. `lasso` takes every factor as a
+number. The targets are shared among as many threads as torch uses.
 """
 
 import math
@@ -29,14 +29,14 @@ from unbraid.progress import progress
 Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
 
 VOTE_SUMS = 8
-"""Sums into which the votes of a forest are divided, one thread at a time for each."""
+"""Partial sums of the votes of a forest; one thread adds up each of them."""
 
 FOLDS = 5
 TOLERANCE = 1e-9
 
 
 class Problem(NamedTuple):
-    """Codes of training and of test [rows, codes], the training rows' targets, how often each row counts, and where.
+    """Codes to train and to test on [rows, codes], targets and weights of the training rows, and settings.
 
     `alpha` is the penalty of `lasso`, `trees` the size of a `random-forest`.
     """
@@ -52,29 +52,29 @@ class Problem(NamedTuple):
 
 
 def fit(predictor: Predictor, problem: Problem) -> list[FactorFit]:
-    """Importances and predictions for every target.
+    """Return importances and predictions for every target.
 
-    Where the training rows hold one class only, or where no code varies in them, there is nothing to learn: the most
-    frequent class or the mean is predicted, and all importances are 0.
+    If the training rows hold only one class, or no code varies in them, there is nothing to learn: the most frequent
+    class or the mean is predicted, and all importances are 0.
     """
     if predictor not in get_args(Predictor):
         raise unknown("predictor", predictor, get_args(Predictor))
-    varied = bool((problem.train != problem.train[0]).any())
-    learnt = [varied and bool((target.values != target.values[0]).any()) for target in problem.targets]
-    made: dict[int, FactorFit] = {}
-    if any(learnt):
-        chosen = [k for k, yes in enumerate(learnt) if yes]
-        told = problem._replace(targets=[problem.targets[k] for k in chosen])
+    fits = [_predict_constant(problem, target) for target in problem.targets]
+    codes_vary = bool((problem.train != problem.train[0]).any())
+    learnable = [k for k, t in enumerate(problem.targets) if codes_vary and bool((t.values != t.values[0]).any())]
+    if learnable:
+        chosen = problem._replace(targets=[problem.targets[k] for k in learnable])
         with warnings.catch_warnings():  # about few rows per class, and exact fits that no relative tolerance meets
             warnings.filterwarnings("ignore", category=UserWarning, module="sklearn")
-            made = dict(zip(chosen, _PREDICTORS[predictor](told), strict=True))
-    return [made[k] if k in made else _guess(problem, target) for k, target in enumerate(problem.targets)]
+            for k, fitted in zip(learnable, _PREDICTORS[predictor](chosen), strict=True):
+                fits[k] = fitted
+    return fits
 
 
 def rescale(codes: np.ndarray) -> np.ndarray:
-    """Codes of about unit spread, by powers of two, which change no digit of them.
+    """Return codes with about unit spread, scaled by powers of two, which keep every digit.
 
-    scikit-learn's trees work in float32 and take differences under 1e-7 for none.
+    scikit-learn's trees work in float32 and ignore differences below 1e-7.
     """
     codes = np.ldexp(codes, -np.frexp(np.abs(codes).max(0))[1])
     far = np.abs(codes.mean(0)) > 64 * codes.std(0)
@@ -83,36 +83,35 @@ def rescale(codes: np.ndarray) -> np.ndarray:
 
 
 def gbt(problem: Problem) -> list[FactorFit]:
-    """scikit-learn's gradient boosting."""
     from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
-    def one(target: Target) -> FactorFit:
+    def fit_one(target: Target) -> FactorFit:
         make = GradientBoostingRegressor if target.size is None else GradientBoostingClassifier
         model = make(random_state=problem.seed).fit(problem.train, target.values, sample_weight=problem.weights)
         return FactorFit(model.feature_importances_, model.predict(problem.test), model.predict(problem.train))
 
-    return _each(problem, one)
+    return _fit_each(problem, fit_one)
 
 
 def random_forest(problem: Problem) -> list[FactorFit]:
-    """scikit-learn's random forest; where there are more threads than targets, they share out its trees, too."""
+    """Fit scikit-learn's random forests; with more threads than targets, several threads share a forest."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
     share = math.ceil(torch.get_num_threads() / len(problem.targets))
 
-    def one(target: Target) -> FactorFit:
+    def fit_one(target: Target) -> FactorFit:
         make = RandomForestRegressor if target.size is None else RandomForestClassifier
         forest = make(problem.trees, random_state=problem.seed, n_jobs=share).fit(problem.train, target.values)
         return FactorFit(forest.feature_importances_, predict_forest(forest, problem.test, share))
 
-    return _each(problem, one)
+    return _fit_each(problem, fit_one)
 
 
 def predict_forest(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
-    """Return what scikit-learn's forest predicts, however many threads ask its trees.
+    """Return the predictions of scikit-learn's forest, the same for any number of threads.
 
-    Votes are added up in the same order whatever happens, so that equal ones end the same. The trees themselves are
-    asked, since the checks of the input that they make, one by one, take longer than their answers.
+    Votes are always added in the same order, so that ties end the same. `tree_` is called directly because the input
+    checks of the trees take longer than their predictions.
     """
     rows = np.ascontiguousarray(codes, dtype=np.float32)
     trees = [tree.tree_ for tree in forest.estimators_]
@@ -125,26 +124,25 @@ def predict_forest(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarr
 
 
 def booster(problem: Problem) -> list[FactorFit]:
-    """Gradient boosting of all trees at once."""
     if problem.weights is not None:
-        raise UsageError("The booster counts every row once.")
+        raise UsageError("The booster takes no weights.")
     return boost(problem.train, problem.targets, problem.test, seed=problem.seed, device=problem.device)
 
 
 def lasso(problem: Problem) -> list[FactorFit]:
-    """L1-penalised regression on standardised codes and targets; the penalty is cross-validated if none is given."""
+    """Fit L1-penalised regressions on standardised codes and targets; without `alpha`, cross-validate the penalty."""
     mean, deviation = problem.train.mean(0), problem.train.std(0)
     deviation[deviation <= 0] = 1.0
     train, test = ((codes - mean) / deviation for codes in (problem.train, problem.test))
 
-    def one(target: Target) -> FactorFit:
-        wanted = target.values.astype(np.float64)
-        centre, spread = wanted.mean(), wanted.std()
-        model = _lasso(problem.alpha, len(train))
-        model.fit(train, (wanted - centre) / spread)
+    def fit_one(target: Target) -> FactorFit:
+        numbers = target.values.astype(np.float64)
+        centre, spread = numbers.mean(), numbers.std()
+        model = _build_lasso(problem.alpha, len(train))
+        model.fit(train, (numbers - centre) / spread)
         return FactorFit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
 
-    return _each(problem, one)
+    return _fit_each(problem, fit_one)
 
 
 _PREDICTORS: dict[str, Callable[[Problem], list[FactorFit]]] = {
@@ -155,12 +153,12 @@ _PREDICTORS: dict[str, Callable[[Problem], list[FactorFit]]] = {
 }
 
 
-def _each(problem: Problem, one: Callable[[Target], FactorFit]) -> list[FactorFit]:
-    """`one` of every target, the longest first so that no thread is left with it at the end."""
+def _fit_each(problem: Problem, fit_one: Callable[[Target], FactorFit]) -> list[FactorFit]:
+    """Fit every target in threads, the longest first, so that none of them is left for the end."""
     workers = min(torch.get_num_threads(), os.cpu_count() or 1, len(problem.targets))
     order = sorted(range(len(problem.targets)), key=lambda k: -problem.targets[k].trees)
     with progress("predicting factors", len(order)) as bar, ThreadPoolExecutor(workers) as pool:
-        jobs = {k: pool.submit(one, problem.targets[k]) for k in order}
+        jobs = {k: pool.submit(fit_one, problem.targets[k]) for k in order}
         try:
             for job in as_completed(jobs.values()):
                 job.result()
@@ -171,22 +169,21 @@ def _each(problem: Problem, one: Callable[[Target], FactorFit]) -> list[FactorFi
     return [jobs[k].result() for k in range(len(order))]
 
 
-def _lasso(alpha: float | None, rows: int) -> Any:
+def _build_lasso(alpha: float | None, rows: int) -> Any:
     from sklearn.linear_model import Lasso, LassoCV
 
     if alpha is not None and alpha < 0:
-        raise UsageError(f"alpha must not be negative, and it is {alpha}.")
+        raise UsageError(f"alpha must be at least 0, not {alpha}.")
     if alpha is None and rows < FOLDS:
-        raise UsageError(f"Cross-validation needs at least {FOLDS} rows of training, not {rows}; set alpha.")
-    exact = {"tol": TOLERANCE, "max_iter": 10_000}  # or the order of the codes would show in the third digit
+        raise UsageError(f"Cross-validation needs at least {FOLDS} training rows, not {rows}; set alpha.")
+    exact = {"tol": TOLERANCE, "max_iter": 10_000}  # otherwise the order of the codes changes the third digit
     return LassoCV(cv=FOLDS, **exact) if alpha is None else Lasso(alpha=alpha, **exact)
 
 
-def _guess(problem: Problem, target: Target) -> FactorFit:
+def _predict_constant(problem: Problem, target: Target) -> FactorFit:
     if target.size is None:
-        answer = np.average(target.values, weights=problem.weights)
+        constant = np.average(target.values, weights=problem.weights)
     else:
-        answer = np.bincount(target.values, weights=problem.weights).argmax()
-    return FactorFit(
-        np.zeros(problem.train.shape[1]), *(np.full(len(x), answer) for x in (problem.test, problem.train))
-    )
+        constant = np.bincount(target.values, weights=problem.weights).argmax()
+    predicted = (np.full(len(codes), constant) for codes in (problem.test, problem.train))
+    return FactorFit(np.zeros(problem.train.shape[1]), *predicted)

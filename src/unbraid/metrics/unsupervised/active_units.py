@@ -2,9 +2,8 @@ r"""Active units (burda2016, section 5.2): the number of latents whose posterior
 
     AU = #{ j : Var_x( E_{q(z_j|x)}[z_j] ) > .01 }
 
-A latent that the model does not use has the prior as its posterior, and then its mean is the same for all rows. The
-count says how many latents carry something, not what. It depends on the latents' scale; for codes that were not trained
-against a standard normal prior, choose the threshold accordingly.
+The posterior of an unused latent is the prior, so its mean is the same for all rows. The count does not say what the
+active latents carry. It depends on their scale: codes without a standard Normal prior need another threshold.
 """
 
 import math
@@ -30,19 +29,19 @@ def active(evaluation: Evaluation, *, threshold: float = 0.01) -> Score:
 
 
 def active_units(means: Any, *, threshold: float = 0.01, latents: Sequence[str] | None = None) -> Score:
-    """Number of active units among posterior means [rows, latents].
+    """Return the number of active units among posterior means [rows, latents].
 
-    The rows are the whole population, so the interval is the value itself. `details` has each latent's variance.
+    The rows are the whole population, so the interval is the value itself. `details` holds each latent's variance.
     """
     check_at_least(0, threshold=threshold)
     values = to_matrix("means", means)
     if len(values) < 2:
         raise DataError(f"A variance needs at least 2 rows, not {len(values)}.")
-    named = name_latents(values.shape[1], latents)
-    variance = (values - values[0]).var(0)  # minus a row: a constant latent comes out as exactly 0
+    names = name_latents(values.shape[1], latents)
+    variance = (values - values[0]).var(0)  # without the first row's value a constant latent has exactly 0
     count = float((variance > threshold).sum())
     details = {
-        "variance": dict(zip(named, variance.tolist(), strict=True)),
-        "active": [name for name, own in zip(named, variance, strict=True) if own > threshold],
+        "variance": dict(zip(names, variance.tolist(), strict=True)),
+        "active": [name for name, one in zip(names, variance, strict=True) if one > threshold],
     }
     return Score("units", "active", count, len(values), (count, count), details=details)

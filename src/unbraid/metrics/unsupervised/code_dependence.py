@@ -1,16 +1,16 @@
-r"""How dependent latents are on each other, from codes alone, and how much each of them knows of its row.
+r"""Dependence between latents, from codes only, and the information of each latent about its row.
 
-Total correlation TC = KL(q(z) || prod_d q(z_d)) has four protocols, side by side because they disagree:
+Total correlation TC = KL(q(z) || prod_d q(z_d)) has four protocols, because they disagree:
 
-- `exact`: log q(z) and log q(z_d) summed over every row of the evaluation (see `bound`).
-- `stratified`: the same from batches, as in training (esmaeili2018, eq. 13); saturates where posteriors are narrow.
+- `exact`: log q(z) and log q(z_d) summed over every row of the evaluation (see `elbo`).
+- `stratified`: the same from batches, as in training (esmaeili2018, eq. 13); saturates for narrow posteriors.
 - `gaussian`: -1/2 log det of the correlation matrix, the TC of a Gaussian with the codes' covariance (locatello2019).
-  It sees linear dependence only: where the marginals are Gaussian it is a lower bound, elsewhere no bound.
-- `ratio`: by a discriminator of joint and shuffled codes (daunhawer2019, table 3); falls short where TC is large.
+  It sees only linear dependence: a lower bound if the marginals are Gaussian, otherwise no bound.
+- `ratio`: by a discriminator of joint and shuffled codes (daunhawer2019, table 3); too low if TC is large.
 
 The mutual information of a row's index and one latent (esmaeili2018, figure 6) needs no sampling: with
-q(z_d) = 1/N sum_n N(z_d; mu_nd, sigma_nd^2), I(n; z_d) = H(z_d) - E_n H(z_d | n), the first by quadrature, the second
-in closed form. It cannot exceed log N, nor can the mutual information of all latents.
+q(z_d) = 1/N sum_n N(z_d; mu_nd, sigma_nd^2), I(n; z_d) = H(z_d) - E_n H(z_d | n), the first term by quadrature, the
+second in closed form. It cannot exceed log N, nor can the mutual information of all latents.
 """
 
 import math
@@ -39,10 +39,10 @@ def total_correlation(
     seed: int = 0,
     **network: Any,
 ) -> Score:
-    """TC of codes [rows, latents] in nats: of a Gaussian with their covariance, or by a density ratio.
+    """Return the TC of codes [rows, latents] in nats: of a Gaussian with their covariance, or by a density ratio.
 
-    `network` (width, depth, steps, batch, lr, held_out, groups) goes to the discriminator of `ratio`; with
-    `groups=[[0, 1], [2]]` it is the total correlation of these groups of latents.
+    `network` (width, depth, steps, batch, lr, held_out, groups) goes to the discriminator of `ratio`. With
+    `groups=[[0, 1], [2]]` the result is the total correlation of these groups of latents.
     """
     check_known("protocol", protocol, ["gaussian", "ratio"])
     values = to_matrix("codes", codes)
@@ -51,7 +51,7 @@ def total_correlation(
     if len(values) < 2:
         raise DataError(f"A score needs at least 2 rows, not {len(values)}.")
     if protocol == "gaussian":
-        return _gaussian(values, resamples, seed)
+        return _score_gaussian(values, resamples, seed)
     rows = torch.as_tensor(values, device=find_device(codes))
     ratios = estimate_log_ratios(rows, seed=seed, **network).double().cpu().numpy()
     return replace(score_mean("tc", "ratio", ratios), samples=len(values))
@@ -76,7 +76,7 @@ def ratio(
     batch: int = 128,
     lr: float = 2e-3,
 ) -> Score:
-    """Total correlation of posterior samples, by a network that tells joint from shuffled ones."""
+    """Total correlation of posterior samples, by a network that distinguishes joint from shuffled ones."""
     codes = evaluation.draw_codes(evaluation.choose(samples))
     network = {"width": width, "depth": depth, "steps": steps, "batch": batch, "lr": lr}
     groups = evaluation.space.leaf_columns()  # the coordinates of a discrete variable stay together
@@ -93,59 +93,58 @@ def ratio(
 )
 def latent_mi(evaluation: Evaluation) -> list[Score]:
     """I(n; z_d) of a row's index and each Normal latent, by quadrature over all rows."""
-    normal = [isinstance(b, Normal) for b in evaluation.space.blocks.values()]
-    widths = [own for b, own in zip(evaluation.space.blocks.values(), normal, strict=True) for _ in range(b.width)]
-    parameters = [p for p, own in zip(evaluation.posterior.values(), normal, strict=True) if own]
-    means, stds = _means_and_deviations(parameters)
-    names = [name for name, own in zip(evaluation.code_names, widths, strict=True) if own]
+    blocks = evaluation.space.blocks
+    normal = [name for name, block in blocks.items() if isinstance(block, Normal)]
+    owners = [name for name, block in blocks.items() for _ in range(block.width)]
+    names = [name for name, owner in zip(evaluation.code_names, owners, strict=True) if owner in normal]
+    means, stds = _stack_normals([evaluation.posterior[name] for name in normal])
     return latent_information(means, stds, latents=names)
 
 
 def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None = None) -> list[Score]:
-    """I(n; z_d) in nats of every latent of Normal posteriors [rows, latents], one score per latent."""
+    """Return I(n; z_d) in nats of every latent of Normal posteriors [rows, latents], one score per latent."""
     centres, widths = to_normal_tensors(means, stds)
-    named, rows = name_latents(centres.shape[1], latents), len(centres)
-    alone = torch.zeros(rows, 1, dtype=torch.long, device=centres.device)  # one class: only H(z_d) is asked for
-    entropy = integrate_information(centres, widths, alone, (1,), named).entropy.numpy()
-    own = 0.5 * math.log(2 * math.pi * math.e) + widths.log().mean(0).cpu().numpy()
-    values = np.clip(entropy - own, 0, math.log(rows))  # rounding may step over either end
+    names, rows = name_latents(centres.shape[1], latents), len(centres)
+    one_class = torch.zeros(rows, 1, dtype=torch.long, device=centres.device)  # because only H(z_d) is needed
+    entropy = integrate_information(centres, widths, one_class, (1,), names).entropy.numpy()
+    conditional = 0.5 * math.log(2 * math.pi * math.e) + widths.log().mean(0).cpu().numpy()
+    values = np.clip(entropy - conditional, 0, math.log(rows))  # rounding may cross either end
     details = {"ceiling": math.log(rows)}
     return [
         Score("latent-mi", "exact", float(v), rows, (float(v), float(v)), part=name, details=details)
-        for name, v in zip(named, values, strict=True)
+        for name, v in zip(names, values, strict=True)
     ]
 
 
 def stack_normal_posteriors(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
     """Return means and standard deviations [rows, latents] of a model whose latents are all Normal."""
-    return _means_and_deviations(list(evaluation.posterior.values()))
+    return _stack_normals(list(evaluation.posterior.values()))
 
 
-def _means_and_deviations(flat: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Of the flat parameters of Normal blocks, side by side."""
-    parameters = [p.chunk(2, dim=-1) for p in flat]
+def _stack_normals(blocks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    parameters = [block.chunk(2, dim=-1) for block in blocks]
     means = torch.cat([mean for mean, _ in parameters], dim=-1)
     return means, torch.cat([(0.5 * log_variance).exp() for _, log_variance in parameters], dim=-1)
 
 
-def _gaussian(codes: np.ndarray, resamples: int, seed: int) -> Score:
-    live = codes.std(0) > 0
-    if not live.any():
-        raise DataError("All codes are constant, so there is nothing that could be correlated.")
-    centred = (codes[:, live] - codes[:, live].mean(0)) / codes[:, live].std(0)
-    value = _half_log_determinant(centred, np.full(len(codes), 1 / len(codes)))
+def _score_gaussian(codes: np.ndarray, resamples: int, seed: int) -> Score:
+    varies = codes.std(0) > 0
+    if not varies.any():
+        raise DataError("All codes are constant, so they have no total correlation.")
+    centred = (codes[:, varies] - codes[:, varies].mean(0)) / codes[:, varies].std(0)
+    value = _compute_tc(centred, np.full(len(codes), 1 / len(codes)))
     if not math.isfinite(value):
         raise DataError("Some latents are linear functions of others, so the Gaussian total correlation is infinite.")
     rng = np.random.default_rng(seed)
     weights = (rng.multinomial(len(codes), np.full(len(codes), 1 / len(codes))) / len(codes) for _ in range(resamples))
-    spread = [_half_log_determinant(centred, w) for w in weights]
-    constant = [int(j) for j in np.flatnonzero(~live)]
+    spread = [_compute_tc(centred, w) for w in weights]
+    constant = [int(j) for j in np.flatnonzero(~varies)]
     interval = resampling_interval(value, spread, bounds=(0.0, math.inf))
     return Score("tc", "gaussian", value, len(codes), interval, details={"constant": constant} if constant else {})
 
 
-def _half_log_determinant(codes: np.ndarray, weights: np.ndarray) -> float:
-    """-1/2 log det of the correlation matrix of weighted rows."""
+def _compute_tc(codes: np.ndarray, weights: np.ndarray) -> float:
+    """Return -1/2 log det of the correlation matrix of weighted rows."""
     centred = codes - weights @ codes
     covariance = centred.T @ (centred * weights[:, None])
     scale = np.sqrt(np.diag(covariance))

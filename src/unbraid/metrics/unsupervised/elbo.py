@@ -1,11 +1,11 @@
-r"""The evidence lower bound and its terms, in nats, with the estimator in each name.
+r"""The evidence lower bound and its terms, in nats; each name states the estimator.
 
     ELBO = E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)),    E_n KL = MI + TC + dimension-wise KL  (chen2018, eq. 3)
 
-`exact` means that log q(z) and log q(z_d) are sums over every row of the evaluation; the expectation over z is a Monte
-Carlo mean with a confidence interval. `stratified` estimates log q(z) from batches, as training does; it saturates
-where posteriors are narrow. On a held-out split the aggregate posterior q(z) is that of the held-out rows. The mutual
-information I(n; z) of a row's index and its code cannot exceed the logarithm of the number of rows.
+`exact` sums log q(z) and log q(z_d) over every row of the evaluation; the expectation over z is a Monte Carlo mean with
+a confidence interval. `stratified` estimates log q(z) from batches, as training does; it saturates for narrow
+posteriors. On a held-out split q(z) is the aggregate posterior of the held-out rows. The mutual information I(n; z) of
+a row's index and its code is at most the logarithm of the number of rows.
 """
 
 import math
@@ -23,22 +23,21 @@ from unbraid.objectives.decomposition import divergences, total_correlation_name
 from unbraid.progress import progress
 from unbraid.types import Output
 
-PIECE = {"cpu": 64, "cuda": 4096}
-"""Samples whose densities under all rows are computed between two moves of the progress bar."""
-
+SAMPLES_PER_CHUNK = {"cpu": 64, "cuda": 4096}
+"""Samples whose densities under all rows are computed between two updates of the progress bar."""
 
 SAMPLED = ("posterior", "latent density")
 CLOSED = (*SAMPLED, "closed form")
 
 
-class Sampled(NamedTuple):
-    """Terms by name, each with one value per row or, where the rows of a batch share an estimate, per batch."""
+class SampledTerms(NamedTuple):
+    """Terms by name, each with one value per row, or per batch if the rows of a batch share an estimate."""
 
     values: dict[str, Tensor]
     rows: int
 
     def score(self, term: str, name: str, protocol: str) -> Score:
-        """Mean with its 95% interval by Student's t."""
+        """Return the mean with its 95% interval by Student's t."""
         from scipy.stats import t
 
         values = self.values[term].cpu().double()
@@ -52,17 +51,17 @@ class Sampled(NamedTuple):
 @metric("reconstruction/nats", year=2014, reference="kingma2014", needs=("posterior", "likelihood"))
 def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """-E[log p(x|z)], summed over pixels, one posterior sample per row."""
-    return _reconstruction(evaluation, samples).score("reconstruction", "reconstruction", "nats")
+    return _reconstruct(evaluation, samples).score("reconstruction", "reconstruction", "nats")
 
 
 @metric("kl/closed-form", year=2014, reference="kingma2014", needs=CLOSED, deterministic=True)
 def kl(evaluation: Evaluation) -> Score:
-    """E_n KL(q(z|x_n) || p(z)) over all rows, where it has a closed form.
+    """E_n KL(q(z|x_n) || p(z)) over all rows, in closed form.
 
-    `details` has that of each latent alone, which are its shares where posterior and prior are factorised.
+    `details` holds the KL of each latent; they add up to the value if posterior and prior are factorised.
     """
     each, posterior = compute_latent_kl(evaluation), evaluation.posterior
-    with torch.no_grad():  # no values are looked at where the KL is closed
+    with torch.no_grad():  # a closed form needs no values
         whole = evaluation.space.joint_kl(posterior, evaluation.model.prior_of(posterior), posterior)
     value = float(whole.cpu().double().mean())
     details = {"latents": dict(zip(evaluation.space.leaf_names(), each.tolist(), strict=True))}
@@ -80,76 +79,76 @@ def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
 @metric("kl/sampled", year=2014, reference="kingma2014", needs=SAMPLED)
 def kl_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log q(z|x) - log p(z)], one posterior sample per row, for any latents."""
-    return _log_ratio(evaluation, samples).score("kl", "kl", "sampled")
+    return _compute_log_ratios(evaluation, samples).score("kl", "kl", "sampled")
 
 
 @metric("elbo/sampled", year=2014, reference="kingma2014", needs=(*SAMPLED, "likelihood"))
 def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z) + log p(z) - log q(z|x)], one posterior sample per row, for any latents."""
-    loss, ratio = _reconstruction(evaluation, samples), _log_ratio(evaluation, samples)
+    loss, ratio = _reconstruct(evaluation, samples), _compute_log_ratios(evaluation, samples)
     both = -loss.values["reconstruction"] - ratio.values["kl"]
-    return Sampled({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
+    return SampledTerms({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
 
 
 @metric("mi/exact", year=2018, reference="chen2018", needs=SAMPLED)
 def mi_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
     """I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows."""
-    return _exact(evaluation, samples).score("mi", "mi", "exact")
+    return _compute_exact(evaluation, samples).score("mi", "mi", "exact")
 
 
 @metric("tc/exact", year=2018, reference="chen2018", needs=SAMPLED)
 def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
     """TC = E[log q(z) - sum_d log q(z_d)], q over all rows.
 
-    With grouped latents there is also a score for its part on each level.
+    Grouped latents have one more score for each level.
     """
-    return _correlations(evaluation, _exact(evaluation, samples), "exact")
+    return _score_correlations(evaluation, _compute_exact(evaluation, samples), "exact")
 
 
 @metric("dimension-kl/exact", year=2018, reference="chen2018", needs=SAMPLED)
 def dimension_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
     """sum_d KL(q(z_d) || p(z_d)), q over all rows."""
-    return _exact(evaluation, samples).score("dimension", "dimension-kl", "exact")
+    return _compute_exact(evaluation, samples).score("dimension", "dimension-kl", "exact")
 
 
 @metric("mi/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
 def mi_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
     """I(n; z) with q(z) estimated from batches."""
-    return _stratified(evaluation, batch, batches).score("mi", "mi", "stratified")
+    return _compute_stratified(evaluation, batch, batches).score("mi", "mi", "stratified")
 
 
 @metric("tc/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
 def tc_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> list[Score]:
     """TC with q(z) and q(z_d) estimated from batches."""
-    return _correlations(evaluation, _stratified(evaluation, batch, batches), "stratified")
+    return _score_correlations(evaluation, _compute_stratified(evaluation, batch, batches), "stratified")
 
 
 @metric("dimension-kl/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
 def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
     """sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches."""
-    return _stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")
+    return _compute_stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")
 
 
 def compute_latent_kl(evaluation: Evaluation) -> Tensor:
-    """KL of each leaf [leaves], mean over all rows: in closed form, or at one draw where a block has none.
+    """Return the KL of each leaf [leaves], mean over all rows: in closed form, or at one draw if a block has none.
 
-    Of a mixture of experts it is that of the mixture's moments, which tells latents apart and is no term of a bound.
+    A mixture of experts enters by its moments: the result ranks latents but is no term of a bound.
     """
 
-    def make() -> Tensor:
+    def compute() -> Tensor:
         space, posterior = evaluation.space, evaluation.posterior
         rows = torch.arange(len(evaluation), device=evaluation.rows.device)
-        values = posterior if space.closed_form else evaluation.draw_values(rows)  # not looked at where closed
+        values = posterior if space.closed_form else evaluation.draw_values(rows)  # a closed form ignores them
         with torch.no_grad():
             return space.kl(posterior, evaluation.model.prior_of(posterior), values).cpu().double().mean(0)
 
-    return evaluation.compute_once("latent_kl", make)
+    return evaluation.compute_once("latent_kl", compute)
 
 
-def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
-    """-log p(x|z) of each chosen row."""
+def _reconstruct(evaluation: Evaluation, samples: int) -> SampledTerms:
+    """Return -log p(x|z) of each chosen row."""
 
-    def make() -> Sampled:
+    def compute() -> SampledTerms:
         model, losses = evaluation.model, []
         check_at_least(2, samples=samples)
         rows = evaluation.choose(samples)
@@ -158,43 +157,45 @@ def _reconstruction(evaluation: Evaluation, samples: int) -> Sampled:
                 code = evaluation.draw_codes(part)
                 losses.append(-model.log_likelihood(evaluation.dataset, evaluation.rows[part], code))
                 bar.advance(len(part))
-        return Sampled({"reconstruction": torch.cat(losses)}, len(rows))
+        return SampledTerms({"reconstruction": torch.cat(losses)}, len(rows))
 
-    return evaluation.compute_once(("reconstruction", samples), make)
+    return evaluation.compute_once(("reconstruction", samples), compute)
 
 
-def _log_ratio(evaluation: Evaluation, samples: int) -> Sampled:
-    """log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruction`."""
+def _compute_log_ratios(evaluation: Evaluation, samples: int) -> SampledTerms:
+    """Return log q(z|x) - log p(z) at one draw of each chosen row, the rows of `_reconstruct`."""
     check_at_least(2, samples=samples)
     rows, space = evaluation.choose(samples), evaluation.space
     posterior, values = evaluation.encode_posterior(rows), evaluation.draw_values(rows)
     with torch.no_grad():
         prior = space.prior_levels(evaluation.model.prior_of(posterior), values)[0]
-        return Sampled({"kl": space.joint_density(posterior, values) - prior}, len(rows))
+        return SampledTerms({"kl": space.joint_density(posterior, values) - prior}, len(rows))
 
 
-def _exact(evaluation: Evaluation, samples: int) -> Sampled:
-    """Terms of each sampled row under the aggregate posterior of all rows."""
+def _compute_exact(evaluation: Evaluation, samples: int) -> SampledTerms:
+    """Return the terms of each sampled row under the aggregate posterior of all rows."""
 
-    def make() -> Sampled:
+    def compute() -> SampledTerms:
         check_at_least(2, samples=samples)
         rows, space = evaluation.choose(samples), evaluation.space
         parts, posterior = [], _widen(space, evaluation.posterior)
         with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
-            for part in rows.split(PIECE.get(rows.device.type, 64)):
+            for part in rows.split(SAMPLES_PER_CHUNK.get(rows.device.type, 64)):
                 sample = _widen(space, evaluation.draw_values(part))
                 parts.append(exact_aggregate(space, posterior, sample).levels)
                 bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
-        return _terms(evaluation, rows[:, None], Aggregate(levels))  # each row as a batch of one: no mean is taken
+        return _compute_terms(
+            evaluation, rows[:, None], Aggregate(levels)
+        )  # each row as a batch of one: no mean is taken
 
-    return evaluation.compute_once(("exact", samples), make)
+    return evaluation.compute_once(("exact", samples), compute)
 
 
-def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
-    """Terms of each of several disjoint batches, as means over the batch."""
+def _compute_stratified(evaluation: Evaluation, batch: int, batches: int) -> SampledTerms:
+    """Return the terms of several disjoint batches, as means over each batch."""
 
-    def make() -> Sampled:
+    def compute() -> SampledTerms:
         check_at_least(2, batch=batch)
         check_at_least(1, batches=batches)
         size = min(batch, len(evaluation))
@@ -204,29 +205,29 @@ def _stratified(evaluation: Evaluation, batch: int, batches: int) -> Sampled:
         with torch.no_grad():
             sample = _widen(space, evaluation.draw_values(rows))
             aggregate = batch_aggregate(space, posterior, sample, "stratified", len(evaluation))
-        return _terms(evaluation, rows, aggregate)
+        return _compute_terms(evaluation, rows, aggregate)
 
-    return evaluation.compute_once(("stratified", batch, batches), make)
+    return evaluation.compute_once(("stratified", batch, batches), compute)
 
 
 def _widen(space: Space, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors in float64 on a GPU where the fused kernels cannot be used: as quick there, and more exact."""
+    """Return float64 on a GPU if the fused kernels cannot be used: as fast there, and more exact."""
     if can_fuse(space, tensors.values()):
         return tensors
     return {name: tensor.double() if tensor.is_cuda else tensor for name, tensor in tensors.items()}
 
 
-def _terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> Sampled:
-    """MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
+def _compute_terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -> SampledTerms:
+    """Return MI, TC and dimension-wise KL of rows [batches, batch], one value per batch."""
     space = evaluation.space
     posterior = evaluation.encode_posterior(rows)
     out = Output(posterior, evaluation.model.prior_of(posterior), evaluation.draw_values(rows), {})
     with torch.no_grad():
         values = {**divergences(out, space, aggregate), **total_correlations(space, aggregate)}
     values["tc"] = torch.stack([values[name] for name in total_correlation_names(space)]).sum(0)
-    return Sampled(values, rows.numel())
+    return SampledTerms(values, rows.numel())
 
 
-def _correlations(evaluation: Evaluation, sampled: Sampled, protocol: str) -> list[Score]:
+def _score_correlations(evaluation: Evaluation, sampled: SampledTerms, protocol: str) -> list[Score]:
     levels = [name for name in total_correlation_names(evaluation.space) if name != "tc"]
     return [sampled.score(name, name.replace("_", "-"), protocol) for name in ("tc", *levels)]

@@ -1,12 +1,12 @@
-r"""Unsupervised disentanglement ranking (duan2020): do models trained apart find the same latents?
+r"""Unsupervised disentanglement ranking (duan2020): do models trained separately find the same latents?
 
 Two disentangled models have the same latents up to order and sign, while entangled ones differ from seed to seed. With
 the similarity R(a, b) >= 0 of latent a of one model and latent b of another, on the same rows,
 
     UDR_ij = 1/(d_i + d_j) [ sum_b max_a R(a,b)^2 / sum_a R(a,b)  +  sum_a max_b R(a,b)^2 / sum_b R(a,b) ],
 
-over informative latents only, those with KL(q(z_a|x) || p(z_a)) above .01 nats, d_i and d_j in number. A model's score
-is the median over the models it is compared with (eqs. 2 and 3).
+over the d_i and d_j informative latents, those with KL(q(z_a|x) || p(z_a)) above .01 nats. A model's score is the
+median over the other models (eqs. 2 and 3).
 
 | protocol   | R(a, b)                                                                                             |
 |------------|------------------------------------------------------------------------------------------------------|
@@ -14,9 +14,9 @@ is the median over the models it is compared with (eqs. 2 and 3).
 | `lasso`    | absolute weight of the other model's latent a in a lasso regression of the scored model's latent b;  |
 |            | all standardised, penalty .1                                                                         |
 
-No labels are needed, but several models: usually one recipe under several seeds. Equal models of independent latents
-score 1, by the lasso .9, since its penalty shrinks every weight. A model with no informative latent scores 0.
-(disentanglement_lib takes the mean of the two sums' means, which is the same where d_i = d_j.)
+UDR needs no labels, but several models: usually one recipe under several seeds. Equal models of independent latents
+score 1, or .9 by the lasso, whose penalty shrinks every weight. A model without informative latents scores 0.
+(disentanglement_lib takes the mean of the two sums' means, which is the same if d_i = d_j.)
 """
 
 import math
@@ -36,20 +36,15 @@ from unbraid.progress import progress
 Correlation = Literal["spearman", "lasso"]
 
 TOLERANCE = 1e-9
-MOST_SWEEPS = 10_000
+MAX_SWEEPS = 10_000
 
-FACTS: dict[str, Any] = {
-    "year": 2020,
-    "reference": "duan2020",
-    "needs": ("peers",),
-    "invariant": ("order", "sign"),
-}
+FACTS: dict[str, Any] = {"year": 2020, "reference": "duan2020", "needs": ("peers",), "invariant": ("order", "sign")}
 
 
 @metric("udr/spearman", bounds=(0, 1), **FACTS)
 def spearman(evaluation: Evaluation, *, samples: int = 10_000, threshold: float = 0.01, resamples: int = 200) -> Score:
     """Agreement of a model's latents with those of other models, by rank correlation."""
-    return _of(evaluation, samples, correlation="spearman", threshold=threshold, resamples=resamples)
+    return _score_among_peers(evaluation, samples, correlation="spearman", threshold=threshold, resamples=resamples)
 
 
 @metric("udr/lasso", bounds=(0, math.inf), **FACTS)  # a weight in a regression on correlated latents may exceed 1
@@ -63,7 +58,7 @@ def lasso(
 ) -> Score:
     """Agreement of a model's latents with those of other models, by lasso regression."""
     settings = {"threshold": threshold, "penalty": penalty, "resamples": resamples}
-    return _of(evaluation, samples, correlation="lasso", **settings)
+    return _score_among_peers(evaluation, samples, correlation="lasso", **settings)
 
 
 def udr(
@@ -78,20 +73,20 @@ def udr(
     seed: int = 0,
     first: int | None = None,
 ) -> list[Score]:
-    """UDR of each of several models, or of the `first` of them, from their codes [rows, latents] of the same rows.
+    """Return the UDR of each model, or of the `first` models, from their codes [rows, latents] of the same rows.
 
-    `kl` has each model's KL to the prior by latent, the mean over rows; without it every latent counts that is not
-    constant. Models may differ in their number of latents. `names` names the models in the scores' details. The 95%
-    interval is the value -+ 1.96 standard errors over resampled partners, from three partners on.
+    `kl` holds each model's KL to the prior by latent, the mean over rows; without it every latent that varies is
+    informative. Models may have different numbers of latents. `names` names the models in the details. The 95% interval
+    is the value -+ 1.96 standard errors over resampled partners, if there are at least three.
     """
     check_known("correlation", correlation, get_args(Correlation))
     check_at_least(0, penalty=penalty)
-    models = Models(codes, kl, threshold, ranks=correlation == "spearman")
-    named = [f"model {m}" for m in range(len(codes))] if names is None else list(names)
-    if len(named) != len(codes):
-        raise UsageError(f"There are codes of {len(codes)} models, but {len(named)} names.")
+    models = StandardisedModels(codes, kl, threshold, ranks=correlation == "spearman")
+    names = [f"model {m}" for m in range(len(codes))] if names is None else list(names)
+    if len(names) != len(codes):
+        raise UsageError(f"There are codes of {len(codes)} models, but {len(names)} names.")
     first = len(codes) if first is None else first
-    agreement = models.agreement(first, penalty if correlation == "lasso" else None)
+    agreement = models.compare(first, penalty if correlation == "lasso" else None)
     rng, scores = np.random.default_rng(seed), []
     for m in range(first):
         pairs = np.delete(agreement[:, m], m)
@@ -100,56 +95,56 @@ def udr(
         greatest = 1.0 if correlation == "spearman" else math.inf
         interval = resampling_interval(value, np.median(drawn, axis=-1) if len(drawn) else [], bounds=(0.0, greatest))
         details = {
-            "model": named[m],
-            "pairs": dict(zip([name for k, name in enumerate(named) if k != m], pairs.tolist(), strict=True)),
+            "model": names[m],
+            "pairs": dict(zip([name for k, name in enumerate(names) if k != m], pairs.tolist(), strict=True)),
             "informative": np.flatnonzero(models.informative[m]).tolist(),
         }
         scores.append(Score("udr", correlation, value, models.codes.shape[1], interval, details=details))
     return scores
 
 
-class Models:
-    """Standardised codes (or their ranks) [models, rows, latents], narrow models filled up with latents of 0."""
+class StandardisedModels:
+    """Standardised codes (or their ranks) [models, rows, latents]; models with fewer latents are padded with 0."""
 
     def __init__(self, codes: Sequence[Any], kl: Sequence[Any] | None, threshold: float, ranks: bool) -> None:
         from scipy.stats import rankdata
 
-        given = [to_matrix(f"codes of model {m}", one) for m, one in enumerate(codes)]
-        _check(given, kl)
-        width = max(one.shape[1] for one in given)
-        self.codes = np.zeros((len(given), len(given[0]), width))
-        self.informative = np.zeros((len(given), width), dtype=bool)
-        for m, one in enumerate(given):
-            standard = _standardised(rankdata(one, axis=0) if ranks else one)
-            known = standard.any(0) if kl is None else _divergence(m, kl[m], one.shape[1]) > threshold
-            self.codes[m, :, : one.shape[1]] = standard * known  # the others shall not explain anything, either
-            self.informative[m, : one.shape[1]] = known
+        matrices = [to_matrix(f"codes of model {m}", one) for m, one in enumerate(codes)]
+        _check_models(matrices, kl)
+        width = max(one.shape[1] for one in matrices)
+        self.codes = np.zeros((len(matrices), len(matrices[0]), width))
+        self.informative = np.zeros((len(matrices), width), dtype=bool)
+        for m, one in enumerate(matrices):
+            standard = _standardise(rankdata(one, axis=0) if ranks else one)
+            informative = standard.any(0) if kl is None else _to_divergences(m, kl[m], one.shape[1]) > threshold
+            self.codes[m, :, : one.shape[1]] = standard * informative  # the others explain nothing, either
+            self.informative[m, : one.shape[1]] = informative
 
-    def agreement(self, first: int, penalty: float | None) -> np.ndarray:
-        """UDR of every model with each of the first ones [models, first]; a penalty asks for the lasso."""
+    def compare(self, first: int, penalty: float | None) -> np.ndarray:
+        """Return the UDR of every model with each of the first ones [models, first]; with a penalty, by the lasso."""
         count, rows, width = self.codes.shape
         flat = self.codes.transpose(1, 0, 2).reshape(rows, -1)
         cross = (flat.T @ flat[:, : first * width] / rows).reshape(count, width, first * width)
         if penalty is not None:
             cross = fit_lasso(self.codes.transpose(0, 2, 1) @ self.codes / rows, cross, penalty)
         else:
-            cross = cross.clip(-1, 1)  # what rounding adds to a correlation
+            cross = cross.clip(-1, 1)  # rounding may exceed 1
         similarity = np.abs(cross).reshape(count, width, first, width)
-        strength = _strength(similarity, 1).sum(-1) + _strength(similarity, 3).sum(1)
+        strength = _concentrate(similarity, 1).sum(-1) + _concentrate(similarity, 3).sum(1)
         informative = self.informative.sum(1)
         return strength / np.maximum(informative[:, None] + informative[:first], 1)
 
 
 def fit_lasso(gram: np.ndarray, cross: np.ndarray, penalty: float) -> np.ndarray:
-    """Lasso regressions of targets t on the columns of each model m, by coordinate descent on all of them at once.
+    """Return lasso regressions of targets t on the columns of each model m, by coordinate descent on all at once.
 
     With the second moments `gram` [m, a, a] of the columns and `cross` [m, a, t] with the targets, the weights
-    [m, a, t] minimise 1/2 w'Gw - c'w + penalty |w|_1, each step in one column at a time. A column of zeros gets 0.
+    [m, a, t] minimise 1/2 w'Gw - c'w + penalty |w|_1, one column at a time. A column of zeros gets 0.
     """
     weights = np.zeros_like(cross)
     scale = np.diagonal(gram, axis1=1, axis2=2)
     with progress("lasso", None) as bar:
-        for _ in range(MOST_SWEEPS):
+        for _ in range(MAX_SWEEPS):
             change = 0.0
             for a in range(gram.shape[1]):
                 size = scale[:, a, None]
@@ -165,40 +160,38 @@ def fit_lasso(gram: np.ndarray, cross: np.ndarray, penalty: float) -> np.ndarray
     return weights
 
 
-def _of(evaluation: Evaluation, samples: int, correlation: Correlation, **settings: Any) -> Score:
-    """The score of the evaluation's own model among its peers."""
+def _score_among_peers(evaluation: Evaluation, samples: int, correlation: Correlation, **settings: Any) -> Score:
     peers = evaluation.peers
     together = (evaluation, *peers)
     if any(len(peer) != len(evaluation) or not torch.equal(peer.rows.cpu(), evaluation.rows.cpu()) for peer in peers):
         raise UsageError("udr compares models on the same rows, but the runs are evaluated on different ones.")
     positions = evaluation.choose(samples)
     codes = [one.encode_means(positions.to(one.rows.device)) for one in together]
-    kl = [_kl_by_coordinate(one) for one in together]
+    kl = [_compute_kl_by_coordinate(one) for one in together]
     names = ["this", *(f"peer {m}" for m in range(1, len(together)))]
     return udr(codes, kl, correlation=correlation, names=names, seed=evaluation.seed, first=1, **settings)[0]
 
 
-def _kl_by_coordinate(evaluation: Evaluation) -> np.ndarray:
-    """Mean KL to the prior of each coordinate of the code; those of one categorical variable share its KL."""
-    wide = [block.width // block.leaves for block in evaluation.space.blocks.values() for _ in range(block.leaves)]
-    return np.repeat(compute_latent_kl(evaluation).numpy(), wide)
+def _compute_kl_by_coordinate(evaluation: Evaluation) -> np.ndarray:
+    """Return the mean KL of each coordinate of the code; the coordinates of one categorical variable share it."""
+    widths = [block.width // block.leaves for block in evaluation.space.blocks.values() for _ in range(block.leaves)]
+    return np.repeat(compute_latent_kl(evaluation).numpy(), widths)
 
 
-def _strength(similarity: np.ndarray, axis: int) -> np.ndarray:
-    """max^2 / sum along an axis: 1 where one latent of the other model says it all; 0 where none says anything."""
+def _concentrate(similarity: np.ndarray, axis: int) -> np.ndarray:
+    """Return max^2 / sum along an axis: 1 if one latent of the other model explains all, 0 if none explains any."""
     total = similarity.sum(axis)
     return np.divide(similarity.max(axis) ** 2, total, out=np.zeros_like(total), where=total > 0)
 
 
-def _standardised(codes: np.ndarray) -> np.ndarray:
-    """Columns of mean 0 and variance 1; a constant one becomes 0."""
+def _standardise(codes: np.ndarray) -> np.ndarray:
     centred = codes - codes[0]  # first, so that a constant column is exactly 0
     centred = centred - centred.mean(0)
     std = centred.std(0)
     return np.divide(centred, std, out=np.zeros_like(centred), where=std > 0)
 
 
-def _divergence(model: int, kl: Any, latents: int) -> np.ndarray:
+def _to_divergences(model: int, kl: Any, latents: int) -> np.ndarray:
     values = to_numpy(kl)
     if values.shape != (latents,):
         raise UsageError(f"kl of model {model} must have one number for each of {latents} latents.")
@@ -207,7 +200,7 @@ def _divergence(model: int, kl: Any, latents: int) -> np.ndarray:
     return values
 
 
-def _check(codes: Sequence[np.ndarray], kl: Sequence[Any] | None) -> None:
+def _check_models(codes: Sequence[np.ndarray], kl: Sequence[Any] | None) -> None:
     if len(codes) < 2:
         raise UsageError(f"udr compares models with each other, so it needs at least 2 of them, not {len(codes)}.")
     rows = {len(one) for one in codes}
