@@ -21,8 +21,7 @@ from unbraid.data import (  # noqa: F401 (they register themselves)
 from unbraid.data.array_modalities import from_arrays
 from unbraid.data.base import data_home, dataset, load
 from unbraid.data.csv_modalities import from_csv
-from unbraid.data.factor_values import factor_numbers
-from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
+from unbraid.data.factors import Factor, FactorDataset, Pixels, factor_numbers, pack_bits
 from unbraid.data.files import Description, Recipe, Status, check, describe, fetch
 from unbraid.data.images import from_array, from_dataset, from_folder
 from unbraid.data.modalities import MultimodalDataset, multimodal

@@ -37,7 +37,7 @@ def paired(
     kinds: tuple[str, ...] = (),
     factors: tuple[str, ...] = (),
 ) -> MultimodalDataset:
-    """Your own things from a CSV file, with a column of pictures, numbers or classes for each modality.
+    """Your own data from a CSV file, with a column of pictures, numbers or classes for each modality.
 
     `kinds` are COLUMN:image, COLUMN:vector, COLUMN:label or COLUMN:label:CLASS:CLASS….
     """

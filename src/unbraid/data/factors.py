@@ -87,7 +87,7 @@ class FactorDataset:
     source: str = ""
 
     multimodal: ClassVar[bool] = False
-    """Whether observations have several named modalities (`unbraid.data.modalities`)."""
+    """True if observations have several named modalities (`unbraid.data.modalities`)."""
 
     def __post_init__(self) -> None:
         if self.table is None and self.factors and (count := math.prod(self.sizes)) != len(self):
@@ -130,7 +130,7 @@ class FactorDataset:
 
     @property
     def is_grid(self) -> bool:
-        """Whether every combination of factor values occurs exactly once, in mixed-radix order."""
+        """True if every combination of factor values occurs exactly once, in mixed-radix order."""
         return bool(self.factors) and self.table is None
 
     @property
@@ -233,3 +233,15 @@ def hash_content(text: str, parts: Iterable[Any]) -> str:
         is_tensor = isinstance(part, Tensor)
         digest.update(np.ascontiguousarray(part.cpu().numpy()).data if is_tensor else repr(part).encode())
     return digest.hexdigest()
+
+
+def factor_numbers(data: FactorDataset, index: Tensor) -> Tensor:
+    """Return the real values [*index, factors] of rows, for models that take factors as inputs; NaN for no label."""
+    places = data.values_of(index)
+    columns = []
+    for factor, place in zip(data.factors, places.unbind(-1), strict=True):
+        if factor.values is None or any(isinstance(value, str) for value in factor.values):
+            raise DataError(f"{data.name}: the values of factor {factor.name} are not numbers.")
+        values = torch.tensor(factor.values, dtype=torch.float32, device=places.device)
+        columns.append(values[place.clamp_min(0)].masked_fill(place < 0, math.nan))
+    return torch.stack(columns, dim=-1)

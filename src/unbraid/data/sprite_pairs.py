@@ -1,9 +1,9 @@
 """Pairs of sprites that share their shape and nothing else (daunhawer2019, section 4).
 
 The first modality varies in shape, size and orientation at the middle of the frame, the second in shape and position at
-full size and upright. Every pair of images with the same shape occurs once: as many as there are sprites, and a pair's
-number spells the same five factors. Only the clean images are stored (720 and 3,072). Reading a row flips pixels by a
-hash of seed, pair, modality and pixel, so a pair always looks the same.
+full size and upright. Every pair of images with the same shape occurs once, so pairs and sprites are equally many, and
+a pair's number spells the same five factors. Only the clean images are stored (720 and 3,072). Reading a row flips
+pixels by a hash of seed, pair, modality and pixel, so a pair always looks the same.
 """
 
 import math

@@ -53,7 +53,7 @@ def _has_triton() -> bool:
 
 
 TRITON = _has_triton()
-"""Whether the fused kernels can be imported; the first call does so, because it takes a while."""
+"""True if the fused kernels can be imported; the first call does so, because it takes a while."""
 
 
 class Weighting(NamedTuple):

@@ -93,10 +93,10 @@ class Objective:
     """An objective bound to its settings: terms, players, and the noise, rows and networks that it needs."""
 
     labelled = False
-    """Whether batches carry the rows' factor values."""
+    """True if batches carry the rows' factor values."""
 
     recentres = False
-    """Whether `Model.recentre` is called when training is over."""
+    """True if `Model.recentre` is called after training."""
 
     def __init__(self, terms: Callable[[Output, Batch, Context], Terms]) -> None:
         self.terms = terms
