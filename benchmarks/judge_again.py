@@ -1,4 +1,4 @@
-"""Tables, intervals and verdicts of committed results again, from the scores of their runs.
+"""Compute the tables, intervals and verdicts of committed results again, from the scores of their runs.
 
 python benchmarks/judge_again.py daunhawer2019/fig3 RUNS…
 
@@ -38,7 +38,7 @@ class Before(Provenance):
 
 
 def stored_stages(
-    parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: Any
+    parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: Any, notes: list[str]
 ) -> RefinedSeries:
     """Stages that are there, told by their recipe, their steps and the run that they refine: nothing is trained."""
     folder, of = SweepFolder(root / "refined"), {run.path.name: member for member, run in parents}
@@ -74,13 +74,13 @@ def main() -> None:
             source = running._Source.open(Path(place))
             results, _, notes = running._run_experiment(facts, before["scale"], Path(place) / "none", "cpu", source)
     verdicts = tuple(judge(claim, results) for claim in facts.claims)
-    where = Before(before["command"], before["scale"], before["minutes"], before["runs"], 0, torch.device("cpu"))
+    where = Before(before["command"], before["scale"], before["minutes"], before["runs"], torch.device("cpu"))
     Before.stored = before
     origin = [line.removeprefix("- ") for line in page.splitlines() if line.startswith("- Runs ")]
     told = [note for note in notes if "taken from" not in note]
     now = f"Intervals and verdicts were computed again from the scores of these runs, by commit {find_commit()}."
     lacking = write_results(
-        folder, experiment[given.name], facts, results, verdicts, where, [*facts.notes, *told, *origin, now]
+        folder, experiment[given.name], results, verdicts, where, [*facts.notes, *told, *origin, now]
     )
     if lacking:
         figure.write_bytes(picture)

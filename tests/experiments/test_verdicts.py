@@ -10,7 +10,7 @@ from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
 from unbraid.experiments.base import combine_verdicts
 from unbraid.experiments.statistics import Estimate
-from unbraid.papers.chen2018 import ELBO, MIG, NAMED, TC
+from unbraid.papers.chen2018 import ELBO, HIGGINS_AT, MIG, TC
 
 BETAS = (1, 2, 4, 8)
 
@@ -109,7 +109,7 @@ def test_small_batches_must_keep_two_thirds():
 def models(curves):
     """VAEs with Higgins scores at L = 1, 4, 16."""
     sizes = (1, 4, 16)
-    given = [{f"{NAMED}{size}": score for size, score in zip(sizes, curve, strict=True)} for curve in curves]
+    given = [{f"{HIGGINS_AT}{size}": score for size, score in zip(sizes, curve, strict=True)} for curve in curves]
     members = []
     for seed, scores in enumerate(given):
         one = member("vae", seed, dict.fromkeys(["a/b"], 0.0))

@@ -8,8 +8,8 @@ from tests.support.results import member
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
-from unbraid.papers.chen2018.disagreement import HIGGINS, controversial, rank_gaps
-from unbraid.papers.chen2018.methods import MIG, PLACE, SPLITS, best_gamma
+from unbraid.papers.chen2018.disagreement import HIGGINS, find_controversial, rank_gaps
+from unbraid.papers.chen2018.methods import MIG, POSITIONS, SPLITS, find_best_gamma
 
 
 def with_scores(series, seed, scores, **settings):
@@ -41,7 +41,7 @@ def verdicts(name, results):
 
 def test_fig3_compares_with_the_best_gamma():
     weak = five({4: 0.05, 19: 0.2, 79: 0.1})
-    assert best_gamma(weak) == 19
+    assert find_best_gamma(weak) == 19
     assert verdicts("fig3", weak)[:3] == ["holds", "holds", "holds"]
     assert verdicts("fig3", five({4: 0.05, 19: 0.6, 79: 0.1}))[:3] == ["does not hold", "holds", "does not hold"]
     assert verdicts("fig3", five({4: 0.1}, InfoGAN=0.25))[1] == "does not hold"
@@ -67,7 +67,7 @@ def test_fig5_judges_each_case_alone():
     rng = np.random.default_rng(0)
     middles = {"beta-VAE": 0.3, "InfoGAN": 0.1, "beta-TCVAE": 0.5}
     made = [
-        with_scores(name, seed, {PLACE: rng.normal(0.2 if case == "D" else middle, 0.01)}, split=rule)
+        with_scores(name, seed, {POSITIONS: rng.normal(0.2 if case == "D" else middle, 0.01)}, split=rule)
         for name, middle in middles.items()
         for case, rule in SPLITS.items()
         for seed in range(10)
@@ -91,8 +91,8 @@ def test_the_most_controversial_model_is_far_lower_by_mig():
     assert rank_gaps(pairs).argmax() == 7
     assert rank_gaps(pairs).max() == pytest.approx(0.80 - 0.07, abs=0.011)
     found = models(pairs)
-    assert controversial(found)[0][0].settings["seed"] == 7
-    assert names(controversial(found)[0][1], "7%", "MIG", "80%", "Higgins")
+    assert find_controversial(found)[0][0].settings["seed"] == 7
+    assert names(find_controversial(found)[0][1], "7%", "MIG", "80%", "Higgins")
     assert verdicts("figS12", models(np.stack([order, order], -1)))[:2] == ["does not hold", "holds"]
     assert verdicts("figS13", models(np.stack([order, 1 - order], -1))) == ["holds"]
     assert verdicts("figS14", models(np.stack([order, 1 - order], -1))) == ["holds"]

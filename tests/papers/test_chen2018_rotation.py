@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from unbraid.papers.chen2018.rotation import rotated, rotated_codes
+from unbraid.papers.chen2018.rotation import rotate, score_rotated_codes
 
 
 def test_a_rotation_keeps_lengths_and_other_latents():
     code = np.random.default_rng(0).standard_normal((50, 4))
-    turned = rotated(code, [1, 3], 45)
+    turned = rotate(code, [1, 3], 45)
     assert np.linalg.norm(turned, axis=1) == pytest.approx(np.linalg.norm(code, axis=1))
     assert (turned[:, [0, 2]] == code[:, [0, 2]]).all()
     assert turned[:, 1] == pytest.approx((code[:, 1] - code[:, 3]) / np.sqrt(2))
-    assert rotated(turned, [1, 3], -45) == pytest.approx(code)
+    assert rotate(turned, [1, 3], -45) == pytest.approx(code)
 
 
 def test_a_perfect_code_is_perfect_and_only_equal_spreads_confuse_the_higgins_score():
-    members = rotated_codes({"sizes": (6, 7, 8, 9), "angle": [0, 45], "seed": [0], "points": 1000})
+    members = score_rotated_codes({"sizes": (6, 7, 8, 9), "angle": [0, 45], "seed": [0], "points": 1000})
     scores = {(m.settings["recipe"], m.settings["angle"]): {k: s.value for k, s in m.scores.items()} for m in members}
     for series in ("different spreads", "equal spreads"):
         assert list(scores[series, 0].values()) == pytest.approx([1.0] * 3)

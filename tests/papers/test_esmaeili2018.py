@@ -10,7 +10,7 @@ from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
 from unbraid.papers.esmaeili2018 import digits, identities, latents, removal, table2
-from unbraid.papers.esmaeili2018.kmeans import kmeans_on_pixels
+from unbraid.papers.esmaeili2018.kmeans import cluster_pixels
 from unbraid.report.tables import Member
 
 
@@ -19,9 +19,9 @@ def verdicts(name, results):
 
 
 def test_the_decompositions_hold_and_their_parts_are_not_all_the_same():
-    for member in identities.deviations({"points": 3, "nodes": 20, "step": 0.4, "seed": [0]}):
+    for member in identities.score_identities({"points": 3, "nodes": 20, "step": 0.4, "seed": [0]}):
         assert all(score.value < 1e-5 for score in member.scores.values()), member
-    plain, learned = (identities.by_grid(identities.small_model(kind, 0, 3), 0.5) for kind in identities.PRIORS)
+    plain, learned = (identities.integrate_grid(identities.draw_model(kind, 0, 3), 0.5) for kind in identities.PRIORS)
     for left in (plain, learned):
         values = list(left.values())
         assert all(abs(a - b) > 0.01 for a, b in itertools.pairwise(values))
@@ -29,8 +29,8 @@ def test_the_decompositions_hold_and_their_parts_are_not_all_the_same():
 
 
 def test_the_four_terms_add_up_and_evidence_is_that_of_prior_samples():
-    stack = removal.starting([0])
-    x = removal.points(6, 0).repeat(5, 1, 1)
+    stack = removal.init_networks([0])
+    x = removal.draw_points(6, 0).repeat(5, 1, 1)
     noise = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     mean, log_deviation = stack.encode(x)
     z = mean + log_deviation.exp() * noise
@@ -39,7 +39,7 @@ def test_the_four_terms_add_up_and_evidence_is_that_of_prior_samples():
         mean, log_deviation.exp()
     ).log_prob(z)
     whole = (likelihood + ratio).mean(1) + math.log(6)
-    torch.testing.assert_close(removal.terms(stack, x, noise).sum(1), whole)
+    torch.testing.assert_close(removal.compute_terms(stack, x, noise).sum(1), whole)
     drawn = torch.randn(5, 50_000, generator=torch.Generator().manual_seed(1))
     near = stack.decode(drawn[:, :1])  # a point that the model itself may draw
     sampled = torch.distributions.Normal(stack.decode(drawn), removal.DEVIATION).log_prob(near).sum(-1)
@@ -67,33 +67,39 @@ def test_table2_asks_for_the_order():
 
 def test_recovery_is_above_chance_and_information_is_sorted_and_counted():
     score = Score("clusters", "hungarian", 0.7, 10, details={"chance": 0.4})
-    assert digits.recovery({digits.ACCURACY: score}).value == pytest.approx(0.5)
+    assert digits.score_recovery({digits.ACCURACY: score}).value == pytest.approx(0.5)
     found = {
         f"latent-mi/exact/z{k}": Score("latent-mi", "exact", v, 9, details={"ceiling": 8.0})
         for k, v in enumerate((0.0, 3.0, 0.05, 2.0, 0.01))
     }
     found["mi/exact"] = Score("mi", "exact", 6.0, 9)
-    assert latents.informative(found).value == 2
-    assert latents.rest(found).value == pytest.approx(0.02)
-    assert latents.saturation(found).value == 0.75
+    assert latents.count_informative(found).value == 2
+    assert latents.score_rest(found).value == pytest.approx(0.02)
+    assert latents.score_saturation(found).value == 0.75
     with pytest.raises(KeyError):
-        latents.informative({})
+        latents.count_informative({})
 
 
 def test_kmeans_finds_what_pixels_show():
     settings = {"data": "sprites", "data.size": 16, "data.scales": 1, "data.orientations": 1, "data.positions": 2}
-    made = kmeans_on_pixels("k-means", {**settings, "seed": range(2)})
+    made = cluster_pixels("k-means", {**settings, "seed": range(2)})
     assert [m.settings["seed"] for m in made] == [0, 1]
     assert all(1 / 3 <= m.scores["clusters/hungarian"].value <= 1 for m in made)
 
 
 def test_discrete_and_fig7_compare_series():
-    values = {digits.DIGITS: 0.8, digits.SVAE: 0.4, digits.GARMENTS: 0.9, digits.FORMS: 0.1, digits.KMEANS: 0.5}
-    values[digits.ALONE] = 0.85
+    values = {
+        digits.HFVAE_MNIST: 0.8,
+        digits.SVAE_MNIST: 0.4,
+        digits.HFVAE_FASHION: 0.9,
+        digits.HFVAE_SPRITES: 0.1,
+        digits.KMEANS: 0.5,
+    }
+    values[digits.CLASS_ONLY] = 0.85
     scores = (digits.PURITY, digits.ACCURACY, digits.RECOVERY, digits.DRAWN)
     results = scored({name: (value, value, value, 9.0) for name, value in values.items()}, *scores)
     assert verdicts("discrete", results) == ["holds"] * 5
     ignored = scored({name: (value, value, value, 1.0) for name, value in values.items()}, *scores)
     assert verdicts("discrete", ignored)[0] == "does not hold"
     kept = {"beta-VAE": 0.5, "beta-SVAE": 0.9, "HFVAE": 0.3}
-    assert verdicts("fig7", scored(kept, digits.THICKNESS)) == ["holds", "does not hold"]
+    assert verdicts("fig7", scored(kept, digits.PRESERVED)) == ["holds", "does not hold"]

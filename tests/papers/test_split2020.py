@@ -11,7 +11,7 @@ from unbraid.data import load
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.experiments.running import matches_settings
-from unbraid.papers.split2020.exact import lemma_members, on_a_grid
+from unbraid.papers.split2020.exact import score_lemmas, sum_over_grid
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG
 from unbraid.training import configure
 
@@ -62,13 +62,15 @@ def test_what_is_claimed_of_the_best_model_looks_at_that_one():
 
 
 def test_lemmas_hold_on_exact_models_and_a_wrong_one_would_be_seen():
-    made = lemma_members({"points": 5, "nodes": 60, "grid": 401, "seed": [0]})
+    made = score_lemmas({"points": 5, "nodes": 60, "grid": 401, "seed": [0]})
     for one in made:
         assert one.scores["lemma1/deviation"].value < 1e-5
         assert one.scores["lemma2/deviation"].value < 1e-5
     independent, correlated = (one.scores["lemma2/by-information"].value for one in made)
     assert independent < 0 < correlated
-    grid = on_a_grid(np.zeros((1, 4)), 0.9, 401)  # one point: no information, and a Gaussian's own total correlation
+    grid = sum_over_grid(
+        np.zeros((1, 4)), 0.9, 401
+    )  # one point: no information, and a Gaussian's own total correlation
     assert grid.conditional == pytest.approx(0, abs=1e-9)
     assert grid.inner == pytest.approx(-0.5 * np.log(1 - 0.9**2), abs=1e-9)
     claim = experiment["split2020/lemma1"].facts.claims[0]

@@ -13,22 +13,10 @@ from unbraid.experiments.base import (
     StandIn,
     Verdict,
     experiment,
+    find_experiments,
     judge,
 )
-from unbraid.experiments.running import Reproduction, find_experiments, reproduce
+from unbraid.experiments.running import Reproduction, reproduce
 
-__all__ = [
-    "SCALES",
-    "Claim",
-    "Evidence",
-    "Experiment",
-    "Reproduction",
-    "Results",
-    "Scale",
-    "StandIn",
-    "Verdict",
-    "experiment",
-    "find_experiments",
-    "judge",
-    "reproduce",
-]
+__all__ = ["SCALES", "Claim", "Evidence", "Experiment", "Reproduction", "Results", "Scale", "StandIn", "Verdict"]
+__all__ += ["experiment", "find_experiments", "judge", "reproduce"]

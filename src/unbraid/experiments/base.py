@@ -1,11 +1,11 @@
-"""Experiments: what a table or figure of a paper needs, as data, and what it must show, as claims that are tested.
+"""Experiments: the data behind a table or figure of a paper, and the claims that its results must pass.
 
-An experiment is a decorated function that draws its figure. All else is stated in the decorator: series (each a
-sweep), the settings of four scales, scores, and claims. A claim is evidence from results, and the evidence decides:
+An experiment is a decorated function that draws its figure. The decorator states the rest: series (each a sweep), the
+settings of four scales, scores and claims. Each claim turns results into evidence, which gives a verdict:
 
-    holds           every estimate's 90% interval lies where the claim puts it
-    does not hold   one of them lies wholly elsewhere
-    inconclusive    all else; also fewer than 3 seeds, runs that had not settled, and whatever is seen at scale smoke
+    holds           the 90% interval of every estimate lies in the range that the claim states
+    does not hold   one interval lies completely outside its range
+    inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or runs that had not settled
 """
 
 import math
@@ -25,21 +25,21 @@ from unbraid.report.tables import Member, Setting, finished, has, settings_of
 SCALES = ("smoke", "small", "budget", "paper")
 MIN_SEEDS = 3
 REFINES, AS_LARGE_AS = "refines", "as_large_as"
-"""Settings of a series that name the series which it refines, and one whose models have as many parameters."""
+"""Settings of a series: the name of the series it refines, and of the one whose number of parameters it matches."""
 
 MAX_UNSETTLED_SHARE = 0.1
-"""Share of the runs that may still move when a verdict is given."""
+"""Largest share of runs that have not settled with which a claim still gets a verdict."""
 
 VerdictWord = Literal["holds", "does not hold", "inconclusive"]
 
 
 class MissingResultsError(UnbraidError):
-    """Results that a claim needs are not there."""
+    """The results lack scores, runs or models that a claim or figure needs."""
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A data set, and another one that takes its place where its files are not here."""
+    """A data set, and the one to use instead if its files are missing."""
 
     wanted: str
     instead: str
@@ -52,8 +52,8 @@ class StandIn:
 class Scale:
     """Settings of an experiment at one scale.
 
-    `settings` are shared by all series, lists are axes; `own` has what a series alone has at this scale; `measures`
-    names further scores of each run: (metric/protocol, its settings).
+    All series share `settings`, where a list or range is an axis; `per_series` adds to them for single series.
+    `measures` maps the name of a further score of each run to (metric/protocol, its settings).
     """
 
     settings: Mapping[str, Any]
@@ -63,56 +63,50 @@ class Scale:
 
 @dataclass(frozen=True)
 class Results:
-    """Scores of all runs; the setting `recipe` of a member is the name of its series."""
+    """Scores of all runs; a member's setting `recipe` holds the name of its series."""
 
     members: tuple[Member, ...]
     scale: str = "small"
     unsettled: frozenset[str] = frozenset()
-    """Runs that still moved when training ended."""
+    """Runs whose loss still changed when training ended."""
     models: ModelCache | None = None
-    """Their models, for figures that show one."""
 
     @property
     def series(self) -> list[str]:
-        """Names of the series."""
         return list(dict.fromkeys(member.settings["recipe"] for member in self.members))
 
     @property
     def settings(self) -> list[Setting]:
-        """Members by series and all that varies but the seed."""
+        """Members grouped by series and every setting that varies, except the seed."""
         return settings_of(self.members)
 
     @property
     def seeds(self) -> int:
-        """Finished runs of the setting that has the fewest."""
+        """Number of finished runs of the setting that has the fewest."""
         return min((setting.finished for setting in self.settings), default=0)
 
-    @property
-    def score_names(self) -> list[str]:
-        """Scores that some member has."""
-        return list(dict.fromkeys(name for member in self.members for name in member.scores))
-
     def group_scores(self, series: str, key: str | None, *scores: str) -> dict[Any, np.ndarray]:
-        """Scores [seed, score] of a series by the value of a setting (or all under None), for finished runs."""
-        made: dict[Any, list[list[float]]] = {}
+        """Return scores [seed, score] of the finished runs of a series, by the value of the setting `key`.
+
+        With `key=None` all of them are under None.
+        """
+        groups: dict[Any, list[list[float]]] = {}
         for member in self.select_members(series, *scores):
             value = None if key is None else member.settings[key]
-            made.setdefault(value, []).append([member.scores[score].value for score in scores])
-        return {value: np.array(made[value]) for value in sorted(made, key=lambda v: (str(type(v)), v))}
+            groups.setdefault(value, []).append([member.scores[score].value for score in scores])
+        return {value: np.array(groups[value]) for value in sorted(groups, key=lambda v: (str(type(v)), v))}
 
     def select_members(self, series: str, *scores: str) -> list[Member]:
-        """Finished runs of a series that have some scores."""
-        own = [m for m in self.members if m.settings["recipe"] == series and all(has(m, score) for score in scores)]
-        if not own:
+        """Return the finished runs of a series that have all of these scores."""
+        found = [m for m in self.members if m.settings["recipe"] == series and all(has(m, score) for score in scores)]
+        if not found:
             raise MissingResultsError(f"no finished run of {series} has {' and '.join(scores)}")
-        return own
+        return found
 
     def select_best(self, series: str, score: str) -> Member:
-        """The run of a series with the highest score."""
         return max(self.select_members(series, score), key=lambda member: member.scores[score].value)
 
     def load_evaluation(self, member: Member) -> Evaluation:
-        """The model of a run on its data."""
         if self.models is None:
             raise MissingResultsError("these results are scores without models")
         return self.models.load_evaluation(member.run)
@@ -120,7 +114,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Evidence:
-    """An estimate, and where the claim puts it: above `low` and below `high`."""
+    """An estimate, and the range that the claim states for it: above `low` and below `high`."""
 
     what: str
     estimate: Estimate
@@ -129,7 +123,6 @@ class Evidence:
 
     @property
     def verdict(self) -> VerdictWord:
-        """What this alone says."""
         if not all(map(math.isfinite, self.estimate)):
             return "inconclusive"
         if self.low < self.estimate.low and self.estimate.high < self.high:
@@ -138,7 +131,7 @@ class Evidence:
 
     @property
     def wanted(self) -> str:
-        """Where the value should be, in words."""
+        """Range of the claim, in words."""
         if math.isinf(self.low):
             return f"below {self.high:.3g}"
         return f"above {self.low:.3g}" if math.isinf(self.high) else f"from {self.low:.3g} to {self.high:.3g}"
@@ -146,17 +139,17 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and the evidence for it."""
+    """A statement of a paper, and the function that finds evidence for or against it."""
 
     text: str
     evidence: Callable[[Results], Sequence[Evidence]]
     trained: bool = True
-    """Whether what it is about moves with the steps of the training, so that runs have to be settled."""
+    """True if the statement depends on how long training takes, so that runs have to settle."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What results say about a claim, and why."""
+    """The verdict on a claim, and the reason for it."""
 
     claim: str
     verdict: VerdictWord
@@ -164,7 +157,7 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
 
     def as_record(self) -> dict[str, Any]:
-        """Plain mapping for verdicts.json."""
+        """Return a plain mapping for verdicts.json."""
         evidence = [
             {"what": e.what, **{k: _finite_or_none(v) for k, v in e.estimate._asdict().items()}, "wanted": e.wanted}
             for e in self.evidence
@@ -176,15 +169,19 @@ class Verdict:
 class Experiment(Facts):
     """The facts of an experiment.
 
-    `series` are sweeps by name, each with its recipe and what it alone sets; their runs are scored by `metrics`. Of the
-    sweep of a series that `only` names, which it then shares with others, those runs are taken whose settings fit. A
-    series that `refines` another one has a stage upon each finished run of it (of those that `only` chooses), with the
-    settings of that run; of the settings that all series share it takes none. One that is `as_large_as` another has
-    networks of the family conv-wide with as many parameters as a model of the other has in all, frozen ones included.
-    `derived` makes further scores out of a run's own. Where nothing is trained, `measure` turns a scale's settings into
-    members. `beside` turns the sweeps' settings into further members, of methods that are no runs. `scores` are the
-    table's columns, `contrast` names two series whose differences it shows, `published` the paper's own numbers by
-    series and score, `notes` what a reader should know.
+    series     sweeps by name; each holds its recipe and the settings that only this series has. A series that `refines`
+               another one trains a stage on each finished run of it and takes that run's settings instead of the shared
+               ones. A series that is `as_large_as` another one gets conv-wide networks with as many parameters as a
+               model of the other one, frozen ones included.
+    only       settings that choose runs of a series, if its sweep is shared, or the runs that a series refines
+    metrics    scores of every run
+    derived    functions that compute a further score from those of a run
+    measure    turns a scale's settings into members, for an experiment that trains nothing
+    baselines  turns the sweeps' settings into further members, for methods that are not runs
+    scores     columns of the table
+    contrast   two series whose difference the table shows
+    published  the paper's numbers, by series and score
+    notes      what a reader of the results should know
     """
 
     claims: tuple[Claim, ...] = ()
@@ -201,7 +198,6 @@ class Experiment(Facts):
     notes: tuple[str, ...] = ()
 
     def get_scale(self, name: str) -> Scale:
-        """The settings of a scale."""
         if name not in SCALES:
             raise unknown("scale", name, SCALES)
         if name not in self.scales:
@@ -209,16 +205,17 @@ class Experiment(Facts):
         return self.scales[name]
 
     def build_sweeps(self, scale: str) -> dict[str, dict[str, Any]]:
-        """Settings of the sweep of each series."""
+        """Return the settings of the sweep of each series."""
         at = self.get_scale(scale)
-        shared = {name: {} if REFINES in own else at.settings for name, own in self.series.items()}
-        return {name: {**shared[name], **own, **at.per_series.get(name, {})} for name, own in self.series.items()}
+        return {
+            name: {**({} if REFINES in settings else at.settings), **settings, **at.per_series.get(name, {})}
+            for name, settings in self.series.items()
+        }
 
     def list_axes(self, scale: str) -> list[str]:
-        """Settings with several values in some series, the seed among them."""
-        of_series = self.build_sweeps(scale).values()
-        several = [key for own in of_series for key, value in own.items() if isinstance(value, (list, range))]
-        return list(dict.fromkeys([*several, "seed"]))
+        """Return the settings that have several values in some series, and the seed."""
+        pairs = [pair for settings in self.build_sweeps(scale).values() for pair in settings.items()]
+        return list(dict.fromkeys([*(key for key, value in pairs if isinstance(value, (list, range))), "seed"]))
 
 
 experiment: Registry[Callable[..., Any], Experiment] = Registry("experiment", Experiment)
@@ -229,20 +226,19 @@ Its keywords are the fields of `Experiment`. The function draws the figure: it t
 
 
 def find_experiments(name: str) -> list[str]:
-    """Experiments that are meant by PAPER or PAPER/ID; a slash behind it, as shells add to folders, means nothing."""
-    name = name.removesuffix("/")
+    """Return the names of the experiments of PAPER, or the one named PAPER/ID."""
+    name = name.removesuffix("/")  # shells complete a folder's name with a slash
     paper, slash, _ = name.partition("/")
     papers = {each.partition("/")[0] for each in experiment}
     if paper not in papers:
         raise unknown("paper", paper, papers)
-    own = [each for each in experiment if each.startswith(f"{paper}/")]
-    if slash and name not in own:
-        raise unknown("experiment", name, own)
-    return [name] if slash else own
+    names = [each for each in experiment if each.startswith(f"{paper}/")]
+    if slash and name not in names:
+        raise unknown("experiment", name, names)
+    return [name] if slash else names
 
 
 def judge(claim: Claim, results: Results) -> Verdict:
-    """What results say about a claim."""
     try:
         evidence = tuple(claim.evidence(results))
     except MissingResultsError as error:
@@ -253,15 +249,15 @@ def judge(claim: Claim, results: Results) -> Verdict:
 
 
 def combine_verdicts(evidence: Sequence[Evidence]) -> VerdictWord:
-    """A claim holds if all of its evidence does, and does not if one piece does not."""
+    """Return "holds" if every piece of evidence holds, and "does not hold" if one does not."""
     words = {each.verdict for each in evidence}
     if "does not hold" in words:
         return "does not hold"
     return "holds" if words == {"holds"} else "inconclusive"
 
 
-def _explain_weakness(results: Results, trained: bool = True) -> str:
-    """Why no verdict can be given, whatever the numbers are; empty if one can."""
+def _explain_weakness(results: Results, trained: bool) -> str:
+    """Return the reason why these results allow no verdict, or an empty text."""
     if results.scale == "smoke":
         return " A smoke run only shows that the program works."
     if results.seeds < MIN_SEEDS:

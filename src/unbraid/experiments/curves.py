@@ -1,4 +1,4 @@
-"""Figures of scores over a setting, one line per series with its intervals over seeds."""
+"""Figures of scores over a setting: one line per series, with intervals over seeds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ Points = Mapping[Any, Sequence[float]]
 def draw_curves(
     make: Any, results: Results, key: str, scores: Sequence[str], across: tuple[str, str] | None = None
 ) -> Any:
-    """One panel per score over a setting; with `across`, another one of two scores against each other."""
+    """Draw one panel per score over the setting `key`; `across` adds a panel of two scores against each other."""
     panels = len(scores) + (across is not None)
     figure = make(figsize=(3.4 * panels, 2.9), layout="constrained")
     row = np.atleast_1d(figure.subplots(1, panels))
@@ -25,8 +25,8 @@ def draw_curves(
         draw_lines(axes, {name: collect_points(results, name, key, score) for name in results.series}, key, score)
     if across is not None:
         for color, name in zip(PALETTE, results.series, strict=False):
-            found = [collect_points(results, name, key, score) for score in across]
-            x, y = ([np.mean(values) for values in part.values()] for part in found)
+            columns = [collect_points(results, name, key, score) for score in across]
+            x, y = ([np.mean(values) for values in column.values()] for column in columns)
             row[-1].plot(x, y, "o-", color=color, linewidth=1, markersize=3, label=name)
         label_axes(row[-1], *across)
     row[0].legend(frameon=False, fontsize=7)
@@ -34,13 +34,13 @@ def draw_curves(
 
 
 def draw_lines(axes: Any, lines: Mapping[str, Points], across: str, up: str) -> None:
-    """Means over a setting with 90% intervals; a line of one point goes through the whole panel."""
-    ends = [at for line in lines.values() for at in line]
+    """Draw means over a setting with 90% intervals; a line of one point crosses the whole panel."""
+    places = {at for line in lines.values() for at in line}
     for color, (name, line) in zip(PALETTE, lines.items(), strict=False):
         if not line:
             continue
         means = [np.mean(values) for values in line.values()]
-        if len(line) == 1 and len(set(ends)) > 1:
+        if len(line) == 1 and len(places) > 1:
             axes.axhline(means[0], color=color, linewidth=1, linestyle="--", label=name)
             continue
         axes.plot(list(line), means, "o-", color=color, linewidth=1, markersize=3, label=name)
@@ -50,7 +50,7 @@ def draw_lines(axes: Any, lines: Mapping[str, Points], across: str, up: str) -> 
 
 
 def collect_points(results: Results, series: str, key: str, score: str) -> dict[Any, list[float]]:
-    """A score over a setting; nothing where a series lacks it."""
+    """Return the values of a score by the value of a setting, or nothing if the series lacks the score."""
     try:
         cells = results.group_scores(series, key, score)
     except MissingResultsError:

@@ -1,4 +1,4 @@
-"""Figures that several experiments draw: models side by side, by their latents or by what they decode."""
+"""Figures that several experiments draw: models side by side, with their latents or their pictures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +14,10 @@ from unbraid.report.svg import INK
 from unbraid.report.tables import Member
 
 PICTURE_WIDTH_INCHES = 3.2
-"""Inches of one picture."""
 
 
 def draw_latents(make: Any, models: Mapping[str, Evaluation]) -> Any:
-    """Latents against factors of several models, one below the other."""
+    """Draw latents against factors of several models, one below the other."""
     sizes = [panels_size(model) for model in models.values()]
     heights = [height + 0.3 for _, height in sizes]
     figure = make(figsize=(max(width for width, _ in sizes), sum(heights)), layout="constrained")
@@ -30,7 +29,7 @@ def draw_latents(make: Any, models: Mapping[str, Evaluation]) -> Any:
 
 
 def draw_pictures(make: Any, columns: Sequence[Sequence[tuple[str, Picture]]]) -> Any:
-    """Pictures with titles, in columns; those of one row are as high as the highest of them."""
+    """Draw columns of pictures with titles; a row is as high as its highest picture."""
     rows = list(zip(*columns, strict=True))
     heights = [max(picture.height / picture.width for _, picture in row) for row in rows]
     figure = make(
@@ -47,13 +46,13 @@ def draw_pictures(make: Any, columns: Sequence[Sequence[tuple[str, Picture]]]) -
 
 
 def draw_traversals(make: Any, results: Results, members: Mapping[str, Member], **options: Any) -> Any:
-    """What each model decodes when one latent moves, from one data point."""
-    shown = [[(title, traversal(results.load_evaluation(own), **options))] for title, own in members.items()]
-    return draw_pictures(make, shown)
+    """Draw the images that each model decodes while one latent of one data point moves."""
+    columns = [[(title, traversal(results.load_evaluation(m), **options))] for title, m in members.items()]
+    return draw_pictures(make, columns)
 
 
 def draw_decoded(make: Any, results: Results, members: Mapping[str, Member], **options: Any) -> Any:
-    """Reconstructions of each model above its traversals."""
+    """Draw the reconstructions of each model above its traversals."""
     columns = []
     for title, member in members.items():
         model = results.load_evaluation(member)
@@ -62,17 +61,20 @@ def draw_decoded(make: Any, results: Results, members: Mapping[str, Member], **o
 
 
 def format_title(member: Member, score: str) -> str:
-    """A title: the series and the score of a run."""
+    """Return a title with the series and the score of a run."""
     return f"{member.settings['recipe']}, {score} {member.scores[score].value:.2f}"
 
 
 def label_axes(axes: Any, across: str, up: str) -> None:
-    """Names of both axes, and a grid."""
+    """Name both axes and draw a grid."""
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.grid(color=INK, alpha=0.12, linewidth=0.6)
 
 
 def format_tick(value: Any, _: Any) -> str:
-    """A tick's number; the usual labels of a logarithmic axis need the mathematics that names must not be read as."""
+    """Return a tick's number as plain text.
+
+    The usual labels of a logarithmic axis are mathematical text, which figures switch off for the sake of names.
+    """
     return f"{value:g}"

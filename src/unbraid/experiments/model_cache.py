@@ -12,7 +12,7 @@ from unbraid.store import RunFolder
 
 
 class ModelCache:
-    """Runs by name, each loaded when a figure asks for it; those that were trained on the same data share them."""
+    """Runs by name. Each is loaded when a figure needs it; runs with the same data share one data set."""
 
     def __init__(self, folders: Mapping[str, RunFolder], device: torch.device) -> None:
         self.folders, self.device = folders, device
@@ -20,15 +20,12 @@ class ModelCache:
         self._evaluations: dict[str, Evaluation] = {}
 
     def load_evaluation(self, name: str) -> Evaluation:
-        """The model of a run on its data, which need its weights."""
+        """Return the model of a run on its data. The run must have its weights."""
         if name not in self._evaluations:
-            self._evaluations[name] = self._run(self.folders[name]).evaluation
+            folder = self.folders[name]
+            if not folder.model_path.exists():
+                raise UsageError(f"It shows models, and {folder.path} has no weights.")
+            content = folder.read_json("data").get("content")
+            run = Run(folder, dataset=self._datasets.get(content), device=self.device)
+            self._datasets[content], self._evaluations[name] = run.dataset, run.evaluation
         return self._evaluations[name]
-
-    def _run(self, folder: RunFolder) -> Run:
-        if not folder.model_path.exists():
-            raise UsageError(f"It shows models, and {folder.path} has no weights.")
-        content = folder.read_json("data").get("content")
-        run = Run(folder, dataset=self._datasets.get(content), device=self.device)
-        self._datasets[content] = run.dataset
-        return run

@@ -4,52 +4,44 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.base import Claim, Results, experiment
 from unbraid.experiments.drawing import draw_latents, format_title
-from unbraid.experiments.evidence import Finding
-from unbraid.experiments.statistics import Cells, estimate
-from unbraid.papers.chen2018.setup import BOTH, METRICS, MIG, OVER_BETA, SPRITES, TCVAE, VAE, without_shape
-from unbraid.report.tables import Member
+from unbraid.experiments.evidence import Finding, find_one, group_series
+from unbraid.experiments.statistics import Cells
+from unbraid.papers.chen2018.setup import BOTH, MIG, SPRITES, TCVAE, VAE, build_facts
 
-NEAR = 0.05
-"""Distance from a value of MIG within which a model is near it."""
+MAX_DISTANCE = 0.05
+"""Distance from a value of MIG up to which a model is near it."""
 
-SHOWN = "Lines are means over all other factors, bands one standard deviation; latents below .05 nats are left out."
+SHOWN = "Lines are means over all other factors, bands one standard deviation. Latents below .05 nats are left out."
 
 
-def pooled(cells: Cells) -> np.ndarray:
-    """Scores [..., run] of all cells."""
+def pool_scores(cells: Cells) -> np.ndarray:
+    """Return the scores [..., run] of all cells."""
     return np.concatenate([rows[..., 0] for rows in cells.values()], -1)
 
 
-def best_of_each(results: Results) -> list[Evidence]:
-    """The highest MIG of either method."""
-    first, second = (
-        {(name, at): rows for at, rows in results.group_scores(name, "beta", MIG).items()} for name in BOTH
-    )
+def best_gap(cells: Cells) -> np.ndarray:
+    """Return the highest MIG of beta-TCVAE minus that of beta-VAE."""
+    best = [pool_scores({k: rows for k, rows in cells.items() if k[0] == name}).max(-1) for name in BOTH]
+    return best[1] - best[0]
 
-    def gap(cells: Cells) -> np.ndarray:
-        of = [{key: rows for key, rows in cells.items() if key[0] == name} for name in BOTH]
-        return pooled(of[1]).max(-1) - pooled(of[0]).max(-1)
 
-    return [Evidence("highest MIG of all runs, beta-tcvae minus beta-vae", estimate({**first, **second}, gap), low=0.0)]
+COMPARE_BEST = find_one(
+    "highest MIG of all runs, beta-tcvae minus beta-vae",
+    lambda results: group_series(results, BOTH, "beta", MIG, common=False),
+    best_gap,
+    low=0.0,
+)
 
 
 @experiment(
     "chen2018/figS4",
-    year=2018,
-    reference="chen2018, figure S4",
+    **build_facts("figure S4"),
     series={"beta-vae": VAE, "beta-tcvae": TCVAE},
-    scales=OVER_BETA,
-    metrics=METRICS,
-    derived={MIG: without_shape},
     scores=(MIG,),
-    claims=(Claim("the best beta-TCVAE has a higher MIG than the best beta-VAE", best_of_each),),
-    notes=(
-        SPRITES,
-        SHOWN,
-        "That the higher of both is beta-TCVAE's is what the figure shows; the text states no claim.",
-    ),
+    claims=(Claim("the best beta-TCVAE has a higher MIG than the best beta-VAE", COMPARE_BEST),),
+    notes=(SPRITES, SHOWN, "The claim is our reading of the figure; the text states none."),
 )
 def fig_s4(results: Results, make: Any) -> Any:
     """Latents against factors, of the best beta-TCVAE and the best beta-VAE."""
@@ -57,80 +49,46 @@ def fig_s4(results: Results, make: Any) -> Any:
     return draw_latents(make, {format_title(member, MIG): results.load_evaluation(member) for member in best})
 
 
-# figures S6 to S11
+LEVELS = {
+    "S6": (0.0, "extremely entangled"),
+    "S7": (0.1, "less entangled, but not aligned with its axes"),
+    "S8": (0.2, "still entangled, but some form is appearing"),
+    "S9": (0.3, "much more disentangled, with some nuances that are not"),
+    "S10": (0.4, "aligned with its axes, but rotation is entangled and position not perfect"),
+    "S11": (0.5, "aligned with its axes and disentangled"),
+}
+"""MIG of the model in each figure, and the paper's remark about it."""
 
 
-def nearest(results: Results, level: float) -> Member:
-    """The beta-TCVAE whose MIG is nearest to a value."""
-    return min(results.select_members("beta-tcvae", MIG), key=lambda member: abs(member.scores[MIG].value - level))
+def find_distance(level: float) -> Finding:
+    """Find the distance of the nearest model from a value of MIG."""
+    return find_one(
+        f"distance of the nearest MIG from {level}",
+        lambda results: results.group_scores("beta-tcvae", "beta", MIG),
+        lambda c: np.abs(pool_scores(c) - level).min(-1),
+        high=MAX_DISTANCE,
+    )
 
 
-def reached(level: float) -> Finding:
-    """How far the nearest model is from a value of MIG."""
+def register(figure: str, level: float, remark: str) -> None:
+    """Register the figure of the beta-TCVAE whose MIG is nearest to `level`."""
 
-    def evidence(results: Results) -> list[Evidence]:
-        cells = results.group_scores("beta-tcvae", "beta", MIG)
-        found = estimate(cells, lambda c: np.abs(pooled(c) - level).min(-1))
-        return [Evidence(f"distance of the nearest MIG from {level}", found, high=NEAR)]
+    def draw(results: Results, make: Any) -> Any:
+        models = results.select_members("beta-tcvae", MIG)
+        nearest = min(models, key=lambda member: abs(member.scores[MIG].value - level))
+        return draw_latents(make, {format_title(nearest, MIG): results.load_evaluation(nearest)})
 
-    return evidence
-
-
-def near(figure: str, level: float, what: str) -> dict[str, Any]:
-    """The facts of one of the figures."""
-    note = f"The paper says of this one: {what}. The claim that is tested is that there is such a model: near means "
-    return {
-        "year": 2018,
-        "reference": f"chen2018, figure {figure}",
-        "series": {"beta-tcvae": TCVAE},
-        "scales": OVER_BETA,
-        "metrics": METRICS,
-        "derived": {MIG: without_shape},
-        "scores": (MIG,),
-        "claims": (Claim(f"there are beta-TCVAEs with a MIG near {level}", reached(level)),),
-        "notes": (SPRITES, SHOWN, f"{note}within {NEAR} (ours)."),
-    }
+    draw.__doc__ = f"Latents against factors, of the beta-TCVAE with a MIG nearest to {level:g}."
+    note = f"The paper says of this model: {remark}. We test whether such a model exists, within {MAX_DISTANCE} (ours)."
+    experiment(
+        f"chen2018/fig{figure}",
+        **build_facts(f"figure {figure}"),
+        series={"beta-tcvae": TCVAE},
+        scores=(MIG,),
+        claims=(Claim(f"there are beta-TCVAEs with a MIG near {level}", find_distance(level)),),
+        notes=(SPRITES, SHOWN, note),
+    )(draw)
 
 
-def draw_nearest(results: Results, make: Any, level: float) -> Any:
-    """Panels of the model whose MIG is nearest to a value."""
-    member = nearest(results, level)
-    return draw_latents(make, {format_title(member, MIG): results.load_evaluation(member)})
-
-
-@experiment("chen2018/figS6", **near("S6", 0.0, "extremely entangled"))
-def fig_s6(results: Results, make: Any) -> Any:
-    """Latents against factors, of the beta-TCVAE with a MIG nearest to 0."""
-    return draw_nearest(results, make, 0.0)
-
-
-@experiment("chen2018/figS7", **near("S7", 0.1, "less entangled, but not aligned with its axes"))
-def fig_s7(results: Results, make: Any) -> Any:
-    """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.1."""
-    return draw_nearest(results, make, 0.1)
-
-
-@experiment("chen2018/figS8", **near("S8", 0.2, "still entangled, but some form is appearing"))
-def fig_s8(results: Results, make: Any) -> Any:
-    """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.2."""
-    return draw_nearest(results, make, 0.2)
-
-
-@experiment("chen2018/figS9", **near("S9", 0.3, "much more disentangled, with some nuances that are not"))
-def fig_s9(results: Results, make: Any) -> Any:
-    """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.3."""
-    return draw_nearest(results, make, 0.3)
-
-
-@experiment(
-    "chen2018/figS10", **near("S10", 0.4, "aligned with its axes, but rotation is entangled and position not perfect")
-)
-def fig_s10(results: Results, make: Any) -> Any:
-    """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.4."""
-    return draw_nearest(results, make, 0.4)
-
-
-@experiment("chen2018/figS11", **near("S11", 0.5, "aligned with its axes and disentangled"))
-def fig_s11(results: Results, make: Any) -> Any:
-    """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.5."""
-    return draw_nearest(results, make, 0.5)
+for _figure, (_level, _remark) in LEVELS.items():
+    register(_figure, _level, _remark)

@@ -1,41 +1,30 @@
-"""esmaeili2018, figure 9: digits with a thickness or a width that training never saw."""
+"""Digits with a thickness or a width that training never saw: esmaeili2018's figure 9."""
 
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
-from unbraid.papers.esmaeili2018.setup import (
-    BUDGET_DIGITS,
-    HFVAE,
-    MNIST,
-    OURS,
-    PAPER_DIGITS,
-    SMALL_DIGITS,
-    SMOKE,
-    mean_of,
-)
+from unbraid.papers.esmaeili2018.setup import HFVAE, MNIST, OURS, SMOKE, build_digit_scales, find_mean
 from unbraid.report.svg import PALETTE
 
 PRUNED = "prune:(digit=7 & thickness>=#8) | (digit=0 & width<=#4)"
 THICK, NARROW = "thick 7s drawn", "narrow 0s drawn"
 THICK_LATENT, NARROW_LATENT = "thickness of 7s encoded", "width of 0s encoded"
-RELATED = 0.3
-"""A rank correlation above this one says that a latent follows a feature (ours)."""
+MIN_CORRELATION = 0.3
+"""A latent follows a feature if their rank correlation is above this (ours)."""
 
 
-def measured(thick: str, narrow: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The two features of the two kinds of rows that were pruned."""
+def measure_strokes(thick: str, narrow: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return measures of both features; `thick` and `narrow` select the rows of each kind."""
     kinds = {"thickness": (thick, THICK, THICK_LATENT), "width": (narrow, NARROW, NARROW_LATENT)}
-    made: dict[str, tuple[str, dict[str, Any]]] = {}
-    for measure, (where, drawn, encoded) in kinds.items():
-        made[drawn] = ("strokes/reconstruction", {"measure": measure, "where": where})
-        made[encoded] = ("strokes/latent", {"measure": measure, "where": where})
-    return made
+    measures: dict[str, tuple[str, dict[str, Any]]] = {}
+    for feature, (where, drawn, encoded) in kinds.items():
+        measures[drawn] = ("strokes/reconstruction", {"measure": feature, "where": where})
+        measures[encoded] = ("strokes/latent", {"measure": feature, "where": where})
+    return measures
 
 
-DIGITS = measured("digit=7", "digit=0")
-OWN = {"HFVAE": {**MNIST, "split": PRUNED}}
-FORMS = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
+PRUNED_SHAPES = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
 
 
 @experiment(
@@ -43,29 +32,28 @@ FORMS = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
     year=2018,
     reference="esmaeili2018, figure 9",
     series={"HFVAE": HFVAE},
-    scales={
-        "smoke": Scale(
-            {**SMOKE, "split": FORMS},
-            per_series={"HFVAE": {"latents": "normal+concrete:3"}},
-            measures=measured("shape=heart", "shape=square"),
+    scales=build_digit_scales(
+        Scale(
+            {**SMOKE, "split": PRUNED_SHAPES},
+            {"HFVAE": {"latents": "normal+concrete:3"}},
+            measure_strokes("shape=heart", "shape=square"),
         ),
-        "small": Scale(SMALL_DIGITS, per_series=OWN, measures=DIGITS),
-        "budget": Scale(BUDGET_DIGITS, per_series=OWN, measures=DIGITS),
-        "paper": Scale(PAPER_DIGITS, per_series=OWN, measures=DIGITS),
-    },
+        {"HFVAE": {**MNIST, "split": PRUNED}},
+        measure_strokes("digit=7", "digit=0"),
+    ),
     scores=(THICK, NARROW, THICK_LATENT, NARROW_LATENT),
     claims=(
-        Claim("it reconstructs 7s thicker than all it was trained on", mean_of("HFVAE", THICK, low=0.5)),
-        Claim("it reconstructs 0s narrower than all it was trained on", mean_of("HFVAE", NARROW, low=0.5)),
-        Claim("a latent follows the thickness of unseen 7s", mean_of("HFVAE", THICK_LATENT, low=RELATED)),
-        Claim("a latent follows the width of unseen 0s", mean_of("HFVAE", NARROW_LATENT, low=RELATED)),
+        Claim("it reconstructs 7s thicker than all it was trained on", find_mean("HFVAE", THICK, low=0.5)),
+        Claim("it reconstructs 0s narrower than all it was trained on", find_mean("HFVAE", NARROW, low=0.5)),
+        Claim("a latent follows the thickness of unseen 7s", find_mean("HFVAE", THICK_LATENT, low=MIN_CORRELATION)),
+        Claim("a latent follows the width of unseen 0s", find_mean("HFVAE", NARROW_LATENT, low=MIN_CORRELATION)),
     ),
     notes=(
         OURS,
-        "Pruned are the 7s among the thickest fifth of all digits and the 0s among the narrower half. Drawn is the "
-        "share of their reconstructions whose measured feature lies in the pruned range; encoded the rank correlation "
-        "with the latent that follows the feature in every other row, in the rows between. Cuts and bounds (one half, "
-        f"{RELATED}) are ours.",
+        "We prune the 7s among the thickest fifth of all digits and the 0s among the narrower half. Drawn is the share "
+        "of their reconstructions whose measured feature lies in the pruned range. Encoded is the rank correlation "
+        "with a latent: half of the rows choose the latent that follows the feature, the others give the value. "
+        f"Cuts and bounds (one half, {MIN_CORRELATION}) are ours.",
     ),
 )
 def fig9(results: Results, make: Any) -> Any:

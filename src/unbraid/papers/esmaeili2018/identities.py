@@ -1,9 +1,9 @@
-r"""Figures 2 and 4 of esmaeili2018 as identities, on models so small that every integral can be taken.
+r"""The identities of esmaeili2018's figures 2 and 4, on models so small that every integral can be computed.
 
-Some points x_n with Normal posteriors over three latents in two groups, a decoder of binary pixels, and a prior with or
-without a covariance. The left side of each identity is integrated on a grid from densities that are written out here;
-the terms on the right come from the library's own densities at Gauss-Hermite nodes of each posterior. (Both signs as in
-the paper: terms 2, 3, 4, B and ii are at most 0.)
+A model has a few points x_n with Normal posteriors over three latents in two groups, a decoder of binary pixels, and a
+prior with or without a covariance. The left side of each identity is an integral on a grid of densities that this file
+writes out. The terms on the right come from the library's densities at Gauss-Hermite nodes of each posterior. Signs are
+as in the paper: terms 2, 3, 4, B and ii are at most 0.
 """
 
 import math
@@ -29,8 +29,8 @@ GROUPS = ((0, 1), (2,))
 PIXELS, REACH = 4, 8.0
 
 
-class Exact(NamedTuple):
-    """A model in numbers: posteriors and prior as the library takes them, and what a decoder does with a code."""
+class SmallModel(NamedTuple):
+    """Posteriors and prior in the form of the library and as arrays, and the weights of a decoder."""
 
     space: Space
     posterior: dict[str, Tensor]
@@ -42,19 +42,19 @@ class Exact(NamedTuple):
     weights: tuple[np.ndarray, np.ndarray]
 
     def log_likelihood(self, codes: np.ndarray) -> np.ndarray:
-        """log p(x_n | z) [codes, n] of independent binary pixels."""
+        """Return log p(x_n | z) [codes, n] of independent binary pixels."""
         logits = np.tanh(codes @ self.weights[0]) @ self.weights[1]
         signs = 2 * self.images - 1
         return log_expit(logits[:, None, :] * signs).sum(-1)
 
 
-def deviations(settings: Mapping[str, Any]) -> list[Member]:
-    """How far each identity is from holding, by kind of prior and `seed`, with `points` rows and `nodes` per latent."""
+def score_identities(settings: Mapping[str, Any]) -> list[Member]:
+    """Return the error of each identity by prior and `seed`, with `points` rows and `nodes` per latent."""
     members = []
     for series in PRIORS:
         for seed in settings["seed"]:
-            model = small_model(series, seed, settings["points"])
-            left, right = by_grid(model, settings["step"]), by_nodes(model, settings["nodes"], settings["step"])
+            model = draw_model(series, seed, settings["points"])
+            left, right = integrate_grid(model, settings["step"]), sum_nodes(model, settings["nodes"], settings["step"])
             scores = {}
             for name in IDENTITIES:
                 metric, _, protocol = name.partition("/")
@@ -63,8 +63,8 @@ def deviations(settings: Mapping[str, Any]) -> list[Member]:
     return members
 
 
-def small_model(kind: str, seed: int, points: int) -> Exact:
-    """A random model with this kind of prior."""
+def draw_model(kind: str, seed: int, points: int) -> SmallModel:
+    """Return a random model with this kind of prior."""
     rng = np.random.default_rng(seed)
     latents = {"z": {"kind": "normal", "size": 2}, "w": {"kind": "normal", "size": 1}}
     learned = None if kind == PRIORS[0] else Choice("covariance", {})
@@ -79,33 +79,33 @@ def small_model(kind: str, seed: int, points: int) -> Exact:
         covariance = space.learned.covariance(prior).numpy().reshape(3, 3)  # type: ignore[attr-defined]
     images = np.array([[n >> bit & 1 for bit in range(PIXELS)] for n in rng.permutation(2**PIXELS)[:points]])
     weights = 0.3 * rng.standard_normal((3, 8)), rng.standard_normal((8, PIXELS))
-    return Exact(space, posterior, prior, means, np.exp(log_variance / 2), covariance, images, weights)
+    return SmallModel(space, posterior, prior, means, np.exp(log_variance / 2), covariance, images, weights)
 
 
 def log_normal(z: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Log density of N(0, covariance) at z [..., d]."""
+    """Return the log density of N(0, covariance) at z [..., d]."""
     factor = np.linalg.cholesky(covariance)
     standard = np.linalg.solve(factor, z[..., None])[..., 0]
     constant = z.shape[-1] * math.log(2 * math.pi) / 2 + np.log(np.diag(factor)).sum()
     return -0.5 * (standard**2).sum(-1) - constant
 
 
-def log_posteriors(model: Exact, z: np.ndarray, group: tuple[int, ...]) -> np.ndarray:
-    """log q(z_g | x_n) [..., n]."""
-    own = list(group)
-    standard = (z[..., None, own] - model.means[:, own]) / model.deviations[:, own]
-    return (-0.5 * standard**2 - np.log(model.deviations[:, own]) - 0.5 * math.log(2 * math.pi)).sum(-1)
+def log_posteriors(model: SmallModel, z: np.ndarray, group: tuple[int, ...]) -> np.ndarray:
+    """Return log q(z_g | x_n) [..., n]."""
+    columns = list(group)
+    standard = (z[..., None, columns] - model.means[:, columns]) / model.deviations[:, columns]
+    return (-0.5 * standard**2 - np.log(model.deviations[:, columns]) - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
-def grid(step: float) -> tuple[np.ndarray, float]:
-    """Points of a cube [points, 3] and the logarithm of what one of them stands for."""
+def make_grid(step: float) -> tuple[np.ndarray, float]:
+    """Return the points of a cube [points, 3] and the log volume of one cell."""
     axis = np.arange(-REACH, REACH + step / 2, step)
     return np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), -1).reshape(-1, 3), 3 * math.log(step)
 
 
-def by_grid(model: Exact, step: float) -> dict[str, float]:
-    """The left sides: -KL(q(z, x) || p(x, z)), -KL(q(z) || p(z)), and -sum_g KL(q(z_g) || p(z_g))."""
-    z, log_cell = grid(step)
+def integrate_grid(model: SmallModel, step: float) -> dict[str, float]:
+    """Return the left sides: -KL(q(z, x) || p(x, z)), -KL(q(z) || p(z)), and -sum_g KL(q(z_g) || p(z_g))."""
+    z, log_cell = make_grid(step)
     count = len(model.means)
     conditional = log_posteriors(model, z, (0, 1, 2))  # [points, n]
     prior = log_normal(z, model.covariance)
@@ -115,15 +115,15 @@ def by_grid(model: Exact, step: float) -> dict[str, float]:
     marginal = logsumexp(conditional, axis=1) - math.log(count)
     blocks = 0.0
     for group in GROUPS:
-        own = logsumexp(log_posteriors(model, z, group), axis=1) - math.log(count)
+        aggregate = logsumexp(log_posteriors(model, z, group), axis=1) - math.log(count)
         covariance = model.covariance[np.ix_(group, group)]
-        blocks -= (mass * (own - log_normal(z[:, list(group)], covariance))).sum()
+        blocks -= (mass * (aggregate - log_normal(z[:, list(group)], covariance))).sum()
     whole = -(mass * (marginal - prior)).sum()
     return dict(zip(IDENTITIES, (float(elbo), float(whole), float(blocks)), strict=True))
 
 
-def by_nodes(model: Exact, nodes: int, step: float) -> dict[str, float]:
-    """The right sides: 1 + 2 + 3 + 4, A + B and i + ii, each term from the library's densities."""
+def sum_nodes(model: SmallModel, nodes: int, step: float) -> dict[str, float]:
+    """Return the right sides: 1 + 2 + 3 + 4, A + B and i + ii, each term from the library's densities."""
     places, chances = np.polynomial.hermite_e.hermegauss(nodes)
     standard = np.stack(np.meshgrid(places, places, places, indexing="ij"), -1).reshape(-1, 3)
     share = np.prod(np.stack(np.meshgrid(*[chances] * 3, indexing="ij"), -1).reshape(-1, 3), 1)
@@ -132,12 +132,12 @@ def by_nodes(model: Exact, nodes: int, step: float) -> dict[str, float]:
     for n, (mean, deviation) in enumerate(zip(model.means, model.deviations, strict=True)):
         code = mean + deviation * standard
         sample = {"z": torch.from_numpy(code[:, :2]), "w": torch.from_numpy(code[:, 2:])}
-        own = model.space.joint_density({k: p[n : n + 1] for k, p in model.posterior.items()}, sample)
+        posterior = model.space.joint_density({k: p[n : n + 1] for k, p in model.posterior.items()}, sample)
         levels = [level.sum(-1) for level in exact_aggregate(model.space, model.posterior, sample).levels]
         prior = model.space.prior_levels(model.prior, sample)
         parts = {
             "gain": torch.from_numpy(model.log_likelihood(code)[:, n]),
-            "mi": levels[0] - own,
+            "mi": levels[0] - posterior,
             "kl": prior[0] - levels[0],
             "between": (prior[0] - prior[1]) - (levels[0] - levels[1]),
             "blocks": prior[1] - levels[1],
@@ -156,7 +156,7 @@ def by_nodes(model: Exact, nodes: int, step: float) -> dict[str, float]:
     return dict(zip(IDENTITIES, map(float, right), strict=True))
 
 
-def _log_evidence(model: Exact, step: float) -> np.ndarray:
-    """log p(x_n) [n] by the grid."""
-    z, log_cell = grid(step)
+def _log_evidence(model: SmallModel, step: float) -> np.ndarray:
+    """Return log p(x_n) [n] by the grid."""
+    z, log_cell = make_grid(step)
     return logsumexp(model.log_likelihood(z) + log_normal(z, model.covariance)[:, None] + log_cell, axis=0)

@@ -1,4 +1,4 @@
-"""esmaeili2018, figures 5, 6, 8 and 11: what single latents know and draw."""
+"""Single latents of esmaeili2018: their pictures (figures 5, 8 and 11) and their information (figure 6)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,60 +9,59 @@ from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
 from unbraid.experiments.drawing import draw_pictures, label_axes
 from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
-from unbraid.papers.esmaeili2018.pictures import from_class, from_row
+from unbraid.papers.esmaeili2018.pictures import traverse_class, traverse_row
 from unbraid.papers.esmaeili2018.setup import (
     BETA_VAE,
-    BUDGET_DIGITS,
+    CLASSIFIER,
     FASHION,
     HFVAE,
     LEARNED,
     MNIST,
     OURS,
-    PAPER_DIGITS,
     QUICK,
-    SMALL_DIGITS,
     SMOKE,
-    TELLS,
-    mean_of,
-    on,
+    assign,
+    build_digit_scales,
+    find_mean,
 )
 from unbraid.report.svg import PALETTE
 
 KEPT = "kept/classifier"
-MOST = 0.5
-"""A share above this one is most."""
-
-KEEPING = {"smoke": {KEPT: (KEPT, QUICK)}} | {key: {KEPT: (KEPT, LEARNED)} for key in ("small", "budget", "paper")}
+MIN_SHARE = 0.5
+"""A latent mostly keeps the class if the share is above this."""
 
 
-def at_scales(*series: str, data: Mapping[str, Mapping[str, Any]]) -> dict[str, Scale]:
-    """The four scales of an experiment on digits or garments, each series on its own data."""
-    shared = {"smoke": SMOKE, "small": SMALL_DIGITS, "budget": BUDGET_DIGITS, "paper": PAPER_DIGITS}
-    own = {name: dict(data[name]) for name in series}
-    quick = on({"latents": "normal+concrete:3"}, *series)
-    return {k: Scale(s, per_series=quick if k == "smoke" else own, measures=KEEPING[k]) for k, s in shared.items()}
+def build_scales(series: Mapping[str, dict[str, Any]]) -> dict[str, Scale]:
+    """Return the scales of an experiment whose series have these data."""
+    smoke = Scale(SMOKE, assign({"latents": "normal+concrete:3"}, *series), {KEPT: (KEPT, QUICK)})
+    return build_digit_scales(smoke, dict(series), {KEPT: (KEPT, LEARNED)})
 
 
-SETS = {"MNIST": MNIST, "Fashion-MNIST": FASHION}
-RANGE = "Latents go from -3 to 3, all else stays as encoded; those of a variance below .01 are left out of the score."
+DATA = {"MNIST": MNIST, "Fashion-MNIST": FASHION}
+NOTES = (
+    OURS,
+    CLASSIFIER,
+    "One latent moves from -3 to 3 and the others stay. The score leaves out latents with a variance below .01.",
+    "The paper shows only pictures; the measure and its bound, one half, are ours.",
+)
 
 
 @experiment(
     "esmaeili2018/fig5",
     year=2018,
     reference="esmaeili2018, figure 5",
-    series=dict.fromkeys(SETS, HFVAE),
-    scales=at_scales(*SETS, data=SETS),
+    series=dict.fromkeys(DATA, HFVAE),
+    scales=build_scales(DATA),
     scores=(KEPT,),
     claims=tuple(
-        Claim(f"moving one continuous latent mostly keeps the class, {name}", mean_of(name, KEPT, low=MOST))
-        for name in SETS
+        Claim(f"moving one continuous latent mostly keeps the class, {name}", find_mean(name, KEPT, low=MIN_SHARE))
+        for name in DATA
     ),
-    notes=(OURS, TELLS, RANGE, "The paper shows pictures alone; the measure and its bound, one half, are ours."),
+    notes=NOTES,
 )
 def fig5(results: Results, make: Any) -> Any:
-    """What HFVAE draws on MNIST and Fashion-MNIST as one continuous latent moves from -3 to 3."""
-    columns = [[(f"{name}, row {k}", from_row(results, name, k)) for k in range(2)] for name in results.series]
+    """Images of HFVAE on MNIST and Fashion-MNIST as one continuous latent moves from -3 to 3."""
+    columns = [[(f"{name}, row {k}", traverse_row(results, name, k)) for k in range(2)] for name in results.series]
     return draw_pictures(make, columns)
 
 
@@ -71,46 +70,45 @@ def fig5(results: Results, make: Any) -> Any:
     year=2018,
     reference="esmaeili2018, figure 11",
     series={"Fashion-MNIST": HFVAE},
-    scales=at_scales("Fashion-MNIST", data=SETS),
+    scales=build_scales({"Fashion-MNIST": FASHION}),
     scores=(KEPT,),
-    claims=(Claim("moving one continuous latent mostly keeps the garment", mean_of("Fashion-MNIST", KEPT, low=MOST)),),
-    notes=(OURS, TELLS, RANGE, "The paper shows pictures alone; the measure and its bound, one half, are ours."),
+    claims=(
+        Claim("moving one continuous latent mostly keeps the garment", find_mean("Fashion-MNIST", KEPT, low=MIN_SHARE)),
+    ),
+    notes=NOTES,
 )
 def fig11(results: Results, make: Any) -> Any:
-    """What HFVAE draws on Fashion-MNIST as one latent moves from -3 to 3, the other ones at 0, for three classes."""
-    return draw_pictures(make, [[(f"class {k}", from_class(results, "Fashion-MNIST", k))] for k in range(3)])
+    """Images of HFVAE on Fashion-MNIST as one latent moves from -3 to 3, the others at 0, for three classes."""
+    return draw_pictures(make, [[(f"class {k}", traverse_class(results, "Fashion-MNIST", k))] for k in range(3)])
 
-
-# figure 6
 
 LATENT = "latent-mi/exact/"
 INFORMATIVE, REST, SATURATION = "informative latents", "mean of the three least informative", "share of log N"
-LEAST = 0.1
-"""Nats that a latent must know of its row to count as informative (ours)."""
+MIN_NATS = 0.1
+"""Information about its row above which a latent is informative (ours)."""
 
 
-def information(scores: Mapping[str, Score]) -> np.ndarray:
-    """I(x; z_d) of each continuous latent, the largest first."""
+def sort_information(scores: Mapping[str, Score]) -> np.ndarray:
+    """Return I(x; z_d) of each continuous latent, the largest first."""
     found = [score.value for name, score in scores.items() if name.startswith(LATENT)]
     if not found:
         raise KeyError(LATENT)
     return np.sort(found)[::-1]
 
 
-def informative(scores: Mapping[str, Score]) -> Score:
-    """How many continuous latents know something of their row."""
-    values = information(scores)
-    return Score("latent-mi", "exact", float((values > LEAST).sum()), len(values), part="informative")
+def count_informative(scores: Mapping[str, Score]) -> Score:
+    values = sort_information(scores)
+    return Score("latent-mi", "exact", float((values > MIN_NATS).sum()), len(values), part="informative")
 
 
-def rest(scores: Mapping[str, Score]) -> Score:
-    """Mean information of the three latents that know least."""
-    values = information(scores)
+def score_rest(scores: Mapping[str, Score]) -> Score:
+    """Return the mean information of the three least informative latents."""
+    values = sort_information(scores)
     return Score("latent-mi", "exact", float(values[-3:].mean()), len(values), part="rest")
 
 
-def saturation(scores: Mapping[str, Score]) -> Score:
-    """I(x; z) of all latents as a share of log N, which it cannot exceed."""
+def score_saturation(scores: Mapping[str, Score]) -> Score:
+    """Return I(x; z) of all latents as a share of log N, its upper bound."""
     whole = scores["mi/exact"]
     ceiling = next(score.details["ceiling"] for name, score in scores.items() if name.startswith(LATENT))
     return Score("mi", "exact", whole.value / ceiling, whole.samples, part="saturation")
@@ -124,16 +122,14 @@ ALPHAS = {"alpha 1": HFVAE, "alpha 0": {**HFVAE, "alpha": 0}}
     year=2018,
     reference="esmaeili2018, figure 6",
     series=ALPHAS,
-    scales={
-        k: Scale(s.settings, s.per_series) for k, s in at_scales(*ALPHAS, data=dict.fromkeys(ALPHAS, MNIST)).items()
-    },
+    scales={k: Scale(s.settings, s.per_series) for k, s in build_scales(assign(MNIST, *ALPHAS)).items()},
     metrics=("latent-mi/exact", "mi/exact"),
-    derived={INFORMATIVE: informative, REST: rest, SATURATION: saturation},
+    derived={INFORMATIVE: count_informative, REST: score_rest, SATURATION: score_saturation},
     scores=(INFORMATIVE, REST, SATURATION),
     claims=(
-        Claim("about 7 of 10 latents are informative", mean_of("alpha 1", INFORMATIVE, low=5.5, high=8.5)),
-        Claim("the others go to 0", mean_of("alpha 1", REST, high=LEAST)),
-        Claim("I(x; z) saturates at log N", mean_of("alpha 1", SATURATION, low=0.9)),
+        Claim("about 7 of 10 latents are informative", find_mean("alpha 1", INFORMATIVE, low=5.5, high=8.5)),
+        Claim("the others go to 0", find_mean("alpha 1", REST, high=MIN_NATS)),
+        Claim("I(x; z) saturates at log N", find_mean("alpha 1", SATURATION, low=0.9)),
         Claim(
             "alpha hardly matters",
             combine(
@@ -144,9 +140,9 @@ ALPHAS = {"alpha 1": HFVAE, "alpha 0": {**HFVAE, "alpha": 0}}
     ),
     notes=(
         OURS,
-        f"Information is that of the 10,000 test rows, so log N = 9.21. Informative means more than {LEAST} nats; "
+        f"Information is that of the 10,000 test rows, so log N = 9.21. Informative means more than {MIN_NATS} nats; "
         "about 7 means 6 to 8; saturated means .9 of log N; hardly means one latent and .05 of log N (all ours).",
-        "The paper shows the course of training; this is its end.",
+        "The paper shows information during training; here it is measured at the end.",
     ),
 )
 def fig6(results: Results, make: Any) -> Any:
@@ -155,23 +151,23 @@ def fig6(results: Results, make: Any) -> Any:
     axes = figure.subplots()
     for color, series in zip(PALETTE, results.series, strict=False):
         for number, member in enumerate(results.select_members(series, INFORMATIVE)):
-            values = information(member.scores)
+            values = sort_information(member.scores)
             axes.plot(range(1, len(values) + 1), values, ".-", color=color, label=None if number else series)
     label_axes(axes, "latent, the most informative first", "I(x; z_d) in nats")
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
 
-# figure 8
-
 FACES = {"HFVAE": {**HFVAE, "beta": 5}, "beta-VAE": {**BETA_VAE, "beta": 8}}
 GAP = "largest gap of a factor"
-CONV: dict[str, Any] = {"network": "conv-esmaeili", "batch": 512, "z": 20}
-BINARY = {"HFVAE": {"latents": "normal:20+bernoulli:2"}}
+CONV: dict[str, Any] = {"network": "conv-esmaeili", "batch": 512, "z": 20, "seed": range(3)}
+CELEBA = {**CONV, "data": StandIn("celeba", "sprites")}
+SMALL = {**CONV, "data": "sprites", "data.positions": 8, "data.orientations": 10, "z": 10, "batch": 128, "steps": 500}
+BINARY, SMALL_BINARY = ({"HFVAE": {"latents": f"{normal}+bernoulli:2"}} for normal in ("normal:20", "normal"))
 
 
 def largest_gap(scores: Mapping[str, Score]) -> Score:
-    """The largest gap of a single factor, of those whose mean is MIG."""
+    """Return the largest gap of a single factor; MIG is the mean of these gaps."""
     score = scores["mig/histogram-mean"]
     return Score("mig", "histogram-mean", max(score.details["gaps"].values()), score.samples, part="largest")
 
@@ -182,30 +178,21 @@ def largest_gap(scores: Mapping[str, Score]) -> Score:
     reference="esmaeili2018, figure 8",
     series=FACES,
     scales={
-        "smoke": Scale(SMOKE, per_series={"HFVAE": {"latents": "normal+bernoulli:2"}}),
-        "small": Scale(
-            {**CONV, "data": "sprites", "data.positions": 8, "data.orientations": 10, "z": 10, "batch": 128}
-            | {"steps": 500, "seed": range(3)},
-            per_series={"HFVAE": {"latents": "normal+bernoulli:2"}},
-        ),
-        "budget": Scale(
-            {**CONV, "data": StandIn("celeba", "sprites"), "steps": 4_000, "precision": "bf16", "seed": range(3)},
-            per_series=BINARY,
-        ),
-        "paper": Scale(
-            {**CONV, "data": StandIn("celeba", "sprites"), "steps": 20_000, "seed": range(3)}, per_series=BINARY
-        ),
+        "smoke": Scale(SMOKE, SMALL_BINARY),
+        "small": Scale(SMALL, SMALL_BINARY),
+        "budget": Scale({**CELEBA, "steps": 4_000, "precision": "bf16"}, BINARY),
+        "paper": Scale({**CELEBA, "steps": 20_000}, BINARY),
     },
     metrics=("mig/histogram-mean",),
     derived={GAP: largest_gap},
     scores=("mig/histogram-mean", GAP),
-    claims=(Claim("some latents of HFVAE follow one named factor", mean_of("HFVAE", GAP, low=0.1)),),
+    claims=(Claim("some latents of HFVAE follow one named factor", find_mean("HFVAE", GAP, low=0.1)),),
     notes=(
-        "The paper names what it sees in pictures (orientation, smile, sunglasses); that some latent tells more than a "
-        "tenth of a labelled factor's entropy, beyond what the next one tells, is our measure of it.",
-        "Steps and the size of the batch are ours. CelebA's files must be given; sprites are used without them.",
+        "The paper names what it sees in pictures (orientation, smile, sunglasses). In our measure, some latent has "
+        "information about a labelled factor of more than a tenth of its entropy above that of the next latent.",
+        "Steps and batch size are ours. CelebA needs your own files; sprites replace it without them.",
     ),
 )
 def fig8(results: Results, make: Any) -> Any:
-    """What HFVAE and beta-VAE draw on CelebA as one continuous latent moves from -3 to 3."""
-    return draw_pictures(make, [[(name, from_row(results, name, 0, most=10))] for name in results.series])
+    """Images of HFVAE and beta-VAE on CelebA as one continuous latent moves from -3 to 3."""
+    return draw_pictures(make, [[(name, traverse_row(results, name, 0, count=10))] for name in results.series])

@@ -1,13 +1,13 @@
-"""esmaeili2018, figures 2 to 4: the decompositions of the bound, and what each of its terms is for."""
+"""The decompositions of the bound (esmaeili2018, figures 2 and 4) and the role of each term (figure 3)."""
 
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
 from unbraid.experiments.evidence import Finding, combine, compare_means
-from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, deviations
-from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, removals
-from unbraid.papers.esmaeili2018.setup import largest_of
+from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, score_identities
+from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, train_without_terms
+from unbraid.papers.esmaeili2018.setup import find_largest
 from unbraid.report.svg import PALETTE
 
 TOLERANCE = 1e-5
@@ -19,7 +19,7 @@ GAIN, MI, DATA, PRIOR = SCORES
     "esmaeili2018/decomposition",
     year=2018,
     reference="esmaeili2018, figures 2 and 4",
-    measure=deviations,
+    measure=score_identities,
     scales={
         "smoke": Scale({"points": 3, "nodes": 6, "step": 1.0, "seed": range(2)}),
         "small": Scale({**FULL, "seed": range(3)}),
@@ -28,17 +28,17 @@ GAIN, MI, DATA, PRIOR = SCORES
     },
     scores=IDENTITIES,
     claims=(
-        Claim("the bound is the sum of four terms (figure 2)", largest_of(PRIORS, IDENTITIES[0], high=TOLERANCE)),
-        Claim("term 4 is A + B (figure 4)", largest_of(PRIORS, IDENTITIES[1], high=TOLERANCE)),
-        Claim("term B is i + ii (figure 4)", largest_of(PRIORS, IDENTITIES[2], high=TOLERANCE)),
+        Claim("the bound is the sum of four terms (figure 2)", find_largest(PRIORS, IDENTITIES[0], high=TOLERANCE)),
+        Claim("term 4 is A + B (figure 4)", find_largest(PRIORS, IDENTITIES[1], high=TOLERANCE)),
+        Claim("term B is i + ii (figure 4)", find_largest(PRIORS, IDENTITIES[2], high=TOLERANCE)),
     ),
     notes=(
         "Scores are absolute differences in nats between the left side, integrated on a grid, and the terms on the "
-        "right, from the library's own densities at Gauss-Hermite nodes. A seed draws the model.",
+        "right, from the library's densities at Gauss-Hermite nodes. A seed draws the model.",
     ),
 )
 def decomposition(results: Results, make: Any) -> Any:
-    """How far both sides of the decompositions are apart, on models whose integrals can be taken."""
+    """Distance between both sides of the decompositions, on models whose integrals can be computed."""
     figure = make(figsize=(6.4, 3.0), layout="constrained")
     axes = figure.subplots()
     for place, identity in enumerate(IDENTITIES):
@@ -55,21 +55,16 @@ def decomposition(results: Results, make: Any) -> Any:
     return figure
 
 
-def higher(series: str, score: str) -> Finding:
-    """A score is higher than with all terms."""
-    return compare_means(SERIES[0], series, score, low=0.0)
-
-
-def lower(series: str, score: str) -> Finding:
-    """A score is lower than with all terms."""
-    return compare_means(SERIES[0], series, score, high=0.0)
+def compare_with_all(series: str, score: str, **bounds: float) -> Finding:
+    """Find a score without one of the terms minus that with all terms."""
+    return compare_means(SERIES[0], series, score, **bounds)
 
 
 @experiment(
     "esmaeili2018/fig3",
     year=2018,
     reference="esmaeili2018, figure 3",
-    measure=removals,
+    measure=train_without_terms,
     scales={
         "smoke": Scale({"points": 8, "steps": 5, "draws": 2, "seed": range(2)}),
         "small": Scale({"points": 32, "steps": 2_000, "draws": 200, "seed": range(3)}),
@@ -78,21 +73,24 @@ def lower(series: str, score: str) -> Finding:
     },
     scores=SCORES,
     claims=(
-        Claim("without term 1 the code is ignored", combine(lower(SERIES[1], GAIN), lower(SERIES[1], MI))),
-        Claim("without term 2 codes overlap less: I(x; z) is larger", higher(SERIES[2], MI)),
-        Claim("without term 3 p(x) departs from the data", higher(SERIES[3], DATA)),
-        Claim("without term 4 q(z) departs from the prior", higher(SERIES[4], PRIOR)),
+        Claim(
+            "without term 1 the code is ignored",
+            combine(compare_with_all(SERIES[1], GAIN, high=0.0), compare_with_all(SERIES[1], MI, high=0.0)),
+        ),
+        Claim("without term 2 codes overlap less: I(x; z) is larger", compare_with_all(SERIES[2], MI, low=0.0)),
+        Claim("without term 3 p(x) departs from the data", compare_with_all(SERIES[3], DATA, low=0.0)),
+        Claim("without term 4 q(z) departs from the prior", compare_with_all(SERIES[4], PRIOR, low=0.0)),
     ),
     notes=(
-        "The text shows this without stating its data or networks: points around the corners of a square, one latent, "
-        "a decoder with a fixed deviation of .25 (all ours). log p(x) is an integral over 201 places, and q(z) a sum "
-        "over all points.",
-        "data-kl is -E log p(x) - log N of densities, so it may be negative; only its differences mean something. "
-        "Without term 3 nothing bounds it, and it grows for as long as one trains.",
+        "The text does not state its data or networks. Ours are points around the corners of a square, one latent and "
+        "a decoder with a fixed deviation of .25. log p(x) is an integral over 201 values of z, q(z) a sum over all "
+        "points.",
+        "data-kl is -E log p(x) - log N of densities, so it may be negative; only its differences have a meaning. "
+        "Without term 3 nothing bounds it, and it grows as long as training lasts.",
     ),
 )
 def fig3(results: Results, make: Any) -> Any:
-    """The four terms of models that were trained without one of them."""
+    """The four terms of models that are trained without one of them."""
     figure = make(figsize=(8.0, 2.8), layout="constrained")
     for axes, score in zip(figure.subplots(1, 4), SCORES, strict=True):
         for place, series in enumerate(results.series):

@@ -1,5 +1,5 @@
 """split2020: An Information Theoretic Perspective on Disentangled Representation Learning (the split encoder)."""
 
-from unbraid.papers.split2020 import cars, lemmas, sprites
+from unbraid.papers.split2020 import figures, lemmas
 
-__all__ = ["cars", "lemmas", "sprites"]
+__all__ = ["figures", "lemmas"]

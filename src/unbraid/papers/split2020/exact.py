@@ -1,12 +1,12 @@
-r"""split2020's lemmas, measured on small models in which every term is an integral that can be computed.
+r"""Both sides of split2020's lemmas, on small models whose integrals can be computed.
 
     lemma 1   I(z_j; x | z_S) = I(z_S, z_j; x) - I(z_S; x)
     lemma 2   I(z_S; x) - sum_i I(z_i; x) = E TC(z_S | x) - TC(z_S)
 
 x is one of a few points, z has two latents, S = {1} and j = 2 in lemma 1, S = {1, 2} in lemma 2. The posterior is
-Normal, with independent noise or with correlated noise as in section 5.1. Information comes from the library's own
-densities and estimators of q(z), with nodes of Gauss-Hermite quadrature for noise; the conditional information and both
-total correlations come from sums over a grid of z, by formulas of their own.
+Normal, with independent noise or with correlated noise as in section 5.1. Information comes from the library's
+densities and estimators of q(z), with nodes of Gauss-Hermite quadrature for noise. The conditional information and both
+total correlations come from sums over a grid of z, by separate formulas.
 """
 
 import itertools
@@ -27,15 +27,15 @@ from unbraid.types import Output
 
 NOISE = {"independent noise": 0.0, "correlated noise": 0.9}
 SPREAD = (1.0, 1.0, 0.4, 0.4)
-"""Deviation over points of the two means and of the two log variances."""
+"""Standard deviations over points of the two means and the two log variances."""
 
 REACH = 9.0
 TINY = 1e-300
 SIDES = {"lemma1": ("conditional", "by-chain"), "lemma2": ("by-information", "by-correlation")}
 
 
-class Grid(NamedTuple):
-    """Terms that sums over a grid give."""
+class GridTerms(NamedTuple):
+    """Terms from sums over a grid."""
 
     conditional: float
     """I(z_2; x | z_1)"""
@@ -45,30 +45,30 @@ class Grid(NamedTuple):
     """TC(z)"""
 
 
-def lemma_members(settings: Mapping[str, Any]) -> list[Member]:
-    """Both sides of both lemmas, and how far they are apart, for models with `points`, drawn by `seed`.
+def score_lemmas(settings: Mapping[str, Any]) -> list[Member]:
+    """Return both sides of both lemmas, and their distance, for random models with `points`, one per `seed`.
 
-    `nodes` per latent is the size of the quadrature, `grid` that of the other side's grid.
+    The quadrature has `nodes` per latent, and the grid of the other side `grid` points.
     """
     members = []
     for (series, correlation), seed in itertools.product(NOISE.items(), settings["seed"]):
         drawn = np.random.default_rng(seed).standard_normal((settings["points"], 4)) * np.array(SPREAD)
         posterior = torch.from_numpy(drawn)
-        whole, alone = information(posterior, correlation, settings["nodes"])
-        other = on_a_grid(drawn, correlation, settings["grid"])
-        made = _scores("lemma1", (other.conditional, whole - alone[0]), settings["points"])
-        made |= _scores("lemma2", (whole - sum(alone), other.inner - other.outer), settings["points"])
-        members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", made))
+        whole, single = compute_information(posterior, correlation, settings["nodes"])
+        terms = sum_over_grid(drawn, correlation, settings["grid"])
+        scores = _score("lemma1", (terms.conditional, whole - single[0]), settings["points"])
+        scores |= _score("lemma2", (whole - sum(single), terms.inner - terms.outer), settings["points"])
+        members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores))
     return members
 
 
-def _scores(lemma: str, sides: tuple[float, float], points: int) -> dict[str, Score]:
+def _score(lemma: str, sides: tuple[float, float], points: int) -> dict[str, Score]:
     values = {**dict(zip(SIDES[lemma], sides, strict=True)), "deviation": abs(sides[0] - sides[1])}
     return {f"{lemma}/{name}": Score(lemma, name, value, points) for name, value in values.items()}
 
 
-def information(posterior: Tensor, correlation: float, nodes: int) -> tuple[float, list[float]]:
-    """I(z; x) and I(z_i; x) of both latents, of posteriors [points, (means, log variances)]."""
+def compute_information(posterior: Tensor, correlation: float, nodes: int) -> tuple[float, list[float]]:
+    """Return I(z; x) and I(z_i; x) of both latents, for posteriors [points, (means, log variances)]."""
     block = CorrelatedNormal(size=2, correlation=correlation) if correlation else Normal(size=2)
     space, count = Space({"z": block}), len(posterior)
     places, weights = np.polynomial.hermite_e.hermegauss(nodes)
@@ -81,8 +81,8 @@ def information(posterior: Tensor, correlation: float, nodes: int) -> tuple[floa
     return float(whole), (weight @ leaf_information(out, space, "stratified", count)).tolist()
 
 
-def on_a_grid(posterior: np.ndarray, correlation: float, size: int) -> Grid:
-    """The other terms, from densities q(z_1, z_2 | x) at `size` x `size` places."""
+def sum_over_grid(posterior: np.ndarray, correlation: float, size: int) -> GridTerms:
+    """Return the other terms, from densities q(z_1, z_2 | x) on a grid of `size` x `size` points."""
     places = np.linspace(-REACH, REACH, size)
     step, count = places[1] - places[0], len(posterior)
     means, deviations = posterior[:, :2], np.exp(posterior[:, 2:] / 2)
@@ -96,9 +96,9 @@ def on_a_grid(posterior: np.ndarray, correlation: float, size: int) -> Grid:
     def mean_log(density: np.ndarray, above: np.ndarray, below: np.ndarray) -> float:
         return float((density * (np.log(above + TINY) - np.log(below + TINY))).sum() * step**2)
 
-    given = each * first.mean(0)[:, None]  # q(z | x) q(z_1), over q(z) q(z_1 | x)
-    return Grid(
-        conditional=mean_log(each, given, whole * first[:, :, None]) / count,
+    numerator = each * first.mean(0)[:, None]  # q(z | x) q(z_1), over q(z) q(z_1 | x)
+    return GridTerms(
+        conditional=mean_log(each, numerator, whole * first[:, :, None]) / count,
         inner=mean_log(each, each, first[:, :, None] * second[:, None]) / count,
         outer=mean_log(whole, whole, first.mean(0)[:, None] * second.mean(0)),
     )
