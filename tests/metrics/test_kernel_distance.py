@@ -41,7 +41,7 @@ def test_pieces_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((50, 4)), rng.standard_normal((41, 4))
     whole = kid(x, y), kid(x[:41], y, paired=True)
-    monkeypatch.setitem(base.PIECE, "cpu", 300)
+    monkeypatch.setitem(base.MAX_PAIRS_IN_MEMORY, "cpu", 300)
     pieces = kid(x, y), kid(x[:41], y, paired=True)
     for one, other in zip(whole, pieces, strict=True):
         assert one.value == pytest.approx(other.value, rel=1e-12)

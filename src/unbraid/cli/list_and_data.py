@@ -93,13 +93,13 @@ def data_show(
 
     from unbraid.config import parse_overrides
     from unbraid.data.find import find_data
-    from unbraid.report.data_preview import contents, glance
+    from unbraid.report.data_preview import draw_preview, list_contents
 
     given = {f"data.{key.removeprefix('data.')}": value for key, value in parse_overrides(settings or []).items()}
     data = find_data(name, given, torch.device("cpu"))[1]
     if picture is not None:
-        glance(data, rows).save(picture)
-    print_rows(contents(data), as_json)
+        draw_preview(data, rows).save(picture)
+    print_rows(list_contents(data), as_json)
 
 
 def _experiments() -> list[dict[str, Any]]:

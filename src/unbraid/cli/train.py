@@ -119,8 +119,8 @@ def sweep(
     was stopped; longer axes under the same name extend it; finished runs are kept.
     """
     from unbraid.config import parse_axes, parse_overrides
-    from unbraid.report.sweep_page import main_scores
-    from unbraid.report.tables import median_rows, score_names
+    from unbraid.report.sweep_page import choose_main_scores
+    from unbraid.report.tables import build_median_rows, list_scores
     from unbraid.sweeps import sweep as run_sweep
 
     given: dict[str, Any] = {**parse_axes(settings or [])}
@@ -133,9 +133,9 @@ def sweep(
     if as_json:
         print_json(made.as_record())
     else:
-        shown = main_scores(made.members)
-        print_rows(median_rows(made.members, shown), False)
-        more = len(score_names(made.members)) - len(shown)
+        shown = choose_main_scores(made.members)
+        print_rows(build_median_rows(made.members, shown), False)
+        more = len(list_scores(made.members)) - len(shown)
         print_notes([f"{more} more scores are in the table."] if more else [])
         files = [f"{key.capitalize()}: {file}" for key, file in made.files.items() if key in ("table", "report")]
         typer.echo("\n".join(files))

@@ -1,4 +1,4 @@
-"""Pictures of a model, and one self-contained page about a run."""
+"""Pictures of a model, and self-contained pages about runs and sweeps."""
 
 from unbraid.report.multimodal_pictures import translation
 from unbraid.report.pictures import Picture

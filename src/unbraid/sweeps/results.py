@@ -8,7 +8,7 @@ from unbraid.explore import AUTO, ExplorerPage, Precision
 from unbraid.metrics.base import Score
 from unbraid.report import EXPLORER
 from unbraid.report.sweep_page import write_sweep_report
-from unbraid.report.tables import Member, member_rows, summary_rows, write_csv, write_parquet
+from unbraid.report.tables import Member, build_member_rows, build_summary_rows, write_csv, write_parquet
 from unbraid.run import Run
 from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
@@ -44,12 +44,12 @@ class Sweep:
     @property
     def table(self) -> list[dict[str, Any]]:
         """One row per member: settings that vary, run, status, scores."""
-        return member_rows(self.members)
+        return build_member_rows(self.members)
 
     @property
     def summary(self) -> list[dict[str, Any]]:
         """One row per setting and score, over seeds: count, median, mean with its 90% interval, extremes."""
-        return summary_rows(self.members)
+        return build_summary_rows(self.members)
 
     @property
     def files(self) -> dict[str, str]:
@@ -65,10 +65,10 @@ class Sweep:
     def write_tables(self) -> None:
         """Write table.csv, summary.csv and, where pyarrow is here, table.parquet."""
         members = self.members
-        rows = member_rows(members)
+        rows = build_member_rows(members)
         write_csv(self.path / "table.csv", rows)
         write_parquet(self.path / "table.parquet", rows)
-        write_csv(self.path / "summary.csv", summary_rows(members))
+        write_csv(self.path / "summary.csv", build_summary_rows(members))
 
     def as_record(self) -> dict[str, Any]:
         """Counts and places, for programs."""

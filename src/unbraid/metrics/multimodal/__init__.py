@@ -1,4 +1,4 @@
-"""Scores of models of several modalities; importing this package registers them."""
+"""Scores of multimodal models; importing this package registers them."""
 
 from unbraid.metrics.multimodal import block_dependence, coherence, diversity
 from unbraid.metrics.multimodal.probe import probe

@@ -10,7 +10,7 @@ from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019 import setup
 from unbraid.papers.daunhawer2019.setup import MIN_ACCURACY, X1_FROM_X2, X2_FROM_X1, mean_of
 from unbraid.report import Picture
-from unbraid.report.multimodal_pictures import from_others, translation
+from unbraid.report.multimodal_pictures import draw_from_others, translation
 
 PARTITIONED, MVAE = "ours, 5 + 5", "MVAE, 10"
 SERIES: dict[str, dict[str, Any]] = {
@@ -81,4 +81,4 @@ def fig6(results: Results, make: Any) -> Any:
 
 def _draw_grid(results: Results, series: str) -> Picture:
     model = results.load_evaluation(results.select_best(series, X1_FROM_X2))
-    return translation(model, "m2", "m1") if series == PARTITIONED else from_others(model, "m2", "m1")
+    return translation(model, "m2", "m1") if series == PARTITIONED else draw_from_others(model, "m2", "m1")

@@ -11,7 +11,7 @@ from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.papers.daunhawer2019 import setup
 from unbraid.papers.daunhawer2019.setup import JOINT, MIN_ACCURACY, PAIRS, X1_FROM_X2, X2_FROM_X1, exceeds
-from unbraid.report.multimodal_pictures import reconstructed, sampled, translation
+from unbraid.report.multimodal_pictures import draw_reconstructions, draw_samples, translation
 
 MAX_LOSS = 0.006
 """Nats per pixel beyond the noise that a good reconstruction may lose (ours): a tenth of the mean image's loss."""
@@ -119,7 +119,7 @@ def loses_little(results: Results) -> list[Evidence]:
 def fig4(results: Results, make: Any) -> Any:
     """Held-out samples of both modalities above their reconstructions."""
     model = load_best(results)
-    return draw_pictures(make, [[(f"x{name[-1]}", reconstructed(model, name, 10))] for name in ("m1", "m2")])
+    return draw_pictures(make, [[(f"x{name[-1]}", draw_reconstructions(model, name, 10))] for name in ("m1", "m2")])
 
 
 def coherence_apart(scores: Mapping[str, Score]) -> Score:
@@ -145,7 +145,7 @@ def coherence_apart(scores: Mapping[str, Score]) -> Score:
 )
 def fig5(results: Results, make: Any) -> Any:
     """25 draws from the prior of each modality; pictures at the same place share c."""
-    pictures = sampled(load_best(results), 5, 5)
+    pictures = draw_samples(load_best(results), 5, 5)
     return draw_pictures(make, [[(f"x{name[-1]}", pictures[name])] for name in ("m1", "m2")])
 
 

@@ -19,7 +19,7 @@ from unbraid.experiments.evidence import Finding, compare_means, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
-from unbraid.report.pictures import WHITE, tiled
+from unbraid.report.pictures import WHITE, tile_images
 from unbraid.report.svg import PALETTE
 
 MIXTURE, FLOW, GAIN, PURITY = "density/mixture", "density/flow", "density/gain", "clusters/majority"
@@ -78,7 +78,7 @@ def fig18(results: Results, make: Any) -> Any:
     """Means of the mixture of Gaussians, the first stage of MS-FLOW, on MNIST."""
     members = [m for m in results.members if m.state == "finished"][:3]
     means = [_component_means(_flow_model(results.load_evaluation(member))) for member in members]
-    return draw_pictures(make, [[("", tiled(images[None], WHITE))] for images in means])
+    return draw_pictures(make, [[("", tile_images(images[None], WHITE))] for images in means])
 
 
 @experiment(
@@ -100,7 +100,7 @@ def fig19(results: Results, make: Any) -> Any:
     model, count = results.load_evaluation(results.select_best(MEANS, FLOW)), 30
     from_mixture, from_flow = _draw_samples(model, count)
     parts = {"data": model.dataset.images(model.rows[model.choose(count)]), "mixture": from_mixture, "flow": from_flow}
-    pictures = [(title, tiled(images.unflatten(0, (3, 10)), WHITE)) for title, images in parts.items()]
+    pictures = [(title, tile_images(images.unflatten(0, (3, 10)), WHITE)) for title, images in parts.items()]
     return draw_pictures(make, [pictures])
 
 

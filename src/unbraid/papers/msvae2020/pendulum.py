@@ -20,7 +20,7 @@ from unbraid.experiments.drawing import label_axes
 from unbraid.experiments.evidence import Finding, combine, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
-from unbraid.metrics.stages.unlabelled_factors import given_means
+from unbraid.metrics.stages.unlabelled_factors import encode_given_labels
 from unbraid.models import as_stage
 from unbraid.report.svg import PALETTE
 
@@ -192,7 +192,7 @@ def fig16(results: Results, make: Any) -> Any:
         positions = model.choose(500)
         columns = model.dataset.values_of(model.rows[positions])[:, 2].cpu().numpy()
         masses = np.array(model.dataset.factors[2].values, float)[columns]
-        axes.scatter(masses, given_means(model, positions)[:, 0], s=3, color=PALETTE[0])
+        axes.scatter(masses, encode_given_labels(model, positions)[:, 0], s=3, color=PALETTE[0])
         spearman, pearson = (member.scores[score].value for score in (SPEARMAN, PEARSON))
         title = f"seed {member.settings['seed']}: |Spearman| {spearman:.2f}, |Pearson| {pearson:.2f}"
         axes.set_title(title, fontsize=7)

@@ -22,8 +22,8 @@ from unbraid.models import as_stage
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, KL_OF_Z, MIG, MS, NORB, describe_stand_in
 from unbraid.report import Picture, traverse, triples
-from unbraid.report.pictures import WHITE, tiled
-from unbraid.report.traversals import labelled, moved
+from unbraid.report.pictures import WHITE, tile_images
+from unbraid.report.traversals import add_labels, set_coordinates
 
 FACES = StandIn("celeba", "sprites")
 COLUMNS = 7
@@ -102,12 +102,14 @@ def draw_both_stages(model: Evaluation) -> Picture:
     traversed = traverse(model, latents=names, columns=COLUMNS)
     order = sorted(range(len(names)), key=lambda row: -traversed.kl[row])
     start = model.means[model.choose(1)[0]][: staged.first.space.width]
-    codes = torch.stack([moved(start, [c], values[:, None], COLUMNS) for c, values in enumerate(traversed.values)])
+    codes = torch.stack(
+        [set_coordinates(start, [c], values[:, None], COLUMNS) for c, values in enumerate(traversed.values)]
+    )
     with torch.no_grad():
         coarse = staged.decode_first(codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
     images = torch.stack([coarse, traversed.images], 1)[order].flatten(0, 1)
     labels = [text for place in order for text in (f"{names[place]}  y", "x")]
-    return labelled(tiled(images, WHITE), labels, [], images.shape[-2], images.shape[-1])
+    return add_labels(tile_images(images, WHITE), labels, [], images.shape[-2], images.shape[-1])
 
 
 def fewer_leave_more(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
@@ -176,13 +178,13 @@ def refined_varies_less(results: Results) -> list[Evidence]:
 def draw_x_and_y(model: Evaluation) -> Picture:
     """Draw each image above its y of several draws of c."""
     drawn = draw_codes(model, IMAGES_SHOWN)
-    return tiled(torch.stack([drawn.x.unsqueeze(1).expand_as(drawn.y), drawn.y], 1).flatten(0, 1), WHITE)
+    return tile_images(torch.stack([drawn.x.unsqueeze(1).expand_as(drawn.y), drawn.y], 1).flatten(0, 1), WHITE)
 
 
 def draw_y_and_refined(model: Evaluation) -> Picture:
     """Draw y of several draws of c, each above its refined image."""
     drawn = draw_codes(model, IMAGES_SHOWN)
-    return tiled(torch.stack([drawn.y, drawn.refined], 1).flatten(0, 1), WHITE)
+    return tile_images(torch.stack([drawn.y, drawn.refined], 1).flatten(0, 1), WHITE)
 
 
 def register(
