@@ -32,8 +32,7 @@ from sklearn.svm import LinearSVC
 
 from unbraid import metrics
 from unbraid.config import Choice
-from unbraid.data import FactorDataset
-from unbraid.data import load as load_data
+from unbraid.data import FactorDataset, load as load_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, expand
 from unbraid.metrics.background import schedule_metrics

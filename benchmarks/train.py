@@ -22,8 +22,7 @@ import torch
 from measure import NETWORK, Contender, Measure, Setting, Stopwatch, binary_images, ours, ratio
 from torch import Tensor, nn
 
-from unbraid.networks import decoder as decoders
-from unbraid.networks import encoder as encoders
+from unbraid.networks import decoder as decoders, encoder as encoders
 
 SHAPE = (1, 64, 64)
 BETA = 6.0

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from unbraid import noise
 from unbraid.config import Config
-from unbraid.data import from_array
-from unbraid.data import load as load_data
+from unbraid.data import from_array, load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.data.splits import split

@@ -17,8 +17,7 @@ from tests.support.command import SOURCE
 from tests.support.messages import names, naming
 from tests.support.sweeps import WORDS, sweep, weights
 from unbraid.errors import RunError, UsageError
-from unbraid.sweeps import run as leading
-from unbraid.sweeps import worker as working
+from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.training import Cadence, launch
 

@@ -7,11 +7,16 @@ from typing import Annotated
 import typer
 
 from unbraid._version import __version__
-from unbraid.cli import train, refine, evaluate, explore, reproduce, list_and_data
-from unbraid.cli.options import INTERRUPTED, app, leads, registered_names
+from unbraid.cli import (
+    train as train,
+    refine as refine,
+    evaluate as evaluate,
+    explore as explore,
+    reproduce as reproduce,
+    list_and_data as list_and_data,
+)
+from unbraid.cli.options import INTERRUPTED, app as app, leads, registered_names as registered_names
 from unbraid.errors import UnbraidError, UsageError
-
-__all__ = ["app", "evaluate", "explore", "list_and_data", "main", "refine", "registered_names", "reproduce", "train"]
 
 
 @app.callback(invoke_without_command=True)

@@ -3,8 +3,6 @@
 `sweep` plans and leads; `run_group` trains and scores one group, here or on any worker, from a folder and a group's id.
 """
 
-from unbraid.sweeps.results import Sweep
-from unbraid.sweeps.run import sweep
-from unbraid.sweeps.worker import run_group
-
-__all__ = ["Sweep", "run_group", "sweep"]
+from unbraid.sweeps.results import Sweep as Sweep
+from unbraid.sweeps.run import sweep as sweep
+from unbraid.sweeps.worker import run_group as run_group

@@ -12,14 +12,11 @@ from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import UsageError, unknown
-from unbraid.latents import Space, parse_latents, refuse_two_sizes
-from unbraid.latents import prior as priors
+from unbraid.latents import Space, parse_latents, prior as priors, refuse_two_sizes
 from unbraid.methods import objective
-from unbraid.models import CUSTOM
-from unbraid.models import model as models
+from unbraid.models import CUSTOM, model as models
 from unbraid.models.base import select_model_settings
-from unbraid.networks import encoder as encoders
-from unbraid.networks import likelihood as likelihoods
+from unbraid.networks import encoder as encoders, likelihood as likelihoods
 from unbraid.objectives import bind
 from unbraid.registry import Registry
 from unbraid.store import select_prefix

@@ -10,9 +10,7 @@ from unbraid.errors import UsageError, unknown
 from unbraid.latents import block
 from unbraid.models import Model
 from unbraid.models.multimodal import MODALITIES, SHARED, private_block
-from unbraid.networks import decoder as decoders
-from unbraid.networks import encoder as encoders
-from unbraid.networks import likelihood as likelihoods
+from unbraid.networks import decoder as decoders, encoder as encoders, likelihood as likelihoods
 from unbraid.registry import Registry, coerce
 from unbraid.store import select_prefix
 from unbraid.types import Layout
