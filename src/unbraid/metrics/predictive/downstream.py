@@ -29,8 +29,7 @@ from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric
 from unbraid.metrics.intervals import mean_interval, resampling_interval
 from unbraid.metrics.predictive.booster import Target
 from unbraid.metrics.predictive.logistic import fit_softmax, standardise
-from unbraid.metrics.predictive.predictors import Problem
-from unbraid.metrics.predictive.predictors import random_forest as fit_forests
+from unbraid.metrics.predictive.predictors import Problem, random_forest as fit_forests
 from unbraid.metrics.train_test_split import count_draws, split_rows
 
 Protocol = Literal["logistic", "random-forest"]

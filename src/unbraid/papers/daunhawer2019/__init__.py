@@ -1,5 +1,7 @@
 """daunhawer2019: Improving Multimodal Generative Models with Disentangled Latent Partitions."""
 
-from unbraid.papers.daunhawer2019 import diversity, many, over_beta, pictures
+import importlib
+import pkgutil
 
-__all__ = ["diversity", "many", "over_beta", "pictures"]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,27 +1,7 @@
 """msvae2020: Improving the Reconstruction of Disentangled Representation Learners via Multi-Stage Modelling."""
 
-from unbraid.papers.msvae2020 import (
-    ablations,
-    conditional_gan,
-    conditioning,
-    flow,
-    identity,
-    pendulum,
-    pictures,
-    separation,
-    trade_off,
-    widths,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "ablations",
-    "conditional_gan",
-    "conditioning",
-    "flow",
-    "identity",
-    "pendulum",
-    "pictures",
-    "separation",
-    "trade_off",
-    "widths",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
