@@ -61,9 +61,8 @@ def main() -> None:
         run = ub.load(given.run, device="cpu") if given.run else train(Path(folder), given.steps)
         weights = int(given.weights) if given.weights.isdigit() else given.weights
         page = run.explore(Path(folder) / "explore.html", weights=weights, open=False)
-        print(
-            f"page                         {page.path.stat().st_size / 1e6:.3f} MB (limit 1.2 for sprites, 0.3 for the demo)"
-        )
+        size = page.path.stat().st_size / 1e6
+        print(f"page                         {size:.3f} MB (limit 1.2 for sprites, 0.3 for the demo)")
         measure(run, page.path)
 
 
@@ -87,18 +86,15 @@ def measure(run: ub.Run, path: Path) -> None:
         print(f"opened from disk, offline    {opened:.0f} ms, by {kind}")
         page.evaluate(SLIDE, 30)  # browsers compile what is used often
         times = page.evaluate(SLIDE, EVENTS)
-        ninety = statistics.quantiles(times, n=10)[-1]
-        print(
-            f"slider event to picture      median {statistics.median(times):.2f} ms, 90% below {ninety:.2f} ms (limit 16)"
-        )
+        middle, ninety = statistics.median(times), statistics.quantiles(times, n=10)[-1]
+        print(f"slider event to picture      median {middle:.2f} ms, 90% below {ninety:.2f} ms (limit 16)")
         more = page.get_by_role("button", name="Show all")
         if more.is_visible():
             more.click()
         grids = page.evaluate(GRID, GRIDS)
         middle, best = statistics.median(time for time, _ in grids), min(time for time, _ in grids)
-        print(
-            f"traversal grid               median {middle:.0f} ms for {grids[0][1]} pictures, best {best:.0f} (limit 150)"
-        )
+        tiles = grids[0][1]
+        print(f"traversal grid               median {middle:.0f} ms for {tiles} pictures, best {best:.0f} (limit 150)")
         print(f"from PyTorch's pictures      {deviation(run, page):.2f} grey levels at most, of whole ones on a canvas")
         browser.close()
 
@@ -106,7 +102,7 @@ def measure(run: ub.Run, path: Path) -> None:
 def deviation(run: ub.Run, page: Any) -> float:
     """Return the largest difference of a drawn pixel from PyTorch's, over codes of a few rows."""
     found = 0.0
-    for code in run.evaluation.means[run.evaluation.choose(8)]:
+    for code in run.evaluation.subsample(8).means:
         page.evaluate("(code) => { location.hash = '#code=' + code.join(','); }", code.tolist())
         page.wait_for_timeout(150)
         expected = run.decode(code[None])[0].mean(0).flatten().mul(255).clamp(0, 255).numpy()

@@ -43,7 +43,7 @@ def main() -> None:
             picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
             frames.append(picture.resize((picture.width * 3 // 4, picture.height * 3 // 4), Image.Resampling.LANCZOS))
         browser.close()
-    palette = frames[0].quantize(64)
+    palette = frames[FRAMES // 3].quantize(160, Image.Quantize.MAXCOVERAGE)
     frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     target = Path(__file__).parent / "explorer.gif"
     frames[0].save(target, save_all=True, append_images=frames[1:], duration=MILLISECONDS, loop=0, optimize=True)
