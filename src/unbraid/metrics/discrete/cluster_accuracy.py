@@ -30,14 +30,12 @@ FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
 @metric_protocol(
     "clusters/hungarian",
     "Accuracy of a discrete latent as a label of a factor (the first), classes and values matched one to one.",
-    year=2016,
     reference="xie2016",
     **FACTS,
 )
 @metric_protocol(
     "clusters/majority",
     "Accuracy of a discrete latent as a label of a factor (the first), each class being its most frequent value.",
-    year=2008,
     reference="manning2008",
     **FACTS,
 )

@@ -28,7 +28,7 @@ PIECE = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Numbers, rows x components x values, that are looked at between two moves of the progress bar."""
 
 FLOW, MIXTURE, GAIN = "flow", "mixture", "gain"
-FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("density",)}
+FACTS: dict[str, Any] = {"reference": "msvae2020", "needs": ("density",)}
 
 
 @metric_protocol("density/mixture", "Log density under the mixture of Gaussians alone, nats per observation.", **FACTS)

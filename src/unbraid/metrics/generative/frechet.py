@@ -24,7 +24,7 @@ from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIE
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.progress import progress
 
-FACTS: dict[str, Any] = {"year": 2017, "reference": "heusel2017"}
+FACTS: dict[str, Any] = {"reference": "heusel2017"}
 
 
 @metric("frechet/efficientnet-lite0", **FACTS, **EFFICIENTNET)

@@ -26,7 +26,7 @@ from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIE
 from unbraid.metrics.intervals import NORMAL_95
 from unbraid.progress import progress
 
-FACTS: dict[str, Any] = {"year": 2018, "reference": "binkowski2018"}
+FACTS: dict[str, Any] = {"reference": "binkowski2018"}
 
 
 @metric("kid/efficientnet-lite0", **FACTS, **EFFICIENTNET)

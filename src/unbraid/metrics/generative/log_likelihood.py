@@ -29,7 +29,7 @@ NEEDS = ("modalities",)
 TRIAL = {"draws": 4, "samples": 20}
 
 
-@metric("log-likelihood/joint", year=2016, reference="burda2016", needs=NEEDS, trial=TRIAL)
+@metric("log-likelihood/joint", reference="burda2016", needs=NEEDS, trial=TRIAL)
 def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> Score:
     """log p of all modalities that a row has, mean over random rows."""
     model = _model(evaluation, draws, samples)
@@ -37,14 +37,14 @@ def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> 
     return SampledTerms({"joint": values}, len(values)).score("joint", "log-likelihood", "joint")
 
 
-@metric("log-likelihood/marginal", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
+@metric("log-likelihood/marginal", reference="wu2018", needs=NEEDS, trial=TRIAL)
 def marginal(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m) of each modality alone, mean over random rows that have it."""
     names = _model(evaluation, draws, samples).modalities
     return [_part(_estimates(evaluation, (name,), (name,), draws, samples), "marginal", name) for name in names]
 
 
-@metric("log-likelihood/conditional", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
+@metric("log-likelihood/conditional", reference="wu2018", needs=NEEDS, trial=TRIAL)
 def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m|all other modalities that a row has), mean over random rows that have x_m and another one."""
     model, made = _model(evaluation, draws, samples), []

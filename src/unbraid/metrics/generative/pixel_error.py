@@ -22,7 +22,7 @@ from unbraid.progress import progress
 CHUNK = 1024
 """Rows that are decoded at a time."""
 
-FACTS: dict[str, Any] = {"year": 2014, "reference": "kingma2014", "bounds": (0.0, math.inf)}
+FACTS: dict[str, Any] = {"reference": "kingma2014", "bounds": (0.0, math.inf)}
 
 
 @metric_protocol(

@@ -21,7 +21,7 @@ SAME = 1e-12
 """Squared distance, over the sum of squared lengths, below which two features are the same but for rounding."""
 
 
-FACTS: dict[str, Any] = {"year": 2019, "reference": "kynkaanniemi2019"}
+FACTS: dict[str, Any] = {"reference": "kynkaanniemi2019"}
 
 
 @metric("precision-recall/efficientnet-lite0", **FACTS, **EFFICIENTNET)

@@ -28,6 +28,7 @@ InfoE.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -43,7 +44,8 @@ from unbraid.metrics.arrays import (
     to_labels,
     to_matrix,
 )
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import JointHistograms, discretise
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
 from unbraid.metrics.intervals import mean_interval, resampling_interval
@@ -57,45 +59,29 @@ MIN_ACTIVE_RANGE = 1 / 20
 RIDGE = 1e-10
 """Penalty per row on the predictor's weights, so that it has an optimum even if values are separable."""
 
-FACTS: dict[str, Any] = {
-    "year": 2023,
-    "reference": "hsu2023",
-    "needs": ("factors",),
-    "bounds": (0, 1),
-    "invariant": ("order", "sign"),  # which latents are active depends on their scales
-    "perfect": 1.0,
-    "noise": {"explicitness": 0.0},
-}
+infomec_metric = partial(
+    code_metric,
+    reference="hsu2023",
+    needs=("factors",),
+    bounds=(0, 1),
+    invariant=("order", "sign"),  # which latents are active depends on their scales
+    perfect=1.0,
+    noise={"explicitness": 0.0},
+)
 
 
-@metric("infomec/knn", **FACTS)
-def knn(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int = 10_000,
-    neighbours: int = 10,
-    resamples: int = 20,
-) -> list[Score]:
-    """InfoMEC of continuous latents, by nearest neighbours."""
-    table = evaluation.tabulate(samples, factors)
-    return table.score(infomec, protocol="knn", neighbours=neighbours, resamples=resamples)
-
-
-@metric("infomec/histogram", **FACTS)
-def histogram(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int = 10_000,
-    bins: int = 20,
-    resamples: int = 100,
-) -> list[Score]:
-    """InfoMEC with information by histograms."""
-    table = evaluation.tabulate(samples, factors)
-    return table.score(infomec, protocol="histogram", bins=bins, resamples=resamples)
-
-
+@infomec_metric(
+    "infomec/knn",
+    "InfoMEC of continuous latents, by nearest neighbours.",
+    settings="samples neighbours resamples",
+    defaults={"resamples": 20},
+)
+@infomec_metric(
+    "infomec/histogram",
+    "InfoMEC with information by histograms.",
+    settings="samples bins resamples",
+    defaults={"resamples": 100},
+)
 def infomec(
     codes: Any,
     factors: Any,

@@ -34,7 +34,6 @@ SAMPLES_PER_CHUNK = {"cpu": 256, "cuda": 4096}
 
 @metric(
     "mig/chen2018",
-    year=2018,
     reference="chen2018",
     needs=("factors", "normal"),
     perfect=1.0,

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import check_at_least, name_latents
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import mean_interval
 from unbraid.metrics.intervention.fixed_factor_batches import Pairs, Population, code_tensor, gathered, several_factors
 from unbraid.metrics.train_test_split import Compat, find_compat, is_published
@@ -38,7 +38,6 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0
 @metric_protocol(
     "betavae/logistic",
     "beta-VAE score: can a logistic regression tell which factor two images have in common.",
-    year=2017,
     reference="higgins2017",
     invariant=("order", "sign", "scale"),
     **FACTS,
@@ -47,7 +46,7 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0
     "betavae/disentanglement_lib",
     "beta-VAE score as disentanglement_lib computed it.",
     invariant=("order", "sign"),
-    **LOCATELLO,
+    reference="locatello2019",
     **FACTS,
 )
 def on_run(

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Batches,
@@ -46,12 +46,14 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": (
 @metric_protocol(
     "factorvae/majority-vote",
     "FactorVAE score: which latent stands still when one factor does, by majority vote.",
-    year=2018,
     reference="kim2018",
     **FACTS,
 )
 @metric_protocol(
-    "factorvae/disentanglement_lib", "FactorVAE score as disentanglement_lib computes it.", **LOCATELLO, **FACTS
+    "factorvae/disentanglement_lib",
+    "FactorVAE score as disentanglement_lib computes it.",
+    reference="locatello2019",
+    **FACTS,
 )
 def on_run(
     evaluation: Evaluation,

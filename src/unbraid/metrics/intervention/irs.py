@@ -25,7 +25,7 @@ import numpy as np
 
 from unbraid.errors import SettingError
 from unbraid.metrics.arrays import FactorLabels, name_latents, to_matrix
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervention.fixed_factor_batches import fixable_factors, sorted_rows
 from unbraid.metrics.train_test_split import Compat, find_compat, is_published
@@ -40,12 +40,14 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (-1, 1), "invariant": 
 @metric_protocol(
     "irs/quantile",
     "Interventional robustness: how little other factors move a latent whose own factor stands still.",
-    year=2019,
     reference="suter2019",
     **FACTS,
 )
 @metric_protocol(
-    "irs/disentanglement_lib", "Interventional robustness as disentanglement_lib computes it.", **LOCATELLO, **FACTS
+    "irs/disentanglement_lib",
+    "Interventional robustness as disentanglement_lib computes it.",
+    reference="locatello2019",
+    **FACTS,
 )
 def on_run(
     evaluation: Evaluation,

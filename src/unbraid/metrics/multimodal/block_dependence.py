@@ -30,7 +30,7 @@ from unbraid.models.multimodal import SHARED
 from unbraid.noise import Need
 from unbraid.progress import progress
 
-SOURCE: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019"}
+SOURCE: dict[str, Any] = {"reference": "daunhawer2019"}
 
 
 @metric("tc-blocks/ratio", **SOURCE, needs=("modalities",), trial={"width": 32, "steps": 40})

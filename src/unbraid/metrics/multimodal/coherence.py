@@ -37,7 +37,6 @@ BOUNDS = (0.0, 1.0)
 
 @metric(
     "coherence/classifier",
-    year=2019,
     reference="daunhawer2019",
     needs=("modalities", "factors"),
     bounds=(0, 1),

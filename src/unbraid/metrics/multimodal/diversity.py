@@ -35,7 +35,6 @@ from unbraid.models import MultimodalModel, as_multimodal
 
 @metric(
     "diversity/entropy",
-    year=2019,
     reference="daunhawer2019",
     needs=("modalities", "factors"),
     bounds=(0, float("inf")),

@@ -34,7 +34,7 @@ from unbraid.models import as_multimodal
 Codes = Literal["sampled", "mean"]
 """One draw of each posterior, or its mean."""
 
-FACTS: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019", "needs": ("modalities", "factors")}
+FACTS: dict[str, Any] = {"reference": "daunhawer2019", "needs": ("modalities", "factors")}
 
 
 @metric("probe/linear", **FACTS, bounds=(0, 1))

@@ -41,7 +41,7 @@ CHUNK = 256
 SHUFFLES = 4
 """Orders of rows from which chance is told."""
 
-FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("staged",), "bounds": (0, 1)}
+FACTS: dict[str, Any] = {"reference": "msvae2020", "needs": ("staged",), "bounds": (0, 1)}
 
 
 @metric_protocol(

@@ -23,7 +23,7 @@ CHUNK = 256
 """Rows that are decoded and encoded again at a time."""
 
 
-@metric("mig-of/blocks", year=2020, reference="msvae2020", needs=("factors",), bounds=(0, 1))
+@metric("mig-of/blocks", reference="msvae2020", needs=("factors",), bounds=(0, 1))
 def blocks(
     evaluation: Evaluation,
     *,
@@ -46,7 +46,7 @@ def blocks(
     return made
 
 
-@metric("mig-of/re-encoded", year=2020, reference="msvae2020", needs=("factors", "staged"), bounds=(0, 1))
+@metric("mig-of/re-encoded", reference="msvae2020", needs=("factors", "staged"), bounds=(0, 1))
 def re_encoded(
     evaluation: Evaluation,
     *,

@@ -23,7 +23,6 @@ from unbraid.models import as_stage
 Protocol = Literal["spearman", "pearson"]
 
 FACTS: dict[str, Any] = {
-    "year": 2020,
     "reference": "msvae2020",
     "needs": ("staged", "given labels", "factors"),
     "bounds": (0, 1),

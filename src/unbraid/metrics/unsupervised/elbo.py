@@ -48,13 +48,13 @@ class SampledTerms(NamedTuple):
         return Score(name, protocol, value, self.rows, (value - error, value + error))
 
 
-@metric("reconstruction/nats", year=2014, reference="kingma2014", needs=("posterior", "likelihood"))
+@metric("reconstruction/nats", reference="kingma2014", needs=("posterior", "likelihood"))
 def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """-E[log p(x|z)], summed over pixels, one posterior sample per row."""
     return _reconstruct(evaluation, samples).score("reconstruction", "reconstruction", "nats")
 
 
-@metric("kl/closed-form", year=2014, reference="kingma2014", needs=CLOSED, deterministic=True)
+@metric("kl/closed-form", reference="kingma2014", needs=CLOSED, deterministic=True)
 def kl(evaluation: Evaluation) -> Score:
     """E_n KL(q(z|x_n) || p(z)) over all rows, in closed form.
 
@@ -68,7 +68,7 @@ def kl(evaluation: Evaluation) -> Score:
     return Score("kl", "closed-form", value, len(evaluation), (value, value), details=details)
 
 
-@metric("elbo/closed-form", year=2014, reference="kingma2014", needs=(*CLOSED, "likelihood"))
+@metric("elbo/closed-form", reference="kingma2014", needs=(*CLOSED, "likelihood"))
 def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)), the KL in closed form."""
     loss, divergence = reconstruction(evaluation, samples=samples), kl(evaluation)
@@ -76,13 +76,13 @@ def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return Score("elbo", "closed-form", -loss.value - divergence.value, loss.samples, interval)
 
 
-@metric("kl/sampled", year=2014, reference="kingma2014", needs=SAMPLED)
+@metric("kl/sampled", reference="kingma2014", needs=SAMPLED)
 def kl_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log q(z|x) - log p(z)], one posterior sample per row, for any latents."""
     return _compute_log_ratios(evaluation, samples).score("kl", "kl", "sampled")
 
 
-@metric("elbo/sampled", year=2014, reference="kingma2014", needs=(*SAMPLED, "likelihood"))
+@metric("elbo/sampled", reference="kingma2014", needs=(*SAMPLED, "likelihood"))
 def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z) + log p(z) - log q(z|x)], one posterior sample per row, for any latents."""
     loss, ratio = _reconstruct(evaluation, samples), _compute_log_ratios(evaluation, samples)
@@ -90,13 +90,13 @@ def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return SampledTerms({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
 
 
-@metric("mi/exact", year=2018, reference="chen2018", needs=SAMPLED)
+@metric("mi/exact", reference="chen2018", needs=SAMPLED)
 def mi_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
     """I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows."""
     return _compute_exact(evaluation, samples).score("mi", "mi", "exact")
 
 
-@metric("tc/exact", year=2018, reference="chen2018", needs=SAMPLED)
+@metric("tc/exact", reference="chen2018", needs=SAMPLED)
 def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
     """TC = E[log q(z) - sum_d log q(z_d)], q over all rows.
 
@@ -105,25 +105,25 @@ def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
     return _score_correlations(evaluation, _compute_exact(evaluation, samples), "exact")
 
 
-@metric("dimension-kl/exact", year=2018, reference="chen2018", needs=SAMPLED)
+@metric("dimension-kl/exact", reference="chen2018", needs=SAMPLED)
 def dimension_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
     """sum_d KL(q(z_d) || p(z_d)), q over all rows."""
     return _compute_exact(evaluation, samples).score("dimension", "dimension-kl", "exact")
 
 
-@metric("mi/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
+@metric("mi/stratified", reference="esmaeili2018", needs=SAMPLED)
 def mi_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
     """I(n; z) with q(z) estimated from batches."""
     return _compute_stratified(evaluation, batch, batches).score("mi", "mi", "stratified")
 
 
-@metric("tc/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
+@metric("tc/stratified", reference="esmaeili2018", needs=SAMPLED)
 def tc_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> list[Score]:
     """TC with q(z) and q(z_d) estimated from batches."""
     return _score_correlations(evaluation, _compute_stratified(evaluation, batch, batches), "stratified")
 
 
-@metric("dimension-kl/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
+@metric("dimension-kl/stratified", reference="esmaeili2018", needs=SAMPLED)
 def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
     """sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches."""
     return _compute_stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")

@@ -36,7 +36,7 @@ Layer = tuple[str, int, tuple[int, int]]
 """Name after the branch's, channels, kernel."""
 
 
-@feature_network(NAME, year=2017, reference="heusel2017", width=WIDTH)
+@feature_network(NAME, reference="heusel2017", width=WIDTH)
 def inception(dataset: FactorDataset, rows: Tensor, seed: int, *, weights: str | None = None) -> FeatureNetwork:
     """Inception v3 of the FID; `weights` is the file that holds it, or the environment's UNBRAID_INCEPTION."""
     refuse_other_shapes(NAME, dataset)
