@@ -15,7 +15,7 @@ from unbraid.config import Choice
 from unbraid.data import ClassLabels, Modality, Pixels, load, multimodal
 from unbraid.errors import DataError, UsageError
 from unbraid.models import generation
-from unbraid.report.multimodal_page import of_modalities
+from unbraid.report.multimodal_page import build_multimodal_section
 from unbraid.training import configure
 from unbraid.training.prepare import prepare
 
@@ -102,7 +102,7 @@ def test_the_page_draws_images_and_tells_labels(run):
     for section in ("reconstructions", "translations", "labels", "samples"):
         assert f'id="{section}"' in page
         assert f'href="#{section}"' in page
-    shown = of_modalities(run.evaluation)
+    shown = build_multimodal_section(run.evaluation)
     titles = [each["title"] for each in shown.translations]
     assert len(titles) == 2
     assert all(title in page and names(title, "picture") for title in titles)
@@ -156,7 +156,7 @@ def test_translations_are_grids_of_the_target(tmp_path):
     assert made.translate("m2", "m2", columns=2, rows=1, prior_rows=0).size == (3 * 64 + 2 * 4, 2 * 64 + 4)
     with pytest.raises(UsageError, match="m3"):
         made.translate("m1", "m3")
-    shown = of_modalities(made.evaluation)
+    shown = build_multimodal_section(made.evaluation)
     pairs = [("m1",), ("m2", "m1"), ("m1", "m2"), ("m2",)]  # of one modality: its c and s swapped
     for each, shows in zip(shown.translations, pairs, strict=True):
         assert names(each["title"], *shows)
@@ -289,7 +289,7 @@ def test_a_page_without_rows_of_a_modality_says_so(tmp_path):
                    network="mlp", encoder_hidden=(8,), decoder_hidden=(8,), root=tmp_path, device="cpu")  # fmt: skip
     there = run.dataset.has("depth", run.evaluation.rows)
     assert not bool(there.any()), "the case needs held-out rows without it"
-    left_out = of_modalities(run.evaluation).left_out
+    left_out = build_multimodal_section(run.evaluation).left_out
     assert names(left_out, "depth")
     assert left_out in run.report().read_text()
     with pytest.raises(UsageError, match="depth"):

@@ -1,29 +1,21 @@
-from unbraid import data as data
-from unbraid import density as density
-from unbraid import latents as latents
-from unbraid import methods as methods
-from unbraid import metrics as metrics
-from unbraid import networks as networks
-from unbraid import objectives as objectives
-from unbraid import report as report
+from unbraid import (
+    data as data,
+    density as density,
+    latents as latents,
+    methods as methods,
+    metrics as metrics,
+    networks as networks,
+    objectives as objectives,
+    report as report,
+)
 from unbraid._version import __version__ as __version__
-from unbraid.api import refine as refine
-from unbraid.api import train as train
-from unbraid.data import Factor as Factor
-from unbraid.data import FactorDataset as FactorDataset
-from unbraid.data import dataset as dataset
+from unbraid.api import refine as refine, train as train
+from unbraid.data import Factor as Factor, FactorDataset as FactorDataset, dataset as dataset
 from unbraid.errors import UnbraidError as UnbraidError
-from unbraid.methods import objective as objective
-from unbraid.methods import preset as preset
-from unbraid.metrics import Score as Score
-from unbraid.metrics import metric as metric
-from unbraid.networks import decoder as decoder
-from unbraid.networks import encoder as encoder
-from unbraid.networks import refiner as refiner
+from unbraid.methods import objective as objective, preset as preset
+from unbraid.metrics import Score as Score, metric as metric
+from unbraid.networks import decoder as decoder, encoder as encoder, refiner as refiner
 from unbraid.papers import reproduce as reproduce
-from unbraid.run import Run as Run
-from unbraid.run import load as load
-from unbraid.sweeps import Sweep as Sweep
-from unbraid.sweeps import sweep as sweep
-from unbraid.types import Terms as Terms
-from unbraid.types import Weight as Weight
+from unbraid.run import Run as Run, load as load
+from unbraid.sweeps import Sweep as Sweep, sweep as sweep
+from unbraid.types import Terms as Terms, Weight as Weight

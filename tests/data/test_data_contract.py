@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.support.messages import naming
-from unbraid.data import check, dataset, describe, fetch, load
-from unbraid.data import storage as stored
+from unbraid.data import check, dataset, describe, fetch, load, storage as stored
 from unbraid.errors import DataError, UnbraidError, UsageError
 
 MADE = {"sprites": {"positions": 2, "orientations": 3}, "sprites-small": {}}

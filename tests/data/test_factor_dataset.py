@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.messages import naming
 from unbraid.data import Factor, FactorDataset, Pixels, pack_bits

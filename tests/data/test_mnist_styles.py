@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tests.support.messages import naming
-from unbraid.data import check, fetch, load
-from unbraid.data import mnist_styles as styles
+from unbraid.data import check, fetch, load, mnist_styles as styles
 from unbraid.data.mnist import DIGIT, convert
 from unbraid.errors import UsageError
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tests.support.messages import naming
-from unbraid.data import base, load, sprites
-from unbraid.data import storage as stored
+from unbraid.data import base, load, sprites, storage as stored
 from unbraid.errors import UsageError
 
 UPRIGHT = ((1.0,), (0.0,))

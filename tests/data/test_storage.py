@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.messages import naming
-from unbraid.data import Factor, FactorDataset, Pixels
-from unbraid.data import storage as stored
+from unbraid.data import Factor, FactorDataset, Pixels, storage as stored
 from unbraid.errors import DataError
 
 FULL = FactorDataset(

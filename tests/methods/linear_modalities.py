@@ -12,8 +12,7 @@ from torch.distributions import MultivariateNormal, Normal
 from torch.utils._pytree import tree_map
 
 from unbraid import noise
-from unbraid.latents import Normal as Block
-from unbraid.latents import Space
+from unbraid.latents import Normal as Block, Space
 from unbraid.methods import objective as objectives
 from unbraid.models import model
 from unbraid.networks import make_likelihood

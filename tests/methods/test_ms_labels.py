@@ -10,7 +10,7 @@ from tests.support.messages import naming
 from unbraid.data import load
 from unbraid.data.label_codes import LabelCodes
 from unbraid.errors import UsageError
-from unbraid.metrics.stages.unlabelled_factors import given_means, unseen
+from unbraid.metrics.stages.unlabelled_factors import encode_given_labels, unseen
 from unbraid.models import StagedVAE, build
 from unbraid.models.staged import FIRST_CODE, OWN_CODE
 from unbraid.noise import draw, seed_tensor
@@ -96,7 +96,7 @@ def test_unseen_is_the_correlation_at_the_rows_own_labels(three):
     data, rows = three.dataset, three.evaluation.rows
     assert len(rows) == 8
     masses = np.array(data.factors[2].values)[data.values_of(rows)[:, 2]]
-    z = given_means(three.evaluation, torch.arange(8))[:, 0]
+    z = encode_given_labels(three.evaluation, torch.arange(8))[:, 0]
     found = {score.name: score.value for score in three.score("unseen")}
     assert found["unseen/spearman/mass"] == pytest.approx(abs(spearmanr(z, masses)[0]), abs=1e-9)
     assert found["unseen/pearson/mass"] == pytest.approx(abs(pearsonr(z, masses)[0]), abs=1e-6)

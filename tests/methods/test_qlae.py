@@ -12,7 +12,7 @@ from unbraid.latents import Quantised, Space
 from unbraid.methods.qlae import Codebook
 from unbraid.metrics import Evaluation, evaluate
 from unbraid.objectives import bind
-from unbraid.report.traversals import coordinate_kl, traverse
+from unbraid.report.traversals import compute_coordinate_kl, traverse
 from unbraid.training.configure import configure
 from unbraid.training.prepare import prepare
 from unbraid.training.stacked_adam import StackedAdam
@@ -93,7 +93,7 @@ def test_scores_see_the_values_and_refuse_densities():
         with pytest.raises(UsageError, match=naming(name, "discrete")):
             evaluate(evaluation, [name])
     entropy = torch.distributions.Categorical(probs=codes[:, 0].unique(return_counts=True)[1].double()).entropy()
-    torch.testing.assert_close(coordinate_kl(evaluation)[0], entropy)
+    torch.testing.assert_close(compute_coordinate_kl(evaluation)[0], entropy)
     assert float(traverse(evaluation).values.abs().max()) < 1
     drawn = state.model.prior_codes({"z": torch.rand(50, 3)})
     assert all(torch.isin(drawn[:, d], values[d]).all() for d in range(3))

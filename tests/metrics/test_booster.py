@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 
 from tests.support.slow_dci import oracle_data, slow_boosting

@@ -8,15 +8,14 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 from tests.support.messages import names, naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
-from unbraid.metrics.intervention.factorvae import _accuracy, factorvae, winners
-from unbraid.metrics.intervention.fixed_factor_batches import Population, code_tensor, fixable_factors
+from unbraid.metrics.intervention.factorvae import _accuracy, factorvae, find_winners
+from unbraid.metrics.intervention.fixed_factor_batches import Population, read_fixable_factors, to_code_tensor
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -130,22 +129,22 @@ def test_the_published_protocol_agrees_with_a_slow_version():
 
 def test_each_vote_goes_to_the_latent_of_least_relative_variance():
     codes, factors = mixed_data()
-    drawn = Population(fixable_factors(factors, len(codes))).batches(np.random.default_rng(0), 300, 7)
+    drawn = Population(read_fixable_factors(factors, len(codes))).draw_batches(np.random.default_rng(0), 300, 7)
     spread = codes.var(0, ddof=1)
     expected = [np.argmin(codes[rows].var(0, ddof=1) / spread) for rows in drawn.rows]
-    found = winners(code_tensor(codes), torch.from_numpy(spread), drawn)
+    found = find_winners(to_code_tensor(codes), torch.from_numpy(spread), drawn)
     assert found.tolist() == expected
-    offset = winners(code_tensor(codes + 1e6), torch.from_numpy(spread), drawn)
+    offset = find_winners(to_code_tensor(codes + 1e6), torch.from_numpy(spread), drawn)
     assert offset.tolist() == expected
 
 
 def test_a_latent_without_training_votes():
     trained = np.array([[5, 0, 1], [2, 0, 4]])
     tested = np.array([[3, 2, 0], [1, 3, 1]])
-    assert _accuracy(trained, tested, seen_only=True) == 4 / 10
-    assert _accuracy(trained, tested, seen_only=False) == 6 / 10  # it stands for the first factor
+    assert _accuracy(trained, tested, winners_only=True) == 4 / 10
+    assert _accuracy(trained, tested, winners_only=False) == 6 / 10  # it stands for the first factor
     both = np.stack([trained, trained]), np.stack([tested, 2 * tested])
-    assert _accuracy(*both, seen_only=True).tolist() == [0.4, 0.4]
+    assert _accuracy(*both, winners_only=True).tolist() == [0.4, 0.4]
 
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])

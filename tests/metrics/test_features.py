@@ -16,8 +16,8 @@ from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, evaluate
 from unbraid.metrics.generative.features import classifier, efficientnet, inception
-from unbraid.metrics.generative.features.base import build, feature_network, image_features
-from unbraid.metrics.generative.features.feature_sets import chosen_network, prior_codes, reconstructed
+from unbraid.metrics.generative.features.base import build_network, feature_network, image_features
+from unbraid.metrics.generative.features.feature_sets import draw_prior_codes, get_network, reconstruct
 from unbraid.metrics.generative.frechet import frechet
 from unbraid.metrics.generative.kernel_distance import kid
 from unbraid.models import VAE
@@ -34,7 +34,7 @@ def sprites():
 @pytest.fixture(scope="module")
 def lite():
     """EfficientNet-Lite0 on pictures of 96 x 96, a fifth of the work of 224 x 224."""
-    return build("efficientnet-lite0", from_array(torch.rand(1, 8, 8)), torch.arange(1), 0, {"size": 96})
+    return build_network("efficientnet-lite0", from_array(torch.rand(1, 8, 8)), torch.arange(1), 0, {"size": 96})
 
 
 def blurred(images, width):
@@ -94,7 +94,7 @@ def test_a_missing_package_and_other_shapes_are_named(monkeypatch):
         data = from_array(torch.rand(3, channels, 8, 8), channels="first")
         for name in ("efficientnet-lite0", "inception"):
             with pytest.raises(UsageError, match=naming(name, 1, 3, f"({channels}, 8, 8)")):
-                build(name, data, torch.arange(3), 0, {})
+                build_network(name, data, torch.arange(3), 0, {})
     with pytest.raises(UsageError, match=r"\(7,\)"):
         image_features(torch.rand(3, 7))
     with pytest.raises(UsageError, match=naming("size", 32, 8)):
@@ -210,34 +210,34 @@ def test_inception_reads_either_format_and_the_environment(weights, tmp_path, mo
     kept = {name: tensor for name, tensor in tensors.items() if not name.endswith("num_batches_tracked")}
     save_file(kept, tmp_path / "weights.safetensors")
     monkeypatch.setenv("UNBRAID_INCEPTION", str(tmp_path / "weights.safetensors"))
-    again = inception.load(inception.weights_file(None)).state_dict()
+    again = inception.load_inception(inception.find_weights(None)).state_dict()
     assert all(torch.equal(again[name], tensors[name]) for name in kept)
 
 
 def test_inception_says_which_file_is_wrong(weights, tmp_path, monkeypatch):
     monkeypatch.delenv("UNBRAID_INCEPTION", raising=False)
     with pytest.raises(UsageError, match=naming("weights=FILE", "UNBRAID_INCEPTION=FILE")):
-        inception.weights_file(None)
+        inception.find_weights(None)
     with pytest.raises(UsageError, match=r"absent\.pth"):
-        inception.weights_file(str(tmp_path / "absent.pth"))
+        inception.find_weights(str(tmp_path / "absent.pth"))
     tensors = torch.load(weights, weights_only=True)
     path = tmp_path / "other.pth"
     torch.save({**tensors, "fc.weight": torch.zeros(1000, 2048)}, path)
     with pytest.raises(DataError, match=naming("other.pth", "fc.weight", "(1000, 2048)", "(1008, 2048)")):
-        inception.load(path)
+        inception.load_inception(path)
     torch.save({k: v for k, v in tensors.items() if not k.startswith("Mixed_6a")}, path)
     with pytest.raises(DataError, match=naming("other.pth", "Mixed_6a.branch3x3.conv.weight")):
-        inception.load(path)
+        inception.load_inception(path)
     torch.save({"a": [1, 2]}, path)
     with pytest.raises(DataError, match=naming("other.pth", "tensors")):
-        inception.load(path)
+        inception.load_inception(path)
     torch.save(inception.Convolution(1, 1, (1, 1)), path)
     with pytest.raises(DataError, match=naming("other.pth", "tensors")):
-        inception.load(path)
+        inception.load_inception(path)
     for name in ("empty.pth", "text.pth", "text.safetensors"):
         (tmp_path / name).write_text("" if "empty" in name else "no weights")
         with pytest.raises(DataError, match=name):
-            inception.load(tmp_path / name)
+            inception.load_inception(tmp_path / name)
 
 
 # On a model
@@ -255,8 +255,8 @@ def picture_model():
 
 def test_scores_of_one_network_share_its_features(monkeypatch):
     evaluation, seen = picture_model(), []
-    forward = efficientnet.Pooled.forward
-    monkeypatch.setattr(efficientnet.Pooled, "forward", lambda self, x: seen.append(len(x)) or forward(self, x))
+    forward = efficientnet.PooledFeatures.forward
+    monkeypatch.setattr(efficientnet.PooledFeatures, "forward", lambda self, x: seen.append(len(x)) or forward(self, x))
     names = [f"{metric}/efficientnet-lite0" for metric in ("frechet", "kid", "precision-recall")]
     scores = evaluate(evaluation, names, samples=10, size=32)
     assert sum(seen) == 30, "originals, reconstructions and samples, once each"
@@ -275,12 +275,12 @@ def test_reconstructions_and_samples_are_the_decoders_means():
     model, rows = evaluation.model, torch.tensor([3, 500])
     posterior = model.encode(evaluation.dataset.images(rows))["z"]
     expected = model.decoder(posterior[:, :3]).sigmoid()
-    torch.testing.assert_close(reconstructed(evaluation, rows), expected)
-    codes = prior_codes(evaluation, 5000)
+    torch.testing.assert_close(reconstruct(evaluation, rows), expected)
+    codes = draw_prior_codes(evaluation, 5000)
     assert codes.shape == (5000, 3)
     assert float(codes.mean()) == pytest.approx(0, abs=0.05)
     assert float(codes.std()) == pytest.approx(1, abs=0.05)
-    assert not torch.equal(codes[:9], prior_codes(Evaluation(model, evaluation.dataset, seed=1), 9))
+    assert not torch.equal(codes[:9], draw_prior_codes(Evaluation(model, evaluation.dataset, seed=1), 9))
 
 
 def test_inception_scores_a_model_with_the_weights_it_is_given(weights):
@@ -306,7 +306,7 @@ def labelled_vectors(rows=400):
 def test_the_classifier_learns_labels_of_vectors_and_leaves_out_constant_ones():
     data = labelled_vectors()
     state = torch.random.get_rng_state()
-    made = [build("classifier", data, torch.arange(400), seed, {"steps": 60}) for seed in (0, 0, 1)]
+    made = [build_network("classifier", data, torch.arange(400), seed, {"steps": 60}) for seed in (0, 0, 1)]
     assert torch.equal(torch.random.get_rng_state(), state)
     features = [network(data.images(torch.arange(400))) for network in made]
     assert torch.equal(features[0], features[1])
@@ -321,7 +321,7 @@ def test_the_classifier_learns_labels_of_vectors_and_leaves_out_constant_ones():
 
 def test_the_classifier_learns_labels_of_pictures_and_sees_blur_and_noise():
     data = load("sprites-small")
-    network = build("classifier", data, torch.arange(len(data)), 0, {"steps": 80})
+    network = build_network("classifier", data, torch.arange(len(data)), 0, {"steps": 80})
     assert network.details["accuracy"]["posX"] > 0.5  # by chance 1/16
     images = data.images(torch.arange(0, len(data), 10))
     reference = network(images)
@@ -335,7 +335,7 @@ def test_the_classifier_learns_labels_of_pictures_and_sees_blur_and_noise():
 def test_the_classifier_takes_any_shape_and_few_rows(shape):
     images = torch.rand(6, *shape, generator=torch.Generator().manual_seed(0))
     data = from_array(images, factors=[0, 1, 0, 1, 1, 0], channels="first")
-    network = build("classifier", data, torch.arange(6), 0, {"steps": 2})
+    network = build_network("classifier", data, torch.arange(6), 0, {"steps": 2})
     assert network(images).shape == (6, classifier.WIDTH)
 
 
@@ -344,9 +344,9 @@ def test_the_classifier_needs_labels_that_differ():
     with pytest.raises(DataError, match=naming("images", "factor", "classifier")):
         image_features(torch.rand(3, 8, 8), "classifier")
     with pytest.raises(DataError, match=naming("array", "factor")):
-        build("classifier", data, torch.tensor([0, 0, 0]), 0, {})
+        build_network("classifier", data, torch.tensor([0, 0, 0]), 0, {})
     with pytest.raises(UsageError, match=naming("steps", 1, 0)):
-        build("classifier", data, torch.arange(9), 0, {"steps": 0})
+        build_network("classifier", data, torch.arange(9), 0, {"steps": 0})
     with pytest.raises(UsageError, match=naming("inceptoin", "inception")):
         image_features(torch.rand(3, 8, 8), "inceptoin")
     assert {"classifier", "efficientnet-lite0", "inception"} <= set(feature_network)
@@ -354,7 +354,7 @@ def test_the_classifier_needs_labels_that_differ():
 
 def test_features_that_are_not_finite_are_refused():
     data = labelled_vectors()
-    network = build("classifier", data, torch.arange(400), 0, {"steps": 1})
+    network = build_network("classifier", data, torch.arange(400), 0, {"steps": 1})
     with pytest.raises(DataError, match=naming("classifier", "NaN")):
         network(torch.full((2, 4), torch.nan))
 
@@ -365,7 +365,7 @@ def test_a_classifier_learns_once_for_all_models_on_the_same_rows():
 
     def network(chosen=rows, seed=0, dataset=data, **settings):
         seen = Evaluation(picture_model().model, dataset, chosen, seed=seed)
-        return chosen_network(seen, "classifier", **{"steps": 1, **settings})
+        return get_network(seen, "classifier", **{"steps": 1, **settings})
 
     first = network()
     assert network() is first

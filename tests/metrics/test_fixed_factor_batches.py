@@ -3,23 +3,22 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.evaluations import full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Population,
-    code_tensor,
-    fixable_factors,
-    gathered,
-    sorted_rows,
+    gather_codes,
+    read_fixable_factors,
+    sort_rows,
+    to_code_tensor,
 )
 
 
 def population(factors, **names):
-    return Population(fixable_factors(factors, len(factors), **names))
+    return Population(read_fixable_factors(factors, len(factors), **names))
 
 
 def unbalanced(rows=300, seed=0):
@@ -31,7 +30,7 @@ def unbalanced(rows=300, seed=0):
 
 @pytest.mark.parametrize("factors", [full_grid((3, 4, 5)), unbalanced()], ids=["grid", "table"])
 def test_a_batch_shares_its_factor_and_varies_otherwise(factors):
-    drawn = population(factors).batches(np.random.default_rng(0), 500, 16)
+    drawn = population(factors).draw_batches(np.random.default_rng(0), 500, 16)
     assert drawn.rows.shape == (500, 16)
     held = [len({factors[row, k] for row in rows}) for k, rows in zip(drawn.factor, drawn.rows, strict=True)]
     assert set(held) == {1}
@@ -40,7 +39,7 @@ def test_a_batch_shares_its_factor_and_varies_otherwise(factors):
 
 @pytest.mark.parametrize("factors", [full_grid((3, 4, 5)), unbalanced()], ids=["grid", "table"])
 def test_a_pair_agrees_in_its_factor_and_each_pair_in_a_value_of_its_own(factors):
-    pairs = population(factors).pairs(np.random.default_rng(0), 400, 16)
+    pairs = population(factors).draw_pairs(np.random.default_rng(0), 400, 16)
     first = factors[pairs.first, pairs.factor[:, None]]
     second = factors[pairs.second, pairs.factor[:, None]]
     assert (first == second).all()
@@ -50,7 +49,7 @@ def test_a_pair_agrees_in_its_factor_and_each_pair_in_a_value_of_its_own(factors
 def test_draws_are_uniform_over_factors_and_over_rows():
     """Every row as often as every other, whichever factor is held: a value as often as it occurs."""
     factors = unbalanced()
-    drawn = population(factors).batches(np.random.default_rng(1), 60_000, 4)
+    drawn = population(factors).draw_batches(np.random.default_rng(1), 60_000, 4)
     np.testing.assert_allclose(np.bincount(drawn.factor) / 60_000, 0.5, atol=0.01)
     for k in range(2):
         seen = np.bincount(drawn.rows[drawn.factor == k].ravel(), minlength=len(factors))
@@ -61,7 +60,7 @@ def test_draws_are_uniform_over_factors_and_over_rows():
 
 def test_both_sides_of_a_pair_are_uniform_over_rows():
     factors = unbalanced()
-    pairs = population(factors).pairs(np.random.default_rng(1), 60_000, 2)
+    pairs = population(factors).draw_pairs(np.random.default_rng(1), 60_000, 2)
     for side in (pairs.first, pairs.second):
         seen = np.bincount(side.ravel(), minlength=len(factors))
         np.testing.assert_allclose(seen / seen.sum() * len(factors), 1, atol=0.25)
@@ -69,7 +68,7 @@ def test_both_sides_of_a_pair_are_uniform_over_rows():
 
 def test_a_value_of_one_row_alone_is_never_drawn():
     factors = np.array([[0, 0], [0, 1], [1, 0], [2, 1], [2, 1]])
-    drawn = population(factors).batches(np.random.default_rng(0), 2_000, 3)
+    drawn = population(factors).draw_batches(np.random.default_rng(0), 2_000, 3)
     assert set(drawn.rows[drawn.factor == 0].ravel()) == {0, 1, 3, 4}
     assert set(drawn.rows[drawn.factor == 1].ravel()) == {0, 1, 2, 3, 4}
     with pytest.raises(DataError, match="size"):
@@ -85,13 +84,13 @@ def test_a_value_of_one_row_alone_is_never_drawn():
 )
 def test_any_table_gives_rows_that_exist_and_agree(table, seed):
     factors = np.array(table)
-    drawn = population(factors).batches(np.random.default_rng(seed), 50, 5)
+    drawn = population(factors).draw_batches(np.random.default_rng(seed), 50, 5)
     values = factors[drawn.rows, drawn.factor[:, None]]
     assert (values == values[:, :1]).all()
 
 
 def test_the_same_seed_draws_the_same_rows():
-    one, same, other = (population(unbalanced()).batches(np.random.default_rng(s), 20, 8).rows for s in (3, 3, 4))
+    one, same, other = (population(unbalanced()).draw_batches(np.random.default_rng(s), 20, 8).rows for s in (3, 3, 4))
     assert (one == same).all()
     assert (one != other).any()
 
@@ -100,7 +99,7 @@ def test_the_same_seed_draws_the_same_rows():
 def test_rows_are_sorted_by_value(size):
     column = np.random.default_rng(0).integers(0, size, 1_000)
     column[:2] = 0, size - 1
-    order, counts = sorted_rows(column, size)
+    order, counts = sort_rows(column, size)
     assert (np.diff(column[order]) >= 0).all()
     assert sorted(order) == list(range(1_000))
     assert (counts == np.bincount(column)).all()
@@ -109,29 +108,29 @@ def test_rows_are_sorted_by_value(size):
 def test_continuous_factors_are_refused():
     factors = np.stack([np.random.default_rng(0).random(200), np.arange(200) % 4], axis=1)
     with pytest.raises(UsageError, match=naming("angle", "continuous", "bins")):
-        fixable_factors(factors, 200, names=["angle", "hue"])
+        read_fixable_factors(factors, 200, names=["angle", "hue"])
     with pytest.raises(UsageError, match="bins"):
-        fixable_factors(factors[:, 0], 200)
+        read_fixable_factors(factors[:, 0], 200)
     words = np.array([["red", "round"], ["blue", "round"], ["red", "square"], ["blue", "square"]])
-    assert fixable_factors(words, 4).sizes == (2, 2)
+    assert read_fixable_factors(words, 4).sizes == (2, 2)
 
 
 def test_codes_come_in_chunks_and_are_checked(monkeypatch):
-    codes = code_tensor(np.arange(12.0).reshape(6, 2).astype(np.float32))
+    codes = to_code_tensor(np.arange(12.0).reshape(6, 2).astype(np.float32))
     assert codes.dtype == torch.float64
     rows = np.array([[0, 5], [1, 1], [2, 3]], dtype=np.int32)
-    whole = torch.cat(list(gathered(codes, rows)))
-    monkeypatch.setattr("unbraid.metrics.intervention.fixed_factor_batches.CHUNK_VALUES", {"cpu": 1})
-    assert torch.equal(torch.cat(list(gathered(codes, rows))), whole)
+    whole = torch.cat(list(gather_codes(codes, rows)))
+    monkeypatch.setattr("unbraid.metrics.intervention.fixed_factor_batches.MAX_GATHERED_VALUES", {"cpu": 1})
+    assert torch.equal(torch.cat(list(gather_codes(codes, rows))), whole)
     assert torch.equal(whole[0, 1], codes[5])
     with pytest.raises(DataError, match="NaN"):
-        code_tensor([[0.0, float("nan")], [1.0, 2.0]])
+        to_code_tensor([[0.0, float("nan")], [1.0, 2.0]])
 
 
 @pytest.mark.gpu
 def test_codes_on_a_gpu_stay_there_and_are_checked():
-    assert code_tensor(torch.ones(3, 2, device="cuda")).is_cuda
+    assert to_code_tensor(torch.ones(3, 2, device="cuda")).is_cuda
     with pytest.raises(DataError, match="NaN"):
-        code_tensor(torch.full((3, 2), float("nan"), device="cuda"))
+        to_code_tensor(torch.full((3, 2), float("nan"), device="cuda"))
     with pytest.raises(UsageError, match="shape"):
-        code_tensor(torch.ones(3, device="cuda"))
+        to_code_tensor(torch.ones(3, device="cuda"))

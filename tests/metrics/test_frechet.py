@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.linalg import sqrtm
 from torch import nn
 
@@ -14,8 +13,7 @@ from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, metric
-from unbraid.metrics.generative import kernel_distance
-from unbraid.metrics.generative import precision_recall as manifold
+from unbraid.metrics.generative import kernel_distance, precision_recall as manifold
 from unbraid.metrics.generative.features import classifier as classifiers
 from unbraid.metrics.generative.frechet import frechet
 

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
 from tests.support.messages import names, naming

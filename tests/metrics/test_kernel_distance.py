@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
@@ -41,7 +40,7 @@ def test_pieces_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((50, 4)), rng.standard_normal((41, 4))
     whole = kid(x, y), kid(x[:41], y, paired=True)
-    monkeypatch.setitem(base.PIECE, "cpu", 300)
+    monkeypatch.setitem(base.MAX_PAIRS_IN_MEMORY, "cpu", 300)
     pieces = kid(x, y), kid(x[:41], y, paired=True)
     for one, other in zip(whole, pieces, strict=True):
         assert one.value == pytest.approx(other.value, rel=1e-12)

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from unbraid.metrics.predictive import linear_svm as linear
-from unbraid.metrics.predictive import logistic
+from unbraid.metrics.predictive import linear_svm as linear, logistic
 from unbraid.metrics.predictive.linear_svm import fit_lines
 from unbraid.metrics.predictive.logistic import fit_one_vs_rest, fit_softmax, standardise
 

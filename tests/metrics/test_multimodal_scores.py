@@ -18,8 +18,8 @@ from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, evaluate, probe
 from unbraid.metrics.generative import log_likelihood as evidence
-from unbraid.metrics.multimodal.diversity import drawn_entropy
-from unbraid.metrics.multimodal.modality_classifiers import reader
+from unbraid.metrics.multimodal.diversity import expected_entropy
+from unbraid.metrics.multimodal.modality_classifiers import get_modality_classifier
 from unbraid.models import model
 from unbraid.networks import make_likelihood
 
@@ -139,8 +139,8 @@ def test_a_classifier_of_noisy_data_reads_the_means_that_a_perfect_decoder_says(
     nothing = nn.ModuleDict({name: nn.Identity() for name in data.modalities})
     densities = nn.ModuleDict({name: make_likelihood("bernoulli", {}) for name in data.modalities})
     whole = Evaluation(model["multimodal-partitioned"].make(space, data.layout, nothing, nothing, densities), data)
-    rows, own = torch.arange(0, len(data), 9), reader(whole, "m2", 100)
-    seen = own.read(data.modalities["m2"].expected(rows), ["shape"])[:, 0]
+    rows, own = torch.arange(0, len(data), 9), get_modality_classifier(whole, "m2", 100)
+    seen = own.predict(data.modalities["m2"].expected(rows), ["shape"])[:, 0]
     assert (seen == data.values_of(rows)[:, 0]).float().mean() > 0.97
     assert own.accuracy["shape"] > 0.97
 
@@ -178,7 +178,7 @@ def test_diversity_is_the_entropy_of_what_s_decides():
     assert set(found) == {"m1", "m1/left", "m2", "m2/right"}  # m3 has nothing of its own, shape is shared
     for part, size in (("m1/left", 4), ("m2/right", 5)):
         score = found[part]
-        assert score.value == pytest.approx(drawn_entropy(size, 100), abs=0.01)
+        assert score.value == pytest.approx(expected_entropy(size, 100), abs=0.01)
         assert score.details["ceiling"] == math.log(size) == pytest.approx(score.details["real"], abs=0.05)
         assert score.details["coherent"] == 1
         assert score.samples == 120  # 60 rows, each given by two other modalities
@@ -192,7 +192,7 @@ def test_diversity_is_the_entropy_of_what_s_decides():
 def test_the_entropy_of_few_draws_is_that_of_all_their_outcomes():
     outcomes = itertools.product(range(3), repeat=4)
     entropies = [-sum(p * math.log(p) for p in np.bincount(o)[np.bincount(o) > 0] / 4) for o in outcomes]
-    assert drawn_entropy(3, 4) == pytest.approx(np.mean(entropies), abs=1e-12)
+    assert expected_entropy(3, 4) == pytest.approx(np.mean(entropies), abs=1e-12)
 
 
 def test_diversity_needs_something_that_could_differ():
@@ -359,7 +359,7 @@ def test_log_likelihoods_of_a_linear_model_are_the_true_ones():
 
 def test_no_part_of_the_rows_shares_its_draws_with_another_seed(monkeypatch):
     """Equal rows, one after the other: their estimates differ by draws alone."""
-    monkeypatch.setattr(evidence, "WORK", 1)
+    monkeypatch.setattr(evidence, "MAX_DRAWS_IN_MEMORY", 1)
     loose, _ = linear("mvae", (1.0,), experts=[([0.2], [0.5])])
     data = multimodal("ones", [Modality("m1", "vector", Pixels(torch.ones(6, 1), (1,)))])
     found = [

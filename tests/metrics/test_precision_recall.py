@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
@@ -42,7 +41,7 @@ def test_pieces_and_tensors_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     real, made = rng.standard_normal((50, 4)), rng.standard_normal((41, 4)) + 0.5
     whole = values(real, made)
-    monkeypatch.setitem(base.PIECE, "cpu", 300)
+    monkeypatch.setitem(base.MAX_PAIRS_IN_MEMORY, "cpu", 300)
     assert values(torch.tensor(real), made) == whole
 
 

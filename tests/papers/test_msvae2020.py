@@ -10,8 +10,7 @@ import pytest
 
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
-from unbraid.papers.msvae2020 import conditional_gan as gan
-from unbraid.papers.msvae2020 import separation
+from unbraid.papers.msvae2020 import conditional_gan as gan, separation
 from unbraid.papers.msvae2020.masks import dependence, marginals, processes, witness
 
 

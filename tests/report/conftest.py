@@ -17,7 +17,7 @@ def evaluation() -> Evaluation:
 def folder(tmp_path) -> RunFolder:
     made = RunFolder.create(tmp_path / "run", tiny_config())
     for step in (1, 5, 10):
-        made.append(
+        made.append_line(
             "history",
             {"step": step, "epoch": 1.0, "loss": 9.0 / step, "tc/stratified": 1.0 if step > 1 else float("nan")},
         )

@@ -13,7 +13,7 @@ from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import build
 from unbraid.report import write_report
-from unbraid.report.run_page import number, render, where_scored
+from unbraid.report.run_page import describe_scored_rows, format_number, render
 
 SECTIONS = (
     "headline scores training traversal reconstructions samples latents-and-factors information settings environment"
@@ -95,7 +95,7 @@ def test_pictures_and_charts_have_words_for_those_who_cannot_see_them(page):
 def test_scores_are_shown_with_protocol_and_terms_with_estimator(page, scores):
     for score in scores:
         assert score.protocol in page
-        assert number(score.value) in page
+        assert format_number(score.value) in page
     assert "tc/stratified" in page
 
 
@@ -119,9 +119,9 @@ def test_page_of_observations_that_are_no_images(folder):
 
 
 def test_the_page_says_what_was_scored(evaluation):
-    assert names(where_scored(evaluation), 24)
+    assert names(describe_scored_rows(evaluation), 24)
     held_out = Evaluation(evaluation.model, evaluation.dataset, rows=torch.arange(6))
-    assert names(where_scored(held_out), 6)
+    assert names(describe_scored_rows(held_out), 6)
 
 
 def test_the_page_is_the_same_every_time(folder, evaluation, scores):
@@ -145,8 +145,8 @@ def test_no_global_figure_is_made(page):
     [(0.12345, "0.123"), (-24.67, "−24.67"), (1234.5, "1,234"), (0.0, "0.000"), (1e-6, "1.00e−06"), (None, "–")],
 )
 def test_numbers_are_short(value, text):
-    assert number(value) == text
-    assert number(float("nan")) == "nan"
+    assert format_number(value) == text
+    assert format_number(float("nan")) == "nan"
 
 
 def test_a_score_of_unknown_protocol_is_shown(folder, evaluation):

@@ -9,9 +9,9 @@ from unbraid.api import train
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
 from unbraid.report import traversal, traverse
-from unbraid.report.latent_factor import active_latents, codes_by_label, latent_factor
-from unbraid.report.pictures import as_bytes, enlargement, pitch, tiled
-from unbraid.report.traversals import coordinate_kl, decode
+from unbraid.report.latent_factor import active_latents, codes_by_label, draw_latent_factor
+from unbraid.report.pictures import choose_scale, measure_pitch, tile_images, to_uint8
+from unbraid.report.traversals import compute_coordinate_kl, decode
 
 
 def recorded(evaluation, monkeypatch):
@@ -39,7 +39,7 @@ def test_a_traversal_varies_one_coordinate(evaluation, monkeypatch, by, base):
 
 def test_rows_are_ordered_by_kl_and_show_the_decoder(evaluation):
     made = traverse(evaluation, columns=3)
-    kl = coordinate_kl(evaluation)
+    kl = compute_coordinate_kl(evaluation)
     assert list(made.kl) == sorted(kl.tolist(), reverse=True)
     assert made.names == tuple(f"z{j}" for j in made.latents)
     code = evaluation.means[evaluation.choose(1)[0]].clone()
@@ -92,12 +92,12 @@ def test_chosen_latents_keep_their_order(evaluation):
 
 def test_the_picture_has_the_right_size(evaluation):
     picture = traversal(evaluation, columns=4)
-    down, right = pitch(8, 8, enlargement(8))
+    down, right = measure_pitch(8, 8, choose_scale(8))
     assert picture.mode == "RGB"
     assert picture.height >= 3 * down
     assert picture.width > 4 * right
-    assert enlargement(8) == 8
-    assert enlargement(64) == enlargement(100) == 1
+    assert choose_scale(8) == 8
+    assert choose_scale(64) == choose_scale(100) == 1
 
 
 def test_bad_requests_are_answered(evaluation):
@@ -110,14 +110,14 @@ def test_bad_requests_are_answered(evaluation):
         with pytest.raises(UsageError, match=naming(*facts)):
             traversal(evaluation, **request)
     with pytest.raises(UsageError, match="images"):
-        tiled(torch.zeros(2, 2, 5))
+        tile_images(torch.zeros(2, 2, 5))
 
 
 def test_tiles_lie_where_they_should():
     images = torch.zeros(2, 3, 1, 4, 5)
     images[1, 2, 0, 0, 1] = 1
-    picture = np.asarray(tiled(images, scale=2))
-    down, right = pitch(4, 5, 2)
+    picture = np.asarray(tile_images(images, scale=2))
+    down, right = measure_pitch(4, 5, 2)
     assert picture.shape == (2 * down - 2, 3 * right - 2, 4)
     on = np.argwhere((picture[..., 0] == 255) & (picture[..., 3] == 255))
     assert on.min(0).tolist() == [down, 2 * right + 2]
@@ -128,8 +128,8 @@ def test_tiles_lie_where_they_should():
 def test_colours_and_odd_channels():
     red = torch.zeros(3, 1, 1)
     red[0] = 2.0
-    assert as_bytes(red).tolist() == [[[255, 0, 0]]]
-    assert as_bytes(torch.tensor([0.0, 1.0])[:, None, None]).tolist() == [[[128, 128, 128]]]
+    assert to_uint8(red).tolist() == [[[255, 0, 0]]]
+    assert to_uint8(torch.tensor([0.0, 1.0])[:, None, None]).tolist() == [[[128, 128, 128]]]
 
 
 def test_conditional_means_and_spreads():
@@ -143,7 +143,7 @@ def test_conditional_means_and_spreads():
 
 
 def test_latent_factor_chart(evaluation):
-    chart = latent_factor(evaluation)
+    chart = draw_latent_factor(evaluation)
     assert chart.startswith("<svg") and chart.rstrip().endswith("</svg>")
     for latent in active_latents(evaluation):
         assert evaluation.code_names[latent] in chart
@@ -153,7 +153,7 @@ def test_latent_factor_chart(evaluation):
 
 @pytest.mark.parametrize("name", ["grid.png", "there/is/none/grid.png", "grid.JPG", "grid.pdf", "grid.gif"])
 def test_a_picture_is_saved_with_its_folders(evaluation, tmp_path, name):
-    for number, picture in enumerate((traversal(evaluation, columns=4), tiled(torch.rand(2, 3, 1, 4, 4)))):
+    for number, picture in enumerate((traversal(evaluation, columns=4), tile_images(torch.rand(2, 3, 1, 4, 4)))):
         picture.save(tmp_path / str(number) / name)
         assert (tmp_path / str(number) / name).stat().st_size
 
@@ -161,5 +161,5 @@ def test_a_picture_is_saved_with_its_folders(evaluation, tmp_path, name):
 @pytest.mark.parametrize("name", ["grid.xyz", "grid", "grid.hdr"])
 def test_a_format_that_pictures_do_not_have_is_told(tmp_path, name):
     with pytest.raises(UsageError, match=naming(".png", ".jpg", "grid")):
-        tiled(torch.rand(2, 3, 1, 4, 4)).save(str(tmp_path / "new" / name))
+        tile_images(torch.rand(2, 3, 1, 4, 4)).save(str(tmp_path / "new" / name))
     assert not (tmp_path / "new").exists()

@@ -8,7 +8,7 @@ import pytest
 
 from unbraid.metrics import Score
 from unbraid.report import tables
-from unbraid.report.sweep_page import mig_of_all, render
+from unbraid.report.sweep_page import choose_mig, render
 
 
 def member(recipe, beta, seed, mig, tc, state="finished"):
@@ -26,7 +26,7 @@ BROKEN = [*MEMBERS, member("q", 1, 4, 0.0, 0.0, "diverged")]
 
 
 def test_table_has_what_varies_and_every_score():
-    rows = tables.member_rows(BROKEN)
+    rows = tables.build_member_rows(BROKEN)
     assert list(rows[0])[:6] == ["recipe", "beta", "seed", "run", "status", "trouble"]
     assert rows[0]["mig/exact"] == pytest.approx(0.4)
     assert (rows[0]["mig/exact low"], rows[0]["mig/exact high"]) == (pytest.approx(0.3), pytest.approx(0.5))
@@ -35,7 +35,7 @@ def test_table_has_what_varies_and_every_score():
 
 
 def test_summary_equals_what_is_computed_by_hand():
-    rows = {(row["recipe"], row["beta"], row["score"]): row for row in tables.summary_rows(BROKEN)}
+    rows = {(row["recipe"], row["beta"], row["score"]): row for row in tables.build_summary_rows(BROKEN)}
     row = rows["q", 1, "mig/exact"]
     values = np.array([0.1, 0.11, 0.14, 0.19])
     assert (row["count"], row["diverged"]) == (4, 1)
@@ -44,21 +44,21 @@ def test_summary_equals_what_is_computed_by_hand():
     assert (row["min"], row["max"]) == (pytest.approx(0.1), pytest.approx(0.19))
     reach = 2.353363 * values.std(ddof=1) / 2  # Student's 95% quantile with 3 degrees of freedom
     assert (row["low"], row["high"]) == (pytest.approx(0.135 - reach), pytest.approx(0.135 + reach))
-    assert [row["beta"] for row in tables.summary_rows(BROKEN) if row["score"] == "tc/exact"] == [1, 4, 1, 4]
+    assert [row["beta"] for row in tables.build_summary_rows(BROKEN) if row["score"] == "tc/exact"] == [1, 4, 1, 4]
 
 
 def test_one_seed_has_no_interval():
-    row = tables.summary_rows([member("p", 1, 0, 0.5, 1.0)])[0]
+    row = tables.build_summary_rows([member("p", 1, 0, 0.5, 1.0)])[0]
     assert (row["count"], row["low"], row["high"]) == (1, None, None)
 
 
 def test_correlation_is_numpys_and_its_interval_holds_it():
     x, y = np.random.default_rng(0).normal(size=(2, 30))
-    found, (low, high) = tables.correlation(x.tolist(), (x + y).tolist())
+    found, (low, high) = tables.correlate(x.tolist(), (x + y).tolist())
     assert found == pytest.approx(np.corrcoef(x, x + y)[0, 1])
     assert low < found < high
-    assert tables.correlation([1.0, 2.0], [1.0, 2.0]) is None
-    assert tables.correlation([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
+    assert tables.correlate([1.0, 2.0], [1.0, 2.0]) is None
+    assert tables.correlate([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
 
 
 def test_parquet_where_pyarrow_is(tmp_path, monkeypatch):
@@ -101,10 +101,10 @@ def with_histograms(members):
 
 def test_figures_show_the_mig_that_every_finished_run_has():
     complete = with_histograms(MEMBERS)
-    assert mig_of_all(complete) == "mig/exact"
-    assert mig_of_all([*complete[1:], less(complete[0], "mig/exact")]) == "mig/histogram-mean"
-    assert mig_of_all([*complete, BROKEN[-1]]) == "mig/exact", "a diverged run has no score, and needs none"
-    assert mig_of_all([less(each, "mig/exact") for each in MEMBERS]) is None
+    assert choose_mig(complete) == "mig/exact"
+    assert choose_mig([*complete[1:], less(complete[0], "mig/exact")]) == "mig/histogram-mean"
+    assert choose_mig([*complete, BROKEN[-1]]) == "mig/exact", "a diverged run has no score, and needs none"
+    assert choose_mig([less(each, "mig/exact") for each in MEMBERS]) is None
     page = render("one", "", [less(complete[0], "mig/exact"), *complete[1:]])
     assert page.count("mig/histogram-mean") > page.count("mig/exact")
 
@@ -115,18 +115,18 @@ def test_runs_without_a_score_are_counted_wherever_they_are_missing():
     assert page.count("3 of 4") == 1
     assert not re.search(r"\d of 16|\d of 4\b", render("one", "", BROKEN))
     members = [less(BROKEN[0], "mig/exact"), *BROKEN[1:]]
-    rows = tables.median_rows(members, tables.score_names(members))
+    rows = tables.build_median_rows(members, tables.list_scores(members))
     assert [row["mig/exact"].endswith(" (3 of 4)") for row in rows] == [False, True, False, False]
     assert [row["runs"] for row in rows] == ["4", "4", "4 of 5", "4"]
 
 
 def test_a_setting_that_diverged_as_a_whole_has_rows_in_the_summary():
     others = [member("q", 9, 0, 0.0, 0.0, "diverged"), member("q", 7, 0, 0.0, 0.0, "waiting")]
-    rows = tables.summary_rows([*MEMBERS, *others])
+    rows = tables.build_summary_rows([*MEMBERS, *others])
     lost = [row for row in rows if row["beta"] == 9]
     assert [(row["score"], row["count"], row["diverged"], row["mean"]) for row in lost] == [
         (name, 0, 1, None) for name in ("mig/exact", "tc/exact", "elbo/closed-form")]  # fmt: skip
     assert not [row for row in rows if row["beta"] == 7]
     assert all(row.keys() == rows[0].keys() for row in rows)
-    (alone,) = tables.summary_rows([member("q", 9, 0, 0.0, 0.0, "diverged")])
+    (alone,) = tables.build_summary_rows([member("q", 9, 0, 0.0, 0.0, "diverged")])
     assert (alone["score"], alone["count"], alone["diverged"]) == (None, 0, 1)

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import unbraid as ub
 from tests.support.command import unbraid
@@ -21,11 +20,9 @@ from tests.support.sweeps import SMALL, WORDS, fail_at_batch_16, sweep, weights
 from unbraid import scoring
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics import Evaluation
-from unbraid.sweeps import run as leading
-from unbraid.sweeps import worker as working
+from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.training import Cadence, Interrupted
-from unbraid.training import grouping as members
+from unbraid.training import Cadence, Interrupted, grouping as members
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 

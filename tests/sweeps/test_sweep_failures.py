@@ -14,8 +14,7 @@ from unbraid import scoring
 from unbraid.errors import DataError, MissingExtraError, RunError, UsageError
 from unbraid.metrics import background
 from unbraid.store import save_tensors
-from unbraid.sweeps import run as leading
-from unbraid.sweeps import worker as working
+from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.messages import describe_left_out, describe_plan
 from unbraid.training import Interrupted, launch

@@ -18,40 +18,25 @@ from unbraid.data import (  # noqa: F401 (they register themselves)
     sprite_pairs,
     sprites,
 )
-from unbraid.data.array_modalities import from_arrays
-from unbraid.data.base import data_home, dataset, load
-from unbraid.data.csv_modalities import from_csv
-from unbraid.data.factors import Factor, FactorDataset, Pixels, factor_numbers, pack_bits
-from unbraid.data.files import Description, Recipe, Status, check, describe, fetch
-from unbraid.data.images import from_array, from_dataset, from_folder
-from unbraid.data.modalities import MultimodalDataset, multimodal
-from unbraid.data.modality import ClassLabels, Modality
-from unbraid.data.stroke_measures import digit_width, stroke_thickness
-
-__all__ = [
-    "ClassLabels",
-    "Description",
-    "Factor",
-    "FactorDataset",
-    "Modality",
-    "MultimodalDataset",
-    "Pixels",
-    "Recipe",
-    "Status",
-    "check",
-    "data_home",
-    "dataset",
-    "describe",
-    "digit_width",
-    "factor_numbers",
-    "fetch",
-    "from_array",
-    "from_arrays",
-    "from_csv",
-    "from_dataset",
-    "from_folder",
-    "load",
-    "multimodal",
-    "pack_bits",
-    "stroke_thickness",
-]
+from unbraid.data.array_modalities import from_arrays as from_arrays
+from unbraid.data.base import data_home as data_home, dataset as dataset, load as load
+from unbraid.data.csv_modalities import from_csv as from_csv
+from unbraid.data.factors import (
+    Factor as Factor,
+    FactorDataset as FactorDataset,
+    Pixels as Pixels,
+    factor_numbers as factor_numbers,
+    pack_bits as pack_bits,
+)
+from unbraid.data.files import (
+    Description as Description,
+    Recipe as Recipe,
+    Status as Status,
+    check as check,
+    describe as describe,
+    fetch as fetch,
+)
+from unbraid.data.images import from_array as from_array, from_dataset as from_dataset, from_folder as from_folder
+from unbraid.data.modalities import MultimodalDataset as MultimodalDataset, multimodal as multimodal
+from unbraid.data.modality import ClassLabels as ClassLabels, Modality as Modality
+from unbraid.data.stroke_measures import digit_width as digit_width, stroke_thickness as stroke_thickness

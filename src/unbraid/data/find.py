@@ -10,8 +10,7 @@ from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.data.array_modalities import from_arrays
-from unbraid.data.base import dataset as datasets
-from unbraid.data.base import load
+from unbraid.data.base import dataset as datasets, load
 from unbraid.data.factors import FactorDataset
 from unbraid.data.images import from_array, from_dataset
 from unbraid.errors import UsageError

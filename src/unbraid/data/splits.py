@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.data.biased_sampling import FORM as BIAS
-from unbraid.data.biased_sampling import choose_biased_rows
+from unbraid.data.biased_sampling import FORM as BIAS, choose_biased_rows
 from unbraid.data.factors import FactorDataset
 from unbraid.data.pruning import match_rows
 from unbraid.errors import UsageError

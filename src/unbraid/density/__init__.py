@@ -1,5 +1,9 @@
 """Densities of the aggregate posterior."""
 
-from unbraid.density.estimators import ESTIMATORS, Aggregate, batch_aggregate, exact_aggregate, weighting
-
-__all__ = ["ESTIMATORS", "Aggregate", "batch_aggregate", "exact_aggregate", "weighting"]
+from unbraid.density.estimators import (
+    ESTIMATORS as ESTIMATORS,
+    Aggregate as Aggregate,
+    batch_aggregate as batch_aggregate,
+    exact_aggregate as exact_aggregate,
+    weighting as weighting,
+)

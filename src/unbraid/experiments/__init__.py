@@ -4,19 +4,16 @@
 """
 
 from unbraid.experiments.base import (
-    SCALES,
-    Claim,
-    Evidence,
-    Experiment,
-    Results,
-    Scale,
-    StandIn,
-    Verdict,
-    experiment,
-    find_experiments,
-    judge,
+    SCALES as SCALES,
+    Claim as Claim,
+    Evidence as Evidence,
+    Experiment as Experiment,
+    Results as Results,
+    Scale as Scale,
+    StandIn as StandIn,
+    Verdict as Verdict,
+    experiment as experiment,
+    find_experiments as find_experiments,
+    judge as judge,
 )
-from unbraid.experiments.running import Reproduction, reproduce
-
-__all__ = ["SCALES", "Claim", "Evidence", "Experiment", "Reproduction", "Results", "Scale", "StandIn", "Verdict"]
-__all__ += ["experiment", "find_experiments", "judge", "reproduce"]
+from unbraid.experiments.running import Reproduction as Reproduction, reproduce as reproduce

@@ -20,7 +20,7 @@ from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score
 from unbraid.registry import Facts, Registry
-from unbraid.report.tables import Member, Setting, finished, has, settings_of
+from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score, select_finished
 
 SCALES = ("smoke", "small", "budget", "paper")
 MIN_SEEDS = 3
@@ -76,9 +76,9 @@ class Results:
         return list(dict.fromkeys(member.settings["recipe"] for member in self.members))
 
     @property
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SeedGroup]:
         """Members grouped by series and every setting that varies, except the seed."""
-        return settings_of(self.members)
+        return group_by_setting(self.members)
 
     @property
     def seeds(self) -> int:
@@ -98,7 +98,9 @@ class Results:
 
     def select_members(self, series: str, *scores: str) -> list[Member]:
         """Return the finished runs of a series that have all of these scores."""
-        found = [m for m in self.members if m.settings["recipe"] == series and all(has(m, score) for score in scores)]
+        found = [
+            m for m in self.members if m.settings["recipe"] == series and all(has_score(m, score) for score in scores)
+        ]
         if not found:
             raise MissingResultsError(f"no finished run of {series} has {' and '.join(scores)}")
         return found
@@ -262,7 +264,7 @@ def _explain_weakness(results: Results, trained: bool) -> str:
         return " A smoke run only shows that the program works."
     if results.seeds < MIN_SEEDS:
         return f" A verdict needs {MIN_SEEDS} seeds of each setting, and one has {results.seeds}."
-    runs = len(finished(results.members))
+    runs = len(select_finished(results.members))
     if trained and len(results.unsettled) > MAX_UNSETTLED_SHARE * runs:
         return f" {len(results.unsettled)} of {runs} runs had not settled."
     return ""

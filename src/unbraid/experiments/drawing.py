@@ -8,8 +8,8 @@ import numpy as np
 from unbraid.experiments.base import Results
 from unbraid.metrics import Evaluation
 from unbraid.report import Picture, traversal
-from unbraid.report.latent_factor import draw_panels, panels_size
-from unbraid.report.run_page import reconstructions
+from unbraid.report.latent_factor import draw_panels, measure_panels
+from unbraid.report.run_page import draw_reconstructions
 from unbraid.report.svg import INK
 from unbraid.report.tables import Member
 
@@ -18,7 +18,7 @@ PICTURE_WIDTH_INCHES = 3.2
 
 def draw_latents(make: Any, models: Mapping[str, Evaluation]) -> Any:
     """Draw latents against factors of several models, one below the other."""
-    sizes = [panels_size(model) for model in models.values()]
+    sizes = [measure_panels(model) for model in models.values()]
     heights = [height + 0.3 for _, height in sizes]
     figure = make(figsize=(max(width for width, _ in sizes), sum(heights)), layout="constrained")
     parts = np.atleast_1d(figure.subfigures(len(models), 1, height_ratios=heights))
@@ -56,7 +56,7 @@ def draw_decoded(make: Any, results: Results, members: Mapping[str, Member], **o
     columns = []
     for title, member in members.items():
         model = results.load_evaluation(member)
-        columns.append([(title, reconstructions(model)), ("", traversal(model, **options))])
+        columns.append([(title, draw_reconstructions(model)), ("", traversal(model, **options))])
     return draw_pictures(make, columns)
 
 

@@ -19,8 +19,8 @@ from unbraid.errors import UsageError
 from unbraid.experiments.base import SCALES, Experiment, MissingResultsError, Results, Verdict
 from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_difference
 from unbraid.registry import Entry
-from unbraid.report.svg import drawing
-from unbraid.report.tables import text, write_csv
+from unbraid.report.svg import figure_style
+from unbraid.report.tables import format_setting, write_csv
 from unbraid.training.environment import describe_environment
 
 RULE = (
@@ -104,7 +104,7 @@ def write_results(
 
 def _draw(path: Path, entry: Entry[Any, Experiment], results: Results) -> list[str]:
     try:
-        with drawing() as make:
+        with figure_style() as make:
             figure = entry.make(results, make)
             with atomic.replacing(path) as part:
                 figure.savefig(part, format="png", dpi=150, facecolor="white", metadata={"Software": None})
@@ -125,7 +125,7 @@ def build_table(facts: Experiment, results: Results) -> list[Row]:
         settings = setting.members[0].settings
         series = settings["recipe"]
         count = f"{setting.finished} of {len(setting.members)}"
-        row: Row = {"series": series, **{key: text(settings.get(key)) for key in keys}}
+        row: Row = {"series": series, **{key: format_setting(settings.get(key)) for key in keys}}
         row["runs"] = count if setting.finished < len(setting.members) else setting.finished
         for score in facts.scores:
             row[score] = _mean(setting.values(score))
@@ -138,7 +138,7 @@ def build_table(facts: Experiment, results: Results) -> list[Row]:
 def _differences(facts: Experiment, results: Results, keys: Sequence[str]) -> list[Row]:
     """Return rows of one series minus another, for settings that both have."""
     first, second = facts.contrast or ("", "")
-    by = {tuple(text(s.members[0].settings.get(k)) for k in ("recipe", *keys)): s for s in results.settings}
+    by = {tuple(format_setting(s.members[0].settings.get(k)) for k in ("recipe", *keys)): s for s in results.settings}
     rows: list[Row] = []
     for at in [key[1:] for key in by if key[0] == first and (second, *key[1:]) in by]:
         row: Row = {"series": f"{second} minus {first}", **dict(zip(keys, at, strict=True)), "runs": ""}
@@ -227,7 +227,7 @@ def _compare_settings(facts: Experiment, scale: str) -> list[Row]:
 def _format_setting(value: Any) -> str:
     if isinstance(value, range):
         return f"{value.start}..{value.stop - 1}"
-    return "" if value is None else str(text(value))
+    return "" if value is None else str(format_setting(value))
 
 
 def _format_share(here: Any, paper: Any) -> str:

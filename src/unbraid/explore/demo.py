@@ -25,7 +25,7 @@ FILES = (
 
 def open_demo() -> Path:
     """Return the folder of the demo's run in the user's cache."""
-    packaged = resources.files("unbraid.explore").joinpath("demo")
+    packaged = resources.files("unbraid.explore").joinpath("demo_run")
     content = hashlib.sha256(packaged.joinpath("model.safetensors").read_bytes()).hexdigest()[:12]
     folder = data_home() / "demo-run" / content / NAME
     if not (folder / FILES[-1]).exists():

@@ -15,7 +15,7 @@ from unbraid.metrics import Evaluation
 from unbraid.metrics.arrays import FactorLabels
 from unbraid.metrics.information.histogram import JointHistograms, discretise
 from unbraid.models import Model
-from unbraid.report.traversals import variable_kl
+from unbraid.report.traversals import compute_variable_kl
 
 MAX_ROWS_TO_MEASURE = 10_000
 """Rows that information, ranges and distances are measured on."""
@@ -53,7 +53,7 @@ def describe_latents(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _nats(evaluation: Evaluation) -> list[float]:
     """KL of each variable; where none is defined, log of the spread of its codes against one of 0.1."""
     try:
-        return [_finite(value) for value in variable_kl(evaluation).tolist()]
+        return [_finite(value) for value in compute_variable_kl(evaluation).tolist()]
     except UnbraidError:
         spread = evaluation.means.cpu().double().std(0)
         return [float(torch.log1p(spread[own].square().sum() / 0.01) / 2) for own in evaluation.space.leaf_columns()]

@@ -46,10 +46,11 @@ class Lowering:
 
     def _constant_rows(self, first: Tensor, second: Tensor, shape: tuple[int, ...]) -> int:
         """Add a constant; one that has a row for each row of the batch is one row, repeated."""
+        whole = first
         for axis, size in enumerate(shape):
             if size < 0:
                 first, second = first.narrow(axis, 0, 1), second.narrow(axis, 0, 1)
-        if not torch.equal(first, second):
+        if not torch.equal(first, second) or not torch.equal(whole, first.expand_as(whole)):
             raise UsageError("This network adds another constant to each row of a batch; let it treat rows alike.")
         value = self.constant(first)
         return value if tuple(first.shape) == shape else self.emit("expand", [value], shape)

@@ -6,9 +6,7 @@ from typing import Any
 import torch
 
 from unbraid.errors import UsageError
-from unbraid.explore.lower import RULES, Lowering, Value, rule
-
-__all__ = ["RULES"]
+from unbraid.explore.lower import RULES as RULES, Lowering, Value, rule
 
 UNARY = {
     "relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
@@ -57,6 +55,11 @@ def add(to: Lowering, given: Given, shapes: Shapes) -> int:
 @rule("square")
 def square(to: Lowering, given: Given, shapes: Shapes) -> int:
     return to.binary("mul", given["self"], given["self"], shapes[0])
+
+
+@rule("silu")
+def silu(to: Lowering, given: Given, shapes: Shapes) -> int:
+    return to.binary("mul", given["self"], to.unary("sigmoid", given["self"]), shapes[0])
 
 
 @rule("leaky_relu")
@@ -293,6 +296,44 @@ def batch_norm(to: Lowering, given: Given, shapes: Shapes) -> list[int]:
     moved = to.binary("mul", given["input"], to.constant(scale.view(channels)), shapes[0])
     made = to.binary("add", moved, to.constant(shift.view(channels)), shapes[0])
     return [made, made, made][: len(shapes)]
+
+
+@rule("native_layer_norm")
+def layer_norm(to: Lowering, given: Given, shapes: Shapes) -> list[int]:
+    """Standardise over the last axes, then scale and shift."""
+    rank = len(shapes[0])
+    axes = list(range(rank - len(given["normalized_shape"]), rank))
+    made = _standardise(to, given["input"], axes, given["eps"])
+    return [_affine(to, made, given["weight"], given["bias"], shapes[0])] * len(shapes)
+
+
+@rule("native_group_norm")
+def group_norm(to: Lowering, given: Given, shapes: Shapes) -> list[int]:
+    """Standardise each group of channels, then scale and shift each channel."""
+    rows, groups = shapes[0][0], given["group"]
+    channels, *rest = shapes[0][1:]
+    apart = to.emit("reshape", [given["input"]], (rows, groups, channels // groups * math.prod(rest)))
+    made = to.emit("reshape", [_standardise(to, apart, [2], given["eps"])], shapes[0])
+    wide = (channels, *[1] * len(rest))
+    scale, shift = (
+        None if given[key] is None else to.emit("reshape", [given[key]], wide) for key in ("weight", "bias")
+    )
+    return [_affine(to, made, scale, shift, shapes[0])] * len(shapes)
+
+
+def _standardise(to: Lowering, value: int, axes: list[int], epsilon: float) -> int:
+    """(x - mean) / sqrt(variance + epsilon) over some axes."""
+    shape = to.graph.shape_of(value)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
+    centred = to.binary("sub", value, to.emit("reduce", [value], kept, kind="mean", axes=axes), shape)
+    variance = to.emit("reduce", [to.binary("mul", centred, centred, shape)], kept, kind="mean", axes=axes)
+    scale = to.unary("rsqrt", to.binary("add", variance, to.number(epsilon), kept))
+    return to.binary("mul", centred, scale, shape)
+
+
+def _affine(to: Lowering, value: int, weight: int | None, bias: int | None, shape: tuple[int, ...]) -> int:
+    value = value if weight is None else to.binary("mul", value, weight, shape)
+    return value if bias is None else to.binary("add", value, bias, shape)
 
 
 @rule("index", "index_select")

@@ -1,6 +1,5 @@
 """The page of one run: its networks, what is known of its latents, and rows of its data, in one HTML file."""
 
-import base64
 import gzip
 import math
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from unbraid.explore.facts import (
 )
 from unbraid.explore.model import ModelGraphs, trace_model
 from unbraid.explore.rows import Numbers, describe_rows, distances
+from unbraid.explore.text import to_base64, to_text
 from unbraid.explore.wasm import product
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
@@ -54,7 +54,7 @@ def render_run_page(config: Config, evaluation: Evaluation, scores: Sequence[Sco
         data = {"kind": "run", "weights": stored.records, "run": {**facts, "networks": networks}, "modules": modules()}
         blocks = {"numbers": pack(numbers.bytes()), "weights": to_text(stored.compressed())}
         page = render(title_of(config), data, blocks)
-        if len(page) <= MAX_BYTES:
+        if len(page.encode()) <= MAX_BYTES:
             break
     return page
 
@@ -66,7 +66,7 @@ def title_of(config: Config) -> str:
 
 def modules() -> list[str]:
     """Return the matrix product for browsers that fuse multiplication and addition, and for others."""
-    return [to_text(product(fused)) for fused in (True, False)]
+    return [to_base64(product(fused)) for fused in (True, False)]
 
 
 def store_networks(graphs: ModelGraphs, weights: Weights) -> dict[str, Any]:
@@ -116,8 +116,3 @@ def _score(score: Score) -> dict[str, Any]:
 def pack(data: bytes) -> str:
     """Return bytes compressed, as text."""
     return to_text(gzip.compress(data, 9, mtime=0))
-
-
-def to_text(data: bytes) -> str:
-    """Return bytes as base64."""
-    return base64.b64encode(data).decode()

@@ -14,7 +14,8 @@ from unbraid.errors import UsageError
 from unbraid.explore.bundle import render
 from unbraid.explore.model import ModelGraphs, trace_model
 from unbraid.explore.rows import Numbers
-from unbraid.explore.run_page import AUTO, FEWEST_BITS, describe_run, modules, pack, store_networks, to_text
+from unbraid.explore.run_page import AUTO, FEWEST_BITS, describe_run, modules, pack, store_networks
+from unbraid.explore.text import to_text
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
 
@@ -71,9 +72,9 @@ def render_sweep_page(title: str, members: Sequence[MemberPage], weights: Precis
 def choose_bits(graphs: Sequence[ModelGraphs]) -> tuple[int, bool]:
     """Return how many bits a weight may have for the page to stay below its size, and whether encoders fit.
 
-    A weight of N bits takes about N - 1 after compression, and 4/3 of that as text.
+    A weight of N bits takes about N - 1 after compression, and 7/6 of that as text.
     """
-    room = MAX_BYTES * ROOM * 8 * 3 / 4
+    room = MAX_BYTES * ROOM * 8 * 6 / 7
     decoders = sum(each.decode.weights for each in graphs)
     encoders = sum(each.encode.weights for each in graphs if each.encode is not None)
     whole, half = (int(room / max(1, count)) + 1 for count in (decoders + encoders, decoders))

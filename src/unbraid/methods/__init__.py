@@ -6,10 +6,8 @@ Importing this package imports every file in it, so that a new method registers 
 import importlib
 import pkgutil
 
-from unbraid.methods.presets import preset
-from unbraid.objectives import objective
+from unbraid.methods.presets import preset as preset
+from unbraid.objectives import objective as objective
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
-
-__all__ = ["objective", "preset"]

@@ -18,8 +18,7 @@ from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import choose_factors, to_numpy
 from unbraid.metrics.needs import check_needs
-from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric
-from unbraid.metrics.score import metric_protocol as metric_protocol
+from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
 from unbraid.progress import progress
 from unbraid.registry import Entry

@@ -13,9 +13,7 @@ from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.networks import Likelihood, Outputs, make_likelihood
-from unbraid.networks import decoder as decoders
-from unbraid.networks import encoder as encoders
+from unbraid.networks import Likelihood, Outputs, decoder as decoders, encoder as encoders, make_likelihood
 from unbraid.networks.base import NetworkFacts
 from unbraid.noise import Need
 from unbraid.registry import Facts, Registry

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.kernels import launch
 from unbraid.operators import Operator
 
 _BLOCK = 1024
@@ -47,8 +48,7 @@ def _backward(grad, logits, x, out, width, BLOCK: tl.constexpr):
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """Return log p(x|l) [rows] of logits and observations [rows, width], contiguous; in float32."""
     out = logits.new_empty(len(logits), dtype=torch.float32)
-    with torch.cuda.device_of(logits):
-        _forward[(len(logits),)](logits, x, out, logits.shape[1], BLOCK=_BLOCK)
+    launch(_forward, (len(logits),), logits, x, out, logits.shape[1], BLOCK=_BLOCK, writes=out)
     return out
 
 
@@ -61,8 +61,8 @@ def _(logits: Tensor, x: Tensor) -> Tensor:
 def bernoulli_log_prob_backward(grad: Tensor, logits: Tensor, x: Tensor) -> Tensor:
     """Return the gradient of the logits [rows, width] from that of the log likelihoods [rows]."""
     out, width = torch.empty_like(logits), logits.shape[1]
-    with torch.cuda.device_of(logits):
-        _backward[(-(-width // _BLOCK), len(logits))](grad.contiguous(), logits, x, out, width, BLOCK=_BLOCK)
+    grid = (-(-width // _BLOCK), len(logits))
+    launch(_backward, grid, grad.contiguous(), logits, x, out, width, BLOCK=_BLOCK, writes=out)
     return out
 
 

@@ -30,6 +30,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.kernels import launch
 from unbraid.networks.conv_tiles import ConvTile, gradient_tile, product_tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -265,15 +266,16 @@ def launch_product(
         weight = weight.movedim(1, -1).contiguous().movedim(-1, 1)
     of_n, of_c = (weight.stride(2), weight.stride(1)) if transposed else (weight.stride(1), weight.stride(2))
     parts = classes * classes * -(-N // tile.block_n)
-    with torch.cuda.device_of(x):
-        _product[(-(-batch * U * V // tile.block_m) * parts, members)](
-            x, weight, *epilogue.pointers(weight), out, batch * U * V, *epilogue.flags,
-            weight.stride(0), of_n, weight.stride(4), of_c,
-            H=H, W=W, C=C, N=N, U=U, V=V, OUT_H=out.shape[2], OUT_W=out.shape[3],
-            KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
-            COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
-            BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
-        )  # fmt: skip
+    launch(
+        _product, (-(-batch * U * V // tile.block_m) * parts, members),
+        x, weight, *epilogue.pointers(weight), out, batch * U * V, *epilogue.flags,
+        weight.stride(0), of_n, weight.stride(4), of_c,
+        H=H, W=W, C=C, N=N, U=U, V=V, OUT_H=out.shape[2], OUT_W=out.shape[3],
+        KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
+        COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
+        writes=out,
+    )  # fmt: skip
 
 
 def launch_folded_product(
@@ -287,11 +289,12 @@ def launch_folded_product(
     products = x.new_empty(members, batch, H, W, entries.shape[1], dtype=torch.float32)
     launch_product(x, entries, products, 1, 0, False, compute, Epilogue(None, False, None))
     pixels, block = batch * out_h * out_w * N, 512
-    with torch.cuda.device_of(out):
-        _fold[(-(-pixels // block), members)](
-            products, *epilogue.pointers(out), out, pixels, *epilogue.flags,
-            H=H, W=W, N=N, OUT_H=out_h, OUT_W=out_w, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
-        )  # fmt: skip
+    launch(
+        _fold, (-(-pixels // block), members),
+        products, *epilogue.pointers(out), out, pixels, *epilogue.flags,
+        H=H, W=W, N=N, OUT_H=out_h, OUT_W=out_w, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
+        writes=out,
+    )  # fmt: skip
 
 
 def launch_gradient(
@@ -311,13 +314,14 @@ def launch_gradient(
     splits = -(-rows // chunk)
     size = N * entries + (0, N, entries)[totals]
     sums = large.new_empty(splits, members, size, dtype=torch.float32)
-    with torch.cuda.device_of(large):
-        _gradient[(tiles, splits, members)](
-            large, small, sums, members, rows, chunk,
-            H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
-            COMPUTE=TRITON_TYPES[compute], SPLIT=split,
-            BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
-        )  # fmt: skip
+    launch(
+        _gradient, (tiles, splits, members),
+        large, small, sums, members, rows, chunk,
+        H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
+        COMPUTE=TRITON_TYPES[compute], SPLIT=split,
+        BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
+        writes=sums,
+    )  # fmt: skip
     return sums[0] if splits == 1 else sums.sum(0)
 
 

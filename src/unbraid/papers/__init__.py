@@ -4,7 +4,11 @@ One package per paper, one decorated function per table or figure. `reproduce("c
 its runs, tests its claims and writes its table, figure and verdicts.
 """
 
-from unbraid.experiments import reproduce
-from unbraid.papers import chen2018, daunhawer2019, esmaeili2018, msvae2020, split2020
-
-__all__ = ["chen2018", "daunhawer2019", "esmaeili2018", "msvae2020", "reproduce", "split2020"]
+from unbraid.experiments import reproduce as reproduce
+from unbraid.papers import (
+    chen2018 as chen2018,
+    daunhawer2019 as daunhawer2019,
+    esmaeili2018 as esmaeili2018,
+    msvae2020 as msvae2020,
+    split2020 as split2020,
+)

@@ -1,4 +1,4 @@
-"""Latents against factors (chen2018, figure S4): the mean code at each value of each factor."""
+"""Charts of latents against factors (chen2018, figure S4): the mean code at each value of each factor."""
 
 from typing import Any, NamedTuple
 
@@ -8,25 +8,23 @@ from torch import Tensor
 
 from unbraid.data.factors import Factor, FactorDataset
 from unbraid.metrics import Evaluation
-from unbraid.report.svg import ACCENT, INK, PALETTE, drawing, optional, svg
-from unbraid.report.traversals import coordinate_kl
+from unbraid.report.svg import ACCENT, INK, PALETTE, figure_style, import_report_extra, to_svg
+from unbraid.report.traversals import compute_coordinate_kl
 
-ACTIVE = 0.05
-"""Nats of KL below which a latent is left out: it holds next to nothing."""
-
-MOST_LATENTS = 10
+MIN_ACTIVE_KL_NATS = 0.05
+MAX_LATENTS = 10
 POSITIONS = ("posX", "posY")
 
 
 class CodesByLabel(NamedTuple):
-    """Mean and standard deviation of codes at each value of a label [values, latents]; NaN where no row has it."""
+    """Mean and standard deviation of codes at each value of a label [values, latents]; NaN if no row has the value."""
 
     mean: np.ndarray
     std: np.ndarray
 
 
 def codes_by_label(codes: Tensor, labels: Tensor, size: int) -> CodesByLabel:
-    """Mean and spread of codes [rows, latents] over the rows of each label; a negative one is missing."""
+    """Return the statistics of codes [rows, latents] at labels [rows] below `size`; negative labels are missing."""
     codes, labels = codes.cpu().double(), labels.cpu()
     codes, labels = codes[labels >= 0], labels[labels >= 0]
     count = torch.bincount(labels, minlength=size).double()[:, None]
@@ -36,47 +34,47 @@ def codes_by_label(codes: Tensor, labels: Tensor, size: int) -> CodesByLabel:
 
 
 def active_latents(evaluation: Evaluation) -> list[int]:
-    """Coordinates that hold information, the most informative first; at least two."""
-    kl = coordinate_kl(evaluation)
+    """Return the coordinates with the largest KL, in descending order; at least two."""
+    kl = compute_coordinate_kl(evaluation)
     order = kl.argsort(descending=True).tolist()
-    return order[: max(2, min(MOST_LATENTS, int((kl > ACTIVE).sum())))]
+    return order[: max(2, min(MAX_LATENTS, int((kl > MIN_ACTIVE_KL_NATS).sum())))]
 
 
-def latent_factor(evaluation: Evaluation, prefix: str = "latent-factor") -> str:
-    """SVG with one row per factor and one column per active latent.
+def draw_latent_factor(evaluation: Evaluation, prefix: str = "latent-factor") -> str:
+    """Return an SVG with one row per factor and one column per active latent.
 
     Lines are means over all other factors and bands one standard deviation. Factors posX and posY share a row of maps
-    (blue is high, red is low). Where a factor has words for values, such as shape, lines are split by it.
+    (blue is high, red is low). If a factor, such as shape, has words for values, each word has its own line.
     """
-    with drawing() as make:
-        figure = make(figsize=panels_size(evaluation), layout="constrained")
+    with figure_style() as make:
+        figure = make(figsize=measure_panels(evaluation), layout="constrained")
         draw_panels(figure, evaluation)
-        return svg(figure, prefix)
+        return to_svg(figure, prefix)
 
 
-def panels_size(evaluation: Evaluation) -> tuple[float, float]:
-    """Inches that the panels of one model take, across and down."""
-    return 0.6 + 1.35 * len(active_latents(evaluation)), 0.5 + 1.2 * len(_rows(evaluation.dataset))
+def measure_panels(evaluation: Evaluation) -> tuple[float, float]:
+    """Return the width and height of the panels of one model, in inches."""
+    return 0.6 + 1.35 * len(active_latents(evaluation)), 0.5 + 1.2 * len(_list_rows(evaluation.dataset))
 
 
 def draw_panels(figure: Any, evaluation: Evaluation) -> None:
-    """The panels of one model, on a figure or a part of one."""
+    """Draw the panels of one model on a figure or subfigure."""
     data, latents = evaluation.dataset, active_latents(evaluation)
     codes, values = evaluation.means[:, latents], evaluation.factors
-    rows = _rows(data)
+    rows = _list_rows(data)
     panels = figure.subplots(len(rows), len(latents), squeeze=False, sharey=False)
     for line, factors in zip(panels, rows, strict=True):
         if len(factors) == 2:
-            _maps(line, codes, values[:, list(factors)], [data.factors[k] for k in factors])
+            _draw_maps(line, codes, values[:, list(factors)], [data.factors[k] for k in factors])
         else:
-            _curves(line, codes, values, data, factors[0])
+            _draw_lines(line, codes, values, data, factors[0])
     for axes, latent in zip(panels[0], latents, strict=True):
         axes.set_title(evaluation.code_names[latent])
-    _legend(figure, data)
+    _draw_legend(figure, data)
 
 
-def _rows(data: FactorDataset) -> list[tuple[int, ...]]:
-    """Factors of each row: two for the map of positions, one otherwise."""
+def _list_rows(data: FactorDataset) -> list[tuple[int, ...]]:
+    """Return the factors of each row: two for the map of positions, else one."""
     names = data.factor_names
     if not all(position in names for position in POSITIONS):
         return [(k,) for k in range(len(names))]
@@ -84,64 +82,62 @@ def _rows(data: FactorDataset) -> list[tuple[int, ...]]:
     return [(k,) for k in range(len(names)) if k not in pair] + [pair]
 
 
-def _split_factor(data: FactorDataset) -> int | None:
-    """The factor that lines are split by: the first with a few words for values."""
-    for k, factor in enumerate(data.factors):
-        if _words(factor) and factor.size <= len(PALETTE):
-            return k
-    return None
+def _choose_split(data: FactorDataset) -> int | None:
+    """Return the factor whose values have separate lines: the first with few values that are words."""
+    named = (k for k, factor in enumerate(data.factors) if _has_words(factor) and factor.size <= len(PALETTE))
+    return next(named, None)
 
 
-def _words(factor: Factor) -> bool:
+def _has_words(factor: Factor) -> bool:
     return factor.values is not None and isinstance(factor.values[0], str)
 
 
-def _curves(line: np.ndarray, codes: Tensor, values: Tensor, data: FactorDataset, k: int) -> None:
-    factor, split = data.factors[k], _split_factor(data)
+def _draw_lines(line: np.ndarray, codes: Tensor, values: Tensor, data: FactorDataset, k: int) -> None:
+    factor, split = data.factors[k], _choose_split(data)
     x = np.arange(factor.size)
-    if _words(factor) or split is None:
+    if _has_words(factor) or split is None:
         stats = codes_by_label(codes, values[:, k], factor.size)
         for j, axes in enumerate(line):
-            if _words(factor):
+            if _has_words(factor):
                 axes.errorbar(x, stats.mean[:, j], stats.std[:, j], fmt="o", color=ACCENT, markersize=3, linewidth=1)
             else:
-                _band(axes, x, stats.mean[:, j], stats.std[:, j], ACCENT)
+                _draw_band(axes, x, stats.mean[:, j], stats.std[:, j], ACCENT)
     else:
         groups = data.factors[split].size
-        stats = codes_by_label(codes, _both(values[:, split], values[:, k], factor.size), groups * factor.size)
+        stats = codes_by_label(codes, _combine(values[:, split], values[:, k], factor.size), groups * factor.size)
         for j, axes in enumerate(line):
             for g in range(groups):
                 part = slice(g * factor.size, (g + 1) * factor.size)
-                _band(axes, x, stats.mean[part, j], stats.std[part, j], PALETTE[g])
-    _axes(line, factor)
+                _draw_band(axes, x, stats.mean[part, j], stats.std[part, j], PALETTE[g])
+    _format_axes(line, factor)
 
 
-def _both(slow: Tensor, fast: Tensor, size: int) -> Tensor:
-    """Two labels as one, -1 where either is missing; `size` is that of the fast one."""
+def _combine(slow: Tensor, fast: Tensor, size: int) -> Tensor:
+    """Return two labels as one, -1 if either is missing; `size` is that of the fast one."""
     return torch.where((slow < 0) | (fast < 0), -1, slow * size + fast)
 
 
-def _band(axes: Any, x: np.ndarray, mean: np.ndarray, std: np.ndarray, color: str) -> None:
+def _draw_band(axes: Any, x: np.ndarray, mean: np.ndarray, std: np.ndarray, color: str) -> None:
     axes.plot(x, mean, color=color)
     axes.fill_between(x, mean - std, mean + std, color=color, alpha=0.12, linewidth=0)
 
 
-def _axes(line: np.ndarray, factor: Factor) -> None:
+def _format_axes(line: np.ndarray, factor: Factor) -> None:
     for axes in line:
         axes.set_ylim(-2.8, 2.8)
         axes.axhline(0, color=INK, alpha=0.2, linewidth=0.6, zorder=0)
-        axes.set_xticks(range(factor.size) if _words(factor) else [0, factor.size - 1])
+        axes.set_xticks(range(factor.size) if _has_words(factor) else [0, factor.size - 1])
         axes.tick_params(labelleft=axes is line[0], labelsize=6)
-        if _words(factor) and factor.values is not None:
+        if _has_words(factor) and factor.values is not None:
             axes.set_xticks(range(factor.size), [str(word)[:7] for word in factor.values], rotation=30)
             axes.margins(x=0.2)
     line[0].set_ylabel(factor.name)
 
 
-def _maps(line: np.ndarray, codes: Tensor, values: Tensor, factors: list[Factor]) -> None:
-    """Mean code at each position, y downwards as in the image."""
+def _draw_maps(line: np.ndarray, codes: Tensor, values: Tensor, factors: list[Factor]) -> None:
+    """Draw the mean code at each position, with y downwards as in the image."""
     across, down = factors[0].size, factors[1].size
-    stats = codes_by_label(codes, _both(values[:, 1], values[:, 0], across), down * across)
+    stats = codes_by_label(codes, _combine(values[:, 1], values[:, 0], across), down * across)
     reach = float(np.nanmax(np.abs(stats.mean))) or 1.0
     for j, axes in enumerate(line):
         axes.imshow(stats.mean[:, j].reshape(down, across), cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto")
@@ -151,11 +147,11 @@ def _maps(line: np.ndarray, codes: Tensor, values: Tensor, factors: list[Factor]
     line[0].set_ylabel("position")
 
 
-def _legend(figure: Any, data: FactorDataset) -> None:
-    split = _split_factor(data)
+def _draw_legend(figure: Any, data: FactorDataset) -> None:
+    split = _choose_split(data)
     if split is None or len(data.factors) == 1:
         return
     words = data.factors[split].values or ()
-    make = optional("matplotlib.lines").Line2D
+    make = import_report_extra("matplotlib.lines").Line2D
     lines = [make([], [], color=color, label=str(word)) for color, word in zip(PALETTE, words, strict=False)]
     figure.legend(handles=lines, loc="outside lower left", ncols=len(lines), frameon=False)

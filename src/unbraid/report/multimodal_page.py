@@ -1,4 +1,4 @@
-"""What the page of a run on several modalities shows: each of them reconstructed, made from others, and drawn."""
+"""The part of a run's page about several modalities: reconstructions, translations, labels and samples."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,22 +8,27 @@ import torch
 from unbraid.metrics import Evaluation
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.multimodal import SHARED, private_block
-from unbraid.report.multimodal_pictures import drawable, from_others, reconstructed, sampled, seen, translation
-from unbraid.report.pictures import data_uri
+from unbraid.report.multimodal_pictures import (
+    draw_from_others,
+    draw_reconstructions,
+    draw_samples,
+    list_image_modalities,
+    list_present_modalities,
+    translation,
+)
+from unbraid.report.pictures import Picture, to_data_uri
 from unbraid.types import Inputs
 
-MOST = 3
-"""Modalities of images that are set against each other."""
-
-TOLD = 1_000
-"""Rows of which labels are told from other modalities."""
+MAX_TRANSLATED_MODALITIES = 3
+MAX_CLASSES = 10
+MAX_ROWS_OF_LABELS = 1_000
 
 
 @dataclass(frozen=True)
-class Several:
-    """Pictures with titles and words, by section; how often labels are told from others; and what is not drawn.
+class MultimodalSection:
+    """Pictures with titles and alternative texts, accuracies of predicted labels, and a note on what is left out.
 
-    `across` translations stand side by side.
+    `across` is the number of translations side by side.
     """
 
     reconstructions: list[dict[str, str]]
@@ -34,90 +39,80 @@ class Several:
     left_out: str
 
 
-def of_modalities(evaluation: Evaluation) -> Several:
-    """Everything that the page shows of several modalities."""
+def build_multimodal_section(evaluation: Evaluation) -> MultimodalSection:
+    """Return everything that the page shows of several modalities."""
     model = as_multimodal(evaluation.model)
-    images = drawable(model)
-    there = seen(evaluation, images)
-    first = there[:MOST]
+    images = list_image_modalities(model)
+    present = list_present_modalities(evaluation, images)
+    first = present[:MAX_TRANSLATED_MODALITIES]
     reconstructions = [
-        _shown(n, reconstructed(evaluation, n), f"Images of {n} above what is made of their codes") for n in there
+        _show(name, draw_reconstructions(evaluation, name), f"Images of {name} above their reconstructions")
+        for name in present
     ]
-    translations = [_translated(evaluation, model, source, target) for source in first for target in first]
-    translations += [
-        _of_classes(evaluation, label, target)
-        for label in model.modalities
-        for target in first
-        if _classes(evaluation, label)
-    ]
-    drawn = sampled(evaluation) if images else {}
+    labels = [name for name in model.modalities if evaluation.dataset.modalities[name].classes]
+    translations = [_translate(evaluation, model, source, target) for source in first for target in first]
+    translations += [_draw_from_classes(evaluation, label, target) for label in labels for target in first]
     samples = [
-        _shown(name, picture, f"Images of {name} decoded from draws from the prior") for name, picture in drawn.items()
+        _show(name, picture, f"Images of {name} decoded from draws from the prior")
+        for name, picture in (draw_samples(evaluation) if images else {}).items()
     ]
-    labels = [
-        _told(evaluation, model, source, label)
-        for label in model.modalities
+    predicted = [
+        _predict_label(evaluation, model, source, label)
+        for label in labels
         for source in model.modalities
-        if source != label and _classes(evaluation, label)
+        if source != label
     ]
-    known, across = [each for each in labels if each], max(2, len(first))
-    absent = [name for name in images if name not in there]
-    return Several(reconstructions, translations, across, samples, known, _left_out(model, images, absent))
+    accuracies = [each for each in predicted if each]
+    left_out = _describe_left_out(model, images, [name for name in images if name not in present])
+    return MultimodalSection(reconstructions, translations, max(2, len(first)), samples, accuracies, left_out)
 
 
-def _shown(title: str, picture: Any, alt: str) -> dict[str, str]:
-    return {"title": title, "uri": data_uri(picture), "alt": alt}
+def _show(title: str, picture: Picture, alt: str) -> dict[str, str]:
+    return {"title": title, "uri": to_data_uri(picture), "alt": alt}
 
 
-def _translated(evaluation: Evaluation, model: MultimodalModel, source: str, target: str) -> dict[str, str]:
-    """A grid of c and s; without latents of the modality's own, one of draws of c."""
-    title = f"{target} from {source}" if source != target else f"{target} with c and s swapped"
-    alt = f"Images of {target}; those of a column have c of the image of {source} at its top"
-    if private_block(target) in model.space.blocks:
-        grid = translation(evaluation, source, target, columns=6, rows=3, prior_rows=3)
-        return _shown(title, grid, f"{alt}, those of a row one s")
-    title = f"{target} from {source}"
-    return _shown(title, from_others(evaluation, source, target, columns=6, rows=6), f"{alt}, drawn anew in each row")
+def _translate(evaluation: Evaluation, model: MultimodalModel, source: str, target: str) -> dict[str, str]:
+    """Return a grid over c and s, or over draws of c if the target has no private latents."""
+    title, alt = f"{target} from {source}", f"Images of {target}; each column has c of the image of {source} at its top"
+    if private_block(target) not in model.space.blocks:
+        grid = draw_from_others(evaluation, source, target, columns=6, rows=6)
+        return _show(title, grid, f"{alt}, drawn again in each row")
+    title = title if source != target else f"{target} with c and s swapped"
+    grid = translation(evaluation, source, target, columns=6, rows=3, prior_rows=3)
+    return _show(title, grid, f"{alt}, each row has one s")
 
 
-def _of_classes(evaluation: Evaluation, label: str, target: str) -> dict[str, str]:
-    """Images made from each class."""
-    names = _classes(evaluation, label)[:10]
-    title = f"{target} from {label}: {', '.join(names)}"
-    picture = from_others(evaluation, label, target, columns=len(names), rows=6)
-    return _shown(
-        title, picture, f"Images of {target} made from classes of {label}, a column for each of {', '.join(names)}"
-    )
+def _draw_from_classes(evaluation: Evaluation, label: str, target: str) -> dict[str, str]:
+    names = evaluation.dataset.modalities[label].classes[:MAX_CLASSES]
+    picture = draw_from_others(evaluation, label, target, columns=len(names), rows=6)
+    alt = f"Images of {target} generated from classes of {label}, one column each for {', '.join(names)}"
+    return _show(f"{target} from {label}: {', '.join(names)}", picture, alt)
 
 
-def _classes(evaluation: Evaluation, name: str) -> tuple[str, ...]:
-    return evaluation.dataset.modalities[name].classes
-
-
-def _told(evaluation: Evaluation, model: MultimodalModel, source: str, label: str) -> dict[str, Any] | None:
-    """How often the likeliest class given another modality alone is a row's own; None where no row has both."""
+def _predict_label(evaluation: Evaluation, model: MultimodalModel, source: str, label: str) -> dict[str, Any] | None:
+    """Return the accuracy of the likeliest class given one other modality, or None if no row has both."""
     data = evaluation.dataset
-    rows = evaluation.rows[evaluation.choose(TOLD)]
+    rows = evaluation.rows[evaluation.choose(MAX_ROWS_OF_LABELS)]
     rows = rows[data.has(source, rows) & data.has(label, rows)]
     if len(rows) == 0:
         return None
-    seen, block = data.observed(rows), model.space.blocks.get(private_block(label))
+    observed, block = data.observed(rows), model.space.blocks.get(private_block(label))
     with torch.no_grad():
-        codes = model.space.unjoin(model.space.center(model.encode(Inputs({source: seen[source]}))))
-        made = model.expected_modality(label, codes[SHARED], None if block is None else codes[private_block(label)])
-    truth = seen[label].argmax(-1)
-    right, most = (made.argmax(-1) == truth).double().mean(), truth.bincount().max() / len(rows)
-    return {"label": label, "source": source, "right": float(right), "chance": float(most), "rows": len(rows)}
+        codes = model.space.unjoin(model.space.center(model.encode(Inputs({source: observed[source]}))))
+        expected = model.expected_modality(label, codes[SHARED], None if block is None else codes[private_block(label)])
+    truth = observed[label].argmax(-1)
+    right, chance = (expected.argmax(-1) == truth).double().mean(), truth.bincount().max() / len(rows)
+    return {"label": label, "source": source, "right": float(right), "chance": float(chance), "rows": len(rows)}
 
 
-def _left_out(model: MultimodalModel, images: list[str], absent: list[str]) -> str:
-    """Which modalities are not drawn, and which not set against each other."""
-    others = [name for name in model.modalities if name not in images]
-    told = [f"{', '.join(others)} {'is' if len(others) == 1 else 'are'} not drawn, being no images."] if others else []
+def _describe_left_out(model: MultimodalModel, images: list[str], absent: list[str]) -> str:
+    notes, others = [], [name for name in model.modalities if name not in images]
+    if others:
+        notes.append(f"There are no pictures of {', '.join(others)}: only images are drawn.")
     if absent:
-        told.append(
-            f"No scored row has {' or '.join(absent)}: nothing is set against {'it' if len(absent) == 1 else 'them'}."
+        notes.append(f"No scored row has {' or '.join(absent)}, so there are no pictures of {' or '.join(absent)}.")
+    if len(images) > MAX_TRANSLATED_MODALITIES:
+        notes.append(
+            f"Translations are between the first {MAX_TRANSLATED_MODALITIES} modalities; run.translate draws others."
         )
-    if len(images) > MOST:
-        told.append(f"Translations are between the first {MOST} modalities; run.translate draws others.")
-    return " ".join(told)
+    return " ".join(notes)

@@ -1,4 +1,4 @@
-"""Images as one picture: tiles with thin separators, enlarged so that single pixels stay sharp."""
+"""Pictures of image tiles with thin separators, enlarged so that pixels stay sharp."""
 
 import base64
 import io
@@ -14,66 +14,57 @@ from unbraid.errors import UsageError
 from unbraid.types import Shape
 
 FORMATS = ("png", "jpg", "jpeg", "webp", "gif", "tif", "tiff", "bmp", "pdf")
-OPAQUE = ("jpg", "jpeg", "pdf")
-"""Formats that cannot hold what is clear."""
-
-TILE = 64
-"""Least width of a tile, in pixels of the picture."""
-
+OPAQUE_FORMATS = ("jpg", "jpeg", "pdf")
+MIN_TILE_WIDTH = 64
 CLEAR = (0, 0, 0, 0)
 WHITE = (255, 255, 255, 255)
 
 
 class Picture(Image.Image):
-    """Pillow's image, whose files are made with their folders, and refused in one sentence."""
+    """A Pillow image whose `save` creates missing folders and refuses unknown formats in one sentence."""
 
     @classmethod
     def of(cls, image: Image.Image) -> "Picture":
-        """The same pixels."""
-        made = cls()
-        made.__dict__.update(image.__dict__)
-        return made
+        """Return a picture with the pixels of an image."""
+        picture = cls()
+        picture.__dict__.update(image.__dict__)
+        return picture
 
     def save(self, fp: Any, format: str | None = None, **params: Any) -> None:
-        """Write the picture to a file in the format of its ending, or whatever else Pillow can write to."""
+        """Write the picture to a file, in the format of its ending, or to anything else that Pillow supports."""
         if not isinstance(fp, (str, Path)) or format is not None:
             super().save(fp, format, **params)
             return
         path, ending = Path(fp), Path(fp).suffix.lower().removeprefix(".")
         if ending not in FORMATS:
-            raise UsageError(f"A picture is written to a file that ends in .{', .'.join(FORMATS)}, not to {path}.")
+            raise UsageError(f"A picture file must end in .{', .'.join(FORMATS)}, not as {path} does.")
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(path) as part:
-            _flat(self, ending).save(part, Image.registered_extensions()[f".{ending}"], **params)
-
-
-def _flat(picture: Image.Image, ending: str) -> Image.Image:
-    """A picture on white where a format needs it."""
-    plain = Image.Image.copy(picture)
-    if plain.mode != "RGBA" or ending not in OPAQUE:
-        return plain
-    return Image.alpha_composite(Image.new("RGBA", plain.size, WHITE), plain).convert("RGB")
+            plain = Image.Image.copy(self)
+            if plain.mode == "RGBA" and ending in OPAQUE_FORMATS:
+                plain = Image.alpha_composite(Image.new("RGBA", plain.size, WHITE), plain).convert("RGB")
+            plain.save(part, Image.registered_extensions()[f".{ending}"], **params)
 
 
 def check_images(shape: Shape) -> None:
-    """Only observations of the shape [channels, height, width] can be drawn."""
+    """Raise unless observations have the shape [channels, height, width]."""
     if len(shape) != 3:
         raise UsageError(f"Only images can be drawn, not observations of shape {tuple(shape)}.")
 
 
-def as_bytes(images: Tensor) -> np.ndarray:
-    """Images [..., channels, height, width] in 0..1 as uint8 [..., height, width, 3]; grey unless of 3 channels."""
+def to_uint8(images: Tensor) -> np.ndarray:
+    """Return images [..., channels, height, width] in 0..1 as uint8 [..., height, width, 3], grey unless in RGB."""
     rgb = images if images.shape[-3] == 3 else images.mean(-3, keepdim=True).expand(*images.shape[:-3], 3, -1, -1)
     return (rgb.detach().clamp(0, 1) * 255).round().byte().movedim(-3, -1).cpu().numpy()
 
 
-def tiled(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None = None) -> Picture:
-    """Images [rows, columns, channels, height, width] as one picture; see `place` for where a tile lies."""
+def tile_images(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None = None) -> Picture:
+    """Return a picture of images [rows, columns, channels, height, width]."""
     check_images(tuple(images.shape[2:]))
-    tiles = as_bytes(images)
+    tiles = to_uint8(images)
     rows, columns, height, width, _ = tiles.shape
-    scale = scale or enlargement(width)
-    (down, right), gap = pitch(height, width, scale), separator(scale)
+    scale = scale or choose_scale(width)
+    (down, right), gap = measure_pitch(height, width, scale), measure_gap(scale)
     canvas = np.empty((rows * down - gap, columns * right - gap, 4), dtype=np.uint8)
     canvas[:] = background
     for i in range(rows):
@@ -85,23 +76,23 @@ def tiled(images: Tensor, background: tuple[int, ...] = CLEAR, scale: int | None
     return Picture.of(Image.fromarray(canvas, "RGBA"))
 
 
-def pitch(height: int, width: int, scale: int) -> tuple[int, int]:
-    """Distance from one tile to the next, down and to the right."""
-    return height * scale + separator(scale), width * scale + separator(scale)
+def measure_pitch(height: int, width: int, scale: int) -> tuple[int, int]:
+    """Return the distance from one tile to the next, down and to the right, in pixels."""
+    return height * scale + measure_gap(scale), width * scale + measure_gap(scale)
 
 
-def enlargement(width: int) -> int:
-    """Whole factor that brings a tile to at least `TILE` pixels."""
-    return max(1, -(-TILE // width))
+def choose_scale(width: int) -> int:
+    """Return the whole factor that enlarges a tile to at least `MIN_TILE_WIDTH` pixels."""
+    return max(1, -(-MIN_TILE_WIDTH // width))
 
 
-def separator(scale: int) -> int:
-    """Pixels between two tiles."""
+def measure_gap(scale: int) -> int:
+    """Return the pixels between two tiles."""
     return max(2, scale)
 
 
-def data_uri(picture: Picture) -> str:
-    """A picture as text that an HTML page can hold."""
+def to_data_uri(picture: Picture) -> str:
+    """Return a picture as the `src` of an HTML image."""
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

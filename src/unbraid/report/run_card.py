@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: its name, its newest scores, and its pages."""
+"""The HTML summary of a run for notebooks: its name, its newest scores and links to its pages."""
 
 from html import escape
 

@@ -1,8 +1,8 @@
-"""Charts as inline SVG whose ink follows the page: dark on a light page, light on a dark one."""
+"""Charts as inline SVG whose colours follow the page, light or dark."""
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 from unbraid.extras import import_extra
 
 INK, ACCENT = "#010203", "#040506"
-"""Colours that stand for the page's own: `svg` writes the page's in their place."""
+"""Placeholders that `to_svg` replaces by the page's colours."""
 
 PALETTE = ("#e07a3f", "#2f9e8f", "#4c7bd9", "#b565c4", "#c9a227", "#7a8691")
-"""Line colours that are told apart on light and on dark ground."""
+"""Line colours that are distinct on light and on dark pages."""
 
 _STYLE = {
     "axes.edgecolor": INK,
@@ -39,21 +39,21 @@ _STYLE = {
 }
 
 
-def optional(module: str) -> ModuleType:
+def import_report_extra(module: str) -> ModuleType:
     """Import a module of the `report` extra."""
     return import_extra(module, "report", "A report")
 
 
 @contextmanager
-def drawing() -> Iterator[Any]:
-    """The class `Figure`, under the page's style; no global figure is ever made."""
-    figure = optional("matplotlib.figure")
-    with optional("matplotlib").rc_context({**_STYLE, "svg.hashsalt": "unbraid"}):
+def figure_style() -> Iterator[Any]:
+    """Yield matplotlib's `Figure` class under the page's style; pyplot's global state stays untouched."""
+    figure = import_report_extra("matplotlib.figure")
+    with import_report_extra("matplotlib").rc_context({**_STYLE, "svg.hashsalt": "unbraid"}):
         yield figure.Figure
 
 
-def svg(figure: Any, prefix: str) -> str:
-    """A figure as an SVG element for a page; `prefix` keeps the ids of several of them apart."""
+def to_svg(figure: Any, prefix: str) -> str:
+    """Return a figure as an SVG element; `prefix` makes its ids unique on the page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     text = re.sub(r"<metadata>.*?</metadata>", "", buffer.getvalue(), flags=re.DOTALL)
@@ -64,9 +64,15 @@ def svg(figure: Any, prefix: str) -> str:
     return re.sub(r"^<svg[^>]*>", opening, text)
 
 
-def curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:
-    """A small line chart of one logged number."""
-    with drawing() as make:
+def render_svg(prefix: str, draw: Callable[..., Any], *arguments: Any) -> str:
+    """Return the figure that `draw(make, *arguments)` draws, as an SVG element."""
+    with figure_style() as make:
+        return to_svg(draw(make, *arguments), prefix)
+
+
+def draw_curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:
+    """Return a small line chart of one logged number."""
+    with figure_style() as make:
         figure = make(figsize=(3.4, 1.9), layout="constrained")
         axes = figure.subplots()
         axes.plot(steps, values, color=ACCENT)
@@ -74,9 +80,9 @@ def curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:
             axes.plot(steps, values, "o", color=ACCENT)
         axes.margins(x=0.01)
         axes.locator_params(nbins=4)
-        settled = values[len(values) // 20 :]  # a first value far above all others would flatten the rest
-        room = 0.06 * (max(settled) - min(settled)) or 1e-9 + 0.1 * abs(settled[0])
-        axes.set_ylim(min(settled) - room, max(settled) + room)
+        settled = values[len(values) // 20 :]  # large first values would flatten the rest
+        margin = 0.06 * (max(settled) - min(settled)) or 1e-9 + 0.1 * abs(settled[0])
+        axes.set_ylim(min(settled) - margin, max(settled) + margin)
         axes.grid(axis="y", color=INK, alpha=0.15, linewidth=0.6)
         axes.set_xlabel("step")
-        return svg(figure, prefix)
+        return to_svg(figure, prefix)

@@ -1,68 +1,72 @@
-"""Charts of a sweep: scores against settings, the trade-off of two scores, and runs as points."""
+"""Charts of a sweep: scores against settings, trade-offs of two scores, and runs as points."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from unbraid.report.svg import INK, PALETTE, drawing, svg
-from unbraid.report.tables import Member, Setting, has, is_number, mean_interval, settings_of, text, values_of, varying
+from unbraid.report.svg import INK, PALETTE
+from unbraid.report.tables import (
+    Member,
+    SeedGroup,
+    find_varying_settings,
+    format_setting,
+    group_by_setting,
+    has_score,
+    is_number,
+    list_pairs,
+    list_values,
+    mean_interval,
+)
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 BOX_WIDTH = 0.7
-MOST_POINTS = 20
-"""Values of one box up to which each of them is drawn, too."""
+MAX_POINTS_PER_BOX = 20
+"""A box with more values shows its outliers only."""
 
 
-def recipe_colors(members: Sequence[Member]) -> dict[str, str]:
-    """One colour per recipe."""
-    recipes = values_of(members, "recipe")
+def assign_colors(members: Sequence[Member]) -> dict[str, str]:
+    recipes = list_values(members, "recipe")
     return {recipe: PALETTE[index % len(PALETTE)] for index, recipe in enumerate(recipes)}
 
 
-def path_key(members: Sequence[Member]) -> str | None:
-    """The setting along which points are joined: beta, or else the first that has numbers for values."""
-    keys = [key for key in varying(members) if key not in ("seed", "recipe")]
-    numeric = [key for key in keys if all(is_number(value) for value in values_of(members, key))]
+def choose_path_key(members: Sequence[Member]) -> str | None:
+    """Return the setting along which lines join points: beta, or else the first with numeric values."""
+    keys = [key for key in find_varying_settings(members) if key not in ("seed", "recipe")]
+    numeric = [key for key in keys if all(is_number(value) for value in list_values(members, key))]
     return "beta" if "beta" in numeric else next(iter(numeric), None)
 
 
-def series_of(members: Sequence[Member]) -> dict[str, list[Setting]]:
-    """Settings by all but the path: what one line joins, under the name that a legend shows."""
-    path, lines = path_key(members), {}
-    for setting in settings_of(members):
+def group_into_series(members: Sequence[Member]) -> dict[str, list[SeedGroup]]:
+    """Return the groups that each line joins, by the name in the legend: they differ in the path's setting only."""
+    path, lines = choose_path_key(members), {}
+    for setting in group_by_setting(members):
         recipe = setting.members[0].settings.get("recipe", "")
-        others = [f"{key}={text(v)}" for key, v in setting.settings.items() if key not in (path, "recipe")]
+        others = [f"{key}={format_setting(v)}" for key, v in setting.settings.items() if key not in (path, "recipe")]
         lines.setdefault(", ".join([str(recipe), *others]), []).append(setting)
     return lines
 
 
-def boxes(members: Sequence[Member], score: str, key: str, prefix: str) -> str:
-    """A score against a setting: one box per value and recipe, over seeds and all other settings."""
-    with drawing() as make:
-        return svg(draw_boxes(make, members, score, key), prefix)
-
-
-def boxes_width(members: Sequence[Member], key: str) -> float:
-    """Inches that the boxes of a setting need side by side."""
-    count = len(values_of(members, key)) * (1 if key == "recipe" else len(recipe_colors(members)))
+def measure_boxes(members: Sequence[Member], key: str) -> float:
+    """Return the width of a figure with the boxes of a setting, in inches."""
+    count = len(list_values(members, key)) * (1 if key == "recipe" else len(assign_colors(members)))
     return min(9.0, max(3.4, 0.9 + 0.34 * count))
 
 
 def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> Any:
-    """The figure behind `boxes`."""
-    values, colors = values_of(members, key), recipe_colors(members)
+    """Return a figure of a score against a setting: a box per value and recipe, over seeds and other settings."""
+    values, colors = list_values(members, key), assign_colors(members)
     per_value = {} if key == "recipe" else colors
     long = max(len(str(value)) for value in values) * len(values) > 40
-    figure = make(figsize=(boxes_width(members, key), 3.0 if long else 2.5), layout="constrained")
+    figure = make(figsize=(measure_boxes(members, key), 3.0 if long else 2.5), layout="constrained")
     axes = figure.subplots()
     slot = BOX_WIDTH / max(1, len(per_value))
     for place, value in enumerate(values):
         for index, recipe in enumerate(per_value or [value]):
-            found = _values(members, score, {key: value, "recipe": recipe})
+            chosen = [m for m in members if _has_settings(m, {key: value, "recipe": recipe}) and has_score(m, score)]
             offset = (index - (max(1, len(per_value)) - 1) / 2) * slot
-            _box(axes, place + offset, 0.8 * slot, found, colors[recipe])
-    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}  # names end below their boxes
+            _draw_box(axes, place + offset, 0.8 * slot, [m.scores[score].value for m in chosen], colors[recipe])
+    slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if long else {}  # a name ends below its box
     axes.set_xticks(range(len(values)), [str(value) for value in values], **slanted)
     axes.set_xlim(-0.6, len(values) - 0.4)
     axes.set_xlabel("" if key == "recipe" else key)
@@ -73,12 +77,11 @@ def draw_boxes(make: Any, members: Sequence[Member], score: str, key: str) -> An
     return figure
 
 
-def _values(members: Sequence[Member], score: str, where: dict[str, Any]) -> list[float]:
-    chosen = [m for m in members if all(text(m.settings.get(key)) == value for key, value in where.items())]
-    return [m.scores[score].value for m in chosen if has(m, score)]
+def _has_settings(member: Member, settings: dict[str, Any]) -> bool:
+    return all(format_setting(member.settings.get(key)) == value for key, value in settings.items())
 
 
-def _box(axes: Any, place: float, width: float, values: list[float], color: str) -> None:
+def _draw_box(axes: Any, place: float, width: float, values: list[float], color: str) -> None:
     if not values:
         return
     line = {"color": color, "linewidth": 1}
@@ -86,7 +89,7 @@ def _box(axes: Any, place: float, width: float, values: list[float], color: str)
         [values],
         positions=[place],
         widths=width,
-        showfliers=len(values) > MOST_POINTS,
+        showfliers=len(values) > MAX_POINTS_PER_BOX,
         flierprops={"marker": ".", "markersize": 2, "markerfacecolor": color, "markeredgecolor": color},
         medianprops={"color": color, "linewidth": 2},
         boxprops=line,
@@ -94,21 +97,15 @@ def _box(axes: Any, place: float, width: float, values: list[float], color: str)
         capprops=line,
         manage_ticks=False,
     )
-    if len(values) <= MOST_POINTS:
+    if len(values) <= MAX_POINTS_PER_BOX:
         axes.plot([place] * len(values), values, "o", color=color, markersize=3, alpha=0.45, markeredgewidth=0)
 
 
-def trade_off(members: Sequence[Member], across: str, up: str, prefix: str) -> str:
-    """Two scores, one point per setting: means with 90% intervals both ways, joined along the path."""
-    with drawing() as make:
-        return svg(draw_trade_off(make, members, across, up), prefix)
-
-
 def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
-    """The figure behind `trade_off`."""
-    figure, axes = _plane(make, across, up)
-    path = path_key(members)
-    for index, (name, settings) in enumerate(series_of(members).items()):
+    """Return a figure of two scores: a point per setting at the means, with 90% intervals, joined along the path."""
+    figure, axes = _make_plane(make, across, up)
+    path = choose_path_key(members)
+    for index, (name, settings) in enumerate(group_into_series(members).items()):
         color, marker = PALETTE[index % len(PALETTE)], MARKERS[index // len(PALETTE) % len(MARKERS)]
         shown = [setting for setting in settings if setting.values(across) and setting.values(up)]
         points = [(_mean(setting, across), _mean(setting, up)) for setting in shown]
@@ -118,39 +115,31 @@ def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -
         for setting, (x, y) in zip(shown, points, strict=True):
             error = {"xerr": _error(setting.values(across), x), "yerr": _error(setting.values(up), y)}
             axes.errorbar(x, y, **error, fmt=marker, color=color, markersize=4.5, elinewidth=0.8, capsize=1.5)
-            _name(axes, setting, path, (x, y))
+            _annotate(axes, setting, path, (x, y))
         axes.plot([], [], marker=marker, color=color, label=name)
     figure.legend(loc="outside upper left", ncols=2, frameon=False)
     return figure
 
 
-def scatter(members: Sequence[Member], across: str, up: str, prefix: str) -> str:
-    """Two scores, one small point per run and one large point per setting, at its means."""
-    with drawing() as make:
-        return svg(draw_scatter(make, members, across, up), prefix)
-
-
 def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
-    """The figure behind `scatter`."""
-    figure, axes = _plane(make, across, up)
-    colors, path = recipe_colors(members), path_key(members)
+    """Return a figure of two scores: a small point per run, and a diamond per setting at the means."""
+    figure, axes = _make_plane(make, across, up)
+    colors, path = assign_colors(members), choose_path_key(members)
     for recipe, color in colors.items():
-        own = [m for m in members if m.settings.get("recipe") == recipe and has(m, across) and has(m, up)]
-        points = [(m.scores[across].value, m.scores[up].value) for m in own]
+        points = list_pairs(members, recipe, across, up)
         if points:
             axes.scatter(*zip(*points, strict=True), s=9, color=color, alpha=0.4, linewidths=0)
-    for setting in settings_of(members):
+    for setting in group_by_setting(members):
         if setting.values(across) and setting.values(up):
             x, y = _mean(setting, across), _mean(setting, up)
             color = colors[setting.members[0].settings.get("recipe", "")]
             axes.plot(x, y, "D", color=color, markersize=6, markeredgecolor=INK, markeredgewidth=0.6)
-            _name(axes, setting, path, (x, y))
+            _annotate(axes, setting, path, (x, y))
     _legend(figure, colors)
     return figure
 
 
-def _plane(make: Any, across: str, up: str) -> tuple[Any, Any]:
-    """An empty figure of one score against another."""
+def _make_plane(make: Any, across: str, up: str) -> tuple[Any, Any]:
     figure = make(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel(across)
@@ -159,8 +148,8 @@ def _plane(make: Any, across: str, up: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _name(axes: Any, setting: Setting, path: str | None, point: tuple[float, float]) -> None:
-    """Write a setting's place on the path beside its point."""
+def _annotate(axes: Any, setting: SeedGroup, path: str | None, point: tuple[float, float]) -> None:
+    """Write the value of the path's setting next to a point."""
     if path is not None:
         label = f"{setting.settings[path]:g}"
         axes.annotate(label, point, (5, 5), textcoords="offset points", fontsize=7, color=INK)
@@ -172,7 +161,7 @@ def _legend(figure: Any, colors: dict[str, str]) -> None:
     figure.legend(handles=handles, loc="outside upper left", ncols=min(4, len(handles)), frameon=False)
 
 
-def _mean(setting: Setting, score: str) -> float:
+def _mean(setting: SeedGroup, score: str) -> float:
     return float(np.mean(setting.values(score)))
 
 

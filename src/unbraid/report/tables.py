@@ -1,4 +1,4 @@
-"""Tables of a sweep: one row per member, and what the members of each setting have in common."""
+"""Tables of a sweep: one row per member, and summaries over the seeds of each setting."""
 
 import csv
 import io
@@ -15,11 +15,11 @@ from unbraid.metrics import Score
 
 RESAMPLES = 4000
 LEVEL = 0.9
-"""Of the intervals over seeds."""
+"""Confidence level of the intervals over seeds."""
 
 
 class Member(NamedTuple):
-    """A run of a sweep, as its tables and figures see it."""
+    """A run of a sweep, with what tables and figures show of it."""
 
     run: str
     settings: Mapping[str, Any]
@@ -28,73 +28,78 @@ class Member(NamedTuple):
     scores: Mapping[str, Score]
 
 
-class Setting(NamedTuple):
-    """Members that differ in their seed alone."""
+class SeedGroup(NamedTuple):
+    """Members that differ only in their seed."""
 
     settings: dict[str, Any]
     members: list[Member]
 
     @property
     def finished(self) -> int:
-        """Members that finished: as many values as a score should have."""
-        return len(finished(self.members))
+        """The number of finished members."""
+        return len(select_finished(self.members))
 
     def values(self, score: str) -> list[float]:
-        """A score's finite values, one per finished member that has it."""
-        return [member.scores[score].value for member in self.members if has(member, score)]
+        """Return the finite values of a score, one per finished member that has it."""
+        return [member.scores[score].value for member in self.members if has_score(member, score)]
 
 
-def finished(members: Sequence[Member]) -> list[Member]:
-    """Members that reached their last step."""
+def select_finished(members: Sequence[Member]) -> list[Member]:
     return [member for member in members if member.state == "finished"]
 
 
-def has(member: Member, score: str) -> bool:
-    """Whether a member finished and has a finite value of a score."""
+def has_score(member: Member, score: str) -> bool:
+    """Return whether a member finished and has a finite value of a score."""
     return member.state == "finished" and score in member.scores and is_number(member.scores[score].value)
 
 
-def with_all(members: Sequence[Member], *scores: str) -> list[Member]:
-    """The same members; those that lack one of these scores have none, so that no figure mixes different runs."""
-    return [m if all(has(m, score) for score in scores) else m._replace(scores={}) for m in members]
+def hide_incomplete(members: Sequence[Member], *scores: str) -> list[Member]:
+    """Return the members, without any scores if one of these is missing, so that no figure mixes different runs."""
+    return [m if all(has_score(m, score) for score in scores) else m._replace(scores={}) for m in members]
 
 
-def varying(members: Sequence[Member]) -> list[str]:
-    """Settings in which members differ, the recipe first and the seed last."""
+def find_varying_settings(members: Sequence[Member]) -> list[str]:
+    """Return the settings in which members differ, the recipe first and the seed last."""
     names = list(dict.fromkeys(key for member in members for key in member.settings))
-    several = [n for n in names if len({text(member.settings.get(n)) for member in members}) > 1]
+    several = [n for n in names if len({format_setting(member.settings.get(n)) for member in members}) > 1]
     return sorted(several, key=lambda name: (name != "recipe", name == "seed"))
 
 
-def values_of(members: Sequence[Member], key: str) -> list[Any]:
-    """Different values of a setting: numbers by size, then words in the order in which they came."""
-    values = list(dict.fromkeys(text(member.settings.get(key)) for member in members))
+def list_values(members: Sequence[Member], key: str) -> list[Any]:
+    """Return the distinct values of a setting: numbers in order, then words in their order of appearance."""
+    values = list(dict.fromkeys(format_setting(member.settings.get(key)) for member in members))
     numbers = [value for value in values if is_number(value)]
     return sorted(numbers) + [value for value in values if not is_number(value)]
 
 
-def score_names(members: Sequence[Member]) -> list[str]:
-    """Every score that some member has, in the order of their first measurement."""
+def list_scores(members: Sequence[Member]) -> list[str]:
+    """Return the names of all scores of the members, in order of appearance."""
     return list(dict.fromkeys(name for member in members for name in member.scores))
 
 
-def settings_of(members: Sequence[Member]) -> list[Setting]:
-    """Members by everything that varies but the seed, in the order of the settings' values."""
-    keys = [key for key in varying(members) if key != "seed"]
-    ranks = {key: {value: rank for rank, value in enumerate(values_of(members, key))} for key in keys}
-    groups: dict[tuple[str, ...], Setting] = {}
+def list_pairs(members: Sequence[Member], recipe: str, across: str, up: str) -> list[tuple[float, float]]:
+    """Return the values of two scores, for each member of a recipe that has both."""
+    chosen = [m for m in members if m.settings.get("recipe") == recipe and has_score(m, across) and has_score(m, up)]
+    return [(m.scores[across].value, m.scores[up].value) for m in chosen]
+
+
+def group_by_setting(members: Sequence[Member]) -> list[SeedGroup]:
+    """Return groups of members that differ only in their seed, in the order of the settings' values."""
+    keys = [key for key in find_varying_settings(members) if key != "seed"]
+    ranks = {key: {value: rank for rank, value in enumerate(list_values(members, key))} for key in keys}
+    groups: dict[tuple[str, ...], SeedGroup] = {}
     for member in members:
-        own = {key: member.settings.get(key) for key in keys}
-        groups.setdefault(tuple(map(text, own.values())), Setting(own, [])).members.append(member)
-    return sorted(groups.values(), key=lambda setting: [ranks[key][text(setting.settings[key])] for key in keys])
+        shared = {key: member.settings.get(key) for key in keys}
+        groups.setdefault(tuple(map(format_setting, shared.values())), SeedGroup(shared, [])).members.append(member)
+    return sorted(groups.values(), key=lambda group: [ranks[key][format_setting(group.settings[key])] for key in keys])
 
 
-def member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """Rows of table.csv: settings that vary, run, status, and each score with its interval."""
-    keys, names = varying(members), score_names(members)
+def build_member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
+    """Return the rows of table.csv: varying settings, run, status, and each score with its interval."""
+    keys, names = find_varying_settings(members), list_scores(members)
     rows = []
     for member in members:
-        row = {key: text(member.settings.get(key)) for key in keys}
+        row = {key: format_setting(member.settings.get(key)) for key in keys}
         row |= {"run": member.run, "status": member.state, "trouble": member.trouble}
         for name in names:
             score = member.scores.get(name)
@@ -104,52 +109,48 @@ def member_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
-    """Rows of summary.csv: one per setting and score, over seeds; the interval is of the mean, by Student's t.
+def build_summary_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
+    """Return the rows of summary.csv, one per setting and score, over seeds; the interval is that of the mean.
 
-    A setting all of whose members diverged has rows, too, of count 0; one that nobody has scored yet has none.
+    A setting whose members all diverged has rows with count 0; a setting without scores has none.
     """
     rows = []
-    for setting in settings_of(members):
-        own = {key: text(value) for key, value in setting.settings.items()}
+    for setting in group_by_setting(members):
+        shown = {key: format_setting(value) for key, value in setting.settings.items()}
         diverged = sum(member.state == "diverged" for member in setting.members)
-        for name in score_names(members) or [None]:
+        for name in list_scores(members) or [None]:
             values = setting.values(name) if name else []
             if values or diverged == len(setting.members):
-                facts = {"score": name, "count": len(values), "diverged": diverged}
-                rows.append({**own, **facts, **_distribution(values)})
+                counts = {"score": name, "count": len(values), "diverged": diverged}
+                rows.append({**shown, **counts, **_summarise(values)})
     return rows
 
 
-def _distribution(values: Sequence[float]) -> dict[str, float | None]:
-    """Middle, interval and extremes; all of them empty without a value."""
+def _summarise(values: Sequence[float]) -> dict[str, float | None]:
     if not values:
         return dict.fromkeys(("median", "mean", "low", "high", "min", "max"))
     low, high = mean_interval(values) or (None, None)
-    middle = {"median": float(np.median(values)), "mean": float(np.mean(values))}
-    return {**middle, "low": low, "high": high, "min": min(values), "max": max(values)}
+    averages = {"median": float(np.median(values)), "mean": float(np.mean(values))}
+    return {**averages, "low": low, "high": high, "min": min(values), "max": max(values)}
 
 
-def median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per setting for a terminal: how many runs finished, and the median of scores over those with them."""
+def build_median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[dict[str, Any]]:
+    """Return one row per setting for a terminal: the number of finished runs, and medians of scores over seeds."""
     rows = []
-    for setting in settings_of(members):
-        row = {key: text(value) for key, value in setting.settings.items()}
-        row["runs"] = _of(setting.finished, len(setting.members))
+    for setting in group_by_setting(members):
+        row = {key: format_setting(value) for key, value in setting.settings.items()}
+        done, total = setting.finished, len(setting.members)
+        row["runs"] = f"{done}" if done == total else f"{done} of {total}"
         for name in scores:
             values = setting.values(name)
-            several = "" if len(values) == setting.finished else f" ({_of(len(values), setting.finished)})"
-            row[name] = f"{np.median(values):.4g}{several}" if values else ""
+            note = "" if len(values) == done else f" ({len(values)} of {done})"
+            row[name] = f"{np.median(values):.4g}{note}" if values else ""
         rows.append(row)
     return rows
 
 
-def _of(some: int, of_all: int) -> str:
-    return f"{some}" if some == of_all else f"{some} of {of_all}"
-
-
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """90% interval of the mean by Student's t, since seeds are few; None where there is only one."""
+    """Return the 90% interval of the mean by Student's t, or None if there is only one value."""
     from scipy.stats import t
 
     if len(values) < 2:
@@ -158,27 +159,18 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     return float(np.mean(values)) - reach, float(np.mean(values)) + reach
 
 
-def correlation(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
-    """Pearson's correlation of pairs, with a 90% interval by resampling the pairs; None where it has no meaning."""
+def correlate(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
+    """Return Pearson's correlation and its bootstrap 90% interval; None for a constant side or fewer than 3 pairs."""
     pairs = np.stack([np.asarray(first, dtype=float), np.asarray(second, dtype=float)], -1)
     if len(pairs) < 3 or not (pairs.std(0) > 0).all():
         return None
-    interval = bootstrap(pairs, _pearson)
-    return float(_pearson(pairs)), interval or (math.nan, math.nan)
-
-
-def bootstrap(rows: np.ndarray, statistic: Any) -> tuple[float, float] | None:
-    """The middle 90% of a statistic over rows drawn again with replacement; the same every time it is asked."""
-    if len(rows) < 2:
-        return None
-    drawn = np.random.default_rng(0).integers(0, len(rows), (RESAMPLES, len(rows)))
-    made = statistic(rows[drawn])
-    low, high = np.nanquantile(made, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    drawn = np.random.default_rng(0).integers(0, len(pairs), (RESAMPLES, len(pairs)))
+    low, high = np.nanquantile(_pearson(pairs[drawn]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(_pearson(pairs)), (float(low), float(high))
 
 
 def _pearson(pairs: np.ndarray) -> np.ndarray:
-    """Correlation of pairs [..., n, 2]; NaN where a resample holds one pair only."""
+    """Return the correlation of pairs [..., n, 2]; NaN if a resample repeats one pair."""
     centred = pairs - pairs.mean(-2, keepdims=True)
     norms = np.sqrt((centred**2).sum(-2)).prod(-1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -186,7 +178,6 @@ def _pearson(pairs: np.ndarray) -> np.ndarray:
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows as CSV; what is missing stays empty."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -195,7 +186,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Rows as Parquet where pyarrow is here; returns whether it is."""
+    """Write rows as Parquet if pyarrow is installed; return whether it is."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
@@ -207,18 +198,18 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _one_type(column: list[Any]) -> list[Any]:
-    """A column of Parquet has one type: words beside numbers make words of them all."""
-    words = any(isinstance(value, str) for value in column)
-    return [None if value is None else str(value) for value in column] if words else column
+    """Return the column as text if it mixes words and numbers, since Parquet has one type per column."""
+    has_words = any(isinstance(value, str) for value in column)
+    return [None if value is None else str(value) for value in column] if has_words else column
 
 
-def text(value: Any) -> Any:
-    """A setting as a table shows it: numbers and words as they are, lists as on the command line."""
+def format_setting(value: Any) -> Any:
+    """Return a setting as tables show it: numbers and words unchanged, lists as on the command line."""
     if isinstance(value, (list, tuple)):
-        return f"[{','.join(str(text(part)) for part in value)}]"
+        return f"[{','.join(str(format_setting(part)) for part in value)}]"
     return "none" if value is None else value
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value has a place on an axis."""
+    """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

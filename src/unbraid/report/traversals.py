@@ -1,7 +1,7 @@
-"""Traversals: what the decoder draws when one latent variable moves and all others stay."""
+"""Traversals: decoded images while one latent variable moves and the others stay."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -10,7 +10,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
 from unbraid.metrics.unsupervised.elbo import compute_latent_kl
-from unbraid.report.pictures import WHITE, Picture, check_images, enlargement, pitch, tiled
+from unbraid.report.pictures import WHITE, Picture, check_images, choose_scale, measure_pitch, tile_images
 
 Range = Literal["range", "quantiles"]
 
@@ -18,9 +18,9 @@ Range = Literal["range", "quantiles"]
 class Traversal(NamedTuple):
     """One row per latent variable, the most informative first.
 
-    `latents` are places among the variables, `kl` their KL in nats, `values` [rows, columns] what each is set to (the
-    number of a class where it has classes, NaN where a row has fewer columns than others), and `images` [rows,
-    columns, channels, height, width] what the decoder expects there, white where there is nothing.
+    `latents` are indices of variables, `kl` their KL in nats, `values` [rows, columns] the values they take (the index
+    of a class if they have classes; NaN if a row has fewer columns than others), and `images` [rows, columns, channels,
+    height, width] the decoder means, white for NaN.
     """
 
     latents: tuple[int, ...]
@@ -30,21 +30,13 @@ class Traversal(NamedTuple):
     images: Tensor
 
 
-def traversal(
-    evaluation: Evaluation,
-    *,
-    latents: Sequence[str] | None = None,
-    base: int | None = None,
-    by: Range = "range",
-    span: float = 2.0,
-    columns: int = 9,
-) -> Picture:
-    """A labelled picture of `traverse`; save it with `.save("traversal.png")`."""
-    made = traverse(evaluation, latents=latents, base=base, by=by, span=span, columns=columns)
-    labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(made.names, made.kl, strict=True)]
-    same = bool((made.values == made.values[0]).all())  # a heading is for every row below it
-    headings = [f"{v:+.1f}" for v in made.values[0].tolist()] if same else []
-    return labelled(tiled(made.images, WHITE), labels, headings, made.images.shape[-2], made.images.shape[-1])
+def traversal(evaluation: Evaluation, **options: Any) -> Picture:
+    """Return a labelled picture of `traverse`, with its options; save it with `.save("traversal.png")`."""
+    shown = traverse(evaluation, **options)
+    labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(shown.names, shown.kl, strict=True)]
+    same = bool((shown.values == shown.values[0]).all())  # a heading must hold for all rows below it
+    headings = [f"{v:+.1f}" for v in shown.values[0].tolist()] if same else []
+    return add_labels(tile_images(shown.images, WHITE), labels, headings, *shown.images.shape[-2:])
 
 
 def traverse(
@@ -56,80 +48,74 @@ def traverse(
     span: float = 2.0,
     columns: int = 9,
 ) -> Traversal:
-    """Move one variable at a time away from the code of row `base` (-1: from the prior's mean; None: some row).
+    """Return images while one variable at a time moves and the others stay as in the code of row `base`.
 
-    A Normal one runs from -span to span, or over the 2.5% to 97.5% quantiles of the posterior means, one with classes
-    through all of them. `latents` names the variables to show; by default all of them, ordered by KL.
+    `base` is -1 for the prior mean, and None for a random row. A Normal variable takes values from -span to span, or
+    the 2.5% to 97.5% quantiles of the posterior means; one with classes takes each of them. `latents` names the
+    variables to show; by default all of them, ordered by KL.
     """
     check_images(evaluation.dataset.shape)
     if columns < 2 or not span > 0:
         raise UsageError(f"A traversal needs at least 2 columns and a span above 0, not {columns} and {span}.")
-    kl, names = variable_kl(evaluation), evaluation.space.leaf_names()
-    chosen = _variables(names, latents) if latents is not None else kl.argsort(descending=True).tolist()
-    places, start = _places(evaluation, by, span, columns), _base_code(evaluation, base)
-    codes = torch.stack([moved(start, *places[leaf]) for leaf in chosen])
+    kl, names = compute_variable_kl(evaluation), evaluation.space.leaf_names()
+    for name in latents or ():
+        if name not in names:
+            raise UsageError(f"There is no latent '{name}'; this model has {', '.join(names)}.")
+    order = kl.argsort(descending=True).tolist()
+    chosen = order if latents is None else [names.index(name) for name in latents]
+    paths, start = _choose_paths(evaluation, by, span, columns), _encode_base(evaluation, base)
+    codes = torch.stack([set_coordinates(start, *paths[leaf]) for leaf in chosen])
     images = decode(evaluation, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
     values = torch.full(codes.shape[:2], torch.nan, device=codes.device)
     for row, leaf in enumerate(chosen):
-        through = places[leaf].codes
-        images[row, len(through) :] = 1.0
-        values[row, : len(through)] = through[:, 0] if through.shape[1] == 1 else through.argmax(1).to(values)
+        path = paths[leaf].codes
+        images[row, len(path) :] = 1.0
+        values[row, : len(path)] = path[:, 0] if path.shape[1] == 1 else path.argmax(1).to(values)
     return Traversal(tuple(chosen), tuple(names[leaf] for leaf in chosen), tuple(kl[chosen].tolist()), values, images)
 
 
-class Places(NamedTuple):
-    """Coordinates of a variable, the codes [places, coordinates] that it takes, and the columns of the picture."""
+class LatentPath(NamedTuple):
+    """Coordinates of a variable, the codes [steps, coordinates] that it takes, and the columns of the picture."""
 
     coordinates: list[int]
     codes: Tensor
     columns: int
 
 
-def moved(base: Tensor, coordinates: Sequence[int], values: Tensor, columns: int) -> Tensor:
-    """Codes [columns, width]: `base` with some coordinates set to `values` [at most columns, coordinates]."""
+def set_coordinates(base: Tensor, coordinates: Sequence[int], values: Tensor, columns: int) -> Tensor:
+    """Return codes [columns, width]: `base` with coordinates set to `values` [at most columns, coordinates]."""
     codes = base.expand(columns, -1).clone()
     codes[: len(values), list(coordinates)] = values.to(codes)
     return codes
 
 
 def decode(evaluation: Evaluation, codes: Tensor) -> Tensor:
-    """Expected observations of codes [n, width]."""
+    """Return the decoder means of codes [n, width]."""
     model = evaluation.model
     with torch.no_grad():
         parts = [model.likelihood.mean(model.decode(part)) for part in codes.split(1024)]  # type: ignore
     return torch.cat(parts)
 
 
-def coordinate_kl(evaluation: Evaluation) -> Tensor:
-    """KL [width] of the variable that each coordinate belongs to."""
+def compute_coordinate_kl(evaluation: Evaluation) -> Tensor:
+    """Return, for each coordinate [width], the KL of its variable."""
     wide = torch.tensor([len(columns) for columns in evaluation.space.leaf_columns()])
-    return variable_kl(evaluation).repeat_interleave(wide)
+    return compute_variable_kl(evaluation).repeat_interleave(wide)
 
 
-def variable_kl(evaluation: Evaluation) -> Tensor:
-    """KL [variables], in closed form where there is one.
+def compute_variable_kl(evaluation: Evaluation) -> Tensor:
+    """Return the KL [variables], in closed form if there is one.
 
-    Of one without a density, the entropy of its values: what it tells of a row, as its KL would bound it.
+    A variable without a density has the entropy of its values instead: both bound its information about a row.
     """
-    if not evaluation.space.has_density:
-        return torch.stack([_entropy(column) for column in evaluation.means.T])
-    return compute_latent_kl(evaluation)
+    if evaluation.space.has_density:
+        return compute_latent_kl(evaluation)
+    counts = [column.unique(return_counts=True)[1].cpu().double() for column in evaluation.means.T]
+    shares = [count / len(evaluation) for count in counts]
+    return torch.stack([-(share * share.log()).sum() for share in shares])
 
 
-def _entropy(values: Tensor) -> Tensor:
-    """Of a variable with few values, in nats."""
-    share = values.unique(return_counts=True)[1].cpu().double() / len(values)
-    return -(share * share.log()).sum()
-
-
-def _variables(known: Sequence[str], names: Sequence[str]) -> list[int]:
-    for name in names:
-        if name not in known:
-            raise UsageError(f"There is no latent '{name}'; this model has {', '.join(known)}.")
-    return [known.index(name) for name in names]
-
-
-def _base_code(evaluation: Evaluation, base: int | None) -> Tensor:
+def _encode_base(evaluation: Evaluation, base: int | None) -> Tensor:
     if base == -1:
         first, model = next(iter(evaluation.posterior.values())), evaluation.model
         prior = {**model.space.prior(like=first), **model.learned_prior()}
@@ -141,22 +127,22 @@ def _base_code(evaluation: Evaluation, base: int | None) -> Tensor:
     return evaluation.means[base]
 
 
-def _places(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[Places]:
-    """Where each variable is led; one without a density has no place outside of its own few values."""
+def _choose_paths(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[LatentPath]:
+    """Return the path of each variable; without a density it stays within the quantiles of the posterior means."""
     space, means = evaluation.space, evaluation.means
     codes = [b.traversal_codes(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]
     if by == "quantiles" or not space.has_density:
-        some = means[evaluation.choose(100_000)]  # torch.quantile takes no more than 2^24 numbers
-        found = some.quantile(torch.linspace(0.025, 0.975, columns, device=means.device), dim=0)
-        where = space.leaf_columns()
-        codes = [found[:, own] if len(own) == 1 else each for own, each in zip(where, codes, strict=True)]
-    most = max(len(each) for each in codes)
-    return [Places(own, each, most) for own, each in zip(space.leaf_columns(), codes, strict=True)]
+        rows = means[evaluation.choose(100_000)]  # torch.quantile takes at most 2^24 numbers
+        quantiles = rows.quantile(torch.linspace(0.025, 0.975, columns, device=means.device), dim=0)
+        pairs = zip(space.leaf_columns(), codes, strict=True)
+        codes = [quantiles[:, leaf] if len(leaf) == 1 else each for leaf, each in pairs]
+    longest = max(len(each) for each in codes)
+    return [LatentPath(leaf, each, longest) for leaf, each in zip(space.leaf_columns(), codes, strict=True)]
 
 
-def labelled(picture: Picture, labels: list[str], headings: list[str], tall: int, wide: int) -> Picture:
-    """A picture of tiles with a label beside each row and a heading above each column."""
-    down, right = pitch(tall, wide, enlargement(wide))
+def add_labels(picture: Picture, labels: list[str], headings: list[str], tall: int, wide: int) -> Picture:
+    """Return a picture of tiles with a label left of each row and a heading above each column."""
+    down, right = measure_pitch(tall, wide, choose_scale(wide))
     height = max(11, min(18, down // 4))
     font = ImageFont.load_default(height)
     left = 2 * height + int(max(font.getlength(label) for label in labels))

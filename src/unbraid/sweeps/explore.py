@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unbraid.explore import AUTO, ExplorerPage, MemberPage, Precision, write_sweep_page
-from unbraid.report.tables import Member, varying
+from unbraid.report.tables import Member, find_varying_settings
 from unbraid.run import Run
 
 
@@ -20,8 +20,8 @@ def explore_runs(
     """Write a page of several runs, explore-runs.html here by default; `members` say which settings differ."""
     for run in runs[1:]:
         if run.folder.read_json("data").get("content") == runs[0].folder.read_json("data").get("content"):
-            run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data need not be in memory once per run
-    keys = varying(members) if members else []
+            run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
+    keys = find_varying_settings(members) if members else []
     settings = {member.run: {key: member.settings.get(key) for key in keys} for member in members or ()}
     pages = [
         MemberPage(

@@ -1,8 +1,6 @@
 """Training: from a config and a data set to a run folder."""
 
-from unbraid.training.configure import check_settings, configure
-from unbraid.training.environment import choose_device
-from unbraid.training.interrupt import Interrupted
-from unbraid.training.loop import Cadence, train, train_group
-
-__all__ = ["Cadence", "Interrupted", "check_settings", "choose_device", "configure", "train", "train_group"]
+from unbraid.training.configure import check_settings as check_settings, configure as configure
+from unbraid.training.environment import choose_device as choose_device
+from unbraid.training.interrupt import Interrupted as Interrupted
+from unbraid.training.loop import Cadence as Cadence, train as train, train_group as train_group

@@ -13,7 +13,9 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import Epochs
 from unbraid.errors import RunError, UsageError
+from unbraid.kernels import compile_ahead
 from unbraid.models import Model
+from unbraid.noise import TRITON
 from unbraid.objectives import Context, Objective
 from unbraid.store import select_prefix
 from unbraid.training.distributed import World
@@ -88,6 +90,7 @@ class State:
         if compiles(self.execution):
             self._parts = [CompiledFunction(part) for part in self._parts]
             self._record = CompiledFunction(self._accumulate)
+        self._kernels_missing = self.execution == "recorded" and TRITON
         if records(self.execution):
             self._execute = RecordedStep(self._step, group.device)
 
@@ -132,11 +135,27 @@ class State:
     def advance(self) -> None:
         """Take one step: one shared forward, then each player updates its own parameters by its own loss."""
         self.epochs.lay_out_epoch(self.step)
+        if self._kernels_missing:
+            self._compile_kernels()
         moving = tuple(self.step % optimizer.player.every == 0 for optimizer in self.players)
         with self.group.set_tf32(), self._retain_buffers():
             self._execute(moving)
         self.step += 1
         self.count += 1
+
+    def _compile_kernels(self) -> None:
+        """Compile the kernels of a step together, by a dry run that changes nothing."""
+        self._kernels_missing = False
+        rehearsal = copy.copy(self)
+        rehearsal.group = self.group.with_new_leaves()
+        buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
+        with compile_ahead(), self.group.set_tf32():
+            loss, _, shared = rehearsal._forward(self.clock)
+            losses = [loss, *(rehearsal._terms(optimizer, self.clock, shared, "")[0] for optimizer in self.players[1:])]
+            parameters = [p for p in rehearsal.group.parameters.values() if p.requires_grad]
+            torch.autograd.grad(torch.stack(losses).sum(), parameters, allow_unused=True)
+        for name, buffer in self.group.buffers.items():  # a forward updates the statistics of BatchNorm
+            buffer.copy_(buffers[name])
 
     def _step(self, moving: tuple[bool, ...]) -> None:
         """Compute a step by tensor operations only, so that it can be recorded."""

@@ -6,7 +6,7 @@ import { memberOfLink } from "./link.js";
 import { Model } from "./model.js";
 import { Rows } from "./rows.js";
 import { makeSweep } from "./sweep.js";
-import { bytesOf, decompress, readWeights } from "./weights.js";
+import { bytesOf, bytesOfText, decompress, readWeights } from "./weights.js";
 
 const SHOWN_FOR = 7000;
 
@@ -23,7 +23,7 @@ function sayIn(element) {
   };
 }
 
-const readBlock = (id) => decompress(bytesOf(byId(id).textContent));
+const readBlock = (id) => decompress(bytesOfText(byId(id).textContent));
 
 /** Prepare the model of one run; `suffix` is that of its blocks in the page. */
 async function openModel(run, records, modules, suffix) {

@@ -2,19 +2,19 @@
 
 import { make } from "./dom.js";
 
-/** Write one image [channels, height, width] in 0..1 as RGBA into pixels that are `stride` wide, from (x, y) on. */
+/** Write one image [channels, height, width] in 0..1 as RGBA into pixels, which round, `stride` wide, from (x, y) on. */
 function writeImage(pixels, stride, x, y, values, offset, [channels, height, width]) {
   const size = height * width;
   for (let i = 0, p = 0; i < height; i++) {
     for (let j = 0, q = 4 * ((y + i) * stride + x); j < width; j++, p++, q += 4) {
       if (channels === 3) {
-        pixels[q] = 255 * values[offset + p] + 0.5;
-        pixels[q + 1] = 255 * values[offset + size + p] + 0.5;
-        pixels[q + 2] = 255 * values[offset + 2 * size + p] + 0.5;
+        pixels[q] = 255 * values[offset + p];
+        pixels[q + 1] = 255 * values[offset + size + p];
+        pixels[q + 2] = 255 * values[offset + 2 * size + p];
       } else {
         let sum = 0;
         for (let c = 0; c < channels; c++) sum += values[offset + c * size + p];
-        pixels[q] = pixels[q + 1] = pixels[q + 2] = (255 * sum) / channels + 0.5;
+        pixels[q] = pixels[q + 1] = pixels[q + 2] = (255 * sum) / channels;
       }
       pixels[q + 3] = 255;
     }
@@ -34,7 +34,7 @@ export function imageStrip(values, count, shape, gap = 2) {
 export function show(canvas, image) {
   if (canvas.width !== image.width) canvas.width = image.width;
   if (canvas.height !== image.height) canvas.height = image.height;
-  canvas.getContext("2d").putImageData(image, 0, 0);
+  canvas.getContext("2d", { willReadFrequently: true }).putImageData(image, 0, 0);  // stays in memory, where it is written
 }
 
 /**

@@ -32,7 +32,7 @@ function makeTable(members, keys, scores, choose) {
     ...keys.map((key) => ({ title: key, value: (member) => member.settings[key] })),
     ...scores.map((name) => ({ title: name, value: (member) => member.scores[name] ?? null, number: true })),
   ];
-  const body = make("tbody"), filter = make("input", { type: "search", placeholder: "filter", "aria-label": "filter the runs", on: { input: () => fill() } });
+  const body = make("tbody"), filter = make("input", { type: "search", placeholder: "filter, as beta=4", "aria-label": "filter the runs", on: { input: () => fill() } });
   const heads = columns.map((column) => make("th", { scope: "col", "aria-sort": "none" }, make("button", {
     type: "button", text: column.title,
     on: { click: () => { sorted = { column, down: sorted.column === column ? !sorted.down : Boolean(column.number) }; fill(); } },
@@ -46,7 +46,7 @@ function makeTable(members, keys, scores, choose) {
   const text = (value) => (value === null || value === undefined ? "–" : typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value));
   const fill = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const matches = (member) => words.every((word) => [member.name, ...Object.entries(member.settings).flat()].some((cell) => String(cell).toLowerCase().includes(word)));
+    const matches = (member) => words.every((word) => [member.name, ...Object.entries(member.settings).map(([key, value]) => `${key}=${value}`)].some((cell) => cell.toLowerCase().includes(word)));
     const found = members.filter(matches);
     if (sorted.column) found.sort(compare);
     body.replaceChildren(...found.map((member) => make("tr", { class: member.place === shown ? "shown" : null },

@@ -1,1 +1,1 @@
-"""What discrete latents mean."""
+"""Scores of discrete latents."""

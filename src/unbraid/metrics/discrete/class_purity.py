@@ -1,13 +1,13 @@
-r"""Whether one class of a discrete latent draws one kind of picture (esmaeili2018, section 6.3).
+r"""Purity of the images generated from one class of a discrete latent (esmaeili2018, section 6.3).
 
-For each class k the other latents are drawn from the prior, the variable is set to k, and the decoder's means are given
-to a classifier that was trained on the data's own labels (`features.classifier`). With c_kv of the M pictures of class
-k seen as value v of a factor,
+For each class k the latent is set to k, the other latents are drawn from the prior, and a classifier trained on the
+data's labels (`features.classifier`) predicts a factor from the decoder's means. If c_kv of the M images of class k are
+predicted to have value v,
 
     purity = 1/K sum_k max_v c_kv / M
 
-A decoder that ignores the variable has the share of the value that it draws most; classes may share a value, and the
-details say how many values are some class's most frequent one, and how good the classifier was.
+A decoder that ignores the latent scores the share of its most frequent value. Classes may share a value; the details
+hold the number of values that are the most frequent one of some class, and the classifier's accuracy.
 """
 
 import numpy as np
@@ -15,9 +15,9 @@ import torch
 
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.discrete.discrete_latents import chosen_variable
-from unbraid.metrics.generative.features.classifier import NAME, predicted
-from unbraid.metrics.generative.features.feature_sets import CHUNK, chosen_network, decoded, prior_codes
+from unbraid.metrics.discrete.discrete_latents import choose_discrete_latent
+from unbraid.metrics.generative.features.classifier import NAME, predict_factors
+from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, decode_means, draw_prior_codes, get_network
 from unbraid.metrics.intervals import mean_interval
 
 
@@ -36,17 +36,17 @@ def purity(
     samples: int = 200,
     steps: int | None = None,
 ) -> Score:
-    """Share of pictures of one class of a discrete latent that a classifier gives the class's most frequent value."""
+    """Share of images from one class of a discrete latent with the class's most frequent value, by a classifier."""
     check_at_least(2, samples=samples)
-    variable = chosen_variable(evaluation, latent)
+    variable = choose_discrete_latent(evaluation, latent)
     name = factor or evaluation.dataset.factor_names[0]
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(name)]
-    network = chosen_network(evaluation, NAME, steps=steps)
-    codes, counts = prior_codes(evaluation, samples), np.zeros((variable.size, size), dtype=np.int64)
+    network = get_network(evaluation, NAME, steps=steps)
+    codes, counts = draw_prior_codes(evaluation, samples), np.zeros((variable.size, size), dtype=np.int64)
     for number in range(variable.size):
-        for part in variable.with_class(codes, number).split(CHUNK):
-            seen = predicted(network, decoded(evaluation, part), name)
-            counts[number] += torch.bincount(seen, minlength=size).cpu().numpy()
+        for part in variable.with_class(codes, number).split(DECODE_BATCH):
+            predicted = predict_factors(network, decode_means(evaluation, part), [name])[:, 0]
+            counts[number] += torch.bincount(predicted, minlength=size).cpu().numpy()
     shares = counts.max(1) / samples
     details = {
         "factor": name,

@@ -1,4 +1,4 @@
-"""Discrete latent variables of a model: which there are, which class a row has, and codes of one class."""
+"""Discrete latent variables of a model: their names, the classes of codes, and codes of one class."""
 
 from typing import NamedTuple
 
@@ -10,8 +10,8 @@ from unbraid.latents import Space
 from unbraid.metrics.base import Evaluation
 
 
-class Variable(NamedTuple):
-    """A discrete variable: its name, and its coordinates in the code (one, if it is binary)."""
+class DiscreteLatent(NamedTuple):
+    """The name of a discrete variable and its coordinates in the code (one if it is binary)."""
 
     name: str
     columns: list[int]
@@ -22,29 +22,27 @@ class Variable(NamedTuple):
         return max(2, len(self.columns))
 
     def classes(self, codes: Tensor) -> Tensor:
-        """The most probable class of each code [n]."""
-        own = codes[..., self.columns]
-        return own.argmax(-1) if len(self.columns) > 1 else (own[..., 0] > 0.5).long()
+        """Return the most probable class of each code [n]."""
+        values = codes[..., self.columns]
+        return values.argmax(-1) if len(self.columns) > 1 else (values[..., 0] > 0.5).long()
 
     def with_class(self, codes: Tensor, number: int) -> Tensor:
-        """The same codes with this variable set to one class."""
+        """Return a copy of the codes with this variable set to one class."""
         one = torch.eye(len(self.columns), device=codes.device)[number] if len(self.columns) > 1 else float(number)
-        made = codes.clone()
-        made[..., self.columns] = one
-        return made
+        changed = codes.clone()
+        changed[..., self.columns] = one
+        return changed
 
 
-def discrete_variables(space: Space) -> list[Variable]:
-    """All discrete variables of a space."""
-    kinds = [b.discrete for b in space.blocks.values() for _ in range(b.leaves)]
-    found = zip(space.leaf_names(), space.leaf_columns(), kinds, strict=True)
-    return [Variable(name, columns) for name, columns, discrete in found if discrete]
+def list_discrete_latents(space: Space) -> list[DiscreteLatent]:
+    is_discrete = [b.discrete for b in space.blocks.values() for _ in range(b.leaves)]
+    variables = zip(space.leaf_names(), space.leaf_columns(), is_discrete, strict=True)
+    return [DiscreteLatent(name, columns) for name, columns, discrete in variables if discrete]
 
 
-def chosen_variable(evaluation: Evaluation, latent: str | None) -> Variable:
-    """Return the variable of this name, or the first if none is named."""
-    known = discrete_variables(evaluation.space)
-    named = {variable.name: variable for variable in known}
-    if latent is not None and latent not in named:
-        raise unknown("discrete latent", latent, named, error=SettingError)
-    return known[0] if latent is None else named[latent]
+def choose_discrete_latent(evaluation: Evaluation, latent: str | None) -> DiscreteLatent:
+    """Return the variable of this name, by default the first."""
+    by_name = {variable.name: variable for variable in list_discrete_latents(evaluation.space)}
+    if latent is not None and latent not in by_name:
+        raise unknown("discrete latent", latent, by_name, error=SettingError)
+    return by_name[latent] if latent is not None else next(iter(by_name.values()))

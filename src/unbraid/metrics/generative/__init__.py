@@ -1,1 +1,1 @@
-"""How good decoded images are."""
+"""Scores of reconstructions, samples and likelihoods."""

@@ -2,16 +2,16 @@ r"""The kernel inception distance (binkowski2018): the squared maximum mean disc
 
     KID = E k(x, x') + E k(y, y') - 2 E k(x, y),    k(x, y) = (x . y / d + 1)^3,
 
-over features of different originals x, x' and different made observations y, y'. Its estimate has no bias (a pair of a
-row with itself is left out), so it may be negative, and it may be compared between different numbers of rows.
+over features of distinct originals x, x' and distinct generated observations y, y'. The estimate leaves out pairs of a
+row with itself, so it has no bias: it may be negative, and it can be compared between different numbers of rows.
 
 The paper takes the mean over random subsets (`subsets=100, size=1000`). The mean over all subsets is the estimate from
-all rows, which is the default here: nothing is random, and its standard error follows from each row's own part
-(the first-order variance of a U-statistic, hoeffding1948). A reconstruction belongs to its original, and such a pair is
-left out like that of a row with itself.
+all rows, which is the default here: nothing is random, and its standard error follows from each row's share (the
+first-order variance of a U-statistic, hoeffding1948). Pairs of a reconstruction and its original are left out, too.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import feature_pair, pieces
-from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare
+from unbraid.metrics.generative.features.base import read_feature_pair, split_rows, take_rows
+from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
 from unbraid.metrics.intervals import NORMAL_95
 from unbraid.progress import progress
 
@@ -33,24 +33,24 @@ FACTS: dict[str, Any] = {"reference": "binkowski2018"}
 def efficientnet(
     evaluation: Evaluation, *, samples: int = 2_000, size: int = 224, subsets: int | None = None
 ) -> list[Score]:
-    """Kernel distance of EfficientNet-Lite0 features from the originals', of reconstructions and of prior samples."""
-    return _on_run(evaluation, "efficientnet-lite0", samples, subsets, size=size)
+    """Kernel distance of reconstructions and of prior samples from originals, in EfficientNet-Lite0 features."""
+    return _compare(evaluation, "efficientnet-lite0", samples, subsets, size=size)
 
 
 @metric("kid/inception", **FACTS, **INCEPTION)
 def inception(
     evaluation: Evaluation, *, samples: int = 10_000, weights: str | None = None, subsets: int | None = None
 ) -> list[Score]:
-    """Kernel inception distance from the originals, of reconstructions and of prior samples."""
-    return _on_run(evaluation, "inception", samples, subsets, weights=weights)
+    """Kernel inception distance of reconstructions and of prior samples from originals."""
+    return _compare(evaluation, "inception", samples, subsets, weights=weights)
 
 
 @metric("kid/classifier", **FACTS, **CLASSIFIER)
 def classifier(
     evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, subsets: int | None = None
 ) -> list[Score]:
-    """Kernel distance of a label classifier's features from the originals', of reconstructions and of samples."""
-    return _on_run(evaluation, "classifier", samples, subsets, steps=steps)
+    """Kernel distance of reconstructions and of prior samples from originals, in features of a label classifier."""
+    return _compare(evaluation, "classifier", samples, subsets, steps=steps)
 
 
 def kid(
@@ -63,19 +63,19 @@ def kid(
     size: int = 1_000,
     seed: int = 0,
 ) -> Score:
-    """Unbiased squared kernel distance of two sets of features [rows, features]; `network` names the features.
+    """Return the unbiased squared kernel distance of two sets of features [rows, features].
 
-    `paired` says that row i of one belongs to row i of the other. With `subsets` the value is the mean over that many
-    random subsets of `size` rows, and the interval comes from their spread where they are at most half of the rows.
-    A CUDA tensor is worked on where it is.
+    `network` names the features. `paired`: row i of one set belongs to row i of the other. With `subsets` the value is
+    the mean over that many random subsets of `size` rows, and the interval comes from their spread if a subset has at
+    most half of the rows. CUDA tensors stay on their device.
     """
-    a, b = feature_pair(features_a, features_b, paired=paired)
+    a, b = read_feature_pair(features_a, features_b, paired=paired)
     details: dict[str, Any] = {"features": a.shape[1], "sizes": [len(a), len(b)], "paired": paired}
     if subsets is None:
         value, error = _discrepancy(a, b, paired)
         interval = (value - NORMAL_95 * error, value + NORMAL_95 * error)
     else:
-        values = _over_subsets(a, b, paired, subsets, size, np.random.default_rng(seed))
+        values = _subset_values(a, b, paired, subsets, size, np.random.default_rng(seed))
         value, interval = float(values.mean()), _interval(values, min(size, len(a), len(b)), min(len(a), len(b)))
         details |= {"subsets": subsets, "size": min(size, len(a), len(b)), "deviation": float(values.std())}
     if not math.isfinite(value):
@@ -83,16 +83,13 @@ def kid(
     return Score("kid", network, value, min(len(a), len(b)), interval, details=details)
 
 
-def _on_run(evaluation: Evaluation, network: str, samples: int, subsets: int | None, **settings: Any) -> list[Score]:
-    def measure(originals: Tensor, features: Tensor, paired: bool) -> list[Score]:
-        how = {"network": network, "paired": paired, "subsets": subsets, "seed": evaluation.seed}
-        return [kid(originals, features, **how)]
-
-    return compare(evaluation, network, samples, measure, **settings)
+def _compare(evaluation: Evaluation, network: str, samples: int, subsets: int | None, **settings: Any) -> list[Score]:
+    measure = partial(kid, subsets=subsets, seed=evaluation.seed)
+    return compare_features(evaluation, network, samples, measure, **settings)
 
 
 def _discrepancy(a: Tensor, b: Tensor, paired: bool) -> tuple[float, float]:
-    """The estimate over all pairs of different rows, and its standard error."""
+    """Return the estimate over all pairs of distinct rows, and its standard error."""
     within_a, within_b = _mean_kernels(a, a, True)[0], _mean_kernels(b, b, True)[0]
     across_a, across_b = _mean_kernels(a, b, paired)
     part_a, part_b = within_a - across_a, within_b - across_b  # each row's share; their means sum to the estimate
@@ -102,20 +99,20 @@ def _discrepancy(a: Tensor, b: Tensor, paired: bool) -> tuple[float, float]:
     return value, 2 * math.sqrt(float(part_a.var()) / len(a) + float(part_b.var()) / len(b))
 
 
-def _mean_kernels(x: Tensor, y: Tensor, without_own: bool) -> tuple[Tensor, Tensor]:
-    """Mean of k(x_i, y_j) over j for each i, and over i for each j; perhaps without the pairs i = j."""
+def _mean_kernels(x: Tensor, y: Tensor, skip_diagonal: bool) -> tuple[Tensor, Tensor]:
+    """Return the mean of k(x_i, y_j) over j for each i, and over i for each j, with or without the pairs i = j."""
     of_x, of_y = [], torch.zeros_like(y[:, 0])
-    for start, rows in pieces(x, y):
+    for start, rows in split_rows(x, y):
         root = (rows @ y.T).div_(x.shape[1]).add_(1)
         kernel = root.square().mul_(root)
-        if without_own:
+        if skip_diagonal:
             kernel.diagonal(start).zero_()
         of_x.append(kernel.sum(1))
         of_y += kernel.sum(0)
-    return torch.cat(of_x) / (len(y) - without_own), of_y / (len(x) - without_own)
+    return torch.cat(of_x) / (len(y) - skip_diagonal), of_y / (len(x) - skip_diagonal)
 
 
-def _over_subsets(a: Tensor, b: Tensor, paired: bool, count: int, size: int, rng: np.random.Generator) -> np.ndarray:
+def _subset_values(a: Tensor, b: Tensor, paired: bool, count: int, size: int, rng: np.random.Generator) -> np.ndarray:
     check_at_least(1, subsets=count)
     check_at_least(2, size=size)
     size, values = min(size, len(a), len(b)), []
@@ -123,14 +120,13 @@ def _over_subsets(a: Tensor, b: Tensor, paired: bool, count: int, size: int, rng
         for _ in range(count):
             rows = rng.choice(len(a), size, replace=False)
             others = rows if paired else rng.choice(len(b), size, replace=False)
-            pair = [x[torch.as_tensor(own, device=x.device)] for x, own in ((a, rows), (b, others))]
-            values.append(_discrepancy(pair[0], pair[1], paired)[0])
+            values.append(_discrepancy(take_rows(a, rows), take_rows(b, others), paired)[0])
             bar.advance()
     return np.array(values)
 
 
 def _interval(values: np.ndarray, size: int, rows: int) -> tuple[float, float] | None:
-    """Spread between subsets, scaled to all rows; None where subsets share so much that it is too small."""
+    """Return the interval from the spread of subsets, or None if subsets overlap so much that it is too narrow."""
     if len(values) < 2 or 2 * size > rows:
         return None
     value, error = float(values.mean()), NORMAL_95 * float(values.std(ddof=1)) * math.sqrt(size / rows)

@@ -1,9 +1,9 @@
-r"""How far reconstructions are from the originals, pixel by pixel:
+r"""Errors of reconstructions per pixel:
 
     L1 = mean_n mean_p |x_np - x'_np|,    L2 = mean_n mean_p (x_np - x'_np)^2
 
-with x' the decoder's mean of the posterior's mean: no code and no pixel is drawn. The means over pixels make pictures
-of different sizes comparable; L2 is the mean squared error, not its root.
+with x' the decoder's mean at the posterior mean, so nothing is random. Means over pixels make images of different sizes
+comparable. L2 is the mean squared error, not its root.
 """
 
 import math
@@ -15,13 +15,11 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.generative.features.feature_sets import reconstructed
+from unbraid.metrics.generative.features.feature_sets import reconstruct
 from unbraid.metrics.intervals import score_mean
 from unbraid.progress import progress
 
-CHUNK = 1024
-"""Rows that are decoded at a time."""
-
+DECODE_BATCH = 1024
 FACTS: dict[str, Any] = {"reference": "kingma2014", "bounds": (0.0, math.inf)}
 
 
@@ -36,24 +34,25 @@ FACTS: dict[str, Any] = {"reference": "kingma2014", "bounds": (0.0, math.inf)}
     **FACTS,
 )
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000) -> Score:
-    """Error per pixel of a run's reconstructions."""
     check_at_least(2, samples=samples)
     errors = (
-        evaluation.compute_once(("pixel errors", samples), lambda: _errors(evaluation, samples))[protocol].cpu().numpy()
+        evaluation.compute_once(("pixel errors", samples), lambda: _compute_errors(evaluation, samples))[protocol]
+        .cpu()
+        .numpy()
     )
     if not math.isfinite(errors.mean()):
         raise DataError("The decoder returns NaN or infinite values.")
     return score_mean("reconstruction", protocol, errors, bounds=(0.0, math.inf))
 
 
-def _errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:
-    """Both errors of each chosen row [rows], in float64."""
+def _compute_errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:
+    """Return both errors [rows] of the chosen rows, in float64."""
     parts: dict[str, list[Tensor]] = {"l1": [], "l2": []}
     rows = evaluation.choose(samples)
     with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
-        for part in rows.split(CHUNK):
+        for part in rows.split(DECODE_BATCH):
             x = evaluation.dataset.images(evaluation.rows[part])
-            difference = (x - reconstructed(evaluation, part)).flatten(1).double()
+            difference = (x - reconstruct(evaluation, part)).flatten(1).double()
             parts["l1"].append(difference.abs().mean(1))
             parts["l2"].append(difference.square().mean(1))
             bar.advance(len(part))

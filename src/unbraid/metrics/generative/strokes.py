@@ -1,14 +1,14 @@
-r"""Whether measured strokes survive encoding and decoding (esmaeili2018, figure 9: digits that training never saw).
+r"""Preservation of strokes by encoding and decoding (esmaeili2018, figure 9: digits outside the training data).
 
-The stroke's thickness, or the width of the ink, is measured on images and on their reconstructions (`data.strokes`):
+`data.stroke_measures` measures the thickness of the stroke, or the width of the ink, on images and reconstructions:
 
     reconstruction   share of the reconstructions whose measure lies within the range of the originals' measures
     latent           rank correlation of one Normal latent's mean with the originals' measure
 
-Rows that were pruned from training because they are thick have a range that begins where training ended, so the first
-says whether the decoder draws what it was never shown. The latent of the second, and its sign, are those that have the
-largest correlation in every other row; the score is the correlation in the rows between. `where` restricts both to rows
-that fit a condition (`unbraid.data.pruning`), as `digit=7`. The details have both histograms and the mean error.
+If thick strokes were pruned from training, the range of the pruned rows begins where the training data end, and
+`reconstruction` shows whether the decoder extrapolates. `latent` picks the latent, and its sign, with the largest
+correlation in every other row and scores the rows in between. `where` restricts both to rows that meet a condition
+(`unbraid.data.pruning`), as `digit=7`. The details hold both histograms and the mean error.
 """
 
 from typing import Any, Literal
@@ -20,9 +20,9 @@ from unbraid.data.pruning import match_rows
 from unbraid.data.stroke_measures import measure_strokes
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.feature_sets import CHUNK, reconstructed
+from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, reconstruct
 from unbraid.metrics.intervals import score_mean
-from unbraid.metrics.intervention.factor_preservation import normal_coordinates, rank_correlation
+from unbraid.metrics.intervention.factor_preservation import find_normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
 FACTS: dict[str, Any] = {
@@ -31,8 +31,7 @@ FACTS: dict[str, Any] = {
     "trial": {"samples": 64},
 }
 BINS = 20
-ROUNDING = 1e-6
-"""Pixels by which equal strokes may differ."""
+ROUNDING_PIXELS = 1e-6
 
 
 @metric("strokes/reconstruction", bounds=(0, 1), **FACTS)
@@ -40,12 +39,11 @@ def reconstruction(
     evaluation: Evaluation, *, measure: Measure = "thickness", where: str | None = None, samples: int = 2_000
 ) -> Score:
     """Share of reconstructions whose stroke thickness or width lies within the range of the originals'."""
-    positions = _positions(evaluation, where, samples)
-    seen = ((evaluation.dataset.images(evaluation.rows[part]), part) for part in positions.split(CHUNK))
-    pairs = [(_strokes(x, measure), _strokes(reconstructed(evaluation, part), measure)) for x, part in seen]
-    real, made = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    low, high = real.min() - ROUNDING, real.max() + ROUNDING
-    inside = ((made >= low) & (made <= high)).astype(np.float64)
+    positions = _choose_rows(evaluation, where, samples)
+    batches = positions.split(DECODE_BATCH)
+    real = np.concatenate([_measure(evaluation.dataset.images(evaluation.rows[part]), measure) for part in batches])
+    made = np.concatenate([_measure(reconstruct(evaluation, part), measure) for part in batches])
+    inside = (made >= real.min() - ROUNDING_PIXELS) & (made <= real.max() + ROUNDING_PIXELS)
     edges = np.histogram_bin_edges(np.concatenate([real, made]), BINS)
     details = {
         "error": float(np.abs(made - real).mean()),
@@ -55,17 +53,17 @@ def reconstruction(
         "originals": np.histogram(real, edges)[0].tolist(),
         "reconstructions": np.histogram(made, edges)[0].tolist(),
     }
-    return score_mean("strokes", "reconstruction", inside, bounds=(0.0, 1.0), details=details)
+    return score_mean("strokes", "reconstruction", inside.astype(np.float64), bounds=(0.0, 1.0), details=details)
 
 
 @metric("strokes/latent", bounds=(-1, 1), **FACTS)
 def latent(
     evaluation: Evaluation, *, measure: Measure = "thickness", where: str | None = None, samples: int = 2_000
 ) -> Score:
-    """Rank correlation of the latent that follows the originals' stroke thickness or width."""
-    positions = _positions(evaluation, where, samples)
-    real = _strokes(evaluation.dataset.images(evaluation.rows[positions]), measure)
-    known = normal_coordinates(evaluation)
+    """Rank correlation of the best latent with the originals' stroke thickness or width."""
+    positions = _choose_rows(evaluation, where, samples)
+    real = _measure(evaluation.dataset.images(evaluation.rows[positions]), measure)
+    known = find_normal_coordinates(evaluation)
     means = evaluation.encode_means(positions)[:, known].double().cpu().numpy()
     found = [rank_correlation(column, real[::2]) for column in means[::2].T]
     chosen = int(np.argmax(np.abs(found)))
@@ -74,15 +72,15 @@ def latent(
     return Score("strokes", "latent", value, len(real[1::2]), details=details)
 
 
-def _positions(evaluation: Evaluation, where: str | None, samples: int) -> torch.Tensor:
-    """Some of the rows that fit a condition."""
+def _choose_rows(evaluation: Evaluation, where: str | None, samples: int) -> torch.Tensor:
+    """Return random positions of rows that meet a condition."""
     positions = evaluation.choose(len(evaluation))
     if where is not None:
         positions = positions[match_rows(evaluation.dataset, where)[evaluation.rows[positions]]]
     if samples < 4 or len(positions) < 4:
-        raise UsageError(f"Strokes are compared on at least 4 rows, not on {min(samples, len(positions))}.")
+        raise UsageError(f"Strokes are compared on at least 4 rows, not {min(samples, len(positions))}.")
     return positions[:samples]
 
 
-def _strokes(images: torch.Tensor, measure: Measure) -> np.ndarray:
+def _measure(images: torch.Tensor, measure: Measure) -> np.ndarray:
     return measure_strokes(images[:, 0].cpu().numpy())[:, ("thickness", "width").index(measure)]

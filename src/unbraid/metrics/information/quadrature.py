@@ -13,6 +13,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unbraid.errors import DataError
@@ -40,6 +41,9 @@ STRETCH = 128
 """Grid points whose components a GPU adds in one matrix product."""
 
 MAX_STRETCHES = 2**11
+ROWS_PER_SUM = 512
+"""Components that one float32 product adds up; the error of their sum stays near that of their densities."""
+
 MAX_ROWS_PER_PRODUCT = 2**16
 
 
@@ -213,14 +217,23 @@ def _add_by_products(density: Tensor, placed: PlacedComponents, target: Tensor) 
         for begin in range(start, start + count, MAX_ROWS_PER_PRODUCT):
             rows = slice(begin, min(begin + MAX_ROWS_PER_PRODUCT, start + count))
             chunk, targets = PlacedComponents(*(column[rows] for column in placed)), target[rows]
-            one_hot = torch.zeros(len(targets), classes + 1, dtype=torch.float64, device=density.device)
-            one_hot.scatter_(1, targets, 1.0)
-            values = chunk.at(at - chunk.cell[:, None]).double()  # [components, points of the stretch]
-            if classes > 1:
-                density[:, low:high] += one_hot[:, :classes].T @ values
-            else:  # a product with one row takes GPUs ten times as long
-                density[:, low:high] += (one_hot[:, :1] * values).sum(0)
+            density[:, low:high] += _multiply(targets, chunk.at(at - chunk.cell[:, None]), classes)
         start += count
+
+
+def _multiply(targets: Tensor, values: Tensor, classes: int) -> Tensor:
+    """Return sums of values [components, points] by class [classes, points] in float64.
+
+    Products add up `ROWS_PER_SUM` components in float32, which a GPU multiplies far faster than float64.
+    """
+    if classes == 1:  # a product with one row takes GPUs ten times as long
+        return ((targets == 0).any(1, keepdim=True) * values).sum(0, keepdim=True, dtype=torch.float64)
+    missing = -len(values) % ROWS_PER_SUM
+    one_hot = values.new_zeros(len(values) + missing, classes + 1)
+    one_hot[: len(values)].scatter_(1, targets, 1.0)
+    values = F.pad(values, (0, 0, 0, missing)).unflatten(0, (-1, ROWS_PER_SUM))
+    weights = one_hot[:, :classes].unflatten(0, (-1, ROWS_PER_SUM)).transpose(1, 2)
+    return (weights @ values).sum(0, dtype=torch.float64)
 
 
 def _refine(density: Tensor, factor: int) -> Tensor:

@@ -1,20 +1,20 @@
-r"""The beta-VAE score (higgins2017, section 3): can a linear classifier tell which factor two images have in common?
+r"""The beta-VAE score (higgins2017, section 3): can a linear classifier tell which factor two images share?
 
-A point: draw a factor k and a batch of pairs of rows, the two of a pair with a common value of k, and average
+A data point: draw a factor k and a batch of pairs of rows, where both rows of a pair share a value of k, and average
 
     1/B sum_b |z_1^b - z_2^b|   [latents].
 
-The score is the accuracy, on further points, of a logistic regression that foretells k.
+The score is the accuracy, on further points, of a logistic regression that predicts k.
 
 | protocol              | the classifier                                                                            |
 |-----------------------|-------------------------------------------------------------------------------------------|
 | `logistic`            | multinomial, ridge penalty 1/2 |w|^2 on the sum of losses, each latent's differences      |
 |                       | standardised, so that the scale of a latent does not matter                               |
-| `disentanglement_lib` | scikit-learn's defaults of the time of locatello2019: one against the rest by liblinear,   |
-|                       | on the differences as they are, the same penalty on weights and intercept                 |
+| `disentanglement_lib` | scikit-learn's defaults of the time of locatello2019: one versus rest by liblinear,       |
+|                       | on raw differences, the same penalty on weights and intercept                             |
 
-Both average 64 pairs and use 10,000 training and 5,000 test points. Chance lies at one over the number of factors. The
-score sees that a factor can be told, not that one latent tells it: most rotations of a perfect code leave it at 1
+Both average 64 pairs and use 10,000 training and 5,000 test points. Chance is one over the number of factors. The score
+shows that the code identifies a factor, not that one latent does: most rotations of a perfect code keep it at 1
 (chen2018, table 1), and it grows with the batch (figure S5).
 """
 
@@ -28,7 +28,13 @@ from torch import Tensor
 from unbraid.metrics.arrays import check_at_least, name_latents
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import mean_interval
-from unbraid.metrics.intervention.fixed_factor_batches import Pairs, Population, code_tensor, gathered, several_factors
+from unbraid.metrics.intervention.fixed_factor_batches import (
+    FixedFactorPairs,
+    Population,
+    gather_codes,
+    read_several_factors,
+    to_code_tensor,
+)
 from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 from unbraid.threads import one_thread
 
@@ -37,7 +43,7 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0
 
 @metric_protocol(
     "betavae/logistic",
-    "beta-VAE score: can a logistic regression tell which factor two images have in common.",
+    "beta-VAE score: accuracy of a logistic regression that predicts which factor two images share.",
     reference="higgins2017",
     invariant=("order", "sign", "scale"),
     **FACTS,
@@ -59,7 +65,6 @@ def on_run(
     train: int = 10_000,
     test: int = 5_000,
 ) -> Score:
-    """The beta-VAE score of a run."""
     table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
     return table.score(betavae, batch=batch, train=train, test=test, compat=compat)
 
@@ -76,25 +81,25 @@ def betavae(
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
-    """beta-VAE score of any codes [rows, latents] and discrete factors [rows, factors].
+    """Return the beta-VAE score of codes [rows, latents] and discrete factors [rows, factors].
 
-    The given rows are the population that pairs are drawn from. Codes on a GPU are gathered there, with the same rows
-    as on the CPU. The 95% interval is that of the accuracy on the test points; rows and classifier count as given.
+    Pairs are drawn from these rows. Codes on a GPU are gathered there, with the same rows as on the CPU. The 95%
+    interval is that of the accuracy on the test points; it takes the rows and the classifier as fixed.
     """
     check_at_least(1, batch=batch, test=test)
     check_at_least(100, train=train)
-    values = code_tensor(codes)
-    labels = several_factors("beta-VAE", factors, len(values), names)
+    values = to_code_tensor(codes)
+    labels = read_several_factors("beta-VAE", factors, len(values), names)
     rng = np.random.default_rng(seed)
     population = Population(labels)
-    drawn = [population.pairs(rng, count, batch) for count in (train, test)]
-    (features, known), (asked, answer) = ((differences(values, pairs), pairs.factor) for pairs in drawn)
-    classifier = _classifier(is_published(compat), seed).fit(features, known)
-    right = classifier.predict(asked) == answer
-    each = {name: right[answer == k] for k, name in enumerate(labels.names)}
+    train_pairs, test_pairs = (population.draw_pairs(rng, count, batch) for count in (train, test))
+    x_train, x_test = (average_differences(values, pairs) for pairs in (train_pairs, test_pairs))
+    classifier = _classifier(is_published(compat), seed).fit(x_train, train_pairs.factor)
+    right = classifier.predict(x_test) == test_pairs.factor
+    by_factor = {name: right[test_pairs.factor == k] for k, name in enumerate(labels.names)}
     details = {
-        "accuracy": {name: float(found.mean()) if len(found) else None for name, found in each.items()},
-        "train_accuracy": float(classifier.score(features, known)),
+        "accuracy": {name: float(hits.mean()) if len(hits) else None for name, hits in by_factor.items()},
+        "train_accuracy": float(classifier.score(x_train, train_pairs.factor)),
         "latents": list(name_latents(values.shape[1], latents)),
     }
     protocol, interval = compat or "logistic", mean_interval(right, bounds=(0.0, 1.0))
@@ -102,9 +107,9 @@ def betavae(
 
 
 @one_thread()
-def differences(codes: Tensor, pairs: Pairs) -> np.ndarray:
-    """Mean absolute difference of each latent over the pairs of each batch [batches, latents]."""
-    both = zip(gathered(codes, pairs.first), gathered(codes, pairs.second), strict=True)
+def average_differences(codes: Tensor, pairs: FixedFactorPairs) -> np.ndarray:
+    """Return the mean absolute difference of each latent over the pairs of each batch [batches, latents]."""
+    both = zip(gather_codes(codes, pairs.first), gather_codes(codes, pairs.second), strict=True)
     return torch.cat([(first - second).abs().mean(1) for first, second in both]).cpu().numpy()
 
 

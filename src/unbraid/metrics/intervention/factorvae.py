@@ -1,23 +1,23 @@
-r"""The FactorVAE score (kim2018, section 4): if one factor stands still, does one and the same latent stand still?
+r"""The FactorVAE score (kim2018, section 4): if a factor is fixed, is it always the same latent that varies least?
 
 A vote: draw a factor k, a value of it and a batch of rows that share the value; the latent whose variance within the
-batch is smallest in relation to its variance over all rows wins,
+batch, relative to its variance over all rows, is smallest wins,
 
     d = argmin_j  Var_batch(z_j) / Var(z_j).
 
-A majority vote over training votes (d, k) says for each latent which factor it stands for; the score is its accuracy
-on further votes. Latents that vary too little over all rows (standard deviation below `threshold`) are left out first:
-a constant latent, not pruned, would be 0/0 and win every vote. If none is left, the score is 0.
+The majority of the training votes (d, k) assigns a factor to each latent; the score is the accuracy of this assignment
+on further votes. Latents with a standard deviation below `threshold` over all rows are left out first: a constant
+latent would have 0/0 and win every vote. If none is left, the score is 0.
 
-| protocol              | how                                                                                       |
+| protocol              | details                                                                                   |
 |-----------------------|-------------------------------------------------------------------------------------------|
-| `majority-vote`       | 64 rows a vote, 10,000 training and 5,000 test votes, variances of 10,000 different rows;  |
-|                       | a vote of a latent that never won in training is wrong                                    |
-| `disentanglement_lib` | the same sizes (locatello2019); variances of 10,000 rows drawn with repetition; a latent   |
+| `majority-vote`       | 64 rows a vote, 10,000 training and 5,000 test votes, variances of 10,000 distinct rows;  |
+|                       | a vote for a latent that never won in training is wrong                                   |
+| `disentanglement_lib` | the same sizes (locatello2019); variances of 10,000 rows drawn with replacement; a latent |
 |                       | that never won in training stands for the first factor                                    |
 
-On a complete grid both draw as the papers do: every other factor uniformly. Chance lies at one over the number of
-factors. The score does not see that two latents share a factor, and it depends on the batch size (chen2018, figure S5).
+On a complete grid both draw as the papers do: every other factor uniformly. Chance is one over the number of factors.
+The score ignores that two latents may share a factor, and it depends on the batch size (chen2018, figure S5).
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
-    Batches,
+    FixedFactorBatches,
     Population,
-    code_tensor,
-    gathered,
-    several_factors,
+    gather_codes,
+    read_several_factors,
+    to_code_tensor,
 )
 from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 from unbraid.threads import one_thread
@@ -45,7 +45,7 @@ FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": (
 
 @metric_protocol(
     "factorvae/majority-vote",
-    "FactorVAE score: which latent stands still when one factor does, by majority vote.",
+    "FactorVAE score: does the same latent always vary least when a factor is fixed, by majority vote.",
     reference="kim2018",
     **FACTS,
 )
@@ -68,7 +68,6 @@ def on_run(
     threshold: float = 0.05,
     resamples: int = 200,
 ) -> Score:
-    """The FactorVAE score of a run."""
     settings = {"batch": batch, "train": train, "test": test, "pool": pool, "resamples": resamples}
     table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
     return table.score(factorvae, threshold=threshold, compat=compat, **settings)
@@ -89,18 +88,17 @@ def factorvae(
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
-    """FactorVAE score of any codes [rows, latents] and discrete factors [rows, factors].
+    """Return the FactorVAE score of codes [rows, latents] and discrete factors [rows, factors].
 
-    The given rows are the population that batches are drawn from. Codes on a GPU are worked on there, with the same
-    rows as on the CPU. The 95% interval is the value -+ 1.96 standard errors over resampled votes, those of training
-    and of test; the rows count as given.
+    Batches are drawn from these rows. Codes on a GPU stay there, with the same rows as on the CPU. The 95% interval is
+    the value -+ 1.96 standard errors over resampled training and test votes; it takes the rows as fixed.
     """
     published = is_published(compat)
     check_at_least(2, batch=batch, pool=pool)
     check_at_least(1, train=train, test=test)
     check_at_least(0, threshold=threshold)
-    values = code_tensor(codes)
-    labels = several_factors("FactorVAE", factors, len(values), names)
+    values = to_code_tensor(codes)
+    labels = read_several_factors("FactorVAE", factors, len(values), names)
     latents = name_latents(values.shape[1], latents)
     population, rng = Population(labels), np.random.default_rng(seed)
     variance = _global_variance(values, pool, rng, repeat=published)
@@ -110,12 +108,14 @@ def factorvae(
         why = f"The standard deviation of every latent is below {threshold}."
         return Score("factorvae", protocol, 0.0, len(values), details={"active": [], "why": why})
     if len(active) < len(latents):
-        kept = torch.from_numpy(active).to(values.device)
-        values, variance = values[:, kept], variance[kept]
-    drawn = [population.batches(rng, count, batch) for count in (train, test)]
-    trained, tested = (_table(winners(values, variance, one), one.factor, labels, len(active)) for one in drawn)
+        columns = torch.from_numpy(active).to(values.device)
+        values, variance = values[:, columns], variance[columns]
+    drawn = [population.draw_batches(rng, count, batch) for count in (train, test)]
+    trained, tested = (
+        _count_votes(find_winners(values, variance, one), one.factor, labels, len(active)) for one in drawn
+    )
     value = float(_accuracy(trained, tested, not published))
-    resampled = _accuracy(_resampled(rng, resamples, trained), _resampled(rng, resamples, tested), not published)
+    resampled = _accuracy(_resample(rng, resamples, trained), _resample(rng, resamples, tested), not published)
     details = _details(trained, tested, labels.names, [latents[j] for j in active])
     details["train_accuracy"] = float(_accuracy(trained, trained, not published))
     interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
@@ -123,8 +123,8 @@ def factorvae(
 
 
 @one_thread()
-def winners(codes: Tensor, variance: Tensor, drawn: Batches) -> np.ndarray:
-    """The latent of least relative variance in each batch; one that never varies comes before all others."""
+def find_winners(codes: Tensor, variance: Tensor, drawn: FixedFactorBatches) -> np.ndarray:
+    """Return the latent of least relative variance in each batch; a constant latent always wins."""
     relative = torch.where(variance > 0, _local_variances(codes, drawn.rows) / variance, -1.0)
     return relative.argmin(1).cpu().numpy()
 
@@ -137,44 +137,44 @@ def _global_variance(codes: Tensor, pool: int, rng: np.random.Generator, repeat:
 
 
 def _local_variances(codes: Tensor, rows: np.ndarray) -> Tensor:
-    """Unbiased variance of each latent within each batch [batches, latents]."""
+    """Return the unbiased variance of each latent within each batch [batches, latents]."""
     count, parts = rows.shape[1], []
-    for part in gathered(codes, rows):
-        shifted = part - part[:, :1]  # equal codes leave exactly 0, and large means no rounding error
+    for part in gather_codes(codes, rows):
+        shifted = part - part[:, :1]  # equal codes give exactly 0, and large means cause no rounding error
         parts.append((shifted.square().sum(1) - shifted.sum(1).square() / count) / (count - 1))
     return torch.cat(parts).clamp(min=0)
 
 
-def _table(winner: np.ndarray, factor: np.ndarray, labels: FactorLabels, latents: int) -> np.ndarray:
-    """Number of votes by factor and latent."""
+def _count_votes(winner: np.ndarray, factor: np.ndarray, labels: FactorLabels, latents: int) -> np.ndarray:
+    """Return the number of votes [factors, latents]."""
     shape = len(labels.names), latents
     return np.bincount(factor * latents + winner, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def _resampled(rng: np.random.Generator, count: int, table: np.ndarray) -> np.ndarray:
-    """The table as it might have come out with other votes [count, factors, latents]."""
+def _resample(rng: np.random.Generator, count: int, table: np.ndarray) -> np.ndarray:
+    """Return bootstrap tables of votes [count, factors, latents]."""
     return rng.multinomial(table.sum(), table.ravel() / table.sum(), size=count).reshape(count, *table.shape)
 
 
-def _accuracy(trained: np.ndarray, tested: np.ndarray, seen_only: bool) -> np.ndarray:
-    """Share of the test votes that the majority of the training votes foretells; tables [..., factors, latents].
+def _accuracy(trained: np.ndarray, tested: np.ndarray, winners_only: bool) -> np.ndarray:
+    """Return the share of test votes that the majority of the training votes predicts; tables [..., factors, latents].
 
-    `seen_only`: a latent without any training vote foretells nothing; otherwise the first factor.
+    A latent without training votes predicts nothing if `winners_only`, else the first factor.
     """
-    foretold = trained.argmax(-2)
-    right = np.take_along_axis(tested, foretold[..., None, :], axis=-2)[..., 0, :]
-    if seen_only:
+    assigned = trained.argmax(-2)
+    right = np.take_along_axis(tested, assigned[..., None, :], axis=-2)[..., 0, :]
+    if winners_only:
         right = right * (trained.sum(-2) > 0)
     return np.asarray(right.sum(-1) / tested.sum((-2, -1)))
 
 
 def _details(trained: np.ndarray, tested: np.ndarray, names: Sequence[str], latents: Sequence[str]) -> dict[str, Any]:
-    foretold, seen = trained.argmax(0), trained.sum(0) > 0
-    right = [int(row[foretold == k].sum()) for k, row in enumerate(tested)]
+    assigned, has_won = trained.argmax(0), trained.sum(0) > 0
+    right = [int(row[assigned == k].sum()) for k, row in enumerate(tested)]
     drawn = tested.sum(1).tolist()
     return {
         "active": list(latents),
-        "stands_for": {latent: names[k] for latent, k, known in zip(latents, foretold, seen, strict=True) if known},
+        "stands_for": {latent: names[k] for latent, k, won in zip(latents, assigned, has_won, strict=True) if won},
         "accuracy": {name: r / n if n else None for name, r, n in zip(names, right, drawn, strict=True)},
         "votes": dict(zip(names, tested.tolist(), strict=True)),
     }

@@ -1,21 +1,21 @@
-r"""The interventional robustness score (suter2019): if a latent's own factor stands still, can the others move it?
+r"""The interventional robustness score (suter2019): do other factors move a latent whose own factor is fixed?
 
 With the rows where factor i has the value a, their mean E[z_j|a], and Q a high quantile over rows,
 
     IRS_ji = 1 - sum_a p(a) Q(|z_j - E[z_j|a]|) / max |z_j - E[z_j]|,    D_j = max_i IRS_ji,
 
-and the score is the mean of D_j, weighted by the latent's reach max |z_j - E[z_j]|. The paper takes the greatest
-deviation (`quantile=1`); the .99 quantile, as in its published code, does not hang on one row. Every row is taken for
-one intervention without noise, which is so in a grid of rendered images.
+and the score is the mean of D_j, weighted by the latent's reach max |z_j - E[z_j]|. The paper takes the maximum
+(`quantile=1`); the .99 quantile, as in its published code, does not depend on one row. Every row counts as a noise-free
+intervention, which is true for a grid of rendered images.
 
-| protocol              | how                                                                                       |
+| protocol              | values of a factor                                                                        |
 |-----------------------|-------------------------------------------------------------------------------------------|
-| `quantile`            | the factors' own values, each weighted by its share of the rows                           |
-| `disentanglement_lib` | factors cut into 20 equal-width bins, whatever their size, all bins weighted equally      |
+| `quantile`            | its own, each weighted by its share of the rows                                           |
+| `disentanglement_lib` | 20 equal-width bins, whatever its size, all bins weighted equally                         |
 
-The score is 1 for latents of one factor each, also if other factors have no latent; a constant latent is left out, and
-if all are constant the score is 0. Noise does not score 0, since its .99 quantile lies below its maximum (.35 for
-10,000 normal rows); a latent with rare outliers in every value may come out below 0, at worst at -1.
+The score is 1 if every latent encodes one factor, even if some factors have no latent. Constant latents are left out,
+and if all are constant the score is 0. Noise does not score 0, since its .99 quantile lies below its maximum (.35 for
+10,000 normal rows). A latent with rare outliers at every value may score below 0, at worst -1.
 """
 
 from collections.abc import Sequence
@@ -27,19 +27,17 @@ from unbraid.errors import SettingError
 from unbraid.metrics.arrays import FactorLabels, name_latents, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
-from unbraid.metrics.intervention.fixed_factor_batches import fixable_factors, sorted_rows
+from unbraid.metrics.intervention.fixed_factor_batches import read_fixable_factors, sort_rows
 from unbraid.metrics.train_test_split import Compat, find_compat, is_published
 
-BINS = 20
-"""Bins that disentanglement_lib cuts every factor into."""
-
+BINS_OF_DISENTANGLEMENT_LIB = 20
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (-1, 1), "invariant": ("order", "sign"), "perfect": 1.0}
 
 
 @metric_protocol(
     "irs/quantile",
-    "Interventional robustness: how little other factors move a latent whose own factor stands still.",
+    "Interventional robustness: how little other factors move a latent whose own factor is fixed.",
     reference="suter2019",
     **FACTS,
 )
@@ -57,7 +55,6 @@ def on_run(
     samples: int | None = 10_000,
     quantile: float = 0.99,
 ) -> Score:
-    """The interventional robustness score of a run."""
     return evaluation.tabulate(samples, factors).score(irs, quantile=quantile, compat=find_compat(protocol))
 
 
@@ -70,16 +67,16 @@ def irs(
     latents: Sequence[str] | None = None,
     compat: Compat | None = None,
 ) -> Score:
-    """Interventional robustness score of any codes [rows, latents] and discrete factors [rows, factors].
+    """Return the interventional robustness score of codes [rows, latents] and discrete factors [rows, factors].
 
-    Nothing is random. There is no interval: the normaliser is a maximum, which resampled rows do not vary honestly.
+    Nothing is random. There is no interval, because a bootstrap misjudges the spread of a maximum, the normaliser.
     """
     published = is_published(compat)
     if not 0 < quantile <= 1:
         raise SettingError(f"quantile must lie between 0 and 1, not {quantile}.")
     values = to_matrix("codes", codes)
-    labels = fixable_factors(factors, len(values), names)
-    named = name_latents(values.shape[1], latents)
+    labels = read_fixable_factors(factors, len(values), names)
+    all_latents = name_latents(values.shape[1], latents)
     reach = np.abs(values - values.mean(0)).max(0)
     active = np.flatnonzero(values.max(0) > values.min(0))
     protocol = compat or "quantile"
@@ -88,19 +85,20 @@ def irs(
     columns = [_spread(values[:, active], column, quantile, published) for column in labels.values.T]
     robust = 1 - np.stack(columns, axis=1) / reach[active, None]  # [active latents, factors]
     value = float(np.average(robust.max(1), weights=reach[active]))
-    details = _details(robust, reach[active], [named[j] for j in active], labels)
-    details["constant"] = [name for j, name in enumerate(named) if j not in active]
+    details = _details(robust, reach[active], [all_latents[j] for j in active], labels)
+    details["constant"] = [name for j, name in enumerate(all_latents) if j not in active]
     return Score("irs", protocol, value, len(values), details=details)
 
 
 def _spread(codes: np.ndarray, column: np.ndarray, quantile: float, published: bool) -> np.ndarray:
-    """Mean over a factor's values of how far each latent strays from its mean there [latents]."""
+    """Return the mean deviation of each latent from its mean at a value of the factor [latents]."""
     if published:
-        column = np.unique(discretise(column[:, None].astype(np.float64), BINS), return_inverse=True)[1].reshape(-1)
-    order, counts = sorted_rows(column, int(column.max()) + 1)
+        bins = discretise(column[:, None].astype(np.float64), BINS_OF_DISENTANGLEMENT_LIB)
+        column = np.unique(bins, return_inverse=True)[1].reshape(-1)
+    order, counts = sort_rows(column, int(column.max()) + 1)
     groups = np.split(codes[order], counts.cumsum()[:-1])
-    strays = [np.quantile(np.abs(group - group.mean(0)), quantile, axis=0) for group in groups]
-    return np.average(strays, axis=0, weights=None if published else counts)
+    deviations = [np.quantile(np.abs(group - group.mean(0)), quantile, axis=0) for group in groups]
+    return np.average(deviations, axis=0, weights=None if published else counts)
 
 
 def _details(robust: np.ndarray, reach: np.ndarray, latents: Sequence[str], labels: FactorLabels) -> dict[str, Any]:

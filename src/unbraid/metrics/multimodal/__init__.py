@@ -1,6 +1,8 @@
-"""Scores of models of several modalities; importing this package registers them."""
+"""Scores of multimodal models; importing this package registers them."""
 
-from unbraid.metrics.multimodal import block_dependence, coherence, diversity
-from unbraid.metrics.multimodal.probe import probe
-
-__all__ = ["block_dependence", "coherence", "diversity", "probe"]
+from unbraid.metrics.multimodal import (
+    block_dependence as block_dependence,
+    coherence as coherence,
+    diversity as diversity,
+)
+from unbraid.metrics.multimodal.probe import probe as probe

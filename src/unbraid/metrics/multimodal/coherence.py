@@ -1,17 +1,17 @@
-r"""Whether what is made of one modality shows what the others said (daunhawer2019, figure 3; shi2019; sutter2021).
+r"""Coherence: does a modality generated from others show the factor they share (daunhawer2019, figure 3; shi2019)?
 
-For every set A of modalities that is not empty and every modality m outside it, c is drawn from q(c|x_A), s_m from its
-prior, and a classifier of modality m (`reading`) is asked for the factor that all modalities share:
+For every non-empty set A of modalities and every modality m outside it, c is drawn from q(c|x_A) and s_m from its
+prior, and a classifier of modality m (`modality_classifiers`) predicts the factor that all modalities share:
 
-    coherence(A -> m) = mean_n [ value seen in E[x_m|c, s_m]  equals  the row's own ],    c ~ q(c|x_A), s_m ~ p(s_m)
+    coherence(A -> m) = mean_n [ value predicted from E[x_m|c, s_m]  equals  the row's value ]
 
-`given-k` is the mean over all pairs with |A| = k, `m1-to-m2` one modality from another alone; every pair is in the
-details. `joint` asks nothing of the data: c and all s_m come from the prior, and it is the share of draws in which the
-classifiers of all modalities see one and the same value.
+`given-k` is the mean over all pairs with |A| = k, `m1-to-m2` the value of a single pair with |A| = 1; the details hold
+every pair. `joint` (sutter2021) uses no data: c and all s_m come from the prior, and it is the share of draws for which
+the classifiers of all modalities agree.
 
-**Ceiling.** The classifiers' accuracy on real rows (in the details), nearly. **Chance** is the share of the most
-frequent value; of `joint`, what modalities would have that are drawn apart (`apart`). A model that draws one value only
-has a `joint` of 1: so has its `apart`.
+**Ceiling.** About the classifiers' accuracy on real rows, in the details. **Chance** is the share of the most frequent
+value; for `joint`, the agreement of modalities drawn independently (`apart`). A model that always draws the same value
+has a `joint` of 1, and an `apart` of 1.
 """
 
 from typing import Any
@@ -25,11 +25,21 @@ from unbraid.errors import UsageError
 from unbraid.latents.fusion import subsets
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import batch_on
-from unbraid.metrics.generative.features.feature_sets import prior_codes
+from unbraid.metrics.generative.features.base import choose_batch_size
+from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
 from unbraid.metrics.intervals import score_mean
-from unbraid.metrics.multimodal.conditional_draws import AT_ONCE, Shared, made_of, posteriors_in_parts, shared_codes
-from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
+from unbraid.metrics.multimodal.conditional_draws import (
+    DECODE_BATCHES,
+    Shared,
+    decode_modality,
+    encode_in_batches,
+    infer_shared_codes,
+)
+from unbraid.metrics.multimodal.modality_classifiers import (
+    ModalityClassifier,
+    choose_shared_factor,
+    get_modality_classifier,
+)
 from unbraid.models import MultimodalModel, as_multimodal
 
 BOUNDS = (0.0, 1.0)
@@ -50,49 +60,52 @@ def coherence(
     shared: Shared = "drawn",
     steps: int | None = None,
 ) -> list[Score]:
-    """Share of modalities made from others, for each set of them, in which a classifier sees the shared factor."""
+    """Share of modalities generated from others, for each set of them, that show the shared factor to a classifier."""
     model = as_multimodal(evaluation.model)
     check_at_least(2, samples=samples)
     if len(model.modalities) < 2:
-        raise UsageError("coherence/classifier makes one modality from others, and this model has one.")
-    name, values = shared_factor(evaluation, factor)
-    readers = {each: reader(evaluation, each, steps) for each in model.modalities}
+        raise UsageError("coherence/classifier generates one modality from others, and this model has only one.")
+    name, values = choose_shared_factor(evaluation, factor)
+    classifiers = {each: get_modality_classifier(evaluation, each, steps) for each in model.modalities}
     positions = evaluation.choose(samples)
-    right = _right(evaluation, model, readers, name, values, positions, shared)
-    classifiers = {each: one.details for each, one in readers.items()}
+    correct = _score_pairs(evaluation, model, classifiers, name, values, positions, shared)
     chance = float(values[positions].bincount().max() / len(positions))
-    details = {"factor": name, "shared": shared, "chance": chance, "classifiers": classifiers}
-    return [*_given(model.modalities, right, details), _joint(evaluation, model, readers, name, samples, details)]
+    details: dict[str, Any] = {"factor": name, "shared": shared, "chance": chance}
+    details["classifiers"] = {each: one.details for each, one in classifiers.items()}
+    conditional = _average_pairs(model.modalities, correct, details)
+    return [*conditional, _score_joint(evaluation, model, classifiers, name, samples, details)]
 
 
-def _right(
+def _score_pairs(
     evaluation: Evaluation,
     model: MultimodalModel,
-    readers: dict[str, Reader],
+    classifiers: dict[str, ModalityClassifier],
     factor: str,
     values: Tensor,
     positions: Tensor,
     shared: Shared,
 ) -> np.ndarray:
-    """Whether a row's value is seen [rows, sets, M]; NaN for modalities of the set, and where a row lacks one of it."""
+    """Return 1 for correct and 0 for wrong predictions [rows, sets, M].
+
+    NaN stands for modalities inside the set, and for rows that lack a modality of the set.
+    """
     sets = subsets(len(model.modalities), positions.device)  # [S, M]
-    seeds, found = noise.seed_tensor(evaluation.seed, device=positions.device), []
+    seeds, parts = noise.seed_tensor(evaluation.seed, device=positions.device), []
     without = [(~sets[:, m]).nonzero().squeeze(-1) for m in range(len(model.modalities))]
-    for number, part, posteriors in posteriors_in_parts(evaluation, model, positions, len(without[0]), "coherence"):
-        c = shared_codes(model, posteriors, sets, 1, seeds, number, shared).squeeze(2)  # [rows, S, D]
-        right = torch.full((len(part), *sets.shape), torch.nan, device=c.device)
-        for m, (name, own) in enumerate(readers.items()):
-            made = made_of(model, name, c[:, without[m]].flatten(0, 1), seeds, number)
-            seen = own.read(made, [factor]).view(len(part), -1)
-            right[:, without[m], m] = (seen == values[part, None]).float()
-        lacking = (sets & ~posteriors.present.unsqueeze(1)).any(-1)
-        right[lacking] = torch.nan
-        found.append(right)
-    return torch.cat(found).cpu().double().numpy()
+    for number, part, posteriors in encode_in_batches(evaluation, model, positions, len(without[0]), "coherence"):
+        c = infer_shared_codes(model, posteriors, sets, 1, seeds, number, shared).squeeze(2)  # [rows, S, D]
+        correct = torch.full((len(part), *sets.shape), torch.nan, device=c.device)
+        for m, (name, classifier) in enumerate(classifiers.items()):
+            expected = decode_modality(model, name, c[:, without[m]].flatten(0, 1), seeds, number)
+            predicted = classifier.predict(expected, [factor]).view(len(part), -1)
+            correct[:, without[m], m] = (predicted == values[part, None]).float()
+        correct[(sets & ~posteriors.present.unsqueeze(1)).any(-1)] = torch.nan
+        parts.append(correct)
+    return torch.cat(parts).cpu().double().numpy()
 
 
-def _given(names: tuple[str, ...], right: np.ndarray, details: dict[str, Any]) -> list[Score]:
-    """Means by the size of a set, then one modality from another."""
+def _average_pairs(names: tuple[str, ...], correct: np.ndarray, details: dict[str, Any]) -> list[Score]:
+    """Return the means by the size of a set, then the scores of one modality from another."""
     sets = subsets(len(names)).numpy()
     sizes, scores = sets.sum(1), []
     pairs = {
@@ -101,47 +114,47 @@ def _given(names: tuple[str, ...], right: np.ndarray, details: dict[str, Any]) -
         for m in np.flatnonzero(~row)
     }
     for size in range(1, len(names)):
-        chosen = {pair: right[:, s, m] for pair, (s, m) in pairs.items() if sizes[s] == size}
+        chosen = {pair: correct[:, s, m] for pair, (s, m) in pairs.items() if sizes[s] == size}
         shares = {pair: float(np.nanmean(c)) for pair, c in chosen.items() if not np.isnan(c).all()}
-        by_row = _known_mean(np.stack(list(chosen.values()), 1))
-        scores += _score(by_row, f"given-{size}", {**details, "pairs": shares})
+        by_row = _nanmean_rows(np.stack(list(chosen.values()), 1))
+        scores += _average_rows(by_row, f"given-{size}", {**details, "pairs": shares})
     for pair, (s, m) in pairs.items():
         if sizes[s] == 1:
-            scores += _score(right[:, s, m], pair, details)
+            scores += _average_rows(correct[:, s, m], pair, details)
     return scores
 
 
-def _score(values: np.ndarray, part: str, details: dict[str, Any]) -> list[Score]:
-    """The mean of what is known of rows; nothing where no row has what it takes."""
+def _average_rows(values: np.ndarray, part: str, details: dict[str, Any]) -> list[Score]:
+    """Return the mean over rows that are not NaN, or nothing if there are none."""
     known = values[~np.isnan(values)]
     return [score_mean("coherence", "classifier", known, part, BOUNDS, details)] if len(known) else []
 
 
-def _joint(
+def _nanmean_rows(table: np.ndarray) -> np.ndarray:
+    """Return np.nanmean(table, 1) without its warning for rows of NaN."""
+    known = ~np.isnan(table)
+    total = np.where(known, table, 0.0).sum(1)
+    return np.divide(total, known.sum(1), out=np.full(len(table), np.nan), where=known.any(1))
+
+
+def _score_joint(
     evaluation: Evaluation,
     model: MultimodalModel,
-    readers: dict[str, Reader],
+    classifiers: dict[str, ModalityClassifier],
     factor: str,
     samples: int,
     details: dict[str, Any],
 ) -> Score:
-    """All modalities from the prior."""
-    codes, read = prior_codes(evaluation, samples), []
+    """Return the agreement of all modalities drawn from the prior."""
+    codes, parts = draw_prior_codes(evaluation, samples), []
     with torch.no_grad():
-        for part in codes.split(batch_on(codes.device, *AT_ONCE)):
-            made = model.expected(part)
-            read.append(torch.cat([own.read(made[name], [factor]) for name, own in readers.items()], 1))
-    seen = torch.cat(read).cpu()  # [samples, M]
-    same = (seen == seen[:, :1]).all(1).double().numpy()
+        for part in codes.split(choose_batch_size(codes.device, *DECODE_BATCHES)):
+            expected = model.expected(part)
+            parts.append(torch.cat([one.predict(expected[name], [factor]) for name, one in classifiers.items()], 1))
+    predicted = torch.cat(parts).cpu()  # [samples, M]
+    same = (predicted == predicted[:, :1]).all(1).double().numpy()
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(factor)]
-    shares = torch.stack([column.bincount(minlength=size) for column in seen.T]).double() / samples
-    told = {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
-    about = {key: value for key, value in details.items() if key not in ("shared", "chance")}
-    return score_mean("coherence", "classifier", same, "joint", BOUNDS, {**about, **told})
-
-
-def _known_mean(table: np.ndarray) -> np.ndarray:
-    """Mean [rows] of what is known of each row; NaN where nothing is."""
-    known = ~np.isnan(table)
-    total = np.where(known, table, 0.0).sum(1)
-    return np.divide(total, known.sum(1), out=np.full(len(table), np.nan), where=known.any(1))
+    shares = torch.stack([column.bincount(minlength=size) for column in predicted.T]).double() / samples
+    own = {key: value for key, value in details.items() if key not in ("shared", "chance")}
+    own |= {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
+    return score_mean("coherence", "classifier", same, "joint", BOUNDS, own)

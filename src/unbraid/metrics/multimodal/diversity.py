@@ -1,18 +1,18 @@
-r"""How different the pictures are that a model makes of one condition (daunhawer2019, figure 6).
+r"""Diversity of the images that a model generates from one condition (daunhawer2019, figure 6).
 
-Given x_a of another modality, c is drawn from q(c|x_a) and s_m from its prior, `draws` times; a classifier of modality
-m (`reading`) reads the factors of m off what is decoded. With p_nv the share of condition n's pictures that are seen as
-value v of a factor,
+Given x_a of another modality, c is drawn from q(c|x_a) and s_m from its prior, `draws` times, and a classifier of
+modality m (`modality_classifiers`) predicts the factors of m from the decoded images. If a share p_nv of the images of
+condition n is predicted to have value v of a factor,
 
     diversity = mean_n  - sum_v p_nv log p_nv     in nats, mean over the factors of m and over the other modalities a
 
-The factors of m are those that its classifier reads better than by chance off real observations and no other
-modality's does: what the condition cannot know. Each has a score of its own.
+The factors of m are those that its classifier, and no other modality's, predicts better than chance on real rows: the
+condition does not determine them. Each factor also has its own score.
 
-**Ceiling.** log K of a factor with K values, if they are equally frequent; a little less of `draws` pictures, and both
-are in the details, with the entropy of what is read off real rows (`real`). A decoder that makes the same picture of
-all draws has 0. Noise is read as anything and is diverse: `coherent` in the details is the share of these pictures in
-which the shared factor is seen as the condition has it.
+**Ceiling.** log K for a factor with K equally frequent values, and a little less with `draws` images. The details hold
+both, and the entropy of the predictions on real rows (`real`). A decoder that ignores its draws has 0. Noise gets
+arbitrary predictions and looks diverse, so the details hold the share of images that show the shared factor of their
+condition (`coherent`).
 """
 
 import math
@@ -28,9 +28,13 @@ from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
 from unbraid.metrics.intervals import score_mean
-from unbraid.metrics.multimodal.conditional_draws import Shared, made_of, posteriors_in_parts, shared_codes
-from unbraid.metrics.multimodal.modality_classifiers import Reader, reader, shared_factor
-from unbraid.models import MultimodalModel, as_multimodal
+from unbraid.metrics.multimodal.conditional_draws import Shared, decode_modality, encode_in_batches, infer_shared_codes
+from unbraid.metrics.multimodal.modality_classifiers import (
+    ModalityClassifier,
+    choose_shared_factor,
+    get_modality_classifier,
+)
+from unbraid.models import as_multimodal
 
 
 @metric(
@@ -52,10 +56,10 @@ def diversity(
     shared: Shared = "drawn",
     steps: int | None = None,
 ) -> list[Score]:
-    """Entropy of the factors of a modality in pictures made of one condition, mean over conditions.
+    """Entropy of a modality's factors in images generated from one condition, mean over conditions.
 
-    `target` and `source` are the modality that is made and the one that is given, by default each and all others;
-    `factors` leaves some out, and `factor` is the one that modalities share.
+    The modality `target` is generated from `source`; by default each is, from every other one. `factors` restricts the
+    factors of the target, and `factor` is the one that modalities share.
     """
     model = as_multimodal(evaluation.model)
     check_at_least(2, samples=samples, draws=draws)
@@ -63,84 +67,85 @@ def diversity(
         if name is not None and name not in model.modalities:
             raise unknown("modality", name, model.modalities, error=SettingError)
     if len(model.modalities) < 2 or (target is not None and target == source):
-        raise UsageError("diversity/entropy makes one modality from another one, so there must be two.")
-    common, values = shared_factor(evaluation, factor)
-    readers = {name: reader(evaluation, name, steps) for name in model.modalities}
+        raise UsageError("diversity/entropy generates one modality from another, so it needs two modalities.")
+    common, values = choose_shared_factor(evaluation, factor)
+    classifiers = {name: get_modality_classifier(evaluation, name, steps) for name in model.modalities}
     scores: list[Score] = []
     for name in [target] if target else [n for n in model.modalities if n != source]:
-        own = [f for f in _own_factors(readers, name, common) if factors is None or f in factors]
-        if own:
+        specific = [f for f in _specific_factors(classifiers, name, common) if factors is None or f in factors]
+        if specific:
             others = [n for n in model.modalities if n == source or (source is None and n != name)]
-            scores += _scores(
-                evaluation, model, readers[name], (name, others), (common, own), values, (draws, shared), samples
+            scores += _score_target(
+                evaluation, classifiers[name], (name, others), (common, specific), values, (draws, shared), samples
             )
     if not scores:
         raise DataError(
-            f"No factor of {evaluation.dataset.name} but {common} can be read off one modality alone, so nothing is "
-            "known that pictures of one condition could differ in; if there is one, train longer (steps=1500)."
+            f"No factor of {evaluation.dataset.name} except {common} is predictable from exactly one modality, so "
+            "images of one condition have nothing to differ in; if there is such a factor, train longer (steps=1500)."
         )
     return scores
 
 
-def _own_factors(readers: dict[str, Reader], name: str, common: str) -> list[str]:
-    """Factors that can be read off one modality and no other."""
-    elsewhere = {factor for other, one in readers.items() if other != name for factor in one.legible}
-    return [factor for factor in readers[name].legible if factor not in elsewhere and factor != common]
+def _specific_factors(classifiers: dict[str, ModalityClassifier], name: str, common: str) -> list[str]:
+    """Return the factors that are predictable from one modality and no other."""
+    others = {f for other, one in classifiers.items() if other != name for f in one.predictable_factors}
+    return [f for f in classifiers[name].predictable_factors if f not in others and f != common]
 
 
-def _scores(
+def _score_target(
     evaluation: Evaluation,
-    model: MultimodalModel,
-    own: Reader,
-    made: tuple[str, list[str]],
+    classifier: ModalityClassifier,
+    modalities: tuple[str, list[str]],
     factors: tuple[str, list[str]],
     values: Tensor,
     drawn: tuple[int, Shared],
     samples: int,
 ) -> list[Score]:
-    """Of one modality, made of each of the others: the mean over its factors, then each factor."""
-    positions, (target, sources), (common, read) = evaluation.choose(samples), made, factors
-    data, (draws, shared) = evaluation.dataset, drawn
-    sizes = [data.sizes[data.factor_position(factor)] for factor in read]
+    """Return the scores of one target modality, generated from each source: the mean over its factors, then each."""
+    positions, (target, sources), (common, specific) = evaluation.choose(samples), modalities, factors
+    data, model, (draws, shared) = evaluation.dataset, as_multimodal(evaluation.model), drawn
+    sizes = [data.sizes[data.factor_position(factor)] for factor in specific]
     sets = torch.stack([torch.tensor([n == s for n in model.modalities]) for s in sources]).to(positions.device)
-    seeds, found, right = noise.seed_tensor(evaluation.seed, device=positions.device), [], []
-    for number, part, posteriors in posteriors_in_parts(evaluation, model, positions, len(sets) * draws, "diversity"):
-        there = (posteriors.present.unsqueeze(1) & sets).any(-1)  # [rows, sources]
-        c = shared_codes(model, posteriors, sets, draws, seeds, number, shared)
-        seen = own.read(made_of(model, target, c.flatten(0, 2), seeds, number), [common, *read])
-        seen, there = seen.view(*there.shape, draws, -1).cpu(), there.cpu()
-        right.append((seen[..., 0] == values[part, None, None].cpu())[there].double().mean(-1))
-        found.append(torch.stack([_entropy(seen[..., 1 + k], size) for k, size in enumerate(sizes)], -1)[there])
-    each = torch.cat(found).numpy()  # [conditions, factors]
-    if len(each) < 2:
-        raise DataError(f"Fewer than 2 rows have {' or '.join(sources)}, so {target} cannot be made of them.")
-    facts: dict[str, Any] = {"sources": sources, "draws": draws, "shared": shared, "factor": common}
-    facts |= {"coherent": float(torch.cat(right).mean()), "classifier": own.details}
-    told = [_ceilings(own, factor, size, draws) for factor, size in zip(read, sizes, strict=True)]
-    whole = {key: float(np.mean([one[key] for one in told])) for key in told[0]}
-    parts = {target: (each.mean(1), {**whole, "factors": read})}
-    parts |= {f"{target}/{name}": (each[:, k], told[k]) for k, name in enumerate(read)}
+    seeds, entropies, coherent = noise.seed_tensor(evaluation.seed, device=positions.device), [], []
+    for number, part, posteriors in encode_in_batches(evaluation, model, positions, len(sets) * draws, "diversity"):
+        present = (posteriors.present.unsqueeze(1) & sets).any(-1)  # [rows, sources]
+        c = infer_shared_codes(model, posteriors, sets, draws, seeds, number, shared)
+        expected = decode_modality(model, target, c.flatten(0, 2), seeds, number)
+        predicted = classifier.predict(expected, [common, *specific]).view(*present.shape, draws, -1).cpu()
+        present = present.cpu()
+        coherent.append((predicted[..., 0] == values[part, None, None].cpu())[present].double().mean(-1))
+        by_factor = [_entropy(predicted[..., 1 + k], size) for k, size in enumerate(sizes)]
+        entropies.append(torch.stack(by_factor, -1)[present])
+    found = torch.cat(entropies).numpy()  # [conditions, factors]
+    if len(found) < 2:
+        raise DataError(f"Fewer than 2 rows have {' or '.join(sources)}, so {target} cannot be generated from them.")
+    common_details: dict[str, Any] = {"sources": sources, "draws": draws, "shared": shared, "factor": common}
+    common_details |= {"coherent": float(torch.cat(coherent).mean()), "classifier": classifier.details}
+    ceilings = [_ceilings(classifier, factor, size, draws) for factor, size in zip(specific, sizes, strict=True)]
+    mean_ceilings = {key: float(np.mean([one[key] for one in ceilings])) for key in ceilings[0]}
+    parts = {target: (found.mean(1), {**mean_ceilings, "factors": specific})}
+    parts |= {f"{target}/{name}": (found[:, k], ceilings[k]) for k, name in enumerate(specific)}
     return [
-        score_mean("diversity", "entropy", values, part, (0.0, math.inf), {**facts, **own})
-        for part, (values, own) in parts.items()
+        score_mean("diversity", "entropy", each, part, (0.0, math.inf), {**common_details, **details})
+        for part, (each, details) in parts.items()
     ]
 
 
-def _ceilings(own: Reader, factor: str, size: int, draws: int) -> dict[str, float]:
-    """What entropy a factor may have: at most, of so many draws, and of real rows as they are read."""
-    real = own.readings[:, list(own.accuracy).index(factor)].bincount().numpy()
-    return {"ceiling": math.log(size), "ceiling_of_draws": drawn_entropy(size, draws), "real": entropy(real)}
+def _ceilings(classifier: ModalityClassifier, factor: str, size: int, draws: int) -> dict[str, float]:
+    """Return the largest entropy of a factor, that of `draws` uniform draws, and that of predictions on real rows."""
+    real = classifier.held_out_predictions[:, list(classifier.accuracy).index(factor)].bincount().numpy()
+    return {"ceiling": math.log(size), "ceiling_of_draws": expected_entropy(size, draws), "real": entropy(real)}
 
 
-def _entropy(seen: Tensor, size: int) -> Tensor:
-    """Entropy [...] of the values [..., draws] that were seen, in nats."""
-    counts = torch.zeros(*seen.shape[:-1], size, dtype=torch.float64)
-    counts.scatter_add_(-1, seen, torch.ones_like(seen, dtype=torch.float64))
-    return plogp(counts / seen.shape[-1]).sum(-1)
+def _entropy(values: Tensor, size: int) -> Tensor:
+    """Return the entropy [...] of values [..., draws] in 0 … size-1, in nats."""
+    counts = torch.zeros(*values.shape[:-1], size, dtype=torch.float64)
+    counts.scatter_add_(-1, values, torch.ones_like(values, dtype=torch.float64))
+    return plogp(counts / values.shape[-1]).sum(-1)
 
 
-def drawn_entropy(size: int, draws: int) -> float:
-    """The entropy that so many draws of equally frequent values have on average, in nats."""
+def expected_entropy(size: int, draws: int) -> float:
+    """Return the mean entropy of the sample of `draws` draws from `size` equally frequent values, in nats."""
     from scipy.stats import binom
 
     counts = np.arange(1, draws + 1)

@@ -1,16 +1,16 @@
-r"""How much of each factor c and each s_m carry (after daunhawer2019, who look at swapped pictures).
+r"""Information about each factor in c and in each s_m (after daunhawer2019, who look at swapped images).
 
-Of one draw of each row's posterior, so that no block can carry more nats than its KL: posterior means differ a little
-from row to row even where a block has collapsed, and then a probe of means (`codes=mean`) reads what no draw keeps.
+Codes are one draw of each row's posterior, so that no block carries more nats than its KL. Posterior means differ a
+little from row to row even if a block has collapsed, and a probe of means (`codes=mean`) can read these differences.
 `linear`: test accuracy of a softmax regression (C = 1) of a factor from standardised codes of one block; 10,000 rows to
-train and 5,000 to test. `knn`: the mutual information of a factor and the block's best latent, in nats,
-by 10 nearest neighbours (ross2014), which is at most that of the whole block. A shared factor should be in c alone, a
-factor of one modality in its s_m alone.
+train and 5,000 to test. `knn`: mutual information, in nats, of a factor and the block's best latent by 10 nearest
+neighbours (ross2014), a lower bound for the whole block. A shared factor should be in c only, a factor of one modality
+in its s_m only.
 
-**Ceiling.** Of `linear` 1, but a regularised softmax cannot tell many values on one latent apart (see `downstream`);
-**chance** is the share of the most frequent value in training, in the details. There, too, is what the regression knows
-in nats, H(v) - E[-log p(v|code)] on test rows, which is at most I(block; v), and below 0 where it knows less than
-nothing. Of `knn` H(v), in the details; 0 for independent ones, up to noise.
+**Ceiling.** `linear`: 1, but a regularised softmax does not separate many values on one latent (see `downstream`).
+`knn`: H(v), in the details. **Chance.** `linear`: the share of the most frequent training value, in the details. They
+also give the regression's information in nats, H(v) - E[-log p(v|code)] on test rows; it is at most I(block; v), and
+negative if the regression is worse than the marginal. `knn`: 0 up to noise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.errors import SettingError, unknown
-from unbraid.metrics.arrays import check_at_least, entropy, find_device, to_labels, to_matrix
+from unbraid.errors import SettingError
+from unbraid.metrics.arrays import check_at_least, check_known, entropy, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
 from unbraid.metrics.intervals import mean_interval, resampling_interval
-from unbraid.metrics.multimodal.block_dependence import drawn_blocks
-from unbraid.metrics.multimodal.conditional_draws import rows_with_block
+from unbraid.metrics.multimodal.block_dependence import draw_blocks
+from unbraid.metrics.multimodal.conditional_draws import find_rows_with_block
 from unbraid.metrics.predictive.logistic import fit_softmax, standardise
 from unbraid.metrics.train_test_split import split_rows
 from unbraid.models import as_multimodal
 
 Codes = Literal["sampled", "mean"]
-"""One draw of each posterior, or its mean."""
-
 FACTS: dict[str, Any] = {"reference": "daunhawer2019", "needs": ("modalities", "factors")}
 
 
@@ -48,7 +46,7 @@ def linear(
     C: float = 1.0,
 ) -> list[Score]:
     """Accuracy of softmax regression of each factor from c, and from each s_m."""
-    return _covered(evaluation, "linear", codes, factors, train + test, train=train, test=test, C=C)
+    return _probe_run(evaluation, "linear", codes, factors, train + test, train=train, test=test, C=C)
 
 
 @metric("probe/knn", **FACTS, bounds=(0, float("inf")), trial={"resamples": 3})
@@ -62,7 +60,7 @@ def knn(
     resamples: int = 20,
 ) -> list[Score]:
     """Mutual information, in nats, of each factor and the best latent of c, and of each s_m, by nearest neighbours."""
-    return _covered(evaluation, "knn", codes, factors, samples, neighbours=neighbours, resamples=resamples)
+    return _probe_run(evaluation, "knn", codes, factors, samples, neighbours=neighbours, resamples=resamples)
 
 
 def probe(
@@ -78,19 +76,18 @@ def probe(
     names: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[Score]:
-    """What parts of a code, `{"c": c, "s": s}` each [rows, latents], carry of discrete factors [rows, factors].
+    """Return the scores of parts of a code, as `{"c": c, "s": s}`, each [rows, latents], for factors [rows, factors].
 
-    The 95% intervals are those of the test rows, with the regression held fixed, or from the spread over random halves
-    of the rows, since neighbours bear no repeated ones.
+    The 95% intervals of `linear` come from the test rows and take the regression as fixed. Those of `knn` come from the
+    spread over random halves of the rows, since a bootstrap repeats rows and repeated rows break nearest neighbours.
     """
+    check_known("protocol", protocol, ["linear", "knn"])
     scores = []
     for part, values in codes.items():
         if protocol == "linear":
             scores += _linear(values, factors, names, part, (train, test), C, seed)
-        elif protocol == "knn":
-            scores += _knn(values, factors, names, part, neighbours, resamples, seed)
         else:
-            raise unknown("protocol", protocol, ["linear", "knn"])
+            scores += _knn(values, factors, names, part, neighbours, resamples, seed)
     return scores
 
 
@@ -105,12 +102,12 @@ def _linear(
     x, y = standardise(*(torch.as_tensor(values[rows], device=find_device(codes)) for rows in split))
     labels, truth = known.values[split.train], known.values[split.test]
     fitted = fit_softmax(x, labels, C=C, precision=1e-9)
-    right, chances, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
+    right, log_probabilities, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
     for k, name in enumerate(known.names):
         frequency = np.bincount(labels[:, k])
         details = {
             "chance": float((truth[:, k] == frequency.argmax()).mean()),
-            "nats": _nats(chances[k], fitted.values[k], truth[:, k]),
+            "nats": _nats(log_probabilities[k], fitted.values[k], truth[:, k]),
             "entropy": entropy(np.bincount(truth[:, k])),
             "test": len(truth),
         }
@@ -120,12 +117,12 @@ def _linear(
     return scores
 
 
-def _nats(chances: Tensor, values: np.ndarray, truth: np.ndarray) -> float:
-    """H(v) - E[-log p(v|code)] over test rows whose value was trained on."""
+def _nats(log_probabilities: Tensor, values: np.ndarray, truth: np.ndarray) -> float:
+    """Return H(v) - E[-log p(v|code)] over test rows whose value occurs in training."""
     place = np.searchsorted(values, truth).clip(0, len(values) - 1)
     known = np.flatnonzero(values[place] == truth)
-    told = chances.cpu().numpy()[known, place[known]]
-    return entropy(np.bincount(truth[known])) + float(told.mean()) if len(known) else 0.0
+    log_p = log_probabilities.cpu().numpy()[known, place[known]]
+    return entropy(np.bincount(truth[known])) + float(log_p.mean()) if len(known) else 0.0
 
 
 def _knn(
@@ -135,30 +132,29 @@ def _knn(
     values = to_matrix("codes", codes)
     known = to_labels(factors, len(values), names)
     rng, device = np.random.default_rng(seed), find_device(codes)
-    found, *halves = (
-        one for one, _ in estimate_with_halves(values, known, neighbours, resamples, rng, seed, device)
-    )  # [latents, factors]
+    estimates = estimate_with_halves(values, known, neighbours, resamples, rng, seed, device)
+    found, *halves = (information for information, _ in estimates)  # [latents, factors]
     scores = []
     for k, name in enumerate(known.names):
         value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
-        most = max(value, float(known.entropy[k]))  # an estimate may lie above what there is to know
-        interval = resampling_interval(value, [half[:, k].max() for half in halves], bounds=(0.0, most))
+        ceiling = max(value, float(known.entropy[k]))  # an estimate may exceed the entropy
+        interval = resampling_interval(value, [half[:, k].max() for half in halves], bounds=(0.0, ceiling))
         scores.append(Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details))
     return scores
 
 
-def _covered(
+def _probe_run(
     evaluation: Evaluation, protocol: str, codes: Codes, factors: Sequence[str] | None, count: int, **settings: Any
 ) -> list[Score]:
-    """Codes of each block, of those of random rows that have what it is read from."""
+    """Return the scores of each block, over the random rows that have its modality."""
     model, positions = as_multimodal(evaluation.model), evaluation.choose(max(2, count))
     values, names = evaluation.choose_factors(factors)
     known, scores = values[positions], []
     if codes == "mean":
         found = model.space.unjoin(evaluation.encode_means(positions))
     else:
-        found = {name: one.value for name, one in drawn_blocks(evaluation, model, max(2, count)).items()}
-    for block, there in rows_with_block(evaluation, model, evaluation.rows[positions]).items():
-        own = {block: found[block][there]}
-        scores += probe(own, known[there], protocol=protocol, names=names, seed=evaluation.seed, **settings)
+        found = {name: one.value for name, one in draw_blocks(evaluation, model, max(2, count)).items()}
+    for block, present in find_rows_with_block(evaluation, model, evaluation.rows[positions]).items():
+        part = {block: found[block][present]}
+        scores += probe(part, known[present], protocol=protocol, names=names, seed=evaluation.seed, **settings)
     return scores

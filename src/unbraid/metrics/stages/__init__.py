@@ -1,1 +1,1 @@
-"""Scores of models in stages."""
+"""Scores of staged models."""

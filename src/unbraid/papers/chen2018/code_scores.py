@@ -12,7 +12,7 @@ from unbraid.experiments.statistics import cell_means, estimate, spearman
 from unbraid.papers.chen2018.rotation import score_rotated_codes
 from unbraid.papers.chen2018.setup import BUDGET, FACTORS, PAPER, SMALL, SMOKE, SPRITES, build_facts
 from unbraid.report.svg import PALETTE
-from unbraid.report.tables import score_names
+from unbraid.report.tables import list_scores
 
 ANGLES = [0, 15, 30, 45]
 CODE_SCORES = ("mig/histogram-mean", "factorvae/majority-vote", "betavae/logistic")
@@ -75,7 +75,7 @@ def higgins_scale(settings: Mapping[str, Any], seeds: int, sizes: Sequence[int],
 def read_higgins(results: Results) -> tuple[list[int], dict[Any, np.ndarray]]:
     """Return the sizes L, and cells of scores [model, L]."""
     sizes = sorted(
-        int(name.removeprefix(HIGGINS_AT)) for name in score_names(results.members) if name.startswith(HIGGINS_AT)
+        int(name.removeprefix(HIGGINS_AT)) for name in list_scores(results.members) if name.startswith(HIGGINS_AT)
     )
     if len(sizes) < 2:
         raise MissingResultsError("no run has the Higgins score at several L")

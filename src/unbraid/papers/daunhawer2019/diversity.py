@@ -21,7 +21,7 @@ from unbraid.papers.daunhawer2019.setup import (
     mean_of,
 )
 from unbraid.report import Picture
-from unbraid.report.multimodal_pictures import from_others, translation
+from unbraid.report.multimodal_pictures import draw_from_others, translation
 
 MINE, THEIRS = "ours, 5 + 5", "MVAE, 10"
 SERIES: dict[str, dict[str, Any]] = {
@@ -89,4 +89,4 @@ def fig6(results: Results, make: Any) -> Any:
 
 def _grid(results: Results, series: str) -> Picture:
     shown = results.load_evaluation(results.select_best(series, SECOND))
-    return translation(shown, "m2", "m1") if series == MINE else from_others(shown, "m2", "m1")
+    return translation(shown, "m2", "m1") if series == MINE else draw_from_others(shown, "m2", "m1")

@@ -34,7 +34,7 @@ from unbraid.papers.daunhawer2019.setup import (
     mean_of,
     over_betas,
 )
-from unbraid.report.multimodal_pictures import reconstructed, sampled, translation
+from unbraid.report.multimodal_pictures import draw_reconstructions, draw_samples, translation
 from unbraid.report.tables import Member
 
 LOST = 0.006
@@ -142,7 +142,7 @@ def excess(results: Results) -> list[Evidence]:
 def fig4(results: Results, make: Any) -> Any:
     """Held-out samples of both modalities above their reconstructions."""
     shown = results.load_evaluation(best(results))
-    return draw_pictures(make, [[(f"x{name[-1]}", reconstructed(shown, name, 10))] for name in ("m1", "m2")])
+    return draw_pictures(make, [[(f"x{name[-1]}", draw_reconstructions(shown, name, 10))] for name in ("m1", "m2")])
 
 
 def drawn_apart(scores: Mapping[str, Score]) -> Score:
@@ -170,7 +170,7 @@ def drawn_apart(scores: Mapping[str, Score]) -> Score:
 def fig5(results: Results, make: Any) -> Any:
     """25 draws from the prior of each modality; those at one place are of one c."""
     shown = results.load_evaluation(best(results))
-    return draw_pictures(make, [[(f"x{name[-1]}", sampled(shown, 5, 5)[name])] for name in ("m1", "m2")])
+    return draw_pictures(make, [[(f"x{name[-1]}", draw_samples(shown, 5, 5)[name])] for name in ("m1", "m2")])
 
 
 @experiment(

@@ -1,5 +1,9 @@
 """esmaeili2018: Structured (first: Hierarchical) Disentangled Representations (HFVAE)."""
 
-from unbraid.papers.esmaeili2018 import digits, generalisation, latents, objectives, table2
-
-__all__ = ["digits", "generalisation", "latents", "objectives", "table2"]
+from unbraid.papers.esmaeili2018 import (
+    digits as digits,
+    generalisation as generalisation,
+    latents as latents,
+    objectives as objectives,
+    table2 as table2,
+)

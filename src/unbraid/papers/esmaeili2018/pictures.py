@@ -4,11 +4,11 @@ import torch
 
 from unbraid.experiments.base import Results
 from unbraid.metrics import Evaluation
-from unbraid.metrics.discrete.discrete_latents import discrete_variables
-from unbraid.metrics.intervention.factor_preservation import latents_along, normal_coordinates
+from unbraid.metrics.discrete.discrete_latents import list_discrete_latents
+from unbraid.metrics.intervention.factor_preservation import choose_latents, find_normal_coordinates
 from unbraid.report import Picture, traversal
-from unbraid.report.pictures import WHITE, tiled
-from unbraid.report.traversals import coordinate_kl, decode, moved
+from unbraid.report.pictures import WHITE, tile_images
+from unbraid.report.traversals import compute_coordinate_kl, decode, set_coordinates
 
 SPAN, COLUMNS = 3.0, 7
 
@@ -29,12 +29,12 @@ def traverse_class(results: Results, series: str, number: int) -> Picture:
     """Draw each continuous latent moving, the others at 0 and a discrete one at class `number`."""
     model = load_first(results, series)
     base = torch.zeros(model.space.width, device=model.dataset.device)
-    for variable in discrete_variables(model.space):
+    for variable in list_discrete_latents(model.space):
         base = variable.with_class(base, number)
     latents = sort_by_information(model)
     values = make_steps(model)[:, None]
-    codes = torch.stack([moved(base, [latent], values, len(values)) for latent in latents])
-    return tiled(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
+    codes = torch.stack([set_coordinates(base, [latent], values, len(values)) for latent in latents])
+    return tile_images(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
 
 
 def traverse_factor(results: Results, series: str, factor: str, keep: str) -> Picture:
@@ -42,16 +42,16 @@ def traverse_factor(results: Results, series: str, factor: str, keep: str) -> Pi
     model = load_first(results, series)
     values = model.choose_factors([keep])[0][:, 0]
     rows = [int((values == value).nonzero()[0]) for value in values.unique()]
-    (latent,), _ = latents_along(model, factor)
+    (latent,), _ = choose_latents(model, factor)
     codes = model.encode_means(torch.tensor(rows, device=values.device))[:, None].repeat(1, COLUMNS, 1)
     codes[:, :, latent] = make_steps(model)
-    return tiled(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
+    return tile_images(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
 
 
 def sort_by_information(model: Evaluation) -> list[int]:
     """Return the continuous coordinates, those with the largest KL first."""
-    kl = coordinate_kl(model)
-    return sorted(normal_coordinates(model), key=lambda latent: -float(kl[latent]))
+    kl = compute_coordinate_kl(model)
+    return sorted(find_normal_coordinates(model), key=lambda latent: -float(kl[latent]))
 
 
 def make_steps(model: Evaluation) -> torch.Tensor:

@@ -1,27 +1,14 @@
 """msvae2020: Improving the Reconstruction of Disentangled Representation Learners via Multi-Stage Modelling."""
 
 from unbraid.papers.msvae2020 import (
-    ablations,
-    conditional_gan,
-    conditioning,
-    flow,
-    identity,
-    pendulum,
-    pictures,
-    separation,
-    trade_off,
-    widths,
+    ablations as ablations,
+    conditional_gan as conditional_gan,
+    conditioning as conditioning,
+    flow as flow,
+    identity as identity,
+    pendulum as pendulum,
+    pictures as pictures,
+    separation as separation,
+    trade_off as trade_off,
+    widths as widths,
 )
-
-__all__ = [
-    "ablations",
-    "conditional_gan",
-    "conditioning",
-    "flow",
-    "identity",
-    "pendulum",
-    "pictures",
-    "separation",
-    "trade_off",
-    "widths",
-]

@@ -20,7 +20,7 @@ from unbraid.experiments.evidence import Finding, compare_means, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
-from unbraid.report.pictures import WHITE, tiled
+from unbraid.report.pictures import WHITE, tile_images
 from unbraid.report.svg import PALETTE
 
 MIXTURE, FLOW, GAIN, PURITY = "density/mixture", "density/flow", "density/gain", "clusters/majority"
@@ -176,7 +176,7 @@ def fig20(results: Results, make: Any) -> Any:
 
 
 def _tiles(rows: Sequence[Tensor] | Tensor) -> Any:
-    return tiled(torch.stack(list(rows)), WHITE)
+    return tile_images(torch.stack(list(rows)), WHITE)
 
 
 def _stages(model: Evaluation) -> MixtureFlow:

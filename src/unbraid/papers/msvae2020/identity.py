@@ -18,11 +18,11 @@ from unbraid.experiments.base import REFINES, Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Finding, combine, compare_means, pool_runs
 from unbraid.metrics import Evaluation, Score
-from unbraid.metrics.generative.features.feature_sets import prior_codes
-from unbraid.metrics.intervention.factor_preservation import latents_along, moved_to, pictures_of
+from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
+from unbraid.metrics.intervention.factor_preservation import choose_latents, decode_pictures, set_latent
 from unbraid.papers.msvae2020.cars import CARS, SPRITES
 from unbraid.report import Picture
-from unbraid.report.pictures import WHITE, tiled
+from unbraid.report.pictures import WHITE, tile_images
 
 MS, CGAN, INFO = "MS-GAN", "CGAN", "InfoGAN"
 FIRST, LABELS = "beta-VAE", "labels"
@@ -192,10 +192,10 @@ def _traversals(results: Results, series: str) -> Picture:
 
 def traversals(evaluation: Evaluation, rows: int = 3, columns: int = 7) -> Picture:
     """Rows with a draw of z each, once for each of two dimensions of C that move from left to right."""
-    codes, drawn = evaluation.draw_codes(evaluation.choose(rows)), prior_codes(evaluation, rows)
+    codes, drawn = evaluation.draw_codes(evaluation.choose(rows)), draw_prior_codes(evaluation, rows)
     values = torch.linspace(-SPAN, SPAN, columns)
     made = []
-    for latent in latents_along(evaluation, None)[0][:2]:
-        across = [pictures_of(evaluation, moved_to(codes, latent, float(value)), drawn) for value in values]
+    for latent in choose_latents(evaluation, None)[0][:2]:
+        across = [decode_pictures(evaluation, set_latent(codes, latent, float(value)), drawn) for value in values]
         made.append(torch.stack(across, 1))  # [rows, columns, *shape]
-    return tiled(torch.cat(made), WHITE)
+    return tile_images(torch.cat(made), WHITE)

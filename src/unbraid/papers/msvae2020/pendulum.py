@@ -20,7 +20,7 @@ from unbraid.experiments.drawing import label_axes
 from unbraid.experiments.evidence import Finding, combine, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
-from unbraid.metrics.stages.unlabelled_factors import given_means
+from unbraid.metrics.stages.unlabelled_factors import encode_given_labels
 from unbraid.models import LaterStage, as_stage
 from unbraid.report.svg import PALETTE
 
@@ -215,7 +215,7 @@ def fig16(results: Results, make: Any) -> Any:
         masses = np.array(model.dataset.factors[2].values, float)[
             model.dataset.values_of(model.rows[chosen])[:, 2].cpu().numpy()
         ]
-        axes.scatter(masses, given_means(model, chosen)[:, 0], s=3, color=PALETTE[0])
+        axes.scatter(masses, encode_given_labels(model, chosen)[:, 0], s=3, color=PALETTE[0])
         axes.set_title(
             f"seed {member.settings['seed']}: |Spearman| {member.scores[SPEARMAN].value:.2f}, "
             f"|Pearson| {member.scores[PEARSON].value:.2f}",

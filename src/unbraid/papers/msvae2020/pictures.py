@@ -21,8 +21,8 @@ from unbraid.models import as_stage
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, MIG, MS, NORB, absent
 from unbraid.report import Picture, traverse, triples
-from unbraid.report.pictures import WHITE, tiled
-from unbraid.report.traversals import labelled, moved
+from unbraid.report.pictures import WHITE, tile_images
+from unbraid.report.traversals import add_labels, set_coordinates
 
 FACES = StandIn("celeba", "sprites")
 BETA = 4
@@ -111,12 +111,12 @@ def both_stages(model: Evaluation, columns: int = COLUMNS) -> Picture:
     made = traverse(model, latents=names, columns=columns)
     order = sorted(range(len(names)), key=lambda row: -made.kl[row])
     start = model.means[model.choose(1)[0]][: staged.first.space.width]
-    codes = torch.stack([moved(start, [c], values[:, None], columns) for c, values in enumerate(made.values)])
+    codes = torch.stack([set_coordinates(start, [c], values[:, None], columns) for c, values in enumerate(made.values)])
     with torch.no_grad():
         coarse = staged.decode_first(codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
     images = torch.stack([coarse, made.images], 1)[order].flatten(0, 1)  # y and x of one latent next to each other
     labels = [text for place in order for text in (f"{names[place]}  y", "x")]
-    return labelled(tiled(images, WHITE), labels, [], images.shape[-2], images.shape[-1])
+    return add_labels(tile_images(images, WHITE), labels, [], images.shape[-2], images.shape[-1])
 
 
 def both_drawn(results: Results, make: Any, sizes: Sizes) -> Any:
@@ -334,7 +334,7 @@ def fig32(results: Results, make: Any) -> Any:
     """Photographs of CelebA, each above what the first stage makes of five draws of its c."""
     made = drawn(best(results, FACE), SHOWN)
     rows = torch.stack([made.x.unsqueeze(1).expand_as(made.y), made.y], 1).flatten(0, 1)
-    return draw_pictures(make, [[(FACE.first, tiled(rows, WHITE))]])
+    return draw_pictures(make, [[(FACE.first, tile_images(rows, WHITE))]])
 
 
 @experiment(
@@ -347,4 +347,6 @@ def fig32(results: Results, make: Any) -> Any:
 def fig33(results: Results, make: Any) -> Any:
     """What the first stage makes of five draws of c, each above what the second makes of it, on CelebA."""
     made = drawn(best(results, FACE), SHOWN)
-    return draw_pictures(make, [[(FACE.second, tiled(torch.stack([made.y, made.refined], 1).flatten(0, 1), WHITE))]])
+    return draw_pictures(
+        make, [[(FACE.second, tile_images(torch.stack([made.y, made.refined], 1).flatten(0, 1), WHITE))]]
+    )

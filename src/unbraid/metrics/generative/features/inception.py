@@ -1,13 +1,13 @@
 """Inception v3 as the Frechet inception distance uses it (heusel2017): 2,048 features of the last average pooling.
 
-The distance is defined by one set of weights, TensorFlow's of 2015-12-05; this module has the parameter names of their
-usual PyTorch conversion (`pt_inception-2015-12-05-….pth`), which the user must bring. That network differs from
-Szegedy et al. (2016) in its pooling branches: averages leave the padding out, and the last block takes the maximum.
-Pictures are resized bilinearly to 299 x 299, without antialiasing, and scaled to [-1, 1], as is usual with that file.
+The distance is defined by one set of weights, TensorFlow's of 2015-12-05. The user provides their usual PyTorch
+conversion (`pt_inception-2015-12-05-….pth`), whose parameter names this module has. That network differs from Szegedy
+et al. (2016) in its pooling branches: averages leave the padding out, and the last block takes the maximum. Images are
+resized bilinearly to 299 x 299, without antialiasing, and scaled to [-1, 1], as is usual with that file.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,10 +20,10 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.generative.features.base import (
     FeatureNetwork,
-    as_photographs,
-    batch_on,
+    choose_batch_size,
     feature_network,
-    refuse_other_shapes,
+    refuse_non_images,
+    resize_to_rgb,
 )
 from unbraid.metrics.needs import INCEPTION_VARIABLE, NO_WEIGHTS
 
@@ -33,62 +33,64 @@ SIZE = 299
 
 Pool = Literal["mean", "max", "stride"]
 Layer = tuple[str, int, tuple[int, int]]
-"""Name after the branch's, channels, kernel."""
+"""Suffix of the name, channels, kernel."""
+
+Branches = dict[str, Sequence[Layer]]
 
 
 @feature_network(NAME, reference="heusel2017", width=WIDTH)
 def inception(dataset: FactorDataset, rows: Tensor, seed: int, *, weights: str | None = None) -> FeatureNetwork:
-    """Inception v3 of the FID; `weights` is the file that holds it, or the environment's UNBRAID_INCEPTION."""
-    refuse_other_shapes(NAME, dataset)
-    path = weights_file(weights)
-    module = load(path).to(dataset.device)
-    return FeatureNetwork(NAME, module, WIDTH, batch_on(dataset.device, cpu=4, gpu=128), {"weights": path.name})
+    """Inception v3 of the FID; `weights` is its file, by default the environment variable UNBRAID_INCEPTION."""
+    refuse_non_images(NAME, dataset)
+    path = find_weights(weights)
+    module = load_inception(path).to(dataset.device)
+    return FeatureNetwork(
+        NAME, module, WIDTH, choose_batch_size(dataset.device, cpu=4, gpu=128), {"weights": path.name}
+    )
 
 
-def weights_file(weights: str | None) -> Path:
-    """The file that the setting or the environment names."""
-    given = weights or os.environ.get(INCEPTION_VARIABLE)
-    if not given:
+def find_weights(weights: str | None) -> Path:
+    """Return the file that the setting or the environment names."""
+    name = weights or os.environ.get(INCEPTION_VARIABLE)
+    if not name:
         raise UsageError(NO_WEIGHTS)
-    path = Path(given).expanduser()
+    path = Path(name).expanduser()
     if not path.is_file():
         raise UsageError(f"There is no file {path} with Inception weights.")
     return path
 
 
-def load(path: Path) -> "Inception":
-    """The network with the weights of a file, in evaluation mode; a file that does not fit names what is wrong."""
-    tensors, network = _read(path), Inception()
-    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items() if not _counter(name)}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if not _counter(name)}
-    wrong = [name for name in (*expected, *found) if expected.get(name) != found.get(name)]
-    if wrong:
-        name = wrong[0]
-        was, wanted = found.get(name, "nothing"), expected.get(name, "nothing")
-        raise DataError(f"{path} does not hold the Inception v3 of the FID: at {name} it has {was}, not {wanted}.")
+def load_inception(path: Path) -> "Inception":
+    """Return the network with the weights of a file, in evaluation mode."""
+    tensors, network = _read_tensors(path), Inception()
+    expected, found = _shapes(network.state_dict()), _shapes(tensors)
+    for name in (*expected, *found):
+        if expected.get(name) != found.get(name):
+            shape, wanted = found.get(name, "nothing"), expected.get(name, "nothing")
+            raise DataError(f"{path} is not the Inception v3 of the FID: at {name} it has {shape}, not {wanted}.")
     network.load_state_dict({name: tensors[name].float() for name in expected}, strict=False)
     return network.eval().requires_grad_(False)
 
 
-def _counter(name: str) -> bool:
-    """Numbers of training batches, which some files leave out and nothing here uses."""
-    return name.endswith("num_batches_tracked")
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all tensors except BatchNorm's batch counters, which some files leave out."""
+    return {name: tuple(x.shape) for name, x in tensors.items() if not name.endswith("num_batches_tracked")}
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can raise anything
-        raise DataError(f"{path} cannot be read as weights: it is damaged, or holds more than tensors.") from error
+        raise DataError(f"{path} cannot be read as weights: it is damaged or holds more than tensors.") from error
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise DataError(f"{path} does not hold named tensors.")
     return tensors
 
 
 class Convolution(nn.Module):
-    """Convolution without bias, normalisation, ReLU."""
+    """A convolution without bias, then batch normalisation and ReLU."""
 
     def __init__(self, width: int, channels: int, kernel: tuple[int, int], stride: int = 1, same: bool = True) -> None:
         super().__init__()
@@ -101,13 +103,13 @@ class Convolution(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Branches of convolutions and one of pooling, side by side.
+    """Parallel branches of convolutions and one of pooling, concatenated.
 
-    A branch is a chain of layers; layers whose names end in a and b both take the one before and stand side by side.
-    With the pool `stride` the last layer of each branch and the pooling halve the picture.
+    A branch is a chain of layers; a pair of layers whose names end in a and b shares its input. With the pool `stride`
+    the last layer of each branch and the pooling halve the image.
     """
 
-    def __init__(self, width: int, branches: dict[str, Sequence[Layer]], pool: Pool, pooled: int = 0) -> None:
+    def __init__(self, width: int, branches: Branches, pool: Pool, pooled: int = 0) -> None:
         super().__init__()
         self.branches = branches
         self.pool = pool
@@ -115,26 +117,26 @@ class Mixed(nn.Module):
             before = width
             for position, (name, channels, kernel) in enumerate(layers):
                 halves = pool == "stride" and position == len(layers) - 1
-                own = Convolution(before, channels, kernel, stride=2 if halves else 1, same=not halves)
-                self.add_module(branch + name, own)
+                layer = Convolution(before, channels, kernel, stride=2 if halves else 1, same=not halves)
+                self.add_module(branch + name, layer)
                 before = before if name.endswith("a") else channels
         if pooled:
             self.branch_pool = Convolution(width, pooled, (1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        made: list[Tensor] = []
+        outputs: list[Tensor] = []
         for branch, layers in self.branches.items():
             y = x
             for name, _, _ in layers:
                 layer = self.get_submodule(branch + name)
                 if name.endswith("a"):
-                    made.append(layer(y))
+                    outputs.append(layer(y))
                 else:
                     y = layer(y)
-            made.append(y)
-        return torch.cat([*made, self._pooled(x)], dim=1)
+            outputs.append(y)
+        return torch.cat([*outputs, self._pool(x)], dim=1)
 
-    def _pooled(self, x: Tensor) -> Tensor:
+    def _pool(self, x: Tensor) -> Tensor:
         if self.pool == "stride":
             return functional.max_pool2d(x, 3, stride=2)
         if self.pool == "max":
@@ -143,8 +145,8 @@ class Mixed(nn.Module):
 
 
 def _block_35(width: int, pooled: int) -> Mixed:
-    """Maps of 35 x 35."""
-    branches: dict[str, Sequence[Layer]] = {
+    """Return a block for maps of 35 x 35."""
+    branches: Branches = {
         "branch1x1": [("", 64, (1, 1))],
         "branch5x5": [("_1", 48, (1, 1)), ("_2", 64, (5, 5))],
         "branch3x3dbl": [("_1", 64, (1, 1)), ("_2", 96, (3, 3)), ("_3", 96, (3, 3))],
@@ -153,10 +155,10 @@ def _block_35(width: int, pooled: int) -> Mixed:
 
 
 def _block_17(inner: int) -> Mixed:
-    """Maps of 17 x 17, convolved along one side at a time."""
+    """Return a block for maps of 17 x 17, with convolutions along one axis at a time."""
     wide, high = (1, 7), (7, 1)
     double = [("_2", inner, high), ("_3", inner, wide), ("_4", inner, high), ("_5", 192, wide)]
-    branches: dict[str, Sequence[Layer]] = {
+    branches: Branches = {
         "branch1x1": [("", 192, (1, 1))],
         "branch7x7": [("_1", inner, (1, 1)), ("_2", inner, wide), ("_3", 192, high)],
         "branch7x7dbl": [("_1", inner, (1, 1)), *double],
@@ -165,8 +167,8 @@ def _block_17(inner: int) -> Mixed:
 
 
 def _block_8(width: int, pool: Pool) -> Mixed:
-    """Maps of 8 x 8, the last convolutions along both sides apart."""
-    branches: dict[str, Sequence[Layer]] = {
+    """Return a block for maps of 8 x 8, whose last convolutions go along each axis separately."""
+    branches: Branches = {
         "branch1x1": [("", 320, (1, 1))],
         "branch3x3": [("_1", 384, (1, 1)), ("_2a", 384, (1, 3)), ("_2b", 384, (3, 1))],
         "branch3x3dbl": [("_1", 448, (1, 1)), ("_2", 384, (3, 3)), ("_3a", 384, (1, 3)), ("_3b", 384, (3, 1))],
@@ -174,16 +176,16 @@ def _block_8(width: int, pool: Pool) -> Mixed:
     return Mixed(width, branches, pool, 192)
 
 
-def _halving_35() -> Mixed:
-    branches: dict[str, Sequence[Layer]] = {
+def _halve_35() -> Mixed:
+    branches: Branches = {
         "branch3x3": [("", 384, (3, 3))],
         "branch3x3dbl": [("_1", 64, (1, 1)), ("_2", 96, (3, 3)), ("_3", 96, (3, 3))],
     }
     return Mixed(288, branches, "stride")
 
 
-def _halving_17() -> Mixed:
-    branches: dict[str, Sequence[Layer]] = {
+def _halve_17() -> Mixed:
+    branches: Branches = {
         "branch3x3": [("_1", 192, (1, 1)), ("_2", 320, (3, 3))],
         "branch7x7x3": [("_1", 192, (1, 1)), ("_2", 192, (1, 7)), ("_3", 192, (7, 1)), ("_4", 192, (3, 3))],
     }
@@ -191,7 +193,7 @@ def _halving_17() -> Mixed:
 
 
 class Inception(nn.Module):
-    """Pictures in [0, 1] of any size to 2,048 features; the classifier `fc` is there for its name only."""
+    """Maps images [n, 1 or 3, h, w] in [0, 1] to features [n, 2048]; `fc` exists only so that files load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,19 +203,17 @@ class Inception(nn.Module):
         self.Conv2d_3b_1x1 = Convolution(64, 80, (1, 1))
         self.Conv2d_4a_3x3 = Convolution(80, 192, (3, 3), same=False)
         self.Mixed_5b, self.Mixed_5c, self.Mixed_5d = _block_35(192, 32), _block_35(256, 64), _block_35(288, 64)
-        self.Mixed_6a = _halving_35()
+        self.Mixed_6a = _halve_35()
         self.Mixed_6b, self.Mixed_6c, self.Mixed_6d, self.Mixed_6e = map(_block_17, (128, 160, 160, 192))
-        self.Mixed_7a = _halving_17()
+        self.Mixed_7a = _halve_17()
         self.Mixed_7b, self.Mixed_7c = _block_8(1280, "mean"), _block_8(2048, "max")
         self.fc = nn.Linear(WIDTH, 1008)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [n, 2048] of images [n, 1 or 3, h, w]."""
-        x = 2 * as_photographs(images, SIZE, antialias=False) - 1
+        x = 2 * resize_to_rgb(images, SIZE, antialias=False) - 1
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(x)))
         x = self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(functional.max_pool2d(x, 3, stride=2)))
         x = functional.max_pool2d(x, 3, stride=2)
-        mixed = [module for name, module in self.named_children() if name.startswith("Mixed")]
-        for module in mixed:
-            x = module(x)
+        for name, module in self.named_children():
+            x = module(x) if name.startswith("Mixed") else x
         return x.mean((-2, -1))

@@ -1,0 +1,247 @@
+"""The explorer in a real Chromium: sliders, dropped files, swaps, modalities, sweeps, links, keys, hostile input."""
+
+import io
+import re
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.browser
+
+DROP = """([bytes, name, type]) => {
+  const transfer = new DataTransfer();
+  transfer.items.add(new File([new Uint8Array(bytes)], name, { type }));
+  document.body.dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
+}"""
+PIXELS = """(selector) => {
+  const canvas = document.querySelector(selector);
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return [...data].filter((_, i) => i % 4 === 0);
+}"""
+MAIN = ".stage .pictures canvas"
+
+
+def pixels(page, selector=MAIN):
+    return np.array(page.evaluate(PIXELS, selector), dtype=float)
+
+
+def drop(page, data, name="picture.png", kind="image/png"):
+    page.evaluate(DROP, [list(data), name, kind])
+
+
+def message(page):
+    page.wait_for_selector("#message.shown")
+    return page.text_content("#message")
+
+
+def png(side=40, at=(8, 8)):
+    image = np.zeros((side, side), np.uint8)
+    image[at[0] : at[0] + 8, at[1] : at[1] + 8] = 255
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def move(page, place, share):
+    """Drag a slider to a share of its way, as an input event does."""
+    slider = page.locator(".slider input").nth(place)
+    low, high = (float(slider.get_attribute(end)) for end in ("min", "max"))
+    slider.evaluate("(e, v) => { e.value = v; e.dispatchEvent(new Event('input')); }", str(low + share * (high - low)))
+
+
+def test_moving_a_slider_moves_the_picture_and_undo_brings_it_back(visit, demo_page):
+    page = visit(demo_page)
+    before = pixels(page)
+    move(page, 0, 0.95)
+    moved = pixels(page)
+    assert np.abs(moved - before).max() > 50
+    move(page, 0, 0.9)
+    page.get_by_role("button", name="Undo").click()
+    assert np.array_equal(pixels(page), before)  # one gesture is one step
+    page.get_by_role("button", name="Redo").click()
+    assert not np.array_equal(pixels(page), before)
+
+
+def test_pictures_are_those_of_torch(visit, demo_page):
+    import torch
+
+    import unbraid as ub
+
+    code = [0.5, -1.0, 0.25, 0.0, 1.0, -0.5]
+    page = visit(demo_page, "#code=" + ",".join(map(str, code)))
+    expected = ub.load("demo", device="cpu").decode(torch.tensor([code]))[0].flatten().numpy() * 255
+    assert np.abs(pixels(page) - expected).max() <= 0.51  # a canvas holds whole levels
+
+
+def test_a_dropped_picture_is_encoded(visit, demo_page):
+    page = visit(demo_page)
+    drop(page, png(at=(24, 24)))
+    assert "Encoded" in message(page)
+    low_right = pixels(page).reshape(32, 32)
+    drop(page, png(at=(4, 4)))
+    page.wait_for_timeout(300)
+    high_left = pixels(page).reshape(32, 32)
+    assert low_right[16:, 16:].sum() > 3 * low_right[:16, :16].sum()
+    assert high_left[:16, :16].sum() > 3 * high_left[16:, 16:].sum()
+
+
+def test_grid_map_mix_and_draws_lead_somewhere(visit, demo_page):
+    page = visit(demo_page)
+    page.wait_for_timeout(600)
+    before = pixels(page)
+    page.locator(".grid canvas").first.click(position={"x": 5, "y": 5})
+    assert not np.array_equal(pixels(page), before)
+    for target in (".board > canvas", ".draws .thumb >> nth=1", ".results .thumb >> nth=0", ".source .thumb >> nth=3"):
+        before = pixels(page)
+        page.locator(target).first.click()
+        assert not np.array_equal(pixels(page), before), target
+
+
+def test_swapping_everything_gives_the_other_picture(visit, demo_page):
+    page = visit(demo_page)
+    for box in page.locator(".parts input").all():
+        box.check()
+    page.locator("summary", has_text="unused").click() if page.locator("summary", has_text="unused").count() else None
+    page.wait_for_timeout(500)
+    page.locator(".end-picture .thumb").nth(1).click()
+    other = pixels(page)
+    page.locator(".results .thumb").nth(0).click()
+    assert np.abs(pixels(page) - other).mean() < 3  # unused latents are not swapped
+
+
+def test_a_missing_modality_is_completed(visit, modalities_page):
+    page = visit(modalities_page)
+    box = page.get_by_role("checkbox", name="give right to the model")
+    left, right = ".pictures figure:nth-child(1) canvas", ".pictures figure:nth-child(2) canvas"
+    before = pixels(page, left), pixels(page, right)
+    box.uncheck()
+    assert page.locator(".given .absent").count() == 1
+    assert not np.array_equal(pixels(page, right), before[1])
+    assert pixels(page, right).std() > 0
+    box.check()
+    assert np.array_equal(pixels(page, right), before[1])
+    page.get_by_role("checkbox", name="give left to the model").uncheck()
+    page.get_by_role("checkbox", name="give word to the model").uncheck()
+    box.uncheck()  # nothing is given: the prior
+    assert page.locator(".given .absent").count() == 3
+
+
+def test_a_member_opens_from_the_table(visit, sweep_page):
+    page = visit(sweep_page)
+    assert page.locator("table.runs tbody tr").count() == 4
+    page.get_by_label("filter the runs").fill("beta=4")
+    assert page.locator("table.runs tbody tr").count() == 2
+    before = pixels(page)
+    page.locator("table.runs tbody tr .link").nth(1).click()
+    page.wait_for_selector("table.runs tr.shown")
+    page.wait_for_selector('html:not([data-member="0"])', state="attached")
+    assert not np.array_equal(pixels(page), before)
+    page.get_by_label("filter the runs").fill("")
+    page.get_by_role("button", name="beta", exact=True).click()
+    assert page.locator("th[aria-sort=ascending]").count() == 1
+    assert page.locator(".charts circle").count() == 8
+
+
+def test_a_link_restores_the_state(visit, demo_page):
+    page = visit(demo_page)
+    move(page, 1, 0.2)
+    seen = pixels(page)
+    page.get_by_role("button", name="Copy link").click()
+    fragment = re.search("#.*", page.url)[0]
+    assert "code=" in fragment
+    assert np.abs(pixels(visit(demo_page, fragment)) - seen).max() <= 1
+
+
+@pytest.mark.parametrize("code", ["NaN,0,0,0,0,0", "1,2", "1e999,0,0,0,0,0", "0,0,<script>,0,0,0", ",,,,,"])
+def test_a_wrong_link_is_a_message(visit, demo_page, code):
+    page = visit(demo_page, f"#code={code}")
+    assert "link" in message(page)
+    move(page, 0, 0.9)
+    assert np.isfinite(pixels(page)).all()
+
+
+def test_everything_can_be_done_with_keys(visit, demo_page):
+    page = visit(demo_page)
+    before = pixels(page)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.type") == "range":
+            break
+    for _ in range(30):
+        page.keyboard.press("ArrowRight")
+    assert not np.array_equal(pixels(page), before)
+    page.keyboard.press("Control+z")
+    assert np.array_equal(pixels(page), before)
+    page.locator(".board > canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert not np.array_equal(pixels(page), before)
+    unnamed = (
+        "[...document.querySelectorAll('button, input, select, canvas[role]')].filter(e => !e.hidden && !(e.textContent"
+    )
+    unnamed += ".trim() || e.getAttribute('aria-label') || e.title || e.closest('label')?.textContent.trim())).length"
+    assert page.evaluate(unnamed) == 0
+
+
+def huge_png():
+    """The header of a picture of 100 megapixels, and no more."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 10_000, 10_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"\x78\x9c") + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (huge_png(), "megapixels"),
+        (png()[:60] + b"\x00" * 40, "damaged"),
+        (b"not a picture at all", "no picture"),
+        (b"", "no picture"),
+    ],
+)
+def test_a_bad_file_is_a_message_and_the_page_lives(visit, demo_page, data, word):
+    page = visit(demo_page)
+    drop(page, data)
+    assert word in message(page)
+    before = pixels(page)
+    move(page, 0, 0.05)
+    assert not np.array_equal(pixels(page), before)
+
+
+def test_names_are_data(visit, hostile_page):
+    page = visit(hostile_page)
+    page.locator(".board > canvas").hover()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.body.dataset.hacked") is None
+    assert page.evaluate("document.images.length") == 0
+    assert "onerror" in page.text_content("#explorer")  # shown as it is
+
+
+def test_files_can_be_saved(visit, demo_page):
+    page = visit(demo_page)
+    page.locator(".menu summary").click()
+    for name, first in (("Picture (PNG)", b"\x89PNG"), ("Traversal (GIF) of", b"GIF89a"), ("Codes (CSV)", b'"row"')):
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name=name).click()
+        content = waiting.value.path().read_bytes()
+        assert content.startswith(first)
+        if first == b"GIF89a":
+            frames = Image.open(io.BytesIO(content))
+            assert frames.n_frames == 46
+            frames.seek(20)
+            assert np.asarray(frames.convert("L")).max() > 100
+
+
+def test_it_fits_a_phone_and_the_dark(visit, demo_page):
+    page = visit(demo_page, viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    before = pixels(page)
+    page.locator(".slider input").first.tap(position={"x": 8, "y": 10})
+    assert not np.array_equal(pixels(page), before)

@@ -1,0 +1,113 @@
+"""The file that an explorer is: one text, a strict policy, weights that come back, and the demo that is built in."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unbraid as ub
+from tests.support.command import unbraid
+from tests.support.node import case, run_cases
+from unbraid.errors import UsageError
+from unbraid.explore.bundle import join_modules, render
+from unbraid.explore.graph import Graph, Node
+from unbraid.explore.page_file import ExplorerPage, has_display
+from unbraid.explore.text import to_text
+from unbraid.explore.weights import Weights
+
+
+def test_the_policy_allows_this_script_and_style_alone(demo_page):
+    text = demo_page.read_text(encoding="utf-8")
+    policy = re.search('Content-Security-Policy" content="([^"]*)"', text)[1]
+    script = re.search('<script type="module">(.*?)</script>', text, re.DOTALL)[1]
+    style = re.search("<style>(.*?)</style>", text, re.DOTALL)[1]
+    for part in (script, style):
+        assert base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() in policy
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-inline" not in policy and "'unsafe-eval'" not in policy
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", text)
+    assert " style=" not in text and not re.search(r"\son\w+=", text.partition("<script")[0])
+
+
+def test_markup_in_data_cannot_leave_its_element():
+    text = render("</title><script>", {"name": "</script><script>alert(1)</script>{{SCRIPT}}"}, {})
+    assert text.count("</script>") == 2
+    assert json.loads(re.search('id="data">(.*?)</script>', text, re.DOTALL)[1])["name"].startswith("</script>")
+
+
+def test_modules_are_joined_without_imports():
+    script = join_modules()
+    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
+    assert "innerHTML" not in script and "eval(" not in script
+
+
+def test_text_of_seven_bits_comes_back():
+    data = np.random.default_rng(0).integers(0, 256, 1001, dtype=np.uint8).tobytes()
+    text = to_text(data)
+    assert not set(text) & {"\0", "\r", "<"}
+    bits = np.unpackbits(
+        np.array([{0xA1: 0, 0xA2: 13, 0xA3: 60}.get(ord(c), ord(c)) for c in text], np.uint8)[:, None], axis=1
+    )
+    assert np.packbits(bits[:, 1:].reshape(-1)[: 8 * len(data)]).tobytes() == data
+
+
+@pytest.mark.parametrize(("precision", "error"), [("float32", 0), ("float16", 5e-4), (16, 2e-5), (11, 6e-4), (8, 5e-3)])
+def test_weights_come_back(precision, error, tmp_path):
+    """Through the page's own reader; the error is relative to a row's largest weight."""
+    weight = torch.randn(40, 77) * torch.logspace(-3, 2, 40)[:, None]
+    graph = Graph({0: (-1, 77)}, {1: weight}, {2: Node("binary", (0, 1), (-40, 77), {"kind": "add"})}, [2])
+    graph.inputs[0] = (-40, 77)
+    (found,) = run_cases([{**case(graph, torch.zeros(1, 40, 77), precision=precision), "rows": 1}], tmp_path)
+    made = torch.from_numpy(found[0].copy()).view(40, 77)
+    assert float(((made - weight).abs() / weight.abs().amax(1, keepdim=True)).max()) <= error
+
+
+def test_equal_weights_are_stored_once():
+    weights = Weights(16)
+    assert weights.add([torch.ones(3), torch.zeros(3), torch.ones(3)]) == [0, 1, 0]
+    for wrong in ("float8", 3, 17):
+        with pytest.raises(UsageError, match="weights"):
+            Weights(wrong)
+
+
+def test_the_demo_is_built_in(demo_page):
+    run = ub.load("demo", device="cpu")
+    assert run.folder.finished
+    run.folder.check_unchanged()
+    assert next(score.value for score in run.scores if score.name == "mig/histogram-mean") > 0.8
+    assert demo_page.stat().st_size <= 300_000
+    assert "mig/exact" in run._repr_html_()
+
+
+def test_the_packaged_demo_was_trained_with_the_demo_settings():
+    from unbraid.cli.demo_settings import SETTINGS
+
+    config = ub.load("demo").config
+    assert config.encoder.settings["hidden"] == SETTINGS["encoder_hidden"]
+    assert config.objective.settings["beta"] == SETTINGS["beta"]
+    assert config.training.steps == SETTINGS["steps"]
+
+
+def test_the_command_writes_the_page_and_the_report_links_to_it(tmp_path):
+    page = tmp_path / "page.html"
+    assert str(page) in unbraid("explore", "demo", "--output", page, "--no-open", "--weights", "8")
+    assert page.stat().st_size < 250_000
+    run = ub.load("demo", device="cpu")
+    run.explore(open=False)
+    assert 'href="explore.html"' in Path(run.report()).read_text()
+
+
+def test_a_notebook_shows_the_page(demo_page, monkeypatch):
+    page = ExplorerPage(demo_page)
+    assert str(page) == str(demo_page) and Path(page) == demo_page
+    assert "srcdoc=" in page._repr_html_() and "<script" not in page._repr_html_()
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert not has_display()
+    assert not page.open()
