@@ -47,7 +47,7 @@ metric: Registry[Callable[..., Any], MetricFacts] = Registry("metric", MetricFac
 """Decorator for a metric: `@metric("mig/exact", reference="chen2018", needs=("factors",))`."""
 
 
-def metric_protocol(name: str, summary: str, **facts: Any) -> Callable[[Any], Any]:
+def metric_protocol(name: str, summary: str, reference: str, **facts: Any) -> Callable[[Any], Any]:
     """Return the decorator that registers one protocol of a function `(evaluation, protocol, *, settings)`.
 
     Use one decorator per protocol on a function whose protocols share their settings. A function whose second argument
@@ -62,7 +62,7 @@ def metric_protocol(name: str, summary: str, **facts: Any) -> Callable[[Any], An
         def call(evaluation: Any, **chosen: Any) -> Any:
             return function(evaluation, word, **chosen)
 
-        register_variant(name, summary, function, call, settings, **facts)
+        register_variant(name, summary, function, call, settings, reference=reference, **facts)
         return function
 
     return register

@@ -10,7 +10,7 @@ sees samples y_c averages its density over `draws` of them: a lower bound that m
 """
 
 import math
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,16 +27,15 @@ MAX_VALUES_PER_BATCH = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Product of rows, mixture components and values per observation."""
 
 FLOW, MIXTURE, GAIN = "flow", "mixture", "gain"
-FACTS: dict[str, Any] = {"reference": "msvae2020", "needs": ("density",)}
+density_metric = partial(metric_protocol, reference="msvae2020", needs=("density",))
 
 
-@metric_protocol("density/mixture", "Log density under the mixture of Gaussians, nats per observation.", **FACTS)
-@metric_protocol(
+@density_metric("density/mixture", "Log density under the mixture of Gaussians, nats per observation.")
+@density_metric(
     "density/flow",
     "Log density under the flow after a mixture, or given the draw of the run that it refines, nats per observation.",
-    **FACTS,
 )
-@metric_protocol("density/gain", "Gain of the flow over the mixture in log density, nats per observation.", **FACTS)
+@density_metric("density/gain", "Gain of the flow over the mixture in log density, nats per observation.")
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000, draws: int = 1) -> Score:
     check_at_least(2, samples=samples)
     check_at_least(1, draws=draws)

@@ -7,7 +7,7 @@ comparable. L2 is the mean squared error, not its root.
 """
 
 import math
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,18 +20,14 @@ from unbraid.metrics.intervals import score_mean
 from unbraid.progress import progress
 
 DECODE_BATCH = 1024
-FACTS: dict[str, Any] = {"reference": "kingma2014", "bounds": (0.0, math.inf)}
+pixel_metric = partial(metric_protocol, reference="kingma2014", bounds=(0.0, math.inf))
 
 
-@metric_protocol(
-    "reconstruction/l1",
-    "Mean absolute difference per pixel between originals and decoder means of posterior means.",
-    **FACTS,
+@pixel_metric(
+    "reconstruction/l1", "Mean absolute difference per pixel between originals and decoder means of posterior means."
 )
-@metric_protocol(
-    "reconstruction/l2",
-    "Mean squared difference per pixel between originals and decoder means of posterior means.",
-    **FACTS,
+@pixel_metric(
+    "reconstruction/l2", "Mean squared difference per pixel between originals and decoder means of posterior means."
 )
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000) -> Score:
     check_at_least(2, samples=samples)

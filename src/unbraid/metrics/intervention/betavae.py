@@ -19,6 +19,7 @@ shows that the code identifies a factor, not that one latent does: most rotation
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import check_at_least, name_latents
-from unbraid.metrics.base import Evaluation, Score, metric_protocol
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import mean_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorPairs,
@@ -35,40 +37,31 @@ from unbraid.metrics.intervention.fixed_factor_batches import (
     read_several_factors,
     to_code_tensor,
 )
-from unbraid.metrics.train_test_split import Compat, find_compat, is_published
+from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import one_thread
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0}
+betavae_metric = partial(
+    code_metric,
+    settings="samples batch train test",
+    defaults={"samples": None},
+    needs=("factors",),
+    bounds=(0, 1),
+    perfect=1.0,
+)
 
 
-@metric_protocol(
+@betavae_metric(
     "betavae/logistic",
     "beta-VAE score: accuracy of a logistic regression that predicts which factor two images share.",
-    reference="higgins2017",
+    "higgins2017",
     invariant=("order", "sign", "scale"),
-    **FACTS,
 )
-@metric_protocol(
+@betavae_metric(
     "betavae/disentanglement_lib",
     "beta-VAE score as disentanglement_lib computed it.",
+    "locatello2019",
     invariant=("order", "sign"),
-    reference="locatello2019",
-    **FACTS,
 )
-def on_run(
-    evaluation: Evaluation,
-    protocol: str,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = None,
-    batch: int = 64,
-    train: int = 10_000,
-    test: int = 5_000,
-) -> Score:
-    table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
-    return table.score(betavae, batch=batch, train=train, test=test, compat=compat)
-
-
 def betavae(
     codes: Any,
     factors: Any,

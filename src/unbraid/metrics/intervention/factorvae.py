@@ -21,6 +21,7 @@ The score ignores that two latents may share a factor, and it depends on the bat
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents
-from unbraid.metrics.base import Evaluation, Score, metric_protocol
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorBatches,
@@ -37,42 +39,28 @@ from unbraid.metrics.intervention.fixed_factor_batches import (
     read_several_factors,
     to_code_tensor,
 )
-from unbraid.metrics.train_test_split import Compat, find_compat, is_published
+from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import one_thread
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": ("order", "sign"), "perfect": 1.0}
+factorvae_metric = partial(
+    code_metric,
+    settings="samples batch train test pool threshold resamples",
+    defaults={"samples": None},
+    needs=("factors",),
+    bounds=(0, 1),
+    invariant=("order", "sign"),
+    perfect=1.0,
+)
 
 
-@metric_protocol(
+@factorvae_metric(
     "factorvae/majority-vote",
     "FactorVAE score: does the same latent always vary least when a factor is fixed, by majority vote.",
-    reference="kim2018",
-    **FACTS,
+    "kim2018",
 )
-@metric_protocol(
-    "factorvae/disentanglement_lib",
-    "FactorVAE score as disentanglement_lib computes it.",
-    reference="locatello2019",
-    **FACTS,
+@factorvae_metric(
+    "factorvae/disentanglement_lib", "FactorVAE score as disentanglement_lib computes it.", "locatello2019"
 )
-def on_run(
-    evaluation: Evaluation,
-    protocol: str,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = None,
-    batch: int = 64,
-    train: int = 10_000,
-    test: int = 5_000,
-    pool: int = 10_000,
-    threshold: float = 0.05,
-    resamples: int = 200,
-) -> Score:
-    settings = {"batch": batch, "train": train, "test": test, "pool": pool, "resamples": resamples}
-    table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
-    return table.score(factorvae, threshold=threshold, compat=compat, **settings)
-
-
 def factorvae(
     codes: Any,
     factors: Any,

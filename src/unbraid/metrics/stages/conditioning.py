@@ -20,6 +20,7 @@ hold the value for the same codes with shuffled rows (`chance`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,22 +40,16 @@ BATCH = 256
 SHUFFLES = 4
 """Random orders of the rows that estimate chance."""
 
-FACTS: dict[str, Any] = {"reference": "msvae2020", "needs": ("staged",), "bounds": (0, 1)}
+conditioning_metric = partial(metric_protocol, reference="msvae2020", needs=("staged",), bounds=(0, 1))
 
 
-@metric_protocol(
-    "cond/Y", "Information about the code of x in the code of the first stage's y, by histograms.", **FACTS
+@conditioning_metric("cond/Y", "Information about the code of x in the code of the first stage's y, by histograms.")
+@conditioning_metric(
+    "cond/X", "Information about the code of x in the code of the second stage's reconstruction, by histograms."
 )
-@metric_protocol(
-    "cond/X",
-    "Information about the code of x in the code of the second stage's reconstruction, by histograms.",
-    **FACTS,
-)
-@metric_protocol("cond/Z-noise", "As cond/X, with Normal noise in place of z: the information that y conveys.", **FACTS)
-@metric_protocol(
-    "cond/Y-noise",
-    "As cond/X, with Normal noise in place of y: the information that z conveys, which should be 0.",
-    **FACTS,
+@conditioning_metric("cond/Z-noise", "As cond/X, with Normal noise in place of z: the information that y conveys.")
+@conditioning_metric(
+    "cond/Y-noise", "As cond/X, with Normal noise in place of y: the information that z conveys, which should be 0."
 )
 def on_run(
     evaluation: Evaluation, protocol: str, *, bins: int = 20, samples: int = 10_000, resamples: int = 100

@@ -9,6 +9,7 @@ a row's index and its code is at most the logarithm of the number of rows.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
 from unbraid.density.estimators import can_fuse
 from unbraid.latents import Space
 from unbraid.metrics.arrays import check_at_least
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
 from unbraid.progress import progress
 from unbraid.types import Output
@@ -90,43 +91,22 @@ def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return SampledTerms({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
 
 
-@metric("mi/exact", reference="chen2018", needs=SAMPLED)
-def mi_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
-    """I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows."""
-    return _compute_exact(evaluation, samples).score("mi", "mi", "exact")
+exact_metric = partial(metric_protocol, reference="chen2018", needs=SAMPLED)
+stratified_metric = partial(metric_protocol, reference="esmaeili2018", needs=SAMPLED)
 
 
-@metric("tc/exact", reference="chen2018", needs=SAMPLED)
-def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
-    """TC = E[log q(z) - sum_d log q(z_d)], q over all rows.
-
-    Grouped latents have one more score for each level.
-    """
-    return _score_correlations(evaluation, _compute_exact(evaluation, samples), "exact")
+@exact_metric("mi/exact", "I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows.")
+@exact_metric("tc/exact", "TC = E[log q(z) - sum_d log q(z_d)], q over all rows.")
+@exact_metric("dimension-kl/exact", "sum_d KL(q(z_d) || p(z_d)), q over all rows.")
+def exact(evaluation: Evaluation, family: str, *, samples: int = 1_024) -> list[Score]:
+    return _score_terms(evaluation, _compute_exact(evaluation, samples), family, "exact")
 
 
-@metric("dimension-kl/exact", reference="chen2018", needs=SAMPLED)
-def dimension_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
-    """sum_d KL(q(z_d) || p(z_d)), q over all rows."""
-    return _compute_exact(evaluation, samples).score("dimension", "dimension-kl", "exact")
-
-
-@metric("mi/stratified", reference="esmaeili2018", needs=SAMPLED)
-def mi_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
-    """I(n; z) with q(z) estimated from batches."""
-    return _compute_stratified(evaluation, batch, batches).score("mi", "mi", "stratified")
-
-
-@metric("tc/stratified", reference="esmaeili2018", needs=SAMPLED)
-def tc_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> list[Score]:
-    """TC with q(z) and q(z_d) estimated from batches."""
-    return _score_correlations(evaluation, _compute_stratified(evaluation, batch, batches), "stratified")
-
-
-@metric("dimension-kl/stratified", reference="esmaeili2018", needs=SAMPLED)
-def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
-    """sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches."""
-    return _compute_stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")
+@stratified_metric("mi/stratified", "I(n; z) with q(z) estimated from batches.")
+@stratified_metric("tc/stratified", "TC with q(z) and q(z_d) estimated from batches.")
+@stratified_metric("dimension-kl/stratified", "sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches.")
+def stratified(evaluation: Evaluation, family: str, *, batch: int = 256, batches: int = 16) -> list[Score]:
+    return _score_terms(evaluation, _compute_stratified(evaluation, batch, batches), family, "stratified")
 
 
 def compute_latent_kl(evaluation: Evaluation) -> Tensor:
@@ -228,6 +208,10 @@ def _compute_terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -
     return SampledTerms(values, rows.numel())
 
 
-def _score_correlations(evaluation: Evaluation, sampled: SampledTerms, protocol: str) -> list[Score]:
-    levels = [name for name in total_correlation_names(evaluation.space) if name != "tc"]
-    return [sampled.score(name, name.replace("_", "-"), protocol) for name in ("tc", *levels)]
+def _score_terms(evaluation: Evaluation, sampled: SampledTerms, family: str, protocol: str) -> list[Score]:
+    """Return the score of a term; the total correlation of grouped latents has one more score for each level."""
+    names = {family.removesuffix("-kl"): family}
+    if family == "tc":
+        levels = [name for name in total_correlation_names(evaluation.space) if name != "tc"]
+        names |= {name: name.replace("_", "-") for name in levels}
+    return [sampled.score(term, name, protocol) for term, name in names.items()]
