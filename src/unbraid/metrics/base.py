@@ -194,10 +194,13 @@ class Evaluation:
                 f"{int(has_labels.sum())} of {len(self):,} rows have labels of all of {names}; "
                 "choose other factors with factors=…."
             )
-        part = Evaluation(self.model, self.dataset, self.rows[has_labels], self.seed, self.batch, self.precision)
-        part._whole = self, has_labels.nonzero().squeeze(-1)
-        part.held_out, part.peers = self.held_out, self.peers
-        part.which = f"{len(part):,} labelled rows of {self.which}"
+        part = self._take(self.rows[has_labels], "labelled rows")
+        part._whole, part.peers = (self, has_labels.nonzero().squeeze(-1)), self.peers
+        return part
+
+    def _take(self, rows: Tensor, words: str) -> "Evaluation":
+        part = Evaluation(self.model, self.dataset, rows, self.seed, self.batch, self.precision)
+        part.held_out, part.which = self.held_out, f"{len(part):,} {words} of {self.which}"
         return part
 
     def compute_once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
@@ -210,10 +213,7 @@ class Evaluation:
         """Return this model on `count` random rows; no score then looks beyond them."""
         if count < 2:
             raise UsageError(f"A score needs at least 2 rows, not {count}.")
-        rows = self.rows[self.choose(count)]
-        part = Evaluation(self.model, self.dataset, rows, self.seed, self.batch, self.precision)
-        part.held_out, part.which = self.held_out, f"{min(count, len(self)):,} {RANDOM_ROWS} of {self.which}"
-        return part
+        return self._take(self.rows[self.choose(count)], RANDOM_ROWS)
 
     def forget(self) -> None:
         """Free the memory of all results; they are computed again on demand."""

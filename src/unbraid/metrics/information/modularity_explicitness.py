@@ -212,15 +212,11 @@ def _compute_areas(
 
 def compute_auc(scores: np.ndarray, positive: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the chance that a positive row outranks a negative one (ties: half) and each row's influence on it."""
-    order = np.argsort(scores)
-    sorted_scores, sorted_positive = scores[order], positive[order]
-    first, last = (np.searchsorted(sorted_scores, sorted_scores, side=side) for side in ("left", "right"))
-    below = np.concatenate([[0], np.cumsum(sorted_positive)])
-    positives_below = (below[first] + below[last]) / 2
-    negatives_below = (first + last) / 2 - positives_below
-    count, rest = below[-1], len(scores) - below[-1]
-    placement = np.where(sorted_positive, negatives_below / rest, 1 - positives_below / count)
-    area = float(placement[sorted_positive].mean())
-    influence = np.empty(len(scores))
-    influence[order] = (placement - area) * len(scores) / np.where(sorted_positive, count, rest)
-    return area, influence
+    from scipy.stats import rankdata
+
+    ranks, count, rest = rankdata(scores), positive.sum(), (~positive).sum()
+    placement = np.empty(len(scores))
+    placement[positive] = (ranks[positive] - rankdata(scores[positive])) / rest
+    placement[~positive] = 1 - (ranks[~positive] - rankdata(scores[~positive])) / count
+    area = float(placement[positive].mean())
+    return area, (placement - area) * len(scores) / np.where(positive, count, rest)

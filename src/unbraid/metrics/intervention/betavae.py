@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.metrics.arrays import check_at_least, name_latents
+from unbraid.metrics.arrays import check_at_least, name_latents, to_tensor
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import mean_interval
@@ -35,7 +35,6 @@ from unbraid.metrics.intervention.fixed_factor_batches import (
     Population,
     gather_codes,
     read_several_factors,
-    to_code_tensor,
 )
 from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import one_thread
@@ -81,7 +80,7 @@ def betavae(
     """
     check_at_least(1, batch=batch, test=test)
     check_at_least(100, train=train)
-    values = to_code_tensor(codes)
+    values = to_tensor("codes", codes)
     labels = read_several_factors("beta-VAE", factors, len(values), names)
     rng = np.random.default_rng(seed)
     population = Population(labels)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents
+from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents, to_tensor
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import resampling_interval
@@ -37,7 +37,6 @@ from unbraid.metrics.intervention.fixed_factor_batches import (
     Population,
     gather_codes,
     read_several_factors,
-    to_code_tensor,
 )
 from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import one_thread
@@ -85,7 +84,7 @@ def factorvae(
     check_at_least(2, batch=batch, pool=pool)
     check_at_least(1, train=train, test=test)
     check_at_least(0, threshold=threshold)
-    values = to_code_tensor(codes)
+    values = to_tensor("codes", codes)
     labels = read_several_factors("FactorVAE", factors, len(values), names)
     latents = name_latents(values.shape[1], latents)
     population, rng = Population(labels), np.random.default_rng(seed)
