@@ -20,7 +20,7 @@ from unbraid.metrics.arrays import choose_factors, to_numpy
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
-from unbraid.progress import progress
+from unbraid.progress import track
 from unbraid.registry import Entry
 from unbraid.training.group import Group, System, allow_tf32
 
@@ -127,13 +127,12 @@ class Evaluation:
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
-        with torch.no_grad(), allow_tf32(self.uses_tf32), progress("encoding", len(missing)) as bar:
-            for chunk in missing.split(self.batch) if len(missing) else ():
+        with torch.no_grad(), allow_tf32(self.uses_tf32):
+            for chunk in track("encoding", missing.split(self.batch) if len(missing) else ()):
                 for name, part in self.model.encode(self.dataset.inputs(self.rows[chunk])).items():
                     if name not in whole:
                         whole[name] = part.new_zeros(len(self), *part.shape[1:])
                     whole[name][chunk] = part
-                bar.advance(len(chunk))
         known |= wanted
         return {name: part[positions] for name, part in whole.items()}
 
@@ -237,11 +236,10 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     systems = [System(_Encoder(model), {}) for model in models]
     group = Group(systems, device, "tf32" if first.uses_tf32 else "f32")
     batch = max(1, first.batch // members) if device.type == "cpu" else first.batch
-    with torch.no_grad(), group.set_tf32(), progress("encoding", len(first)) as bar:
-        for chunk in first.rows.split(batch):
+    with torch.no_grad(), group.set_tf32():
+        for chunk in track("encoding", first.rows.split(batch)):
             inputs = tree_map_only(Tensor, lambda x: x.expand(members, *x.shape), first.dataset.inputs(chunk))
             parts.append(group.apply("model", inputs))
-            bar.advance(len(chunk))
     for name in first.space.blocks:
         whole = torch.cat([part[name] for part in parts], dim=1)  # [member, rows, parameters]
         for evaluation, posterior in zip(evaluations, whole, strict=True):

@@ -21,7 +21,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import score_mean
 from unbraid.models.dequantise import DEQUANTISE
-from unbraid.progress import progress
+from unbraid.progress import track
 
 MAX_VALUES_PER_BATCH = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Product of rows, mixture components and values per observation."""
@@ -56,8 +56,8 @@ def _compute_densities(evaluation: Evaluation, samples: int, draws: int) -> dict
     seeds = noise.seed_tensor(evaluation.seed, device=dataset.device)
     length = max(1, MAX_VALUES_PER_BATCH.get(rows.device.type, 1 << 22) // (model.space.width * math.prod(model.shape)))
     densities: dict[str, list[Tensor]] = {}
-    with torch.no_grad(), progress("density", len(rows)) as bar:
-        for number, part in enumerate(rows.split(length)):
+    with torch.no_grad():
+        for number, part in enumerate(track("density", rows.split(length))):
             inputs = model.training_inputs(dataset, evaluation.rows[part])
             each: dict[str, list[Tensor]] = {}
             needs = model.needs(len(part))
@@ -69,5 +69,4 @@ def _compute_densities(evaluation: Evaluation, samples: int, draws: int) -> dict
                     each.setdefault(name, []).append(values.double())
             for name, parts in each.items():
                 densities.setdefault(name, []).append(torch.stack(parts).logsumexp(0) - math.log(len(parts)))
-            bar.advance(len(part))
     return {name: torch.cat(parts) for name, parts in densities.items()}

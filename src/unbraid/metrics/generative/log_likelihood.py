@@ -19,7 +19,7 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.unsupervised.elbo import SampledTerms
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import log_likelihoods
-from unbraid.progress import progress
+from unbraid.progress import track
 
 MAX_DRAWS_IN_MEMORY = 16_384
 NEEDS = ("modalities",)
@@ -81,10 +81,8 @@ def _estimate(
     rows, values = rows[:samples], []
     if len(rows) < 2:
         raise UsageError(f"Fewer than 2 rows of {data.name} have the modalities {', '.join(needed + others)}.")
-    with progress("log likelihood", len(rows)) as bar:
-        for number, part in enumerate(rows.split(max(1, MAX_DRAWS_IN_MEMORY // draws))):
-            inputs = data.inputs(part)
-            inputs = inputs._replace(x={name: inputs.x[name] for name in explained})
-            values.append(log_likelihoods(model, inputs, explained, draws, evaluation.seed, number))
-            bar.advance(len(part))
+    for number, part in enumerate(track("log likelihood", rows.split(max(1, MAX_DRAWS_IN_MEMORY // draws)))):
+        inputs = data.inputs(part)
+        inputs = inputs._replace(x={name: inputs.x[name] for name in explained})
+        values.append(log_likelihoods(model, inputs, explained, draws, evaluation.seed, number))
     return torch.cat(values)

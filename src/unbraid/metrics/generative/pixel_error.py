@@ -17,7 +17,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.generative.features.feature_sets import reconstruct
 from unbraid.metrics.intervals import score_mean
-from unbraid.progress import progress
+from unbraid.progress import track
 
 DECODE_BATCH = 1024
 pixel_metric = partial(metric_protocol, reference="kingma2014", bounds=(0.0, math.inf))
@@ -45,11 +45,10 @@ def _compute_errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:
     """Return both errors [rows] of the chosen rows, in float64."""
     parts: dict[str, list[Tensor]] = {"l1": [], "l2": []}
     rows = evaluation.choose(samples)
-    with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
-        for part in rows.split(DECODE_BATCH):
+    with torch.no_grad():
+        for part in track("reconstruction", rows.split(DECODE_BATCH)):
             x = evaluation.dataset.images(evaluation.rows[part])
             difference = (x - reconstruct(evaluation, part)).flatten(1).double()
             parts["l1"].append(difference.abs().mean(1))
             parts["l2"].append(difference.square().mean(1))
-            bar.advance(len(part))
     return {name: torch.cat(values) for name, values in parts.items()}

@@ -34,7 +34,7 @@ from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.models import LaterStage, as_stage
-from unbraid.progress import progress
+from unbraid.progress import track
 
 BATCH = 256
 SHUFFLES = 4
@@ -124,8 +124,8 @@ def _encode(evaluation: Evaluation, model: LaterStage, positions: Tensor, protoc
     space = model.first.space
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
     real, others = [], []
-    with torch.no_grad(), progress(f"cond/{protocol}", len(positions)) as bar:
-        for step, part in enumerate(positions.split(BATCH)):
+    with torch.no_grad():
+        for step, part in enumerate(track(f"cond/{protocol}", positions.split(BATCH))):
             c, z = evaluation.encode_means(part).tensor_split([space.width], dim=1)
             images = evaluation.dataset.images(evaluation.rows[part])
             real.append(space.center(model.encode_first(images)))  # differs from c if a student encodes
@@ -138,5 +138,4 @@ def _encode(evaluation: Evaluation, model: LaterStage, positions: Tensor, protoc
                 z = noise.normal(seeds, step, "cond", tuple(z.shape))[0] if protocol == "Z-noise" else z
                 x = model.likelihood.mean(model.decode(torch.cat([c, z], dim=1)))
             others.append(space.center(model.first.encode(x)))
-            bar.advance(len(part))
     return torch.cat(real), torch.cat(others)

@@ -21,7 +21,7 @@ from unbraid.latents import Space
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
-from unbraid.progress import progress
+from unbraid.progress import track
 from unbraid.types import Output
 
 SAMPLES_PER_CHUNK = {"cpu": 64, "cuda": 4096}
@@ -132,11 +132,10 @@ def _reconstruct(evaluation: Evaluation, samples: int) -> SampledTerms:
         model, losses = evaluation.model, []
         check_at_least(2, samples=samples)
         rows = evaluation.choose(samples)
-        with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
-            for part in rows.split(min(evaluation.batch, 1024)):
+        with torch.no_grad():
+            for part in track("reconstruction", rows.split(min(evaluation.batch, 1024))):
                 code = evaluation.draw_codes(part)
                 losses.append(-model.log_likelihood(evaluation.dataset, evaluation.rows[part], code))
-                bar.advance(len(part))
         return SampledTerms({"reconstruction": torch.cat(losses)}, len(rows))
 
     return evaluation.compute_once(("reconstruction", samples), compute)
@@ -159,11 +158,10 @@ def _compute_exact(evaluation: Evaluation, samples: int) -> SampledTerms:
         check_at_least(2, samples=samples)
         rows, space = evaluation.choose(samples), evaluation.space
         parts, posterior = [], _widen(space, evaluation.posterior)
-        with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
-            for part in rows.split(SAMPLES_PER_CHUNK.get(rows.device.type, 64)):
+        with torch.no_grad():
+            for part in track("aggregate posterior", rows.split(SAMPLES_PER_CHUNK.get(rows.device.type, 64))):
                 sample = _widen(space, evaluation.draw_values(part))
                 parts.append(exact_aggregate(space, posterior, sample).levels)
-                bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
         return _compute_terms(
             evaluation, rows[:, None], Aggregate(levels)
