@@ -129,7 +129,8 @@ def infomec(
         found = JointHistograms(binned, int(binned.max()) + 1, labels, device).informations(draws)
     normalised = [information / _replace_zeros(entropy) for information, entropy in found]  # N of all rows, then drawn
     details: dict[str, Any] = {"active": [name for name, is_active in zip(names, active, strict=True) if is_active]}
-    inputs = _encode_one_hot(values) if quantised else values
+    one_hot = (column[:, None] == np.unique(column) for column in values.T)
+    inputs = np.concatenate(list(one_hot), axis=1).astype(np.float64) if quantised else values
     explicitness = _score_explicitness(protocol, inputs, labels, device, details)
     information = dict(zip(labels.names, normalised[0].T.tolist(), strict=True))
     details |= {"normalised_information": information, "latents": list(names)}
@@ -187,10 +188,6 @@ def _score_explicitness(
     interval = mean_interval(by_row.sum(1) / len(by_factor), (0.0, 1.0)) if by_row.size else None
     details = {"of_factors": dict(zip(labels.names, by_factor.clip(0).tolist(), strict=True)), **shared}
     return Score("infomec", protocol, value, len(x), interval, "explicitness", "softmax", details=details)
-
-
-def _encode_one_hot(codes: np.ndarray) -> np.ndarray:
-    return np.concatenate([column[:, None] == np.unique(column) for column in codes.T], axis=1).astype(np.float64)
 
 
 def _replace_zeros(divisors: np.ndarray) -> np.ndarray:
