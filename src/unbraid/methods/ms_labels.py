@@ -1,4 +1,4 @@
-r"""A supervised second stage (msvae2020, section 4 and appendix E): its own codes are labels, too.
+r"""A supervised second stage (msvae2020, section 4 and appendix E): its codes are labels.
 
     loss = -E[log p(x|y, b)] - weight_encoder E[log q(b|x - y)],    y = E p(y|c) of a frozen first stage
 
@@ -33,10 +33,10 @@ from unbraid.types import Batch, Output, Terms, Weight
     trial={"z": 1, "factors": ("scale",)},
 )
 class MSLabels(StageObjective):
-    """Supervised (B, Y) -> X: E[log p(x|y, b)] + E[log q(b|x - y)] of labels b, on a frozen stage that draws y.
+    """Supervised (B, Y) -> X: E[log p(x|y, b)] + E[log q(b|x - y)] of labels b, on a frozen stage with images y.
 
-    `factors` names the labels that are codes of this stage, `given` those that are the codes of the run, if they are;
-    `circular` ones come back to their first value after the last. There must be as many latents (`z`) as coordinates.
+    `factors` names the labels that are codes of this stage. If the run's codes are labels, `given` names those.
+    `circular` ones return to their first value after the last. There must be as many latents (`z`) as coordinates.
     """
 
     def __init__(
@@ -48,16 +48,15 @@ class MSLabels(StageObjective):
         weight_encoder: Weight = 1.0,
     ) -> None:
         if set(factors) & set(given):
-            raise UsageError("A label is one of factors or one of given, not both.")
+            raise UsageError("factors and given name the same label; leave it out of one of them.")
         self.factors, self.weight_encoder = factors, weight_encoder
         self.own_labels: LabelCodes | None = None
         self.use_labels(given, circular, factors)
         super().__init__(self.label_terms)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless labels are named, with a Normal variable for each coordinate."""
         if not self.factors:
-            raise UsageError("Which labels are codes of this stage? Name them: factors=[…].")
+            raise UsageError("ms-labels needs the labels that are its codes: name them, as factors=[scale].")
         check_label_latents(space, self.make_label_codes(dataset, self.factors))
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
@@ -70,7 +69,6 @@ class MSLabels(StageObjective):
         return {**super().given(batch), OWN_CODE: self.own_labels.codes(batch.factors, batch.x["x"].dtype)}
 
     def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the losses of the refiner and of the encoder."""
         ((name, block),) = context.space.last_stage.blocks.items()
         encoding = -block.log_density(out.posterior[name], out.sample[name]).sum(-1).mean(-1)
         return Terms(
