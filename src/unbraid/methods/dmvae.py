@@ -23,7 +23,7 @@ from unbraid.objectives.multimodal import (
 from unbraid.types import Batch, Noise, Output, Terms
 
 
-@model("multimodal-cross", year=2021, reference="lee2021")
+@model("multimodal-cross", reference="lee2021")
 class CrossModel(MultimodalModel):
     """Subsets: all modalities of a row, and each by itself."""
 
@@ -36,17 +36,12 @@ class CrossModel(MultimodalModel):
 
 
 @objective(
-    "dmvae",
-    model="multimodal-cross",
-    year=2021,
-    reference="lee2021",
-    defaults={"c": 5, "s": 5},
-    trial={**TRIAL_PAIRS, "s": 2},
+    "dmvae", model="multimodal-cross", reference="lee2021", defaults={"c": 5, "s": 5}, trial={**TRIAL_PAIRS, "s": 2}
 )
 class DMVAE(MultimodalObjective):
     """DMVAE: everything from c of all modalities, and again from c of each of them alone, with s_m of its own."""
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         used, terms = used_subsets(out), {}  # [member, rows, 1 + M]
         for name, loss in reconstruction_losses(out.decoded, batch, context).items():
             terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))

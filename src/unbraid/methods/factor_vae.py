@@ -30,7 +30,7 @@ from unbraid.types import Batch, Output, Player, Terms, Weight
 ORDER = "order/codes"
 
 
-@objective("factor-vae", year=2018, reference="kim2018", trial={"width": 32, "depth": 2})
+@objective("factor-vae", reference="kim2018", trial={"width": 32, "depth": 2})
 class FactorVAE(Objective):
     """FactorVAE: E[log p(x|z)] - KL(q(z|x) || p(z)) - gamma TC(z), TC by a discriminator's density ratio.
 
@@ -41,7 +41,6 @@ class FactorVAE(Objective):
     def __init__(self, *, gamma: Weight = 35.0, width: int = 1000, depth: int = 6) -> None:
         check_layers(width, depth)
         self.gamma, self.width, self.depth = gamma, width, depth
-        super().__init__(self.model_terms)
 
     def players(self) -> list[Player]:
         """Return the model, which lowers the ratio with the discriminator as it is, and then the discriminator."""
@@ -55,8 +54,7 @@ class FactorVAE(Objective):
         check_batch(batch, "factor-vae")
         return {ORDER: Need("uniform", (batch - batch // 2, space.leaves))}
 
-    def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the bound's terms and the total correlation, over the whole batch."""
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         ratio = log_ratio(apply_discriminator(context, "discriminator", context.space.join(out.sample)))
         return elbo_terms(out, batch, context) | Terms({"tc/ratio": (ratio.mean(-1), self.gamma)})
 

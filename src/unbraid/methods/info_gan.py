@@ -76,25 +76,16 @@ class Critic(nn.Module):
         return flat[:, -1], self.space.split(flat[:, :-1])
 
 
-@model("adversarial", year=2016, reference="chen2016")
+@model("adversarial", reference="chen2016")
 class InfoGANModel(AdversarialModel):
     """Codes and noise to observations by a generator; a critic judges observations and reads the codes back."""
 
-    def __init__(
-        self,
-        space: Space,
-        shape: Shape,
-        encoder: nn.Module,
-        decoder: nn.Module,
-        likelihood: Likelihood,
-        *,
-        noise: int = 5,
-        draws: Draws = "uniform",
-    ) -> None:
+    def __init__(self, *parts: Any, noise: int = 5, draws: Draws = "uniform") -> None:
         super().__init__()
-        self.space, self.shape, self.noise = space, shape, noise
-        self.generator = Generator(decoder, likelihood, shape, draws)
-        self.critic = Critic(encoder, space)
+        self.space, self.shape, encoder, decoder, likelihood = parts
+        self.noise = noise
+        self.generator = Generator(decoder, likelihood, self.shape, draws)
+        self.critic = Critic(encoder, self.space)
 
     @classmethod
     def check(cls, space: Space, settings: Mapping[str, Any]) -> None:
@@ -134,7 +125,6 @@ class InfoGANModel(AdversarialModel):
 @objective(
     "info-gan",
     model="adversarial",
-    year=2016,
     reference="chen2016",
     network=choose_gan_network,
     defaults={"latents": "normal:5", "lr": 2e-4, "batch": 128},

@@ -24,7 +24,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 from unbraid.models.base import Model, model, run_encoder
 from unbraid.models.staged import StageOnCodes
-from unbraid.networks import Likelihood, Outputs
+from unbraid.networks import Outputs
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
@@ -43,17 +43,14 @@ class JacobianDifferences(NamedTuple):
     teacher: Tensor
 
 
-@model("student", year=2019, reference="lezama2019")
+@model("student", reference="lezama2019")
 class Student(StageOnCodes):
     """(c, z) of x by one encoder, x of (c, z) by one decoder, both deterministic."""
 
-    def __init__(
-        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
-    ) -> None:
-        for block in (*first.space.blocks.values(), *space.blocks.values()):
-            if not isinstance(block, Normal) or block.coupled:
-                raise UsageError("A student's codes are points, so it and its teacher must only have Normal latents.")
-        super().__init__(space, shape, encoder, decoder, likelihood, first)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        if any(not isinstance(block, Normal) or block.coupled for block in self.space.blocks.values()):
+            raise UsageError("A student's codes are points, so it and its teacher must only have Normal latents.")
 
     @classmethod
     def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
@@ -97,7 +94,6 @@ class Student(StageOnCodes):
 @objective(
     "jacobian-student",
     model="student",
-    year=2019,
     reference="lezama2019",
     stage="student",
     defaults={"latents": "normal:5", "lr": 1e-4},
@@ -111,7 +107,6 @@ class JacobianStudent(Objective):
         self.weight_codes, self.weight_jacobian = weight_codes, weight_jacobian
         self.weight_covariance = weight_covariance
         self.dataset: FactorDataset | None = None
-        super().__init__(self.student_terms)
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         self.dataset = dataset
@@ -121,8 +116,7 @@ class JacobianStudent(Objective):
         assert self.dataset is not None
         return {OTHER: self.dataset.images(batch.index.roll(1, -1)).to(batch.x["x"].dtype)}
 
-    def student_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the four terms of the loss."""
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         x = batch.x["x"]
         image = context.likelihoods["x"].mean(out.decoded["x"])
         c, taught = (_means(part, list(out.prior)) for part in (out.posterior, out.prior))

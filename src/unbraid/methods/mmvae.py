@@ -33,7 +33,7 @@ from unbraid.types import Batch, Noise, Output, Terms, Weight
 Gradient = Literal["reparameterised", "dreg"]
 
 
-@model("multimodal-experts", year=2019, reference="shi2019")
+@model("multimodal-experts", reference="shi2019")
 class ExpertsModel(MultimodalModel):
     """Subsets: each modality by itself, `samples` times: q(c|x_A) is the mixture of the experts that are present."""
 
@@ -69,7 +69,6 @@ class ExpertsModel(MultimodalModel):
 @objective(
     "mmvae",
     model="multimodal-experts",
-    year=2019,
     reference="shi2019",
     defaults={"c": 10, "s": 0},
     trial={**TRIAL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"},
@@ -86,7 +85,7 @@ class MMVAE(MultimodalObjective):
         super().__init__(**shared)
         self.samples, self.dreg = samples, gradient == "dreg"
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound as one term, since it does not split; reconstructions and the KL are only logged."""
         present = self._by_expert(used_subsets(out))[..., 0]  # [member, rows, M]
         share = present / present.sum(-1, keepdim=True).clamp(min=1.0)

@@ -31,7 +31,7 @@ from unbraid.objectives.multimodal import (
 from unbraid.types import Batch, Noise, Output, Terms
 
 
-@model("multimodal-subsets", year=2021, reference="sutter2021")
+@model("multimodal-subsets", reference="sutter2021")
 class EverySubsetModel(MultimodalModel):
     """Subsets: every one of a row's modalities, or random ones.
 
@@ -72,7 +72,6 @@ class EverySubsetModel(MultimodalModel):
 @objective(
     "mopoe",
     model="multimodal-subsets",
-    year=2021,
     reference="sutter2021",
     defaults={"c": 10, "s": 0},
     trial={**TRIAL_PAIRS, "s": 0},
@@ -80,7 +79,7 @@ class EverySubsetModel(MultimodalModel):
 class MoPoE(MultimodalObjective):
     """MoPoE-VAE: everything from the product of experts of every subset of the modalities, on average."""
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         used = used_subsets(out)
         share = used / used.sum(-1, keepdim=True).clamp(min=1.0)  # [member, rows, subsets]
         terms: dict[str, Value] = {

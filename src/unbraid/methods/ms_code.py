@@ -22,7 +22,7 @@ from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
 
 
-@model("coded", year=2020, reference="msvae2020")
+@model("coded", reference="msvae2020")
 class CodedStage(StageOnCodes):
     """q(c|x) by a frozen model, q(z|x - y) or q(z|x) by the encoder, p(x|c, z) by a decoder of both codes."""
 
@@ -67,7 +67,6 @@ def code_networks(shape: Shape) -> dict[str, str]:
 @objective(
     "ms-code",
     model="coded",
-    year=2020,
     reference="msvae2020",
     stage="code",
     network=code_networks,
@@ -83,8 +82,6 @@ class MSCode(Objective):
 
     def __init__(self, *, beta: Weight = 1.0) -> None:
         self.beta = beta
-        super().__init__(self.stage_terms)
 
-    def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the bound on log p(x|c)."""
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         return elbo_terms(out, batch, context, self.beta)

@@ -75,16 +75,15 @@ class ConditionalCritic(nn.Module):
         return run_encoder(self.encoder, torch.cat([x, condition], 1), 1)[:, 0]
 
 
-@model("conditional-gan", year=2014, reference="mirza2014")
+@model("conditional-gan", reference="mirza2014")
 class ConditionalGAN(AdversarialModel, LaterStage):
     """c by a frozen model, x from c and z by a generator, and a critic of x and c."""
 
     joined = True
     """Whether condition and z are one code for the decoder."""
 
-    def __init__(
-        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
-    ) -> None:
+    def __init__(self, *parts: Any) -> None:
+        space, shape, encoder, decoder, likelihood, first = parts
         super().__init__(space, shape, first)
         self.generator = ConditionalGenerator(decoder, likelihood, shape, self.joined)
         self.critic = ConditionalCritic(encoder)
@@ -134,7 +133,7 @@ class ConditionalGAN(AdversarialModel, LaterStage):
         return self.generator.decode(self.condition(c), z)
 
 
-@model("staged-gan", year=2020, reference="msvae2020")
+@model("staged-gan", reference="msvae2020")
 class StagedGAN(ConditionalGAN):
     """y = E p(y|c) by a frozen model, x from y by a refiner that z modulates, and a critic of x and y."""
 
@@ -178,7 +177,6 @@ class ConditionalGame(StageObjective, AdversarialObjective):
 @objective(
     "ms-gan",
     model="staged-gan",
-    year=2020,
     reference="msvae2020",
     stage="gan",
     network=choose_staged_gan_networks,
@@ -195,13 +193,7 @@ class MSGAN(ConditionalGame):
 
 
 @objective(
-    "cgan",
-    model="conditional-gan",
-    year=2014,
-    reference="mirza2014",
-    stage="cgan",
-    network=choose_cgan_network,
-    defaults=DEFAULTS,
+    "cgan", model="conditional-gan", reference="mirza2014", stage="cgan", network=choose_cgan_network, defaults=DEFAULTS
 )
 class CGAN(ConditionalGame):
     """CGAN: a GAN that is told the code c of a finished run, x = G(c, z) against D(x, c); MS-GAN's comparison.

@@ -25,7 +25,6 @@ from unbraid.types import Batch, Output, Terms, Weight
     "ms-labels",
     model="staged",
     fixed=("samples",),
-    year=2020,
     reference="msvae2020",
     stage="labels",
     network=choose_stage_networks,
@@ -52,7 +51,6 @@ class MSLabels(StageObjective):
         self.factors, self.weight_encoder = factors, weight_encoder
         self.own_labels: LabelCodes | None = None
         self.use_labels(given, circular, factors)
-        super().__init__(self.label_terms)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         """Raise a `UsageError` unless labels are named, with a Normal variable for each coordinate."""
@@ -69,8 +67,7 @@ class MSLabels(StageObjective):
         assert self.own_labels is not None and batch.factors is not None
         return {**super().given(batch), OWN_CODE: self.own_labels.codes(batch.factors, batch.x["x"].dtype)}
 
-    def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the losses of the refiner and of the encoder."""
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         ((name, block),) = context.space.last_stage.blocks.items()
         encoding = -block.log_density(out.posterior[name], out.sample[name]).sum(-1).mean(-1)
         return Terms(

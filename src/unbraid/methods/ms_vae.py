@@ -21,7 +21,6 @@ from unbraid.types import Batch, Output, Terms, Weight
 @objective(
     "ms-vae",
     model="staged",
-    year=2020,
     reference="msvae2020",
     stage="vae",
     network=choose_stage_networks,
@@ -46,12 +45,10 @@ class MSVAE(StageObjective):
             raise UsageError("Labels that are given have no draws: leave samples or given out.")
         self.beta, self.samples = beta, samples
         self.use_labels(given, circular)
-        super().__init__(self.stage_terms)
 
     def choose_rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Return each row as often as there are draws of c for it."""
         return index if self.samples < 2 else index.repeat_interleave(self.samples, -1)
 
-    def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the bound on log p(x|y)."""
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         return elbo_terms(out, batch, context, self.beta)

@@ -25,7 +25,7 @@ from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, reco
 from unbraid.types import Batch, Noise, Output, Terms
 
 
-@model("multimodal-subsampled", year=2018, reference="wu2018")
+@model("multimodal-subsampled", reference="wu2018")
 class SubsampledModel(MultimodalModel):
     """Subsets: all modalities of a row, each by itself, and random ones of at least two of them, but not all.
 
@@ -64,12 +64,7 @@ class SubsampledModel(MultimodalModel):
 
 
 @objective(
-    "mvae",
-    model="multimodal-subsampled",
-    year=2018,
-    reference="wu2018",
-    defaults={"c": 10, "s": 0},
-    trial={**TRIAL_PAIRS, "s": 0},
+    "mvae", model="multimodal-subsampled", reference="wu2018", defaults={"c": 10, "s": 0}, trial={**TRIAL_PAIRS, "s": 0}
 )
 class MVAE(MultimodalObjective):
     """MVAE: the joint bound, the bound of each modality alone, and those of random subsets, by products of experts.
@@ -82,7 +77,7 @@ class MVAE(MultimodalObjective):
         super().__init__(**shared)
         self.unimodal = unimodal
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         count, first, terms, again = len(context.likelihoods), 1 + self.unimodal, {}, {}
         masks = out.extra.masks.to(out.extra.draws.dtype)
         random = masks[..., 1 + count * self.unimodal :, :]  # [member, rows, random, M]

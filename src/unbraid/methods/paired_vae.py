@@ -47,7 +47,7 @@ ORDER, COUNT, VALUES = "pairs/order", "pairs/count", "pairs/values"
 """Names of the numbers that choose the factors to draw anew, how many, and their values."""
 
 
-@model("paired-vae", year=2020, reference="locatello2020")
+@model("paired-vae", reference="locatello2020")
 class PairedVAE(VAE):
     """A VAE whose training rows are pairs x_0, p_0, x_1, p_1, …; elsewhere it encodes single rows, as any VAE.
 
@@ -117,7 +117,6 @@ class PairedObjective(Objective):
 
     def __init__(self, *, beta: Weight = 1.0, differing: int | None = 1) -> None:
         self.beta, self.differing = beta, differing
-        super().__init__(self.pair_terms)
         for name in (ORDER, COUNT, VALUES):
             noise.hash_name(name)  # before a step that draws them is compiled
 
@@ -149,23 +148,18 @@ class PairedObjective(Objective):
         partners = draw_partners(index, dataset, draw, self.differing, self.factors)
         return torch.stack([index, partners], -1).flatten(-2)
 
-    def pair_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound of each row, under the averaged posterior."""
         return elbo_terms(out, batch, context, self.beta)
 
 
-@objective("ada-gvae", model="paired-vae", fixed=("shared",), year=2020, reference="locatello2020")
+@objective("ada-gvae", model="paired-vae", fixed=("shared",), reference="locatello2020")
 class AdaGVAE(PairedObjective):
     """Ada-GVAE: beta-VAE on pairs, which finds out what a pair shares and averages its means and variances there."""
 
 
 @objective(
-    "ada-ml-vae",
-    model="paired-vae",
-    fixed=("shared",),
-    year=2020,
-    reference="locatello2020",
-    defaults={"average": "geometric"},
+    "ada-ml-vae", model="paired-vae", fixed=("shared",), reference="locatello2020", defaults={"average": "geometric"}
 )
 class AdaMLVAE(PairedObjective):
     """Ada-ML-VAE: as Ada-GVAE, but what a pair shares is the product of its two posteriors, to the power 1/2."""
@@ -186,7 +180,7 @@ class GroupObjective(PairedObjective):
                 f"shared must be from 1 to {space.leaves - 1} of {space.leaves} latents, not {self.shared}."
             )
 
-    def pair_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound of each pair, halved; the variables that it shares have one KL for both rows."""
         kl = context.space.kl(out.posterior, out.prior, out.sample).mean(-2)  # [member, leaves]
         return Terms(
@@ -198,7 +192,7 @@ class GroupObjective(PairedObjective):
         )
 
 
-@objective("gvae", model="paired-vae", year=2019, reference="hosoya2019", defaults={"shared": 5}, trial={"shared": 2})
+@objective("gvae", model="paired-vae", reference="hosoya2019", defaults={"shared": 5}, trial={"shared": 2})
 class GVAE(GroupObjective):
     """GVAE: pairs share the first `shared` latents, whose means and variances are averaged, and `factors` of the data.
 
@@ -210,7 +204,6 @@ class GVAE(GroupObjective):
 @objective(
     "ml-vae",
     model="paired-vae",
-    year=2018,
     reference="bouchacourt2018",
     defaults={"shared": 5, "average": "product"},
     trial={"shared": 2},

@@ -40,7 +40,7 @@ SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
 """Weights of L(x_m; A) and L(x_m; S_m)."""
 
 
-@model("multimodal-partitioned", year=2019, reference="daunhawer2019")
+@model("multimodal-partitioned", reference="daunhawer2019")
 class PartitionedModel(MultimodalModel):
     """Subsets: all modalities of a row, and for each m a random subset of the others; all again if there are none."""
 
@@ -66,7 +66,6 @@ class PartitionedModel(MultimodalModel):
 @objective(
     "partitioned-mvae",
     model="multimodal-partitioned",
-    year=2019,
     reference="daunhawer2019",
     defaults={"c": 5, "s": 5},
     trial={**TRIAL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2},
@@ -131,7 +130,7 @@ class PartitionedMVAE(MultimodalObjective):
         check_batch(batch, "penalty=ratio")
         return {ORDER: Need("uniform", (batch - batch // 2, len(space.blocks) - 1))}
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         terms: dict[str, Value] = {}
         for name, loss in reconstruction_losses(out.decoded, batch, context).items():
             parts = zip(("reconstruction", "cross"), loss.mean(1).unbind(-1), self.shares, strict=True)

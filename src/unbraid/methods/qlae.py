@@ -14,6 +14,7 @@ and Adam does not see a loss's scale, beta_quantise hardly matters.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,10 @@ from unbraid.errors import UsageError
 from unbraid.latents import Quantised, Space
 from unbraid.models.base import model
 from unbraid.models.vae import VAE
-from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import reconstruction
-from unbraid.types import Batch, Inputs, Noise, Output, Player, Shape, Terms, Weight
+from unbraid.types import Batch, Inputs, Noise, Output, Player, Terms, Weight
 
 
 class Codebook(nn.Module):
@@ -53,17 +53,15 @@ class Codebook(nn.Module):
         return torch.where(chosen, self.values, 0.0).sum(-1)
 
 
-@model("qlae", year=2023, reference="hsu2023")
+@model("qlae", reference="hsu2023")
 class QuantisedAutoencoder(VAE):
     """An autoencoder whose latents are rounded to the nearest of their learned values; there is no prior."""
 
     takes_points = True
 
-    def __init__(
-        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood
-    ) -> None:
-        super().__init__(space, shape, encoder, decoder, likelihood)
-        blocks = {name: block for name, block in space.blocks.items() if isinstance(block, Quantised)}
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        blocks = {name: block for name, block in self.space.blocks.items() if isinstance(block, Quantised)}
         self.codebooks = nn.ModuleDict({name: Codebook(b.leaves, b.values) for name, b in blocks.items()})
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
@@ -82,7 +80,7 @@ class QuantisedAutoencoder(VAE):
         return torch.cat([self.codebooks[name].draw(noise[name]) for name in self.space.blocks], -1)  # type: ignore
 
 
-@objective("qlae", model="qlae", year=2023, reference="hsu2023", defaults={"latents": "quantised"})
+@objective("qlae", model="qlae", reference="hsu2023", defaults={"latents": "quantised"})
 class QLAE(Objective):
     """QLAE: an autoencoder with few values per latent and strong weight decay, E[log p(x|z)] - beta_commit |c - q|^2.
 
@@ -93,13 +91,12 @@ class QLAE(Objective):
         if not weight_decay >= 0:
             raise UsageError(f"weight_decay must be at least 0, not {weight_decay}.")
         self.beta_quantise, self.beta_commit, self.weight_decay = beta_quantise, beta_commit, weight_decay
-        super().__init__(self.model_terms)
 
     def players(self) -> list[Player]:
         """Return the networks, with weight decay, and the codebook, without."""
         networks = ("model.encoder.", "model.decoder.", "model.likelihood.")
         return [
-            Player("model", networks, self.model_terms, optimizer={"weight_decay": self.weight_decay}),
+            Player("model", networks, self.terms, optimizer={"weight_decay": self.weight_decay}),
             Player("codebook", ("model.codebooks.",), self.codebook_terms),
         ]
 
@@ -109,8 +106,7 @@ class QLAE(Objective):
             if block.has_density:
                 raise UsageError(f"qlae only trains quantised latents (latents=quantised:10), and {name!r} is none.")
 
-    def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the reconstruction, and the distance of the encoder's output to its values."""
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         pairs = [flat.chunk(2, -1) for flat in out.posterior.values()]
         distance = _sum([(continuous - nearest.detach()).square() for continuous, nearest in pairs])
         return Terms(

@@ -26,7 +26,7 @@ LABEL_EPOCH = -2
 """Epoch of the permutation that says which rows have labels: a constant, so that all runs on the same data agree."""
 
 
-@objective("s2-beta-vae", year=2020, reference="locatello2020b", trial={"labels": 0.5})
+@objective("s2-beta-vae", reference="locatello2020b", trial={"labels": 0.5})
 class S2BetaVAE(Objective):
     """S2-beta-VAE: beta-VAE whose first means are drawn towards the factors, on the few rows with `labels`.
 
@@ -40,7 +40,6 @@ class S2BetaVAE(Objective):
         self.known = torch.empty(0)  # which rows of the data have labels
         self.share = 1.0  # of the training rows that have labels
         self.spans: dict[int, int] = {}  # by a factor's column, the largest of its values
-        super().__init__(self.supervised_terms)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         """Raise a `UsageError` unless there are labels, and a Normal variable for each factor."""
@@ -68,8 +67,7 @@ class S2BetaVAE(Objective):
         self.known[labelled[order[: max(1, round(count))]]] = True
         self.share = float(self.known[rows].double().mean())
 
-    def supervised_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the bound's terms, and the cross-entropy of the labels."""
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         assert batch.factors is not None
         means = context.space.center(out.posterior)[..., : len(self.spans)]
         values = torch.stack([batch.factors[..., k] for k in self.spans], -1)

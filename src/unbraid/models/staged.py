@@ -130,9 +130,8 @@ def as_stage(model: Model) -> LaterStage:
 class AutoencodingStage(LaterStage):
     """A stage with its own encoder, decoder and likelihood."""
 
-    def __init__(
-        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
-    ) -> None:
+    def __init__(self, *parts: Any) -> None:
+        space, shape, encoder, decoder, likelihood, first = parts
         super().__init__(space, shape, first)
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
 
@@ -152,7 +151,7 @@ class StageOnCodes(AutoencodingStage):
         return self.likelihood(run_decoder(self.decoder, self.shape, code))
 
 
-@model("staged", year=2020, reference="msvae2020")
+@model("staged", reference="msvae2020")
 class StagedVAE(AutoencodingStage):
     """q(c|x) and E p(y|c) by a frozen model, q(z|x - y) by the encoder, p(x|y, z) by a refiner and the likelihood.
 

@@ -25,7 +25,7 @@ Build = Callable[[int, int], nn.Module]
 """Function from channels of the first convolution and hidden units to a network."""
 
 
-@encoder("conv-wide", year=2020, reference="msvae2020")
+@encoder("conv-wide", reference="msvae2020")
 def wide_encoder(shape: Shape, outputs: Outputs, *, parameters: int = 1_000_000) -> nn.Module:
     """conv-locatello's or conv-small's encoder, widened until it has this many parameters."""
     channels, side = image_side("conv-wide", shape, 64, 28, 32)
@@ -43,7 +43,7 @@ def wide_encoder(shape: Shape, outputs: Outputs, *, parameters: int = 1_000_000)
     return _build_with("encoder", build, parameters)
 
 
-@decoder("conv-wide", year=2020, reference="msvae2020")
+@decoder("conv-wide", reference="msvae2020")
 def wide_decoder(code: int, shape: Shape, *, parameters: int = 1_000_000) -> nn.Module:
     """conv-locatello's or conv-small's decoder, widened until it has this many parameters."""
     channels, side = image_side("conv-wide", shape, 64, 28, 32)

@@ -18,7 +18,7 @@ from unbraid.latents import Space
 from unbraid.models.multimodal import SHARED, Decoded, private_block
 from unbraid.objectives.base import Context, Objective
 from unbraid.objectives.schedules import ramp
-from unbraid.types import Batch, Output, Terms, Weight
+from unbraid.types import Batch, Output, Weight
 
 Value = tuple[Tensor, Weight]
 
@@ -47,10 +47,6 @@ class MultimodalObjective(Objective):
         self.beta_c, self.beta_m, self.anneal = beta_c, beta_m, anneal
         self.betas: dict[str, Weight] = {**parse_numbers("betas", betas)}
         self.weights = parse_numbers("weights", weights)
-        super().__init__(self.bound_terms)
-
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        raise NotImplementedError
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         for name in (*self.betas, *self.weights):
