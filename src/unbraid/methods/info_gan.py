@@ -21,14 +21,13 @@ from torch.nn import functional
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.models.adversarial import AdversarialModel
+from unbraid.models.adversarial import AdversarialModel, Generator
 from unbraid.models.base import model, run_decoder, run_encoder
-from unbraid.networks import Likelihood
 from unbraid.networks.gan import choose_gan_network
 from unbraid.noise import Need
 from unbraid.objectives.adversarial import AdversarialObjective
 from unbraid.objectives.base import Context, objective
-from unbraid.types import Inputs, Noise, Output, Shape, Terms, Weight
+from unbraid.types import Inputs, Noise, Output, Terms, Weight
 
 Draws = Literal["uniform", "normal"]
 
@@ -41,24 +40,19 @@ class Generated(NamedTuple):
     images: Tensor
 
 
-class Generator(nn.Module):
+class CodeGenerator(Generator):
     """Standard normal codes and noise to observations.
 
     With uniform draws the decoder sees erf(c / sqrt 2) in place of c, which is uniform on (-1, 1) where c is standard
     normal: one latent space, one entropy and the same mutual information for both.
     """
 
-    def __init__(self, decoder: nn.Module, likelihood: Likelihood, shape: Shape, draws: Draws) -> None:
-        super().__init__()
-        self.decoder, self.likelihood = decoder, likelihood
-        self.shape, self.draws = shape, draws
+    def __init__(self, *parts: Any, draws: Draws) -> None:
+        super().__init__(*parts)
+        self.draws = draws
 
-    def forward(self, code: Tensor, noise: Tensor) -> Tensor:
-        """Return observations [batch, *shape] of codes and noise."""
-        return self.likelihood.mean(self.decode(torch.cat([code, noise], -1)))
-
-    def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Return likelihood parameters of codes followed by their noise."""
+    def decode(self, *given: Tensor) -> dict[str, Tensor]:
+        code = torch.cat(given, -1)
         seen = torch.erf(code / math.sqrt(2)) if self.draws == "uniform" else code
         return self.likelihood(run_decoder(self.decoder, self.shape, seen))
 
@@ -84,7 +78,7 @@ class InfoGANModel(AdversarialModel):
         super().__init__()
         self.space, self.shape, encoder, decoder, likelihood = parts
         self.noise = noise
-        self.generator = Generator(decoder, likelihood, self.shape, draws)
+        self.generator = CodeGenerator(decoder, likelihood, self.shape, draws=draws)
         self.critic = Critic(encoder, self.space)
 
     @classmethod
@@ -107,7 +101,6 @@ class InfoGANModel(AdversarialModel):
         return Output({}, prior, codes, {}, Generated(self.generator(self.space.join(codes), noise[NOISE])))
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        """Return the parameters of Q(c|x) by block."""
         return self.critic(inputs.x["x"])[1]
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
@@ -142,7 +135,6 @@ class InfoGAN(AdversarialObjective):
         super().__init__(**game)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` for codes that are not continuous."""
         others = [name for name, block in space.blocks.items() if type(block) is not Normal]
         if others:
             raise UsageError(f"info-gan has continuous codes, and {others[0]} is not: use z=5 or latents=normal:5.")

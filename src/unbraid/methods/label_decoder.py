@@ -37,7 +37,6 @@ class LabelDecoder(Objective):
         self.labels: LabelCodes | None = None
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless there are labels, and a Normal variable for each coordinate."""
         labels = LabelCodes(dataset, self.factors, self.circular)
         if labels.width == 0:
             raise UsageError(f"{dataset.name} has no factor labels to learn from.")

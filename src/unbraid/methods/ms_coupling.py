@@ -56,9 +56,8 @@ class StagedFlow(FlowModel, LaterStage):
         self, *parts: Any, features: int = 64, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
     ) -> None:
         space, shape, *networks, first = parts
-        super().__init__(space, shape, first)
+        super().__init__(space, shape, first, given, circular)
         self.set_networks(*networks, features=features)
-        self.set_label_factors(given, circular)
         self.register_buffer("center", torch.zeros(math.prod(shape)))
         self.register_buffer("variance", torch.ones(math.prod(shape)))
 
@@ -155,11 +154,7 @@ class MSCoupling(StageObjective):
     order: y is then that of the row's own labels, of which `circular` ones come back to their first value.
     """
 
-    def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()) -> None:
-        self.use_labels(given, circular)
-
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` for latents: a flow's are as wide as an observation, and there are no others."""
         if space.blocks:
             raise UsageError("A flow adds as many latents as an observation has values, no others: leave z= out.")
         if math.prod(dataset.shape) < 2:

@@ -183,7 +183,6 @@ class MSFlow(Objective):
     """
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless there is one Concrete variable, whose classes are the components."""
         blocks = list(space.blocks.values())
         if len(blocks) != 1 or not isinstance(blocks[0], Concrete) or blocks[0].leaves != 1:
             raise UsageError("The code of an ms-flow is the component of its mixture: use latents=concrete:10 alone.")

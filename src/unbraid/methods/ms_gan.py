@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from unbraid.config import Choice
 from unbraid.data.factors import FactorDataset
 from unbraid.latents import Space
-from unbraid.models.adversarial import AdversarialModel
+from unbraid.models.adversarial import AdversarialModel, Generator
 from unbraid.models.base import Model, model, run_decoder, run_encoder
 from unbraid.models.staged import LaterStage
-from unbraid.networks import Likelihood, Outputs, refiner
+from unbraid.networks import Outputs, refiner
 from unbraid.networks.gan import choose_cgan_network, choose_staged_gan_networks
 from unbraid.noise import Need
 from unbraid.objectives.adversarial import AdversarialObjective
@@ -43,22 +43,16 @@ class GeneratedGiven(NamedTuple):
     condition: Tensor
 
 
-class ConditionalGenerator(nn.Module):
+class ConditionalGenerator(Generator):
     """Conditions and z to observations, by a network that takes both, or both as one code."""
 
-    def __init__(self, decoder: nn.Module, likelihood: Likelihood, shape: Shape, joined: bool) -> None:
-        super().__init__()
-        self.decoder, self.likelihood = decoder, likelihood
-        self.shape, self.joined = shape, joined
+    def __init__(self, *parts: Any, joined: bool) -> None:
+        super().__init__(*parts)
+        self.joined = joined
 
-    def forward(self, condition: Tensor, z: Tensor) -> Tensor:
-        """Return observations [batch, *shape]."""
-        return self.likelihood.mean(self.decode(condition, z))
-
-    def decode(self, condition: Tensor, z: Tensor) -> dict[str, Tensor]:
-        """Return likelihood parameters."""
-        given = (torch.cat([condition, z], -1),) if self.joined else (condition, z)
-        return self.likelihood(run_decoder(self.decoder, self.shape, *given))
+    def decode(self, *given: Tensor) -> dict[str, Tensor]:
+        seen = (torch.cat(given, -1),) if self.joined else given
+        return self.likelihood(run_decoder(self.decoder, self.shape, *seen))
 
 
 class ConditionalCritic(nn.Module):
@@ -85,7 +79,7 @@ class ConditionalGAN(AdversarialModel, LaterStage):
     def __init__(self, *parts: Any) -> None:
         space, shape, encoder, decoder, likelihood, first = parts
         super().__init__(space, shape, first)
-        self.generator = ConditionalGenerator(decoder, likelihood, shape, self.joined)
+        self.generator = ConditionalGenerator(decoder, likelihood, shape, joined=self.joined)
         self.critic = ConditionalCritic(encoder)
 
     @classmethod
@@ -157,10 +151,6 @@ class StagedGAN(ConditionalGAN):
 
 class ConditionalGame(StageObjective, AdversarialObjective):
     """A generator against a critic, both of which see the condition of the row."""
-
-    def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = (), **game: Any) -> None:
-        self.use_labels(given, circular)
-        super().__init__(**game)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         check_normal(space, "z is standard normal noise")

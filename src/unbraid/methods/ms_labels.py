@@ -6,6 +6,8 @@ with b the coordinates of the row's labels (`unbraid.data.label_codes`), and c t
 of other labels. The model is `unbraid.models.staged.StagedVAE`, whose z is b.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
@@ -38,22 +40,15 @@ class MSLabels(StageObjective):
     `circular` ones come back to their first value after the last. There must be as many latents (`z`) as coordinates.
     """
 
-    def __init__(
-        self,
-        *,
-        factors: tuple[str, ...] = (),
-        given: tuple[str, ...] = (),
-        circular: tuple[str, ...] = (),
-        weight_encoder: Weight = 1.0,
-    ) -> None:
-        if set(factors) & set(given):
-            raise UsageError("A label is one of factors or one of given, not both.")
+    own_labels: LabelCodes | None = None
+
+    def __init__(self, *, factors: tuple[str, ...] = (), weight_encoder: Weight = 1.0, **labels: Any) -> None:
         self.factors, self.weight_encoder = factors, weight_encoder
-        self.own_labels: LabelCodes | None = None
-        self.use_labels(given, circular, factors)
+        super().__init__(**labels)
+        if set(factors) & set(self.given_factors):
+            raise UsageError("A label is one of factors or one of given, not both.")
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless labels are named, with a Normal variable for each coordinate."""
         if not self.factors:
             raise UsageError("Which labels are codes of this stage? Name them: factors=[…].")
         check_label_latents(space, self.make_label_codes(dataset, self.factors))

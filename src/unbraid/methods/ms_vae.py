@@ -7,6 +7,8 @@ Nothing is said about c: its posterior, its prior and its decoder are the first 
 (`unbraid.models.recentre`), which is ours.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
@@ -36,15 +38,13 @@ class MSVAE(StageObjective):
 
     recentres = True
 
-    def __init__(
-        self, *, beta: Weight = 1.0, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, *, beta: Weight = 1.0, samples: int = 0, **labels: Any) -> None:
+        super().__init__(**labels)
         if samples < 0:
             raise UsageError(f"samples must be 0, for the mean code, or a number of draws, not {samples}.")
-        if samples and given:
+        if samples and self.given_factors:
             raise UsageError("Labels that are given have no draws: leave samples or given out.")
         self.beta, self.samples = beta, samples
-        self.use_labels(given, circular)
 
     def choose_rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Return each row as often as there are draws of c for it."""

@@ -64,7 +64,6 @@ class PairedVAE(VAE):
         return super().needs(2 * batch)
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
-        """Encode, average within pairs, sample, decode."""
         posterior = average_pairs(self.encode(inputs, noise), self.space, self.average, self.shared)
         return self.sample_and_decode(posterior, noise)
 
@@ -121,7 +120,6 @@ class PairedObjective(Objective):
             noise.hash_name(name)  # before a step that draws them is compiled
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless partners can be looked up in a grid and posteriors averaged as Normals."""
         if not dataset.is_grid:
             raise UsageError(f"Partners are looked up in a complete grid of factors, which {dataset.name} is not.")
         check_normal(space, "Posteriors of a pair are averaged")
@@ -139,7 +137,6 @@ class PairedObjective(Objective):
             )
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
-        """Raise a `UsageError` if rows are held out: a partner may be any row."""
         if not torch.equal(rows, torch.arange(len(dataset), device=rows.device)):
             raise UsageError("Partners are drawn from the whole grid, so no rows can be left out: use split=none.")
 
@@ -149,7 +146,6 @@ class PairedObjective(Objective):
         return torch.stack([index, partners], -1).flatten(-2)
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the bound of each row, under the averaged posterior."""
         return elbo_terms(out, batch, context, self.beta)
 
 
@@ -173,7 +169,6 @@ class GroupObjective(PairedObjective):
         self.shared, self.factors = shared, factors
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless some variables are shared and some are not."""
         super().check(dataset, space)
         if not 0 < self.shared < space.leaves:
             raise UsageError(

@@ -21,7 +21,6 @@ class PartialBetaVAE(Objective):
         self.beta, self.penalised = beta, penalised
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless some variables are penalised and some are not."""
         if not 0 < self.penalised < space.leaves:
             raise UsageError(f"penalised must be 1 to {space.leaves - 1} of the latents, not {self.penalised}.")
         if space.learned is not None or any(block.coupled for block in space.blocks.values()):

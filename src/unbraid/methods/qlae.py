@@ -101,7 +101,6 @@ class QLAE(Objective):
         ]
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` for latents that are not quantised."""
         for name, block in space.blocks.items():
             if block.has_density:
                 raise UsageError(f"qlae only trains quantised latents (latents=quantised:10), and {name!r} is none.")

@@ -42,7 +42,6 @@ class S2BetaVAE(Objective):
         self.spans: dict[int, int] = {}  # by a factor's column, the largest of its values
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
-        """Raise a `UsageError` unless there are labels, and a Normal variable for each factor."""
         check_normal(space, "A factor is compared with a mean")
         factors = len(dataset.varying_factors)
         if not 0 < factors <= space.leaves:

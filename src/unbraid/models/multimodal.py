@@ -121,7 +121,6 @@ class MultimodalModel(Model):
         return self.likelihood(code)
 
     def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
-        """Raise a `UsageError` if an encoder with BatchNorm would mix blanks with rows that have its modality."""
         for name in self.modalities:
             complete = bool(dataset.has(name, rows).all())
             if not complete and any(isinstance(module, _BatchNorm) for module in self.encoder[name].modules()):
