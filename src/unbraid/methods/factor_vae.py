@@ -15,16 +15,9 @@ from torch import Tensor, nn
 from unbraid.density.density_ratio import Discriminator, check_layers
 from unbraid.latents import Space
 from unbraid.noise import Need
+from unbraid.objectives import density_ratio
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import elbo_terms
-from unbraid.objectives.density_ratio import (
-    JOINT,
-    SHUFFLED,
-    apply_discriminator,
-    check_batch,
-    log_ratio,
-    make_discriminator_player,
-)
 from unbraid.types import Batch, Output, Player, Terms, Weight
 
 ORDER = "order/codes"
@@ -44,18 +37,23 @@ class FactorVAE(Objective):
 
     def players(self) -> list[Player]:
         """Return the model, which lowers the ratio with the discriminator as it is, and then the discriminator."""
-        return [*super().players(), make_discriminator_player("objective.discriminator.", self.discriminator_terms)]
+        return [
+            *super().players(),
+            density_ratio.make_discriminator_player("objective.discriminator.", self.discriminator_terms),
+        ]
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
         return {"discriminator": Discriminator(space.width, width=self.width, depth=self.depth)}
 
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
         """Return, for each variable, numbers whose order is a permutation of the batch's second half."""
-        check_batch(batch, "factor-vae")
+        density_ratio.check_batch(batch, "factor-vae")
         return {ORDER: Need("uniform", (batch - batch // 2, space.leaves))}
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        ratio = log_ratio(apply_discriminator(context, "discriminator", context.space.join(out.sample)))
+        ratio = density_ratio.log_ratio(
+            density_ratio.apply_discriminator(context, "discriminator", context.space.join(out.sample))
+        )
         return elbo_terms(out, batch, context) | Terms({"tc/ratio": (ratio.mean(-1), self.gamma)})
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -67,8 +65,8 @@ class FactorVAE(Objective):
         half = codes.shape[-2] // 2
         shuffled = permute_variables(codes[..., half:, :], context.noise[ORDER], context.space)
         both = torch.cat([codes[..., :half, :], shuffled], -2)
-        logits = apply_discriminator(context, "discriminator", both).log_softmax(-1)
-        right = logits[..., :half, JOINT].mean(-1) + logits[..., half:, SHUFFLED].mean(-1)
+        logits = density_ratio.apply_discriminator(context, "discriminator", both).log_softmax(-1)
+        right = logits[..., :half, density_ratio.JOINT].mean(-1) + logits[..., half:, density_ratio.SHUFFLED].mean(-1)
         return Terms({"cross_entropy": (-0.5 * right, 1.0)})
 
 

@@ -37,12 +37,7 @@ class InfoVAE(Objective):
     """InfoVAE: E[log p(x|z)] - (1 - alpha) KL(q(z|x) || p(z)) - (alpha + lambda_mmd - 1) MMD(q(z), p(z))."""
 
     def __init__(
-        self,
-        *,
-        alpha: Weight = 0.0,
-        lambda_mmd: Weight = 1000.0,
-        kernel: Kernel = "imq",
-        bandwidth: float = 1.0,
+        self, *, alpha: Weight = 0.0, lambda_mmd: Weight = 1000.0, kernel: Kernel = "imq", bandwidth: float = 1.0
     ) -> None:
         if not bandwidth > 0:
             raise UsageError(f"bandwidth must be above 0, not {bandwidth}.")

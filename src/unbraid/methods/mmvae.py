@@ -27,7 +27,7 @@ from unbraid.models.base import model
 from unbraid.models.modality_subsets import single_modalities
 from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, reconstruction_losses, used_subsets
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms, Weight
 
 Gradient = Literal["reparameterised", "dreg"]
@@ -87,16 +87,16 @@ class MMVAE(MultimodalObjective):
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound as one term, since it does not split; reconstructions and the KL are only logged."""
-        present = self._by_expert(used_subsets(out))[..., 0]  # [member, rows, M]
+        present = self._by_expert(self.used_subsets(out))[..., 0]  # [member, rows, M]
         share = present / present.sum(-1, keepdim=True).clamp(min=1.0)
-        losses, c = reconstruction_losses(out.decoded, batch, context), out.extra.draws
+        losses, c = self.reconstruction_losses(out.decoded, batch, context), out.extra.draws
         posterior = self._posterior(out, present > 0)
         ratio = posterior.log_density(c) - log_prior(c, context)
         weights = self._log_weights(losses, ratio, context)
         bound = weights.logsumexp(-1) - math.log(self.samples)
         if self.dreg:
             held = (weights.softmax(-1).detach() * self._log_weights(losses, ratio.detach(), context)).sum(-1)
-            frozen = reconstruction_losses(out.extra.frozen, batch, context)
+            frozen = self.reconstruction_losses(out.extra.frozen, batch, context)
             surrogate = held + self._encoder_surrogate(weights, frozen, c, posterior, context)
             bound = bound.detach() + surrogate - surrogate.detach()
         terms = {"bound": (-(share * bound).sum(-1).mean(-1), 1.0)}

@@ -20,14 +20,7 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
 from unbraid.models.multimodal import ModalityPosteriors, MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import (
-    TRIAL_PAIRS,
-    MultimodalObjective,
-    Value,
-    reconstruction_losses,
-    subset_kls,
-    used_subsets,
-)
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value
 from unbraid.types import Batch, Noise, Output, Terms
 
 
@@ -80,12 +73,12 @@ class MoPoE(MultimodalObjective):
     """MoPoE-VAE: everything from the product of experts of every subset of the modalities, on average."""
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        used = used_subsets(out)
+        used = self.used_subsets(out)
         share = used / used.sum(-1, keepdim=True).clamp(min=1.0)  # [member, rows, subsets]
         terms: dict[str, Value] = {
             f"reconstruction_{name}": ((loss * share).sum(-1).mean(-1), self.weight(name))
-            for name, loss in reconstruction_losses(out.decoded, batch, context).items()
+            for name, loss in self.reconstruction_losses(out.decoded, batch, context).items()
         }
-        kl = (subset_kls(out, context.space) * share).sum(-1).mean(-1)
+        kl = (self.subset_kls(out, context.space) * share).sum(-1).mean(-1)
         terms["kl_c"] = (kl, self.anneal_weight(self.beta_c, context))
         return Terms({**terms, **self.private_kls(out, context)})

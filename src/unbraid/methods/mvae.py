@@ -21,7 +21,7 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_proper_subsets, s
 from unbraid.models.multimodal import MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, reconstruction_losses, subset_kls
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms
 
 
@@ -81,7 +81,7 @@ class MVAE(MultimodalObjective):
         count, first, terms, again = len(context.likelihoods), 1 + self.unimodal, {}, {}
         masks = out.extra.masks.to(out.extra.draws.dtype)
         random = masks[..., 1 + count * self.unimodal :, :]  # [member, rows, random, M]
-        for m, (name, loss) in enumerate(reconstruction_losses(out.decoded, batch, context).items()):
+        for m, (name, loss) in enumerate(self.reconstruction_losses(out.decoded, batch, context).items()):
             parts = {"reconstruction": loss[..., 0].mean(-1)}
             if self.unimodal:
                 parts["unimodal"] = loss[..., 1].mean(-1)
@@ -89,7 +89,10 @@ class MVAE(MultimodalObjective):
                 parts["subsets"] = (loss[..., first:] * random[..., m]).sum(-1).mean(-1)
             terms |= {f"{label}_{name}": (part, self.weight(name)) for label, part in parts.items()}
             again[name] = self.unimodal + random[..., m].sum(-1)
-        kl, beta = subset_kls(out, context.space).mean(1), self.anneal_weight(self.beta_c, context)  # [member, subsets]
+        kl, beta = (
+            self.subset_kls(out, context.space).mean(1),
+            self.anneal_weight(self.beta_c, context),
+        )  # [member, subsets]
         terms["kl_c"] = (kl[..., 0], beta)
         if kl.shape[-1] > 1:
             terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), beta)

@@ -14,17 +14,27 @@ Widths = tuple[int, int, int, int, int]
 @encoder("conv-locatello", reference="locatello2019")
 def locatello_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> nn.Module:
     """32k4, 32k4, 64k2, 64k2, each stride 2, then 256 (table 1)."""
-    channels, _ = image_side("conv-locatello", shape, 64)
-    body = [*halve([channels, 32, 32]), *halve([32, 64, 64], kernel=2, padding=0)]
-    return nn.Sequential(*body, nn.Flatten(), *dense([64 * 4 * 4, hidden, total(outputs)], nn.ReLU))
+    return wide_locatello_encoder(shape, outputs, width=32, hidden=hidden)
 
 
 @decoder("conv-locatello", reference="locatello2019")
 def locatello_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
     """256, 4x4x64, then 64k4, 32k4, 32k4 and the image, each stride 2 (table 1)."""
+    return wide_locatello_decoder(code, shape, width=32, hidden=hidden)
+
+
+def wide_locatello_encoder(shape: Shape, outputs: Outputs, *, width: int, hidden: int) -> nn.Module:
+    """Build conv-locatello's encoder with `width` channels in the first convolution."""
     channels, _ = image_side("conv-locatello", shape, 64)
-    start = [*dense([code, hidden, 64 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (64, 4, 4))]
-    return nn.Sequential(*start, *double([64, 64, 32, 32, channels]))
+    body = [*halve([channels, width, width]), *halve([width, 2 * width, 2 * width], kernel=2, padding=0)]
+    return nn.Sequential(*body, nn.Flatten(), *dense([2 * width * 4 * 4, hidden, total(outputs)], nn.ReLU))
+
+
+def wide_locatello_decoder(code: int, shape: Shape, *, width: int, hidden: int) -> nn.Module:
+    """Build conv-locatello's decoder with `width` channels in the last but one convolution."""
+    channels, _ = image_side("conv-locatello", shape, 64)
+    start = [*dense([code, hidden, 2 * width * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (2 * width, 4, 4))]
+    return nn.Sequential(*start, *double([2 * width, 2 * width, width, width, channels]))
 
 
 @encoder("conv-burgess", reference="burgess2018")
