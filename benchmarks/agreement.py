@@ -32,7 +32,7 @@ TC = ("tc/exact", "tc/stratified", "tc/ratio", "tc/gaussian/sampled", "tc/gaussi
 
 
 def read(folder: Path) -> dict[str, dict[str, Score]]:
-    """Newest scores by run, runs named and ordered by recipe, beta and seed."""
+    """Return the newest scores by run, ordered by recipe, beta and seed."""
     found = {}
     for path in (folder / "runs").glob("*/scores.jsonl"):
         config = yaml.safe_load((path.parent / "config.yaml").read_text("utf-8"))
@@ -43,7 +43,7 @@ def read(folder: Path) -> dict[str, dict[str, Score]]:
 
 
 def columns(runs: dict[str, dict[str, Score]], names: tuple[str, ...], within: bool = False) -> np.ndarray:
-    """Values [runs, scores]; `within` takes off each setting's mean."""
+    """Return values [runs, scores]; `within` subtracts the mean of each setting."""
     values = np.array([[(-1) ** (n[0] == "-") * own[n.lstrip("-")].value for n in names] for own in runs.values()])
     if within:
         setting = np.array([name.partition(",")[0] for name in runs])
@@ -53,7 +53,7 @@ def columns(runs: dict[str, dict[str, Score]], names: tuple[str, ...], within: b
 
 
 def correlations(values: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of all pairs of columns; 0 where one does not vary."""
+    """Return Spearman's correlation of all pairs of columns, 0 if one is constant."""
     ranks = rankdata(values, axis=0)
     ranks -= ranks.mean(0)
     length = np.sqrt((ranks**2).sum(0))
@@ -61,19 +61,18 @@ def correlations(values: np.ndarray) -> np.ndarray:
 
 
 def intervals(values: np.ndarray) -> np.ndarray:
-    """2.5% and 97.5% quantiles [2, scores, scores] over resampled runs."""
+    """Return the 2.5% and 97.5% quantiles [2, scores, scores] over resampled runs."""
     rng = np.random.default_rng(0)
     drawn = [correlations(values[rng.integers(len(values), size=len(values))]) for _ in range(4000)]
     return np.quantile(drawn, [0.025, 0.975], axis=0)
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """A table."""
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
 def draw(title: str, names: tuple[str, ...], matrix: np.ndarray, path: Path) -> None:
-    """The correlations as a labelled heat map."""
+    """Draw the correlations as a labelled heat map."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(11.5, 10.5), layout="constrained")
@@ -87,33 +86,32 @@ def draw(title: str, names: tuple[str, ...], matrix: np.ndarray, path: Path) -> 
 
 
 def main() -> None:
-    """Print the tables, and write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--within", action="store_true")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--figure", type=Path)
-    asked = parser.parse_args()
-    runs = read(asked.folder)
+    arguments = parser.parse_args()
+    runs = read(arguments.folder)
     common = set.intersection(*map(set, runs.values()))
     names = tuple(name for name in (*SCORES, *UNLABELLED) if name.lstrip("-") in common)
     shown = [name for name in dict.fromkeys((*SCORES, *TC, "elbo/closed-form")) if name in common]
     rows = [[name, *(f"{own[name].value:.3g}" for own in runs.values())] for name in shown]
     print(markdown(["score", *runs], rows), end="\n\n")
-    values = columns(runs, names, asked.within)
+    values = columns(runs, names, arguments.within)
     best = [[name, list(runs)[k]] for name, k in zip(names, values.argmax(0), strict=True)]
     print(markdown(["score", "best run"], best), end="\n\n")
     matrix, (low, high) = correlations(values), intervals(values)
     pairs = zip(*np.tril_indices(len(names), -1), strict=True)
     rows = [[names[j], names[i], f"{matrix[i, j]:.2f} ({low[i, j]:.2f}..{high[i, j]:.2f})"] for i, j in pairs]
     print(markdown(["score", "score", "Spearman's correlation"], rows))
-    if asked.csv:
+    if arguments.csv:
         head = sorted(common)
         lines = [["run", *head], *([run, *(f"{own[name].value:.6g}" for name in head)] for run, own in runs.items())]
-        with asked.csv.open("w", encoding="utf-8", newline="") as file:
+        with arguments.csv.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(lines)
-    if asked.figure:
-        draw(f"Spearman's rank correlation over {len(runs)} runs", names, matrix, asked.figure)
+    if arguments.figure:
+        draw(f"Spearman's rank correlation over {len(runs)} runs", names, matrix, arguments.figure)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What a perfect code, a turned one and noise score: ceilings and floors of the scores, on rows of the sprites grid.
+"""Scores of a perfect code, a rotated one and noise: ceilings and floors, on rows of the sprites grid.
 
     python benchmarks/ceilings.py                    # 10,000 rows, as `unbraid evaluate RUN --metric full --rows 10000`
     python benchmarks/ceilings.py --rows 15000       # enough for 10,000 training and 5,000 test rows
     python benchmarks/ceilings.py --gaussians        # total correlations of Gaussians whose truth is known
 
 `perfect`: five latents are the standardised values of shape, scale, orientation and the two positions, five more are
-constant. `turned`: the same with the two positions turned into each other by 45 degrees. `noise`: ten independent
-Normal latents. Nothing is rendered or encoded. Where a protocol looks at posteriors, their deviation is .02, and 1 for
-the constant latents. Takes two minutes on one core.
+constant. `turned`: the same with the two positions rotated by 45 degrees. `noise`: ten independent Normal latents.
+Nothing is rendered or encoded. If a protocol uses posteriors, their deviation is .02, and 1 for the constant latents.
+Takes two minutes on one core.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Codes = tuple[np.ndarray, np.ndarray]
 
 
 def codes_of(factors: np.ndarray, rng: np.random.Generator) -> dict[str, Codes]:
-    """Means and deviations of the posteriors [rows, latents] of each code."""
+    """Return means and deviations of the posteriors [rows, latents] of each code."""
     sizes = np.array(SIZES)
     standard = (factors - (sizes - 1) / 2) / np.sqrt((sizes**2 - 1) / 12)
     perfect = np.concatenate([standard, np.zeros(standard.shape)], axis=1)
@@ -37,7 +37,7 @@ def codes_of(factors: np.ndarray, rng: np.random.Generator) -> dict[str, Codes]:
 
 
 def calls(codes: Codes, factors: np.ndarray, seed: int) -> list[Callable[[], Score | list[Score]]]:
-    """Every score of labelled codes but the slow ones."""
+    """Return a call for every score of labelled codes except slow ones."""
     z, widths = codes
     drawn = z + widths * np.random.default_rng(seed + 1).standard_normal(z.shape)
     published = {"compat": "disentanglement_lib"}
@@ -46,23 +46,29 @@ def calls(codes: Codes, factors: np.ndarray, seed: int) -> list[Callable[[], Sco
         lambda: metrics.mig(z, factors),
         lambda: metrics.mig(drawn, factors, protocol="histogram-sampled"),
         lambda: metrics.mig(z, factors, **published),
-        *(lambda how=how: metrics.modularity(z, factors, **how) for how in ({}, published)),
-        *(lambda how=how: metrics.infomec(z, factors, protocol=how, resamples=2) for how in ("knn", "histogram")),
-        *(lambda how=how: metrics.dci(z, factors, predictor=how) for how in PREDICTORS),
-        *(lambda how=how: metrics.sap(z, factors, **how) for how in ({}, published)),
-        *(lambda how=how: metrics.explicitness(z, factors, **how) for how in ({}, published)),
-        *(lambda how=how: metrics.downstream(z, factors, protocol=how) for how in ("logistic", "random-forest")),
+        *(lambda option=option: metrics.modularity(z, factors, **option) for option in ({}, published)),
+        *(
+            lambda option=option: metrics.infomec(z, factors, protocol=option, resamples=2)
+            for option in ("knn", "histogram")
+        ),
+        *(lambda option=option: metrics.dci(z, factors, predictor=option) for option in PREDICTORS),
+        *(lambda option=option: metrics.sap(z, factors, **option) for option in ({}, published)),
+        *(lambda option=option: metrics.explicitness(z, factors, **option) for option in ({}, published)),
+        *(
+            lambda option=option: metrics.downstream(z, factors, protocol=option)
+            for option in ("logistic", "random-forest")
+        ),
         lambda: metrics.attributes(z, factors),
-        *(lambda how=how: metrics.betavae(z, factors, **how) for how in ({}, published)),
-        *(lambda how=how: metrics.factorvae(z, factors, **how) for how in ({}, published)),
-        *(lambda how=how: metrics.irs(z, factors, **how) for how in ({}, published)),
+        *(lambda option=option: metrics.betavae(z, factors, **option) for option in ({}, published)),
+        *(lambda option=option: metrics.factorvae(z, factors, **option) for option in ({}, published)),
+        *(lambda option=option: metrics.irs(z, factors, **option) for option in ({}, published)),
         lambda: metrics.total_correlation(drawn),
         lambda: metrics.active_units(z),
     ]
 
 
 def gaussians(rows: int, seed: int) -> None:
-    """TC of five pairs of Normal variables, each correlated by r: the truth, and what two protocols find."""
+    """Print the TC of five pairs of Normal variables with correlation r: the truth, and two estimates."""
     print("| correlation | truth | tc/gaussian | tc/ratio |\n| --- | --- | --- | --- |")
     for r in (0.3, 0.6, 0.9):
         covariance = np.kron(np.eye(5), [[1.0, r], [r, 1.0]])
@@ -73,22 +79,21 @@ def gaussians(rows: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Print a line of Markdown for every score."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gaussians", action="store_true")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
-    if asked.gaussians:
-        gaussians(asked.rows, asked.seed)
+    if arguments.gaussians:
+        gaussians(arguments.rows, arguments.seed)
         return
-    rng = np.random.default_rng(asked.seed)
-    rows = rng.choice(np.prod(SIZES), asked.rows, replace=False)
+    rng = np.random.default_rng(arguments.seed)
+    rows = rng.choice(np.prod(SIZES), arguments.rows, replace=False)
     factors = np.stack(np.unravel_index(rows, SIZES), axis=1)
     found: dict[str, list[str]] = {}
     for codes in codes_of(factors, rng).values():
-        for call in calls(codes, factors, asked.seed):
+        for call in calls(codes, factors, arguments.seed):
             made = call()
             for score in made if isinstance(made, list) else [made]:
                 found.setdefault(score.name, []).append(f"{score.value:.3f}")

@@ -17,7 +17,7 @@ LEVEL = 0.9
 
 
 def scores_of(path: Path) -> dict[str, np.ndarray]:
-    """Values of every score column over the finished runs."""
+    """Return the values of every score over the finished runs."""
     with path.open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["status"] == "finished"]
     names = [name for name in rows[0] if "/" in name and not name.endswith((" low", " high"))]
@@ -25,14 +25,14 @@ def scores_of(path: Path) -> dict[str, np.ndarray]:
 
 
 def difference(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float]:
-    """Second mean minus the first, and its interval."""
+    """Return the second mean minus the first, and its interval."""
     rng = np.random.default_rng(0)
     drawn = [rng.choice(values, (RESAMPLES, len(values))).mean(1) for values in (first, second)]
     low, high = np.quantile(drawn[1] - drawn[0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return second.mean() - first.mean(), low, high
 
 
-def described(values: np.ndarray) -> str:
+def describe(values: np.ndarray) -> str:
     return f"{values.mean():.3f} ({values.min():.3f} to {values.max():.3f})"
 
 
@@ -46,8 +46,8 @@ def main() -> None:
     print("|---|---|---|---|")
     for name in (name for name in first if name in second):
         apart, low, high = difference(first[name], second[name])
-        told = f"{apart:+.3f} ({low:.3f} to {high:.3f})"
-        print(f"| {name} | {described(first[name])} | {described(second[name])} | {told} |")
+        interval = f"{apart:+.3f} ({low:.3f} to {high:.3f})"
+        print(f"| {name} | {describe(first[name])} | {describe(second[name])} | {interval} |")
 
 
 if __name__ == "__main__":

@@ -35,13 +35,13 @@ convolutions in bfloat16 are themselves 0.05 away; TF32 has three bits more."""
 
 
 def network() -> nn.Module:
-    """Encoder and decoder, the mean taken as the code."""
+    """Build encoder and decoder, with the mean as the code."""
     ends = encoder["conv-daunhawer"].make((1, 64, 64), {"z": 10}), decoder["conv-daunhawer"].make(10, (1, 64, 64))
     return nn.Sequential(*ends)
 
 
 def squares(members: int, batch: int, device: str, side: int = 64) -> Tensor:
-    """White squares at random places: on pure noise, gradients cancel and rounding would be most of what is left."""
+    """Draw white squares at random places; the gradients of pure noise cancel and leave mostly rounding errors."""
     corners = torch.rand(2, members, batch, 1, 1, 1) * side / 2
     y, x = torch.arange(side).view(side, 1), torch.arange(side)
     inside = (y - corners[0] - side / 4).abs().maximum((x - corners[1] - side / 4).abs()) < side / 5
@@ -49,7 +49,7 @@ def squares(members: int, batch: int, device: str, side: int = 64) -> Tensor:
 
 
 class Program:
-    """One loss of all members and its gradients, with inputs and outputs that stay in place."""
+    """The loss of all members and its gradients, with inputs and outputs at fixed addresses."""
 
     def __init__(self, variant: str, members: int, precision: str, batch: int, device: str) -> None:
         torch.manual_seed(0)
@@ -87,8 +87,8 @@ def tf32(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def captured(program: Program) -> tuple[Callable[[], None], list[Tensor]]:
-    """A function that repeats the program, and the tensors in which it leaves the gradients."""
+def capture(program: Program) -> tuple[Callable[[], None], list[Tensor]]:
+    """Return a function that replays the program, and the tensors that receive its gradients."""
     if program.device == "cpu":
         return lambda: None, program.gradients()
     compiled = torch.compile(program.loss, dynamic=False, fullgraph=True)
@@ -107,7 +107,7 @@ def captured(program: Program) -> tuple[Callable[[], None], list[Tensor]]:
 
 
 def milliseconds(repeat: Callable[[], None], seconds: float = 0.4, rounds: int = 5) -> float:
-    """Median time of one replay over some rounds, by CUDA events."""
+    """Return the median time of a replay over some rounds, by CUDA events."""
 
     gpu_milliseconds(repeat, 3)
     count = max(3, int(1e3 * seconds / rounds / gpu_milliseconds(repeat, 5)))
@@ -115,13 +115,13 @@ def milliseconds(repeat: Callable[[], None], seconds: float = 0.4, rounds: int =
 
 
 def disagreement(gradients: list[Tensor], reference: list[Tensor]) -> float:
-    """Largest relative distance over the parameters."""
+    """Return the largest relative distance over the parameters."""
     pairs = zip(gradients, reference, strict=True)
     return max(float((g.float() - r).norm() / r.norm().clamp(min=1e-12)) for g, r in pairs)
 
 
 def reference(members: int, batch: int, device: str, known: dict[int, list[Tensor]]) -> list[Tensor]:
-    """Strict float32 gradients of the plain convolutions, eager."""
+    """Return the strict float32 gradients of plain convolutions."""
     if members not in known:
         with tf32(False):
             known[members] = [g.cpu() for g in Program("grouped", members, "f32", batch, device).gradients()]
@@ -129,7 +129,7 @@ def reference(members: int, batch: int, device: str, known: dict[int, list[Tenso
 
 
 def measure(cell: tuple[str, int, str], arguments: argparse.Namespace, known: dict[int, list[Tensor]]) -> dict:
-    """One row of the table."""
+    """Measure one row of the table."""
     variant, members, precision = cell
     expected = reference(members, arguments.batch, arguments.device, known)
     start = time.perf_counter()
@@ -138,7 +138,7 @@ def measure(cell: tuple[str, int, str], arguments: argparse.Namespace, known: di
         torch.cuda.reset_peak_memory_stats()
     with tf32(precision == "tf32"):
         program = Program(variant, members, precision, arguments.batch, arguments.device)
-        repeat, gradients = captured(program)
+        repeat, gradients = capture(program)
         prepared = time.perf_counter() - start
         error = disagreement([g.cpu() for g in gradients], expected)
         row = {"variant": variant, "members": members, "precision": precision, "error": error}
@@ -153,7 +153,7 @@ def measure(cell: tuple[str, int, str], arguments: argparse.Namespace, known: di
 
 
 def profile(repeat: Callable[[], None], replays: int = 5, lines: int = 15) -> None:
-    """The kernels that take most of a replay."""
+    """Print the kernels that take most of a replay."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profiler:
         for _ in range(replays):
@@ -167,8 +167,7 @@ def profile(repeat: Callable[[], None], replays: int = 5, lines: int = 15) -> No
     print(f"  total  {total / replays:9.1f} us a replay", flush=True)
 
 
-def described(row: dict) -> str:
-    """One line of the table."""
+def describe(row: dict) -> str:
     name = f"{row['variant']:8} {row['members']:3} {row['precision']}"
     if "failed" in row:
         return f"{name}  failed: {row['failed']}"
@@ -177,8 +176,8 @@ def described(row: dict) -> str:
     return f"{name}  {speed}  error {row['error']:.1e} ({verdict})  prepared in {row['seconds_to_prepare']} s"
 
 
-def chosen(only: list[str]) -> list[tuple[str, int, str]]:
-    """Cells in order of interest; words of `only` narrow down the axis that they belong to."""
+def choose_cells(only: list[str]) -> list[tuple[str, int, str]]:
+    """Return the cells to measure; the words of `only` restrict the axes that they belong to."""
     unknown = set(only) - {*VARIANTS, *PRECISIONS, *map(str, MEMBERS)}
     if unknown:
         raise SystemExit(f"--only takes {VARIANTS}, {MEMBERS} and {PRECISIONS}, not {sorted(unknown)}.")
@@ -198,8 +197,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file for the rows")
     arguments = parser.parse_args()
     start, known, rows = time.perf_counter(), {}, []
-    place = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
-    for cell in chosen(arguments.only):
+    device_name = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
+    for cell in choose_cells(arguments.only):
         variant, members, precision = cell
         if time.perf_counter() - start > arguments.budget:
             rows.append({"variant": variant, "members": members, "precision": precision, "failed": "no time left"})
@@ -211,10 +210,10 @@ def main() -> None:
                 reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 rows.append({"variant": variant, "members": members, "precision": precision, "failed": reason})
             torch._dynamo.reset()
-        print(described(rows[-1]), flush=True)
+        print(describe(rows[-1]), flush=True)
         if arguments.out:
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            record = {"device": place, "torch": torch.__version__, "batch": arguments.batch, "rows": rows}
+            record = {"device": device_name, "torch": torch.__version__, "batch": arguments.batch, "rows": rows}
             arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -29,7 +29,7 @@ from unbraid.latents import Normal, Space
 LEAVES = 10
 SIZE = 737_280
 BOTH = [(1, 64), (64, 64), (1, 256), (1, 2048), (1, 8192)]
-FUSED_ALONE = [(1, 32_768), (1, 65_536)]
+FUSED_ONLY = [(1, 32_768), (1, 65_536)]
 SPACE = Space({"z": Normal(size=LEAVES)})
 
 TUNED_JOBS = [
@@ -40,7 +40,7 @@ TUNED_TILES = [
     ((2, 64), (8, 64), 128), ((2, 64), (8, 64), 168), ((4, 32), (8, 64), 128), ((2, 64), (8, 128), 168),
     ((4, 32), (8, 128), 168), ((4, 64), (8, 64), 255), ((4, 64), (8, 128), 255), ((4, 64), (4, 128), 255),
 ]  # fmt: skip
-"""Stream and block of groups, the same of leaves alone, and registers; for the forward and the backward kernel."""
+"""Stream and block of groups, the same for single leaves, and registers; for the forward and the backward kernel."""
 
 TUNED_PROGRAMS = [512, 768, 1536, 2112, 4224]
 SMALL = ("pack", "combine", "backward_rows", "collect")
@@ -48,7 +48,7 @@ SMALL = ("pack", "combine", "backward_rows", "collect")
 
 @contextmanager
 def form(fused: bool):
-    """Take the fused or the chunked form, whatever would be chosen."""
+    """Force the fused or the chunked form."""
     before = estimators.TRITON
     estimators.TRITON = fused
     try:
@@ -58,7 +58,7 @@ def form(fused: bool):
 
 
 def inputs(members: int, count: int) -> tuple[Tensor, Tensor]:
-    """Posteriors and a sample of each."""
+    """Return posteriors and a sample of each."""
     generator = torch.Generator("cuda").manual_seed(0)
     mean = torch.randn(members, count, LEAVES, device="cuda", generator=generator)
     log_variance = torch.randn(mean.shape, device="cuda", generator=generator) - 3
@@ -67,12 +67,12 @@ def inputs(members: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def loss(made: Aggregate) -> Tensor:
-    """A total correlation, so that every output has a gradient."""
+    """Return a total correlation, so that every output has a gradient."""
     return (made.joint - made.leaves.sum(-1)).mean()
 
 
 def step(members: int, count: int, fused: bool, estimator: str = "mss") -> Callable[[], tuple[Tensor, ...]]:
-    """Forward and backward of one batch."""
+    """Run forward and backward of one batch."""
     parameters, z = inputs(members, count)
 
     def call() -> tuple[Tensor, ...]:
@@ -84,7 +84,7 @@ def step(members: int, count: int, fused: bool, estimator: str = "mss") -> Calla
 
 
 def exact(fused: bool, rows: int = 1024) -> Callable[[], Tensor]:
-    """Densities of some samples under the posteriors of a whole data set, without gradients."""
+    """Compute the densities of some samples under the posteriors of a whole data set, without gradients."""
     parameters, z = (tensor[0].detach() for tensor in inputs(1, SIZE))
 
     def call() -> Tensor:
@@ -95,7 +95,7 @@ def exact(fused: bool, rows: int = 1024) -> Callable[[], Tensor]:
 
 
 def captured(call: Callable[[], object]) -> Callable[[], None]:
-    """The same as one CUDA graph."""
+    """Return the function as one CUDA graph."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -109,7 +109,7 @@ def captured(call: Callable[[], object]) -> Callable[[], None]:
 
 
 def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median time of each call, the calls taking turns; a round lasts about 20 ms."""
+    """Return the median time of each call over interleaved rounds of about 20 ms."""
     for call in calls.values():
         call()
     repeats = {name: max(1, min(50, round(20 / max(gpu_milliseconds(call, 1), 1e-3)))) for name, call in calls.items()}
@@ -121,14 +121,14 @@ def medians(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, fl
 
 
 def evaluated(members: int, count: int, estimator: str, dtype: torch.dtype) -> list[Tensor]:
-    """Densities and gradients; float64 takes the chunked form."""
+    """Return densities and gradients; float64 uses the chunked form."""
     tensors = tuple(tensor.detach().to(dtype).requires_grad_() for tensor in inputs(members, count))
     made = batch_aggregate(SPACE, {"z": tensors[0]}, {"z": tensors[1]}, estimator, SIZE)
     return [torch.cat(made.levels, -1).detach(), *torch.autograd.grad(loss(made), tensors)]
 
 
 def differences(found: list[Tensor], reference: list[Tensor]) -> dict[str, float]:
-    """Largest difference of densities and gradients, relative; an error where it is too large."""
+    """Return the largest relative difference of densities and gradients, or raise if it is too large."""
     names = ("density", "gradient of the posterior", "gradient of the sample")
     off = {n: float((a - b).abs().max() / b.abs().max()) for n, a, b in zip(names, found, reference, strict=True)}
     assert off["density"] < 1e-5, off
@@ -137,12 +137,12 @@ def differences(found: list[Tensor], reference: list[Tensor]) -> dict[str, float
 
 
 def assert_agreement(members: int = 2, count: int = 500) -> dict[str, float]:
-    """Fused float32 against chunked float64."""
+    """Compare fused float32 with chunked float64."""
     return differences(*(evaluated(members, count, "mss", dtype) for dtype in (torch.float32, torch.float64)))
 
 
 def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: list[str], rounds: int) -> dict:
-    """One row of the table."""
+    """Measure one row of the table."""
     eager = {kind: make(kind == "fused") for kind in forms}
     calls = {f"{kind} eager": call for kind, call in eager.items()}
     for kind, call in eager.items():
@@ -160,7 +160,7 @@ def compared(name: str, make: Callable[[bool], Callable[[], object]], forms: lis
 
 
 def candidates() -> dict[str, dict[str, object]]:
-    """Named settings of `unbraid.density.fused_estimator`, the present ones first."""
+    """Return named settings of `unbraid.density.fused_estimator`, the current ones first."""
     from unbraid.density.fused_estimator import KernelTiles, WarpTile
 
     named: dict[str, dict[str, object]] = {"as is": {}}
@@ -173,7 +173,7 @@ def candidates() -> dict[str, dict[str, object]]:
 
 @contextmanager
 def settings(values: dict[str, object]):
-    """Constants of the fused form for a while."""
+    """Set constants of the fused form inside the block."""
     from unbraid.density import fused_estimator as fused
 
     before = {name: getattr(fused, name) for name in values}
@@ -187,7 +187,7 @@ def settings(values: dict[str, object]):
 
 
 def kernel_times(replay: Callable[[], None], repeats: int) -> dict[str, float]:
-    """Microseconds of each family of kernels in one replay of a graph."""
+    """Return the microseconds of each family of kernels in one replay of a graph."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(repeats):
             replay()
@@ -200,7 +200,7 @@ def kernel_times(replay: Callable[[], None], repeats: int) -> dict[str, float]:
 
 
 def timed(members: int, count: int, estimator: str) -> dict[str, object]:
-    """One row of what `tune` prints."""
+    """Measure one row of the table of `tune`."""
     replay = captured(step(members, count, True, estimator))
     replay()
     once = max(gpu_milliseconds(replay, 3), 1e-3)
@@ -221,7 +221,7 @@ def warm(name: str) -> None:
 
 
 def tune(seconds: float) -> None:
-    """Time all candidates at all sizes, as far as the time goes, and print one table."""
+    """Time all candidates at all sizes until the time is up, and print one table."""
     start = time.monotonic()
     named = candidates()
     compiled_apart = [name for name, values in named.items() if "FORWARD" in values]
@@ -256,7 +256,6 @@ def tune(seconds: float) -> None:
 
 
 def table(rows: list[dict]) -> str:
-    """The rows as Markdown."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     lines += ["| " + " | ".join(str(row.get(name, "")) for name in names) + " |" for row in rows]
@@ -279,7 +278,7 @@ def main() -> None:
     print("agreement:", agreement, flush=True)
     rows = []
     jobs = [(f"M = {m}, B = {b}", lambda fused, m=m, b=b: step(m, b, fused), ["fused", "chunked"]) for m, b in BOTH]
-    jobs += [(f"M = {m}, B = {b}", lambda fused, m=m, b=b: step(m, b, fused), ["fused"]) for m, b in FUSED_ALONE]
+    jobs += [(f"M = {m}, B = {b}", lambda fused, m=m, b=b: step(m, b, fused), ["fused"]) for m, b in FUSED_ONLY]
     jobs += [(f"exact, 1024 of {SIZE}", exact, ["fused", "chunked"])]
     for name, make, forms in jobs:
         rows.append(compared(name, make, forms, arguments.rounds))

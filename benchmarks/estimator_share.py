@@ -1,4 +1,4 @@
-"""What the estimator costs inside a captured step: the step as it is, and with a constant in the estimator's place.
+"""The cost of the estimator inside a captured step: the step with it, and with a constant instead.
 
     python benchmarks/estimator_share.py --out results/benchmarks/estimator-share-cuda.json
 
@@ -29,7 +29,7 @@ from unbraid.training.state import State
 
 @contextmanager
 def constant_estimator() -> Iterator[None]:
-    """Zeros for every log density."""
+    """Replace every log density by 0 inside the block."""
 
     def zeros(space: Any, posterior: Any, sample: Any, estimator: str, size: int) -> Aggregate:
         first = next(iter(sample.values()))
@@ -44,7 +44,7 @@ def constant_estimator() -> Iterator[None]:
 
 
 def ready(dataset: FactorDataset, precision: str, batch: int) -> State:
-    """A state whose step is compiled and recorded."""
+    """Return a state whose step is compiled and recorded."""
     settings = {"network": "mlp-chen", "batch": batch, "steps": 100_000, "precision": precision}
     state = prepare(configure("beta-tcvae", Choice("sprites"), dataset, settings), dataset)
     for _ in range(6):
@@ -53,7 +53,6 @@ def ready(dataset: FactorDataset, precision: str, batch: int) -> State:
 
 
 def milliseconds(state: State, steps: int) -> float:
-    """Time of one step."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):

@@ -1,9 +1,9 @@
-"""What the coordinates of a second stage's latents are for: whether C still rules when z is drawn from its prior.
+"""The effect of the coordinates of a second stage's latents: does c still decide if z is drawn from its prior?
 
 python benchmarks/frame.py --seeds 3 --root runs/frame --out results/frame
 
-A short MS-VAE on Cars3D, on a CPU, scored as it is and in the coordinates of its networks, in which every
-reconstruction is the same (`unbraid.models.recentre`).
+A short MS-VAE on Cars3D, on a CPU, is scored in the fitted coordinates and in those of its networks; reconstructions
+are the same in both (`unbraid.models.recentre`).
 """
 
 import argparse
@@ -26,7 +26,7 @@ SCORES = ("cond/Y", "cond/X", "cond/Z-noise", "kl/closed-form", "reconstruction/
 
 
 def scores_of(run: ub.Run) -> dict[str, float]:
-    """Scores of a run's model as it is now; of its KL, that of z."""
+    """Score a run's model in its current coordinates; of the KL, return that of z."""
     seen = Evaluation(run.model, run.dataset, run.evaluation.rows)
     made = {score.name: score for score in evaluate(seen, SCORES, resamples=0)}
     own = made["kl/closed-form"].details["latents"]
@@ -35,20 +35,19 @@ def scores_of(run: ub.Run) -> dict[str, float]:
 
 
 def main() -> None:
-    """Train, score twice, and write a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--root", type=Path, default=Path("runs/frame"))
     parser.add_argument("--out", type=Path, default=Path("results/frame"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     rows: list[dict[str, object]] = []
-    for seed in range(given.seeds):
-        first = ub.train("beta-tcvae", **FIRST, seed=seed, root=given.root, device="cpu")
-        second = ub.refine(first, "vae", **SECOND, **NETWORKS, seed=seed, root=given.root)
+    for seed in range(arguments.seeds):
+        first = ub.train("beta-tcvae", **FIRST, seed=seed, root=arguments.root, device="cpu")
+        second = ub.refine(first, "vae", **SECOND, **NETWORKS, seed=seed, root=arguments.root)
         assert isinstance(second.model, StagedVAE)
         frame = second.model.frame
         facts = {"seed": seed, "origin": frame.origin.tolist(), "unit": frame.unit.tolist()}
-        given.out.mkdir(parents=True, exist_ok=True)
+        arguments.out.mkdir(parents=True, exist_ok=True)
         for coordinates in ("fitted", "networks"):
             if coordinates == "networks":
                 with torch.no_grad():
@@ -59,9 +58,9 @@ def main() -> None:
             if seed == 0:
                 latents = [f"z{number}" for number in range(SECOND["z"])]
                 traversal(Evaluation(second.model, second.dataset, second.evaluation.rows), latents=latents).save(
-                    given.out / f"{coordinates}.png"
+                    arguments.out / f"{coordinates}.png"
                 )
-        atomic.write_text(given.out / "scores.json", json.dumps(rows, indent=2) + "\n")
+        atomic.write_text(arguments.out / "scores.json", json.dumps(rows, indent=2) + "\n")
     names = ["cond/Y", "cond/X", "cond/Z-noise", "kl of z", "reconstruction/l2"]
     print("| coordinates | " + " | ".join(names) + " |\n|---|" + "---|" * len(names))
     for kind in ("fitted", "networks"):

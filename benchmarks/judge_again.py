@@ -1,11 +1,11 @@
-"""Compute the tables, intervals and verdicts of committed results again, from the scores of their runs.
+"""Recompute tables, intervals and verdicts of committed results from the scores of their runs.
 
 python benchmarks/judge_again.py daunhawer2019/fig3 RUNS…
 
-RUNS are folders of sweeps, as `unbraid reproduce` leaves them in ROOT/PAPER, with or without weights. What says where
-the runs come from stays as it was: command, commit, versions, device, minutes; so does a figure that shows models. For
-a change of statistics, which needs no new runs. Of stages that another series is as large as, one must have its file of
-weights, which is not opened.
+RUNS are folders of sweeps, as `unbraid reproduce` leaves them in ROOT/PAPER, with or without weights. Use it after a
+change of statistics, which needs no new runs. Command, commit, versions, device, minutes, and figures that show models
+stay the same. If a series is as large as a stage, one run of that stage must have its file of weights, which is not
+opened.
 """
 
 import argparse
@@ -24,50 +24,48 @@ from unbraid.experiments.writing import Provenance, find_commit, write_results
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 
-KEPT = ("command", "scale", "commit", "versions", "device", "minutes", "runs")
+UNCHANGED_FACTS = ("command", "scale", "commit", "versions", "device", "minutes", "runs")
 
 
 class Before(Provenance):
-    """Where results came from when they were made."""
+    """The stored provenance of results."""
 
     stored: Mapping[str, Any] = {}
 
     def as_record(self) -> dict[str, Any]:
-        """As it was stored."""
-        return {key: self.stored[key] for key in KEPT}
+        return {key: self.stored[key] for key in UNCHANGED_FACTS}
 
 
 def stored_stages(
     parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: Any, notes: list[str]
 ) -> RefinedSeries:
-    """Stages that are there, told by their recipe, their steps and the run that they refine: nothing is trained."""
+    """Return the existing stages with the recipe, the steps and the first stages of a series; train nothing."""
     folder, of = SweepFolder(root / "refined"), {run.path.name: member for member, run in parents}
-    told = {}
+    settings = {}
     for path in sorted((folder.path / "runs").glob("*/config.yaml")):
         config = RunFolder(path.parent).config
         if (config.objective.name, config.training.steps) == (asked["recipe"], asked["steps"]):
             parent = Path(str(config.parent["run"])).name if config.parent else ""
-            told |= {path.parent.name: dict(of[parent].settings)} if parent in of else {}
-    return RefinedSeries(folder, told)
+            settings |= {path.parent.name: dict(of[parent].settings)} if parent in of else {}
+    return RefinedSeries(folder, settings)
 
 
 def main() -> None:
-    """Write the results of one experiment anew."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results"))
-    given = parser.parse_args()
-    folder = given.out / given.name
+    arguments = parser.parse_args()
+    folder = arguments.out / arguments.name
     before = json.loads((folder / "verdicts.json").read_text("utf-8"))
-    facts, figure = experiment[given.name].facts, folder / "figure.png"
+    facts, figure = experiment[arguments.name].facts, folder / "figure.png"
     picture, page = figure.read_bytes(), (folder / "README.md").read_text("utf-8")
-    if (given.runs[0] / "refined").exists():
+    if (arguments.runs[0] / "refined").exists():
         running.refine_series = stored_stages  # what refines a run would open its weights
-        results, _, notes = running._run_experiment(facts, before["scale"], given.runs[0], "cpu", None)
+        results, _, notes = running._run_experiment(facts, before["scale"], arguments.runs[0], "cpu", None)
     else:
         with tempfile.TemporaryDirectory() as place:
-            for each in given.runs:
+            for each in arguments.runs:
                 sweeps = [each] if (each / "sweep.yaml").exists() else [p.parent for p in each.glob("*/sweep.yaml")]
                 for sweep in sweeps:
                     (Path(place) / sweep.name).symlink_to(sweep.resolve())
@@ -77,10 +75,10 @@ def main() -> None:
     where = Before(before["command"], before["scale"], before["minutes"], before["runs"], torch.device("cpu"))
     Before.stored = before
     origin = [line.removeprefix("- ") for line in page.splitlines() if line.startswith("- Runs ")]
-    told = [note for note in notes if "taken from" not in note]
+    notes_kept = [note for note in notes if "taken from" not in note]
     now = f"Intervals and verdicts were computed again from the scores of these runs, by commit {find_commit()}."
     lacking = write_results(
-        folder, experiment[given.name], results, verdicts, where, [*facts.notes, *told, *origin, now]
+        folder, experiment[arguments.name], results, verdicts, where, [*facts.notes, *notes_kept, *origin, now]
     )
     if lacking:
         figure.write_bytes(picture)
@@ -90,7 +88,7 @@ def main() -> None:
         )
         (folder / "README.md").write_text(made, encoding="utf-8")
     for old, new in zip(before["verdicts"], verdicts, strict=True):
-        print(f"{given.name}: {old['verdict']} -> {new.verdict}: {new.claim}")
+        print(f"{arguments.name}: {old['verdict']} -> {new.verdict}: {new.claim}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What the speed benchmarks share: the data, our side, contenders in processes of their own, and medians of rounds.
+"""Shared parts of the speed benchmarks: the data, our side, contenders in their own processes, and medians of rounds.
 
-Each contender runs in its own process, so that none sees the other's threads, allocator settings or global switches,
-and one that crashes or runs out of memory leaves the rest alone. They take turns: a round measures each once, so that
-whatever else the machine does falls on all of them, and ratios are taken inside a round.
+Each contender runs in its own process, so that none is affected by another's threads, allocator settings, global
+switches or crashes. A round measures each contender once, so that other load on the machine affects all of them, and
+ratios are taken inside a round.
 """
 
 import argparse
@@ -39,8 +39,8 @@ from unbraid.training.prepare import prepare
 NETWORK = "conv-daunhawer"
 BETAS = (6.0, 1.0, 2.0, 4.0, 8.0, 10.0)
 WARM_UP = 10
-PATIENCE = 900.0
-"""Seconds after which a contender that does not answer is given up."""
+MAX_SECONDS_TO_ANSWER = 900.0
+"""Seconds to wait for an answer of a contender."""
 
 OURS = (
     "prepare(configs, dataset), then State.advance(): rows gathered and unpacked on the device, noise, forward, "
@@ -51,7 +51,7 @@ OURS = (
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained; `precision` and `members` concern our side only."""
+    """The settings of training; `precision` and `members` apply to our side only."""
 
     device: str
     batch: int = 64
@@ -63,18 +63,18 @@ class Setting:
 
 
 class Reading(NamedTuple):
-    """What one measurement found: images per second over all members, and the peak memory so far."""
+    """A measurement: images per second over all members, and the peak memory so far."""
 
     rate: float
     mebibytes: float
 
 
 Measure = Callable[[float], float]
-"""Train for about so many seconds; images per second."""
+"""seconds of training -> images per second"""
 
 
 def binary_images(count: int, rows: slice = slice(None)) -> np.ndarray:
-    """White rectangles on black, 64x64, truth values [count, 64, 64], or some rows of them."""
+    """Draw white rectangles on black as truth values [count, 64, 64], or some rows of them."""
     generator = np.random.default_rng(0)
     centre, half = generator.uniform(14, 50, (2, count, 1)), generator.uniform(3, 12, (2, count, 1))
     inside = np.abs(np.arange(64) - centre[:, rows]) <= half[:, rows]  # [axis, row, 64]
@@ -82,14 +82,14 @@ def binary_images(count: int, rows: slice = slice(None)) -> np.ndarray:
 
 
 def dataset(count: int, device: str) -> FactorDataset:
-    """The images as our library holds them: bits, on the device."""
+    """Return the images as a data set of bits on the device."""
     chunks = [slice(start, start + 8192) for start in range(0, count, 8192)]
     packed = torch.cat([pack_bits(torch.from_numpy(binary_images(count, rows))) for rows in chunks])
     return FactorDataset("rectangles", Pixels(packed, (1, 64, 64), bits=True)).to(device)
 
 
 def ours(setting: Setting) -> tuple[Measure, dict[str, Any]]:
-    """Our side, warmed up: a State that advances."""
+    """Prepare our side: a `State` that has taken its first steps."""
     data = dataset(setting.images, setting.device)
     shared = {
         "network": setting.network,
@@ -111,7 +111,7 @@ def ours(setting: Setting) -> tuple[Measure, dict[str, Any]]:
 
 
 def pace(step: Callable[[], None], setting: Setting, seconds: float) -> float:
-    """Images per second of a step that reads nothing back: as many as fit, timed as a whole."""
+    """Return the images per second of as many steps as fit into `seconds`, timed as a whole."""
     trial = _timed(step, 2, setting.device)
     steps = max(1, round(seconds / (trial / 2)))
     return steps * setting.batch * setting.members / _timed(step, steps, setting.device)
@@ -127,20 +127,20 @@ def _timed(step: Callable[[], None], count: int, device: str) -> float:
 
 
 def synchronise(device: str) -> None:
-    """Wait until a CUDA device has done what it was given."""
+    """Wait for a CUDA device."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
 
 
 class Stopwatch:
-    """Times a trainer that calls `tick` after each step; the first ones, which fill its queues, do not count."""
+    """A timer for a trainer that calls `tick` after each step; the first steps, which fill its queues, do not count."""
 
     def __init__(self, device: str, batch: int, seconds: float) -> None:
         self.device, self.batch, self.seconds = device, batch, seconds
         self.steps, self.start, self.rate = -WARM_UP, 0.0, 0.0
 
     def tick(self) -> bool:
-        """Whether the time is up; `rate` is images per second then."""
+        """Return whether the time is up, and if so, set `rate` to images per second."""
         self.steps += 1
         if self.steps == 0:
             synchronise(self.device)
@@ -154,7 +154,7 @@ class Stopwatch:
 
 @dataclass
 class Contender:
-    """One side of a benchmark: `make(*arguments)`, called in its own process, returns how to measure, and facts."""
+    """One side of a benchmark; `make(*arguments)` runs in its own process and returns a `Measure` and facts."""
 
     name: str
     make: Callable[..., tuple[Measure, dict[str, Any]]]
@@ -164,16 +164,16 @@ class Contender:
     failure: str = ""
 
     def start(self) -> None:
-        """Make it ready to be measured."""
-        context, usual = multiprocessing.get_context("spawn"), multiprocessing.get_start_method()
-        self._pipe, there = context.Pipe()
-        self._process = context.Process(target=_serve, args=(there, usual, self.make, self.arguments))
+        """Start its process."""
+        context, method = multiprocessing.get_context("spawn"), multiprocessing.get_start_method()
+        self._pipe, other_end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(other_end, method, self.make, self.arguments))
         self._process.start()
-        there.close()
+        other_end.close()
         self.facts |= self._answer() or {}
 
     def measure(self, seconds: float) -> None:
-        """Append one reading, unless it has failed."""
+        """Append one reading, unless the contender has failed."""
         if not self.failure:
             self._pipe.send(seconds)
             answer = self._answer()
@@ -181,7 +181,6 @@ class Contender:
                 self.readings.append(answer)
 
     def close(self) -> None:
-        """End its process."""
         if self._process.is_alive():
             with _ignoring(OSError):
                 self._pipe.send(None)
@@ -191,11 +190,11 @@ class Contender:
 
     @property
     def rate(self) -> float:
-        """Median images per second."""
+        """The median of images per second."""
         return statistics.median(reading.rate for reading in self.readings)
 
     def summary(self) -> dict[str, Any]:
-        """Everything that was found, for JSON."""
+        """Return all results for JSON."""
         facts: dict[str, Any] = {"name": self.name, **self.facts}
         if self.failure:
             facts["failed"] = self.failure
@@ -207,7 +206,7 @@ class Contender:
 
     def _answer(self) -> Any:
         try:
-            if not self._pipe.poll(PATIENCE):
+            if not self._pipe.poll(MAX_SECONDS_TO_ANSWER):
                 raise EOFError
             kind, value, heard = self._pipe.recv()
         except (EOFError, ConnectionError):
@@ -221,14 +220,14 @@ class Contender:
 
 
 def ratio(a: Contender, b: Contender) -> float | None:
-    """Median over rounds of a's speed in multiples of b's."""
+    """Return the median over rounds of a's speed divided by b's."""
     pairs = [one.rate / other.rate for one, other in zip(a.readings, b.readings, strict=False)]
     return statistics.median(pairs) if pairs else None
 
 
 @contextmanager
 def started(contenders: Sequence[Contender], at_once: int = 1) -> Iterator[None]:
-    """Contenders made ready, `at_once` of them at a time, and ended afterwards."""
+    """Start contenders, `at_once` at a time, and end them after the block."""
     try:
         with ThreadPoolExecutor(at_once) as pool:
             for contender in pool.map(_start, contenders):
@@ -240,7 +239,7 @@ def started(contenders: Sequence[Contender], at_once: int = 1) -> Iterator[None]
 
 
 def take_turns(contenders: Sequence[Contender], rounds: int, seconds: float) -> Iterator[int]:
-    """Measure each once per round, starting with another one each time; yields after each round."""
+    """Measure each contender once per round, in rotating order, and yield after each round."""
     for turn in range(rounds):
         shift = turn % len(contenders)
         for contender in (*contenders[shift:], *contenders[:shift]):
@@ -250,7 +249,7 @@ def take_turns(contenders: Sequence[Contender], rounds: int, seconds: float) -> 
 
 
 def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """Options that every benchmark over contenders has."""
+    """Add the options of every benchmark over contenders."""
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seconds", type=float, default=2.0, help="of one measurement")
     parser.add_argument("--threads", type=int, help="of every side; default: as many as torch takes")
@@ -258,7 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
 
 
 def gpu_milliseconds(call: Callable[[], object], repeats: int) -> float:
-    """Mean GPU time of so many calls in a row, by CUDA events."""
+    """Return the mean GPU time of `repeats` calls, by CUDA events."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(repeats):
@@ -269,14 +268,14 @@ def gpu_milliseconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def set_threads(count: int | None) -> None:
-    """So many threads for this process and for every contender started from it."""
+    """Set the number of threads of this process and of its contenders."""
     if count is not None:
         os.environ["OMP_NUM_THREADS"] = str(count)
         torch.set_num_threads(count)
 
 
 def facts(script: str, device: str, packages: Sequence[str] = ()) -> dict[str, Any]:
-    """Where and how: machine, versions, command."""
+    """Return machine, versions and command."""
     versions = {name: _version(name) for name in packages}
     return {
         **describe_environment(torch.device(device)),
@@ -288,7 +287,7 @@ def facts(script: str, device: str, packages: Sequence[str] = ()) -> dict[str, A
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown with columns of equal width."""
+    """Return Markdown with aligned columns."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     lines = [head, ["-" * width for width in widths], *rows]
     joined = (" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
@@ -296,7 +295,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Store what was found so far."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=2) + "\n")
 
@@ -307,10 +305,10 @@ def _start(contender: Contender) -> Contender:
 
 
 def _serve(
-    pipe: Connection, usual: str, make: Callable[..., tuple[Measure, dict[str, Any]]], arguments: tuple[Any, ...]
+    pipe: Connection, method: str, make: Callable[..., tuple[Measure, dict[str, Any]]], arguments: tuple[Any, ...]
 ) -> None:
-    """The life of a contender's process: make, then measure whenever asked; what it prints is dropped."""
-    multiprocessing.set_start_method(usual, force=True)  # a spawned process would spawn its loader's workers, too
+    """Serve a contender's process: make it, measure on request, and drop what it prints."""
+    multiprocessing.set_start_method(method, force=True)  # a spawned process would also spawn its loader's workers
     heard: list[str] = []
     warnings.showwarning = lambda message, *_: heard.append(str(message).partition("\n")[0][:300])
     with Path(os.devnull).open("w") as nowhere:
@@ -360,7 +358,7 @@ def _processor() -> str:
 
 
 def stand_in_for_torchvision() -> bool:
-    """disent imports torchvision and, here, uses one function of it at most: without it, that in a module so named."""
+    """Register a module `torchvision` with the one function that disent uses here, unless the real one is installed."""
     if importlib.util.find_spec("torchvision") is not None:
         return False
     names = ("torchvision", "torchvision.transforms", "torchvision.transforms.functional")

@@ -6,8 +6,8 @@
     PYTHONPATH=… python benchmarks/metrics.py               # with disent 0.8 on the path, its versions take part
 
 Six factors of 3, 6, 40, 32, 32 and 10 values; codes are a rotated, noisy copy of them. Both sides have the codes
-already; FactorVAE's end-to-end rows count encoding, too: ours encodes each row of the pool once, the published protocol
-encodes every batch anew (timed on a few votes, and multiplied). A round measures every side once, and ratios are taken
+already; FactorVAE's end-to-end rows include encoding: ours encodes each row of the pool once, the published protocol
+encodes every batch again (timed on a few votes, and multiplied). A round measures every side once, and ratios are taken
 inside a round. `--out FILE` writes JSON.
 """
 
@@ -43,8 +43,8 @@ from unbraid.training.prepare import prepare
 SIZES = (3, 6, 40, 32, 32, 10)
 ROWS, TEST, LATENTS, VOTES, BATCH = 10_000, 5_000, 10, (10_000, 5_000), 64
 
-LEAST = 0.2
-"""Seconds for which a side is called again and again, so that quick ones are timed as well as slow ones."""
+MIN_SECONDS_PER_SIDE = 0.2
+"""A quick side is called repeatedly for this time."""
 
 REFERENCE = "reference gbt, factor by factor"
 PARTS = ("disentanglement", "completeness", "informativeness")
@@ -53,8 +53,8 @@ Side = Callable[[], float]
 """Computes a score from cached codes."""
 
 
-def made_codes(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes [rows, 10] and factors [rows, 6]: standardised factors, turned a little into each other, and noise."""
+def make_codes(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes [rows, 10] and factors [rows, 6]: standardised factors, slightly rotated, and noise."""
     rng, turn = np.random.default_rng(seed), np.random.default_rng(99)
     factors = np.stack([rng.integers(0, size, rows) for size in SIZES], axis=1)
     scaled = (factors - (np.array(SIZES) - 1) / 2) / np.sqrt((np.array(SIZES) ** 2 - 1) / 12)
@@ -63,7 +63,7 @@ def made_codes(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def reference_mig(codes: np.ndarray, factors: np.ndarray) -> float:
-    """One histogram and one scikit-learn call per pair."""
+    """Compute MIG by one histogram and one scikit-learn call per pair."""
     binned = [np.digitize(c, np.histogram(c, 20)[1][:-1]) for c in codes.T]
     information = np.array([[mutual_info_score(v, b) for v in factors.T] for b in binned])
     ordered = np.sort(information, axis=0)
@@ -71,7 +71,7 @@ def reference_mig(codes: np.ndarray, factors: np.ndarray) -> float:
 
 
 def reference_sap(codes: np.ndarray, factors: np.ndarray, codes_test: np.ndarray, factors_test: np.ndarray) -> float:
-    """One support vector machine per pair."""
+    """Compute SAP by one support vector machine per pair."""
     accuracy = np.zeros((codes.shape[1], factors.shape[1]))
     for j in range(codes.shape[1]):
         for k in range(factors.shape[1]):
@@ -82,7 +82,7 @@ def reference_sap(codes: np.ndarray, factors: np.ndarray, codes_test: np.ndarray
 
 
 def reference_factorvae(codes: np.ndarray, factors: np.ndarray, encode: Callable[[np.ndarray], np.ndarray]) -> float:
-    """Vote by vote; `encode` gives the codes of rows."""
+    """Compute the FactorVAE score vote by vote; `encode` returns the codes of rows."""
     rng = np.random.default_rng(0)
     spread = codes.var(0, ddof=1)
     rows_of = [[np.flatnonzero(column == value) for value in range(column.max() + 1)] for column in factors.T]
@@ -97,7 +97,7 @@ def reference_factorvae(codes: np.ndarray, factors: np.ndarray, encode: Callable
 
 
 def disent_sides() -> dict[str, dict[str, Side]]:
-    """disent's own functions on the same codes, where it is installed."""
+    """Return disent's functions on the same codes, if it is installed."""
     try:
         import lightning  # noqa: F401 (looks for torchvision, and must not find the stand-in)
 
@@ -108,8 +108,8 @@ def disent_sides() -> dict[str, dict[str, Side]]:
     except ImportError as error:
         print(f"disent takes no part: {error}", file=sys.stderr)
         return {}
-    codes, factors = made_codes(ROWS, 0)
-    codes_test, factors_test = made_codes(TEST, 1)
+    codes, factors = make_codes(ROWS, 0)
+    codes_test, factors_test = make_codes(TEST, 1)
 
     class Codes(GroundTruthData):
         """A data set whose observations are codes, so that nothing has to be encoded.
@@ -142,9 +142,9 @@ def disent_sides() -> dict[str, dict[str, Side]]:
 
 
 def sides() -> dict[str, dict[str, Side]]:
-    """Ours and the reference of each score."""
-    codes, factors = made_codes(ROWS, 0)
-    codes_test, factors_test = made_codes(TEST, 1)
+    """Return our function and the reference of each score."""
+    codes, factors = make_codes(ROWS, 0)
+    codes_test, factors_test = make_codes(TEST, 1)
     both, both_factors = np.concatenate([codes, codes_test]), np.concatenate([factors, factors_test])
     votes = {"train": VOTES[0], "test": VOTES[1], "batch": BATCH}
     return {
@@ -164,7 +164,7 @@ def sides() -> dict[str, dict[str, Side]]:
 
 
 def serve_disent(connection: Connection, threads: int | None) -> None:
-    """Names of the scores that disent has; then time and value of each that is asked for, until None comes."""
+    """Send the names of disent's scores, then time and value of each request, until None arrives."""
     set_threads(threads)
     warnings.filterwarnings("ignore")
     peers = disent_sides()
@@ -199,13 +199,13 @@ def race(rounds: int, threads: int | None) -> dict[str, Any]:
 
 
 def timed(side: Side) -> tuple[float, float]:
-    """Seconds of one call, a mean over calls for about `LEAST` seconds after a first one, and its value."""
+    """Return the mean seconds of a call, after a first one, and its value."""
     side()
     calls, start = 0, time.perf_counter()
     while True:
         value, calls = side(), calls + 1
         taken = time.perf_counter() - start
-        if taken >= LEAST:
+        if taken >= MIN_SECONDS_PER_SIDE:
             return taken / calls, value
 
 
@@ -219,7 +219,7 @@ def _summary(own: list[tuple[float, float]], ours: list[tuple[float, float]]) ->
 
 
 def end_to_end(votes: int = 200) -> dict[str, float]:
-    """FactorVAE score of an untrained network on small sprites, encoding included."""
+    """Time the FactorVAE score of an untrained network on small sprites, including encoding."""
     data = load_data("sprites-small")
     assert isinstance(data, FactorDataset)
     config = configure("vae", Choice("sprites-small"), data, {"network": "mlp"})
@@ -243,7 +243,7 @@ def race_dci() -> dict[str, Any]:
     Minutes pass between the first and the last, so besides wall-clock seconds there are those that the processor spent
     on this process, over all threads, which other programs hardly change.
     """
-    codes, factors = made_codes(ROWS + TEST, 0)
+    codes, factors = make_codes(ROWS + TEST, 0)
     start = time.perf_counter(), time.process_time()
     for column in factors[:ROWS].T:
         model = GradientBoostingClassifier(random_state=0).fit(codes[:ROWS], column)
@@ -267,7 +267,7 @@ def _seconds(start: tuple[float, float]) -> dict[str, float]:
 
 
 def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
-    """Seconds of every score of a run from `rows` encoded images, and of the exact ones over all rows apart."""
+    """Return the seconds of every score on `rows` encoded images, and of the exact ones on all rows separately."""
     run = load(folder, device=device)
     some = run.evaluation.subsample(rows)
     names = expand(["full"])
@@ -297,7 +297,6 @@ def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run what was asked for and print it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dci", action="store_true")

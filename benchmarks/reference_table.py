@@ -18,7 +18,7 @@ WITHOUT_SHAPE = ("scale", "orientation", "posX", "posY")
 
 
 def rows_of(member: Member) -> dict[str, str]:
-    """One column of the table, by row."""
+    """Return one column of the table, by row."""
     rows = {"run": member.run, "status": member.state}
     for name, score in member.scores.items():
         rows[name] = f"{score.value:.4f}"
@@ -30,13 +30,12 @@ def rows_of(member: Member) -> dict[str, str]:
 
 
 def gaps_of(score: Score) -> dict[str, str]:
-    """The gap of each factor, where the score has gaps."""
+    """Return the gap of each factor, if the score has gaps."""
     gaps = score.details.get("gaps", {})
     return {f"{score.name}, gap of {factor}": f"{gap:.4f}" for factor, gap in gaps.items()}
 
 
 def table(columns: dict[str, dict[str, str]]) -> str:
-    """Columns by title as Markdown."""
     names = list(dict.fromkeys(name for rows in columns.values() for name in rows))
     lines = ["| | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     return "\n".join(

@@ -1,10 +1,10 @@
-"""What a step of a beta-TCVAE costs against the number of members, the batch, the latents and the data points.
+"""The cost of a step of a beta-TCVAE against the number of members, the batch, the latents and the data points.
 
     python benchmarks/scaling.py --device cpu --members 1 4 --batch 64 256
     python benchmarks/scaling.py --device cuda --precision bf16
 
-One axis moves at a time, the others stay at their base (1 member, batch 64, 10 latents, 65,536 images). The points of
-an axis take turns in one run. A point that fails (out of memory, say) gives its reason and the rest go on.
+One axis varies at a time; the others stay at their base (1 member, batch 64, 10 latents, 65,536 images). The points of
+an axis are measured in turns. A point that fails, for example for lack of memory, reports its reason.
 """
 
 import argparse
@@ -25,12 +25,12 @@ AXES = {
 
 
 def along(axis: str, values: list[int], base: Setting) -> list[Contender]:
-    """One contender per point of an axis."""
+    """Return one contender per point of an axis."""
     return [Contender(f"{axis} = {value}", ours, (replace(base, **{axis: value}),)) for value in values]
 
 
 def point(side: Contender) -> dict[str, Any]:
-    """What a point cost."""
+    """Return the costs of a point."""
     setting: Setting = side.arguments[0]
     row = {**side.summary(), **asdict(setting)}
     row.pop("step", None)
@@ -42,7 +42,7 @@ def point(side: Contender) -> dict[str, Any]:
 
 
 def show(rows: list[dict[str, Any]]) -> str:
-    """The points of an axis as a table."""
+    """Return the points of an axis as a table."""
     head = ["", "ms per step", "per member", "images/s", "peak MiB", ""]
     lines = []
     for row in rows:

@@ -24,7 +24,7 @@ Study = dict[str, np.ndarray]
 
 
 def read(folder: Path) -> tuple[list[float], Study]:
-    """Betas and scores of a finished sweep."""
+    """Return betas and scores of a finished sweep."""
     found: dict[str, dict[float, list[list[float]]]] = {}
     for member in Sweep(folder).members:
         values = [member.scores[name].value for name in SCORES]
@@ -34,7 +34,7 @@ def read(folder: Path) -> tuple[list[float], Study]:
 
 
 def interval(study: Study, statistic: Callable[[Study], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A statistic of the study with its 5% and 95% bootstrap quantiles."""
+    """Return a statistic with its 5% and 95% bootstrap quantiles."""
     rng = np.random.default_rng(0)
 
     def resampled() -> Study:
@@ -48,18 +48,17 @@ def interval(study: Study, statistic: Callable[[Study], np.ndarray]) -> tuple[np
 
 
 def row(title: str, found: tuple[np.ndarray, np.ndarray, np.ndarray]) -> str:
-    """A line of Markdown, `value (low..high)` in each cell."""
+    """Return a line of Markdown with `value (low..high)` in each cell."""
     cells = (f"{v:.3g} ({a:.3g}..{b:.3g})" for v, a, b in zip(*map(np.atleast_1d, found), strict=True))
     return f"| {title} | " + " | ".join(cells) + " |"
 
 
 def correlation(values: np.ndarray) -> float:
-    """Pearson's correlation of TC and MIG over [..., score]."""
+    """Return Pearson's correlation of TC and MIG over [..., score]."""
     return float(np.corrcoef(values[..., 2].ravel(), values[..., 0].ravel())[0, 1])
 
 
 def main() -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=Path)
     betas, study = read(parser.parse_args().sweep)
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 def _pair(title: str, study: Study, of: Callable[[Study, Callable[[np.ndarray], float]], float]) -> str:
-    """Of the means per beta, and of all runs."""
+    """Return the row of a correlation over the means per beta, and over all runs."""
     ways = (lambda values: correlation(values.mean(1)), correlation)
     found = [interval(study, lambda s, way=way: np.asarray(of(s, way))) for way in ways]
     return row(title, tuple(np.array(part) for part in zip(*found, strict=True)))  # type: ignore[arg-type]

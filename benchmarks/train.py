@@ -39,17 +39,17 @@ DISENT = (
 
 
 class Enough(Exception):  # noqa: N818 (it is no error)
-    """The time of a measurement is up."""
+    """Raised when the time of a measurement is up."""
 
 
 def networks(z: int) -> tuple[nn.Module, nn.Module]:
-    """Our encoder and decoder, for a peer to wrap."""
+    """Return our encoder and decoder for a peer to wrap."""
     encoder = encoders[NETWORK].make(SHAPE, {"mean": z, "log_variance": z})
     return encoder, decoders[NETWORK].make(z, SHAPE)
 
 
 def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
-    """pythae's own trainer on its own data set."""
+    """Prepare pythae's trainer on its own data set."""
     from pythae.data.datasets import BaseDataset
     from pythae.models import BetaTCVAE, BetaTCVAEConfig
     from pythae.models.base.base_utils import ModelOutput
@@ -113,7 +113,7 @@ def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
 
 
 def disent(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
-    """disent's framework under Lightning, as its README shows it."""
+    """Prepare disent's framework under Lightning, as in its README."""
     import lightning  # before the stand-in, which it would take for the whole
 
     stand_in = measure.stand_in_for_torchvision()
@@ -184,7 +184,7 @@ def _size(module: nn.Module) -> int:
 
 
 def contenders(arguments: argparse.Namespace) -> list[Contender]:
-    """Our variants and the peers'."""
+    """Return our variants and those of the peers."""
     common = {"device": arguments.device, "batch": arguments.batch, "z": arguments.z, "images": arguments.images}
     makers = {"pythae": pythae, "disent": disent}
     sides = [
@@ -200,13 +200,13 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
 
 
 def best(sides: list[Contender], peer: str) -> Contender | None:
-    """The faster variant of a peer."""
+    """Return the faster variant of a peer."""
     measured = [side for side in sides if side.name.startswith(peer) and side.readings]
     return max(measured, key=lambda side: side.rate, default=None)
 
 
 def found(sides: list[Contender], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything, for JSON."""
+    """Return all results for JSON."""
     result: dict[str, Any] = measure.facts("train.py", arguments.device, [*PEERS, "lightning", "torchvision"])
     result |= {"network": NETWORK, "batch": arguments.batch, "z": arguments.z, "images": arguments.images}
     result["contenders"] = []
@@ -222,7 +222,7 @@ def found(sides: list[Contender], arguments: argparse.Namespace) -> dict[str, An
 
 
 def show(result: dict[str, Any], peers: list[str]) -> str:
-    """The result as a table with its notes."""
+    """Return the result as a table with notes."""
     rows, notes = [], {}
     for row in result["contenders"]:
         rounds = row.get("rounds", [])

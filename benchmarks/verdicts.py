@@ -34,7 +34,6 @@ See also [speed](benchmarks/README.md), [agreement between scores](disagreement/
 
 
 def main() -> None:
-    """Print the table."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
     print(HEAD)
     for path in sorted(folder.glob("*/*/verdicts.json")):

@@ -12,16 +12,15 @@ if not Path("/dev/nvidiactl").exists():  # Triton decides at its import whether 
 if os.environ.get("UNBRAID_TYPECHECK") != "0":
     from beartype import BeartypeConf, BeartypeDecorPlace, FrozenDict
     from beartype.claw import beartype_package
-    from torch import SymInt, Tensor
+    from torch import Tensor
 
     beartype_package(
         "unbraid",
         conf=BeartypeConf(
             claw_decor_place_func=BeartypeDecorPlace.FIRST,  # what other decorators return may be no function
             claw_is_pep526=False,
-            # torch.vmap fills named tuples with the numbers of dimensions where they hold tensors; a size that
-            # torch.compile leaves open is a symbol; a tuple's random item, which is what is checked, stops the compiler
-            hint_overrides=FrozenDict({Tensor: Tensor | int | None, int: int | SymInt, tuple[int, ...]: tuple}),
+            # torch.vmap fills named tuples with the numbers of dimensions where they hold tensors
+            hint_overrides=FrozenDict({Tensor: Tensor | int | None}),
             is_pep484_tower=True,
         ),
     )

@@ -1,5 +1,6 @@
 """The documents' own code runs, and what they say about the registries is true."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -58,3 +59,23 @@ def test_contributing_examples_register_and_keep_the_contracts(name):
         check(name)
     finally:
         registry.remove(name)
+
+
+def defined_names(path):
+    """Return the functions, classes and methods (`Class.method`) that a file defines."""
+    names = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+    return names
+
+
+def test_architecture_names_files_and_functions_that_exist():
+    rows = re.findall(
+        r"^\| `(src/[^`]+)` \| ([^|]+) \|", (ROOT / "docs/architecture.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert 15 <= len({path for path, _ in rows}) <= 20
+    for path, functions in rows:
+        assert set(re.findall(r"`([^`]+)`", functions)) <= defined_names(ROOT / path), path

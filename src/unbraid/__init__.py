@@ -1,6 +1,6 @@
 """unbraid: learn, measure and explore disentangled representations.
 
-Public names are resolved on first use: importing the package, or asking the command line for help, loads no torch.
+Public names are resolved on first use, so that importing the package and `unbraid --help` do not import torch.
 """
 
 import importlib
@@ -8,7 +8,7 @@ from typing import Any
 
 from unbraid._version import __version__
 
-_WHERE = {
+_MODULE_OF_NAME = {
     "train": "unbraid.api",
     "load": "unbraid.run",
     "refine": "unbraid.api",
@@ -32,14 +32,14 @@ _WHERE = {
 }
 _MODULES = ("data", "metrics", "methods", "objectives", "networks", "latents", "density", "report")
 
-__all__ = ["__version__", *_WHERE, *_MODULES]
+__all__ = ["__version__", *_MODULE_OF_NAME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"unbraid.{name}")
-    if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+    if name in _MODULE_OF_NAME:
+        return getattr(importlib.import_module(_MODULE_OF_NAME[name]), name)
     raise AttributeError(f"module 'unbraid' has no attribute '{name}'")
 
 

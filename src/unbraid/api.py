@@ -1,7 +1,6 @@
-"""The library as people use it: `train` and `refine` one run; `sweep` and `load` are beside them in `unbraid`.
+"""Train and refine single runs.
 
-A run is a group of one: it goes through the same preparation, training, memory and divergence rules as the groups of a
-sweep (`unbraid.sweeps.worker`).
+A run is a group of one: it takes the same path as the groups of a sweep (`unbraid.sweeps.worker`).
 """
 
 from pathlib import Path
@@ -37,8 +36,8 @@ from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
 
-class Where(NamedTuple):
-    """Where a run goes, and what to do with a run that already exists under its name."""
+class Destination(NamedTuple):
+    """The folder of a run, and the treatment of a run that it already holds."""
 
     root: Path
     name: str | None
@@ -65,19 +64,19 @@ def train(
 
     `data` is a registered name, a folder of pictures, an array (images as bytes or floats, or feature vectors), a
     torch Dataset, a `FactorDataset`, or several modalities: a CSV file (`unbraid.data.from_csv`) or arrays by name
-    (`unbraid.data.from_arrays`). Settings of a named data set, a folder or a file go by `data_KEY=…`. `encoder` and
+    (`unbraid.data.from_arrays`). `data_KEY=…` is a setting of a named data set, a folder or a file. `encoder` and
     `decoder` may be registered names or modules of your own. Every other keyword is a setting of the recipe, its
     networks or the training (see `unbraid list objectives`).
 
-    The run lives in `root / name`, by default named by a hash of its settings. A finished run of the same settings is
-    returned as it is; an unfinished one is continued, or refused with `resume=False`. `fresh` replaces a run of that
-    name once everything else has been checked. Under torchrun all processes train this one run together.
+    The run is in `root / name`, by default named by a hash of its settings. A finished run of the same settings is
+    returned unchanged; an unfinished one is continued, or refused with `resume=False`. `fresh` replaces a run of that
+    name once everything else has been checked. Under torchrun all processes train this run together.
     """
-    place = choose_device(device)
-    settings = to_dotted(recipe, {**overrides, **_given(encoder=encoder, decoder=decoder)})
-    check_settings(recipe, settings)  # before minutes are spent on data
-    choice, dataset = find_data(data, settings, place)
-    return _train_one(recipe, choice, dataset, settings, Where(Path(root), name, resume, fresh, cadence))
+    torch_device = choose_device(device)
+    settings = to_dotted(recipe, {**overrides, **_drop_none(encoder=encoder, decoder=decoder)})
+    check_settings(recipe, settings)  # before the data are loaded, which may take minutes
+    choice, dataset = find_data(data, settings, torch_device)
+    return _train_one(recipe, choice, dataset, settings, Destination(Path(root), name, resume, fresh, cadence))
 
 
 def refine(
@@ -95,28 +94,30 @@ def refine(
     cadence: Cadence | None = None,
     **overrides: Any,
 ) -> Run:
-    """Refine a finished run by a second stage and return it, a run of its own; the first stage stays frozen.
+    """Refine a finished run by a second stage, and return the stage as a new run; the first stage stays frozen.
 
-    `kind` is what the stage is made of (`vae`, `flow`, `labels`, `gan`, `cgan`, `code`, `student`); every other keyword
-    is a setting of its recipe, as in `train`. Data and split are those of the first run, unless `split` is given (the
-    stages of a `pendulum` may also differ in `data_observed`). `data` is needed only if the run's data were passed in;
-    `device` counts only if `run` is a path. `Run.unchanged` of the result says how far the codes of the first stage
-    have moved: not at all, except for a `student`, which learns them anew.
+    `kind` is the kind of stage (`vae`, `flow`, `labels`, `gan`, `cgan`, `code`, `student`); every other keyword is a
+    setting of its recipe, as in `train`. The stage has the data and the split of the first run, unless `split` is given
+    (the stages of a `pendulum` may also differ in `data_observed`). `data` is needed only if the run's data were passed
+    in; `device` is used only if `run` is a path. `Run.unchanged` of the result holds the largest change of the first
+    stage's codes, which is 0 except for a `student`.
     """
     recipe = find_stage_recipe(kind)
     first = run if isinstance(run, Run) else load(run, device=device)
     parent = describe_first_stage(first.folder)
     if fresh and name is not None and (Path(root) / name).resolve() == first.path.resolve():
-        raise UsageError(f"A fresh run named {name} would throw away {first.path}, which is to be refined.")
+        raise UsageError(f"A fresh run named {name} would remove {first.path}, the run to refine; choose another name.")
     if data is not None:
         dataset = find_data(data, {}, first.device)[1]
         check_data_of_first_stage(first.folder, dataset)
         first = Run(first.folder, dataset=dataset)
-    settings = choose_stage_settings(recipe, first.config, {**overrides, **_given(encoder=encoder, decoder=decoder)})
+    settings = choose_stage_settings(
+        recipe, first.config, {**overrides, **_drop_none(encoder=encoder, decoder=decoder)}
+    )
     choice, dataset = find_stage_data(first.config.data, first.dataset, settings)
-    _ = first.evaluation  # codes are compared with it after training, so whatever it lacks must be said before
-    where = Where(Path(root), name, resume, fresh, cadence)
-    return _train_one(recipe, choice, dataset, settings, where, FirstStage(first.folder, parent, first.dataset))
+    _ = first.evaluation  # raises now what the comparison of codes after training would raise
+    destination = Destination(Path(root), name, resume, fresh, cadence)
+    return _train_one(recipe, choice, dataset, settings, destination, FirstStage(first.folder, parent, first.dataset))
 
 
 def _train_one(
@@ -124,29 +125,29 @@ def _train_one(
     choice: Choice,
     dataset: FactorDataset,
     settings: dict[str, Any],
-    where: Where,
+    destination: Destination,
     first: FirstStage | None = None,
 ) -> Run:
-    """Train a run as far as it is not trained yet; `first` is the run that it refines."""
+    """Train a run unless it is finished; `first` is the run that it refines."""
     modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
     with join_world(dataset.device) as world:
         world.broadcast(tensor for module in modules.values() for tensor in module.state_dict().values())
         config = configure(
             recipe, choice, dataset, settings, **modules, parent=None if first is None else first.description
         )
-        name = where.name or config.run_id
+        name = destination.name or config.run_id
         check_folder_name(name)
-        path = where.root / name
+        path = destination.root / name
         with world.all_or_none():
-            folder, state = _create_folder(path, config, dataset, modules, world, where.fresh, first)
+            folder, state = _create_folder(path, config, dataset, modules, world, destination.fresh, first)
         world.check_equal(config.run_id, "The processes of this run have different settings or data.")
         reused = folder.finished
         if reused:
             check_same_data(folder, dataset)
         else:
-            if not where.resume and folder.checkpoints():
+            if not destination.resume and folder.checkpoints():
                 raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
-            group = GroupFolders(folder, [folder], where.cadence or Cadence())
+            group = GroupFolders(folder, [folder], destination.cadence or Cadence())
             train_and_score(group, dataset, world=world, state=state, **modules)
             check_not_diverged(folder, world)
         if first is not None and world.leads:
@@ -166,7 +167,7 @@ def _create_folder(
     fresh: bool,
     first: FirstStage | None,
 ) -> tuple[RunFolder, State | None]:
-    """Create the run's folder; a config that cannot be trained is refused before a folder is made or replaced."""
+    """Create the run's folder, after a rehearsal that raises if the config cannot be trained."""
     state = None
     if not fresh:
         check_same_first_stage(path, config)
@@ -185,5 +186,5 @@ def _create_folder(
     return folder, state
 
 
-def _given(**sides: Any) -> dict[str, Any]:
-    return {key: value for key, value in sides.items() if value is not None}
+def _drop_none(**settings: Any) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if value is not None}

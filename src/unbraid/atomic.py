@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written beside, synced, renamed."""
+"""Files that are either whole or absent: written under another name, synced, renamed."""
 
 import os
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write to; on success it takes the place of `path`, on failure it disappears.
+    """Yield a temporary path to write to; it replaces `path` on success and disappears on failure.
 
-    A process killed in between leaves only a file that ends in `.part`, which nothing reads.
+    A killed process leaves only a file that ends in `.part`, which nothing reads.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -24,13 +24,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Remove what killed processes left behind."""
+    """Remove the partial files of processes that were killed."""
     for part in folder.glob(".*.part"):
         if not _alive(int(part.name.split(".")[-2])):
             part.unlink(missing_ok=True)
@@ -42,12 +41,12 @@ def _alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # it is somebody else's, and alive
-    return process != os.getpid()  # what this process left behind, it has given up
+        pass  # another user's process, and alive
+    return process != os.getpid()  # this process no longer writes files that it left behind
 
 
 def _sync(path: Path) -> None:
-    """Force a file or folder to disk; folders cannot be opened everywhere, and then need no sync."""
+    """Force a file or folder to disk; where a folder cannot be opened, it needs no sync."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except PermissionError:

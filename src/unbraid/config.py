@@ -1,4 +1,4 @@
-"""What a run is: frozen settings, YAML both ways, `key=value` overrides, axes, and an id that machines agree on."""
+"""The config of a run: frozen settings, YAML, `key=value` overrides, axes, and an id that is equal on all machines."""
 
 import dataclasses
 import hashlib
@@ -19,14 +19,14 @@ from unbraid.registry import coerce
 FORMAT = 1
 
 OPTIONAL = ("groups", "prior", "parent")
-"""Sections that are stored only where they say something: ids of older configs stay as they are."""
+"""Sections that are stored only if they are set, so that the ids of older configs stay the same."""
 
 MAX_RANGE_VALUES = 1_000_000
-"""Values of one axis beyond which a range is taken for a slip of the hand."""
+"""A longer range is taken for a typing error."""
 
 
 FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader that is written in C, where PyYAML has it: a sweep reads hundreds of configs."""
+"""The safe loader in C, if PyYAML has it: a sweep reads hundreds of configs."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,17 @@ class Choice:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Flat mapping for YAML and hashing."""
+        """Return the name and the settings as one mapping."""
         return {"name": self.name, **self.settings}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Choice":
-        """Inverse of `as_dict`."""
-        return cls(stored["name"], {k: _plain(v) for k, v in stored.items() if k != "name"})
+        return cls(stored["name"], {k: _lists_to_tuples(v) for k, v in stored.items() if k != "name"})
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is fitted. Every field changes the result; where and how fast it runs is not part of a config."""
+    """The settings of training. Every one changes the result; device and speed are not part of a config."""
 
     steps: int = 20_000
     batch: int = 256
@@ -72,12 +71,12 @@ class Training:
 
     @classmethod
     def fields(cls) -> dict[str, Any]:
-        """Names and types of the settings."""
+        """Return the types of the settings by name."""
         return typing.get_type_hints(cls)
 
     @classmethod
     def from_settings(cls, given: Mapping[str, Any]) -> "Training":
-        """A `Training` from values whose types are checked."""
+        """Return a `Training` of settings whose names and types are checked."""
         fields = cls.fields()
         for key in given:
             if key not in fields:
@@ -98,14 +97,14 @@ class Config:
     latents: Mapping[str, Mapping[str, Any]]
     training: Training
     groups: Any = None
-    """Groups of latent variables for the hierarchical decomposition; not stored where there are none."""
+    """Groups of latent variables for the hierarchical decomposition."""
     prior: Choice | None = None
-    """A learned prior; not stored where the prior is the standard one."""
+    """A learned prior; None is the standard one."""
     parent: Mapping[str, Any] | None = None
-    """The run that this one refines: `run`, its id, `content`, a hash of its files, and its whole `config`."""
+    """The run that this one refines: its id `run`, the hash `content` of its files, and its whole `config`."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain nested mapping, as stored."""
+        """Return the nested mapping that config.yaml stores."""
         stored: dict[str, Any] = {"format": FORMAT}
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
@@ -115,12 +114,11 @@ class Config:
                 value = value.as_dict()
             elif isinstance(value, Training):
                 value = dataclasses.asdict(value)
-            stored[item.name] = _storable(value)
+            stored[item.name] = to_plain(value)
         return stored
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> "Config":
-        """Inverse of `as_dict`."""
         if stored.get("format") != FORMAT:
             raise UsageError(f"This config has format {stored.get('format')}, but this version reads format {FORMAT}.")
         fields = {item.name: item.type for item in dataclasses.fields(cls)}
@@ -138,12 +136,10 @@ class Config:
         return cls(**parts)
 
     def to_yaml(self) -> str:
-        """Text of config.yaml."""
         return yaml.safe_dump(self.as_dict(), sort_keys=False, allow_unicode=True)
 
     @classmethod
     def from_yaml(cls, text: str) -> "Config":
-        """Inverse of `to_yaml`."""
         stored = yaml.load(text, FastSafeLoader)
         if not isinstance(stored, Mapping):
             raise UsageError("A config must be a YAML mapping.")
@@ -151,34 +147,35 @@ class Config:
 
     @property
     def run_id(self) -> str:
-        """Readable name plus a hash of every setting: equal configs share it on every machine."""
+        """A readable name and a hash of every setting."""
         canonical = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(canonical.encode()).hexdigest()[:8]
         return f"{self.objective.name}-{self.data.name}-s{self.training.seed}-{digest}"
 
 
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
-    """`["beta=6", "data.size=32"]` -> `{"beta": 6, "data.size": 32}`."""
-    return {key: parse_value(text) for key, text in _pairs(arguments)}
+    """Return `{"beta": 6, "data.size": 32}` for `["beta=6", "data.size=32"]`."""
+    return {key: parse_value(text) for key, text in _split_arguments(arguments)}
 
 
 def parse_axes(arguments: Iterable[str]) -> dict[str, list[Any]]:
-    """`["beta=1,2,4", "seed=0:50", "z=10"]` -> the values of each setting, in the order in which they were written.
+    """Return the values of each setting in `["beta=1,2,4", "seed=0:50", "z=10"]`, in the order of writing.
 
-    A range is start:stop or start:stop:step in whole numbers, without stop. Brackets hold one value together:
-    `encoder.hidden=[16,16],[32,32]` has two. `split` is always one value: its own commas belong to it.
+    A range is start:stop or start:stop:step in whole numbers, without stop. Brackets enclose one value:
+    `encoder.hidden=[16,16],[32,32]` has two. `split` is always one value, which may contain commas.
     """
-    return {key: [parse_value(text)] if key == "split" else _axis(key, text) for key, text in _pairs(arguments)}
+    pairs = _split_arguments(arguments)
+    return {key: [parse_value(text)] if key == "split" else _parse_axis(key, text) for key, text in pairs}
 
 
 def combinations(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """Every way to take one value of each axis; the last axis changes fastest."""
+    """Yield every combination of one value of each axis; the last axis changes fastest."""
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 
 
-def _pairs(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Key and text of each `key=value`, refusing what has no key and what comes twice."""
+def _split_arguments(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield key and text of each `key=value`."""
     seen: set[str] = set()
     for argument in arguments:
         key, equals, text = (part.strip() for part in argument.partition("="))
@@ -190,22 +187,22 @@ def _pairs(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield key, text
 
 
-def _axis(key: str, text: str) -> list[Any]:
+def _parse_axis(key: str, text: str) -> list[Any]:
     values: list[Any] = []
     for part in _split_outside_brackets(text, f"{key}={text}"):
         if not part:
             raise UsageError(f"{key}={text} has an empty value; write {key}=1,2,4 or a range such as {key}=0:10.")
-        values += _range(key, part) or [parse_value(part)]
+        values += _parse_range(key, part) or [parse_value(part)]
     seen: set[Any] = set()
     for value in values:
-        if (type(value) is bool, value) in seen:  # to Python, true is 1
+        if (type(value) is bool, value) in seen:  # in Python, True == 1
             raise UsageError(f"{key}={text} has {value} twice.")
         seen.add((type(value) is bool, value))
     return values
 
 
-def _split_outside_brackets(text: str, said: str) -> list[str]:
-    """Parts between commas that no bracket holds together; `said` is what an error quotes."""
+def _split_outside_brackets(text: str, argument: str) -> list[str]:
+    """Return the parts between commas that are not inside brackets; an error quotes `argument`."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign == "[") - (sign == "]")
@@ -216,12 +213,12 @@ def _split_outside_brackets(text: str, said: str) -> list[str]:
         else:
             parts[-1] += sign
     if depth != 0:
-        raise UsageError(f"{said} has a bracket without its partner.")
+        raise UsageError(f"{argument} has a bracket without its partner.")
     return [part.strip() for part in parts]
 
 
-def _range(key: str, text: str) -> range | None:
-    """`0:50` or `0:50:10` as a range; None for what is no range."""
+def _parse_range(key: str, text: str) -> range | None:
+    """Return the range that `0:50` or `0:50:10` writes, or None if the text is not a range."""
     parts = [parse_value(part.strip()) for part in text.split(":")]
     if len(parts) not in (2, 3) or not all(isinstance(part, (int, float)) for part in parts):
         return None
@@ -238,7 +235,7 @@ def _range(key: str, text: str) -> range | None:
 
 
 def parse_value(text: str) -> Any:
-    """A number, true, false, none, a [list] or a word. Unlike YAML 1.1, `1e-3` is a number and `no` is a word."""
+    """Return a number, true, false, none, a [list] or a word. Unlike YAML 1.1, `1e-3` is a number and `no` a word."""
     if re.fullmatch(r"[+-]?\d[\d_]*", text):
         return int(text)
     try:
@@ -254,16 +251,18 @@ def parse_value(text: str) -> Any:
     return text
 
 
-def _storable(value: Any) -> Any:
-    """Only what YAML and JSON both hold: tuples become lists, mappings plain dicts, paths words."""
+def to_plain(value: Any) -> Any:
+    """Return a value as JSON and YAML hold it: lists for tuples, text for paths, numbers for scalars of numpy."""
     if isinstance(value, Mapping):
-        return {str(k): _storable(v) for k, v in value.items()}
+        return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_storable(v) for v in value]
-    return str(value) if isinstance(value, PurePath) else value
+        return [to_plain(v) for v in value]
+    if isinstance(value, PurePath):
+        return str(value)
+    return value.item() if hasattr(value, "item") else value
 
 
-def _plain(value: Any) -> Any:
+def _lists_to_tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return tuple(_plain(v) for v in value) if isinstance(value, list) else value
+        return {k: _lists_to_tuples(v) for k, v in value.items()}
+    return tuple(_lists_to_tuples(v) for v in value) if isinstance(value, list) else value

@@ -1,23 +1,23 @@
-"""Errors that a user can act on: one sentence that says what was wrong and what to do."""
+"""Errors that a user can act on: one sentence says what was wrong and what to do."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UnbraidError(Exception):
-    """Base of everything that unbraid raises on purpose; the command line prints it without a traceback."""
+    """Base of all errors that unbraid raises on purpose; the command line prints them without a traceback."""
 
     exit_code = 1
 
 
 class UsageError(UnbraidError):
-    """The request itself is wrong (unknown name, bad value, missing argument)."""
+    """The request itself is wrong: an unknown name, a bad value, a missing argument."""
 
     exit_code = 2
 
 
 class SettingError(UsageError):
-    """A setting that was given has a value that nothing can be made of; what else was asked for does not excuse it."""
+    """A setting has an unusable value; scoring never skips this error."""
 
 
 class MissingExtraError(UsageError):
@@ -28,11 +28,11 @@ class MissingExtraError(UsageError):
 
 
 class DataError(UnbraidError):
-    """A file or an array is not what its format promises; the message names the file."""
+    """A file or an array does not have the format that it should have; the message names the file."""
 
 
 class RunError(UnbraidError):
-    """A run folder is missing, locked, damaged or made from something else."""
+    """A run folder is missing, locked, damaged or belongs to another config."""
 
 
 class DivergedError(UnbraidError):
@@ -42,10 +42,9 @@ class DivergedError(UnbraidError):
 def unknown(
     kind: str, name: str, known: Iterable[str], of: str = "", error: type[UsageError] = UsageError
 ) -> UsageError:
-    """An error for a name that does not exist (`of` something), with the nearest match and the whole list."""
+    """Return an error for an unknown name (`of` something), with the nearest match and the list of known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    listing = ", ".join(names) if names else "none"
     owner = f" of {of}" if of else ""
-    return error(f"Unknown {kind} '{name}'{owner}.{hint} Known: {listing}.")
+    return error(f"Unknown {kind} '{name}'{owner}.{hint} Known: {', '.join(names) or 'none'}.")

@@ -7,9 +7,9 @@ from unbraid.errors import MissingExtraError
 
 
 def import_extra(module: str, extra: str, what: str = "This", otherwise: str = "") -> ModuleType:
-    """Import a module of an optional extra, or raise an error that names `what` needs it and how to install it.
+    """Import a module of an optional extra, or raise an error that says how to install it.
 
-    `otherwise` ends the sentence with what to use without it.
+    `what` is the subject of the message, and `otherwise` ends it with an alternative.
     """
     try:
         return import_module(module)

@@ -1,4 +1,4 @@
-"""A progress bar that only appears where somebody can see it and the wait is long enough to wonder."""
+"""A progress bar that appears only in a terminal, and only for work that takes long."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Progress:
-    """Counts work; draws a bar on stderr once `delay` seconds have passed, unless silent."""
+    """A counter of work that draws a bar on stderr after `delay` seconds."""
 
     def __init__(self, description: str, total: int | None, delay: float, visible: bool) -> None:
         self.description, self.total, self.done = description, total, 0
@@ -25,7 +25,6 @@ class Progress:
             self._start()
 
     def close(self) -> None:
-        """Take the bar away."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -40,13 +39,12 @@ class Progress:
 
 @contextmanager
 def progress(description: str, total: int | None, delay: float = 2.0) -> Iterator[Progress]:
-    """Context with an `advance(n)` method.
+    """Yield a counter; a `total` of None draws a bar without an end.
 
-    Silent when stderr is not a terminal, when `UNBRAID_QUIET=1`, and outside the main thread, whose bar it would
-    disturb; a `total` of None draws a bar without an end.
+    It draws nothing outside a terminal, with `UNBRAID_QUIET=1`, and outside the main thread.
     """
-    alone = threading.current_thread() is threading.main_thread()
-    visible = alone and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
+    main = threading.current_thread() is threading.main_thread()
+    visible = main and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
     bar = Progress(description, total, delay, visible)
     try:
         yield bar

@@ -19,10 +19,10 @@ from unbraid.errors import SettingError, UsageError, unknown
 
 @dataclass(frozen=True)
 class Facts:
-    """What a decorator may state about an entry; each kind of entry extends it with its own fields.
+    """Facts that a decorator states about an entry; each kind of entry adds its own fields.
 
-    `later` names settings that were added after runs had been stored. They are left out of a config where they have
-    their default, so that the ids of older runs stay the same.
+    `later` names settings that were added after runs had been stored. A config omits them if they have their default,
+    so that the ids of older runs stay the same.
     """
 
     later: tuple[str, ...] = ()
@@ -48,21 +48,19 @@ class Entry(Generic[Made, FactsT]):
 
     @property
     def summary(self) -> str:
-        """First line of the docstring."""
         return (inspect.getdoc(self.make) or "").partition("\n")[0]
 
     @property
     def settings(self) -> dict[str, inspect.Parameter]:
-        """Settings that a config may hold, by name."""
         return read_settings(self.make)
 
     @property
     def sweepable(self) -> frozenset[str]:
-        """Settings annotated `Weight`: numbers that may differ between the members of one program."""
+        """The settings annotated `Weight`, which may differ between the members of a group."""
         return frozenset(name for name, p in self.settings.items() if is_weight(p.annotation))
 
     def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings of this entry: the given ones checked, the others by default."""
+        """Return all settings of this entry: the given ones, checked, and defaults for the others."""
         settings, resolved = self.settings, {}
         for key in given:
             if key not in settings:
@@ -81,7 +79,7 @@ class Entry(Generic[Made, FactsT]):
 def read_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """Return the keyword-only arguments of a function or class, by name.
 
-    A class whose `__init__` has `**settings` takes those of its base class as well, which come first.
+    If the `__init__` of a class has `**settings`, those of its base class come first.
     """
     if not isinstance(make, type):
         return _keyword_only(make)
@@ -99,9 +97,9 @@ def _keyword_only(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 class Registry(Generic[Made, FactsT]):
-    """Map names to entries. Calling the registry with a name gives the decorator that registers a function.
+    """A mapping from names to entries. `registry(name)` is the decorator that registers a function.
 
-    `facts` is the dataclass that holds what the decorator's other keywords state, `entry` the class of the entries.
+    `facts` is the dataclass of the decorator's other keywords, `entry` the class of the entries.
 
     >>> network = Registry("network")
     >>> @network("linear", year=2026, reference="this page")
@@ -127,7 +125,9 @@ class Registry(Generic[Made, FactsT]):
                 raise unknown("fact", key, known, of=f"a {self.kind}")
 
         def register(make: Made) -> Made:
-            if name in self._entries and not _same_source(self._entries[name].make, make):
+            known = self._entries[name].make if name in self._entries else make
+            # a reloaded module or notebook cell may register the same source again
+            if (known.__module__, known.__qualname__) != (make.__module__, make.__qualname__):
                 raise UsageError(f"There is already a {self.kind} named '{name}'.")
             self._entries[name] = self.entry(name, make, self.facts(**facts), year, reference)
             return make
@@ -149,25 +149,20 @@ class Registry(Generic[Made, FactsT]):
         return len(self._entries)
 
     def remove(self, name: str) -> None:
-        """Forget an entry (examples and tests clean up after themselves)."""
+        """Remove an entry, as examples and tests do afterwards."""
         self._entries.pop(self[name].name)
 
 
-def _same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Whether two functions are one piece of source, loaded twice (a reloaded module or notebook cell)."""
-    return (first.__module__, first.__qualname__) == (second.__module__, second.__qualname__)
-
-
 def coerce(name: str, value: Any, annotation: Any) -> Any:
-    """`value` as `annotation` asks, or a `UsageError` that says what was expected.
+    """Return `value` in the type of an annotation, or raise a `SettingError`.
 
-    Command-line values arrive already parsed, so this widens (int to float), takes a word back that looked like a
-    number or like none where a word is wanted, checks, and never guesses.
+    Values of the command line are already parsed. An int becomes a float, and a number or None becomes the word that
+    was typed, if the annotation asks for that.
     """
     if annotation is inspect.Parameter.empty or annotation is Any:
         return value
     allowed = _alternatives(annotation)
-    for candidate in (value, *_as_typed(value)):
+    for candidate in (value, *_typed_words(value)):
         for kind in allowed:
             fits, result = _fit(name, candidate, kind)
             if fits:
@@ -177,13 +172,13 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
 
 
 def is_weight(annotation: Any) -> bool:
-    """Whether an annotation is `unbraid.types.Weight`, told by its mark so that this module needs no torch."""
+    """Return whether an annotation is `unbraid.types.Weight`, by its mark: importing it would import torch."""
     return "sweepable" in getattr(annotation, "__metadata__", ())
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
     if is_weight(annotation):
-        return (float,)  # one member's own number; only a stack of members makes it a tensor
+        return (float,)  # a config holds one member's number; only a group stacks them
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)
@@ -204,7 +199,7 @@ def _fit(name: str, value: Any, kind: Any) -> tuple[bool, Any]:
 
 
 def _fit_number(value: Any, kind: type) -> tuple[bool, Any]:
-    """Numbers of any library, but no NaN: nothing can be compared with it, or trained."""
+    """Accept numbers of any library except NaN."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or value != value:
         return False, None
     if kind is float:
@@ -214,8 +209,8 @@ def _fit_number(value: Any, kind: type) -> tuple[bool, Any]:
     return float(value).is_integer(), int(float(value)) if float(value).is_integer() else None
 
 
-def _as_typed(value: Any) -> tuple[str, ...]:
-    """What may have been typed for a value that was read as something else: the words none and 2024."""
+def _typed_words(value: Any) -> tuple[str, ...]:
+    """Return the words that parsing turned into None or an int, such as none and 2024."""
     if value is None:
         return ("none",)
     return (str(value),) if isinstance(value, int) and not isinstance(value, bool) else ()

@@ -1,4 +1,4 @@
-"""A finished run: a folder on disk with its model and data, to score, look at and work with."""
+"""A finished run: a folder on disk with its model and data."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -34,14 +34,14 @@ def load(
     decoder: nn.Module | None = None,
     device: str = "auto",
 ) -> "Run":
-    """Open a finished run; `demo` is one that is part of the package.
+    """Open a finished run; the path `demo` opens a run that is part of the package.
 
     `data`, `encoder` and `decoder` are needed only if the run was trained on data or modules that you passed in.
     """
     folder = RunFolder.open(open_demo() if is_demo(path) else path)
-    place = choose_device(device)
-    dataset = None if data is None else find_data(data, {}, place)[1]
-    return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=place)
+    torch_device = choose_device(device)
+    dataset = None if data is None else find_data(data, {}, torch_device)[1]
+    return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=torch_device)
 
 
 class Run:
@@ -59,7 +59,7 @@ class Run:
         self.folder = folder
         self.config: Config = folder.config
         self._modules: dict[str, nn.Module | None] = {"encoder": encoder, "decoder": decoder}
-        self._given = dataset
+        self._passed_in = dataset
         self.device = dataset.device if dataset is not None else device or choose_device("auto")
         self.reused = False
         self.notes: list[str] = []
@@ -69,31 +69,29 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """The run's folder."""
         return self.folder.path
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One mapping per logging point."""
+        """The lines of history.jsonl."""
         return self.folder.read_lines("history")
 
     @property
     def scores(self) -> list[Score]:
-        """Every score ever measured on this run, oldest first."""
+        """All scores of this run, oldest first."""
         try:
             return [Score.from_record(line) for line in self.folder.read_lines("scores")]
         except TypeError as error:
-            raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is no score.") from error
+            raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is not a score.") from error
 
     @property
     def unchanged(self) -> dict[str, Any]:
-        """Of a run that refines another one: `max_change` of the other's codes on so many `rows`."""
+        """The `max_change` of the first stage's codes and the number of `rows`, if this run refines another."""
         return {key: value for key, value in self.folder.read_json("parent").items() if key != "format"}
 
     @cached_property
     def dataset(self) -> FactorDataset:
-        """The data that the run was trained on."""
-        dataset = self._load_data() if self._given is None else self._given
+        dataset = self._load_data() if self._passed_in is None else self._passed_in
         check_same_data(self.folder, dataset)
         return dataset
 
@@ -111,47 +109,47 @@ class Run:
         """The trained model, in evaluation mode."""
         for side, module in self._modules.items():
             if getattr(self.config, side).name == CUSTOM and module is None:
-                wanted = getattr(self.config, side).settings["module"]
+                name = getattr(self.config, side).settings["module"]
                 raise RunError(
-                    f"{self.path} was trained with your own {side} ({wanted}); pass it: unbraid.load(path, {side}=…)."
+                    f"{self.path} was trained with your own {side} ({name}); pass it: unbraid.load(path, {side}=…)."
                 )
         tensors = select_prefix("model.", self.folder.load_model())
         shape = self.folder.read_json("data").get("shape")
         if shape is None:
-            raise RunError(f"{self.path} has no data.json that says which observations it takes.")
+            raise RunError(f"{self.path} has no data.json with the shape of its observations; restore it, or retrain.")
         model = build(self.config, layout_from_json(shape), **self._modules)
         _load_state(model, tensors, self.folder.model_path)
         return model.to(self.device).eval()
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """The model on its held-out rows, or on everything where nothing was held out."""
+        """The model with its held-out rows, or with all rows if none were held out."""
         parts = split(self.dataset, self.config.training.split)
-        made = Evaluation(self.model, self.dataset, parts.held_out, precision=self.config.training.precision)
-        made.trained_on = len(parts.train)
-        return made
+        evaluation = Evaluation(self.model, self.dataset, parts.held_out, precision=self.config.training.precision)
+        evaluation.trained_on = len(parts.train)
+        return evaluation
 
     def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
         """Measure metrics, append each score to scores.jsonl as soon as it exists, and return them.
 
         A name is a metric (`mig`), one protocol of it (`mig/exact`), a published protocol (`disentanglement_lib`: every
         metric that has it) or `full`. Without names, the default metrics are measured. A metric that the data or the
-        model do not allow raises an error if it was named in full, and is left out otherwise; `notes` says which and
-        why. `rows` scores that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every
-        metric that has it.
+        model do not allow raises an error if it was named in full; otherwise it is left out, and `notes` says why.
+        `rows` scores that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every metric
+        that has it.
         """
         ((_, scores),) = score_runs([self], *names, rows=rows, **settings)
         return scores
 
     def subject(self, rows: int | None = None) -> Subject:
-        """Return this run as a subject of scoring, after checking that its files are those it finished with."""
+        """Return this run as a subject of scoring, after checking that its files are unchanged."""
         self.folder.check_unchanged()
         return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows))
 
     def encode(self, images: Any) -> Tensor:
-        """Deterministic codes [n, width] of images given as the data were, or as an array.
+        """Return the deterministic codes [n, width] of images, given as an array or as a data set.
 
-        Of several modalities, any of them as arrays by name: `{"m1": images}`.
+        A run on several modalities takes arrays of any of them by name: `{"m1": images}`.
         """
         if self.model.multimodal:
             return generation.encode_arrays(as_multimodal(self.model), images, lambda: self.dataset)
@@ -161,7 +159,7 @@ class Run:
         return Evaluation(self.model, dataset.to(self.device)).means
 
     def decode(self, codes: Any) -> Tensor:
-        """Expected observations [n, *shape] of codes [n, width]."""
+        """Return the expected observations [n, *shape] of codes [n, width]."""
         tensor = torch.as_tensor(np.asarray(codes) if not isinstance(codes, Tensor) else codes)
         tensor = tensor.to(self.device, torch.float32)
         width = self.model.space.width
@@ -171,7 +169,7 @@ class Run:
             return self.model.likelihood.mean(self.model.decode(tensor))
 
     def sample(self, count: int = 16, seed: int = 0) -> Tensor:
-        """Expected observations of codes drawn from the prior."""
+        """Return the expected observations [count, *shape] of codes drawn from the prior."""
         if count < 1:
             raise UsageError(f"At least 1 sample can be drawn, not {count}.")
         model = self.model
@@ -181,19 +179,19 @@ class Run:
             return model.likelihood.mean(model.decode(codes))
 
     def traverse(self, **options: Any) -> Picture:
-        """A picture in which each row moves one latent variable alone."""
+        """Draw a picture in which each row moves one latent variable."""
         return traversal(self.evaluation, **options)
 
     def generate(self, given: Any = None, **options: Any) -> dict[str, Tensor]:
-        """Every modality, expected from any of them given as arrays by name (see `unbraid.models.generation`)."""
+        """Return the expected value of every modality, given arrays of any by name (`unbraid.models.generation`)."""
         return generation.generate(as_multimodal(self.model), given, data=lambda: self.dataset, **options)
 
     def translate(self, source: str, target: str, **options: Any) -> Picture:
-        """A picture of the modality `target` with c of images of `source` and its own s (see `report.translation`)."""
+        """Draw the modality `target` with c of images of `source` and its own s (see `report.translation`)."""
         return translation(self.evaluation, source, target, **options)
 
     def triples(self, **options: Any) -> Picture:
-        """A picture of observations x, the first stage's y and the refined x below each other, of a run in stages."""
+        """Draw observations x, the first stage's y and the refined x below each other."""
         return triples(self.evaluation, **options)
 
     def report(self) -> Path:
@@ -204,10 +202,10 @@ class Run:
     def explore(
         self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
     ) -> ExplorerPage:
-        """Write one HTML file that holds this run's networks and runs them, and open it where there is a display.
+        """Write one HTML file that holds this run's networks and runs them, and open it if there is a display.
 
         The file is `output`, or explore.html in the run's folder. `weights` is `float32`, `float16`, a number of bits,
-        or `auto`: 16 bits, or fewer where the file would exceed 1.2 MB. In a notebook the result is the page itself.
+        or `auto`: 16 bits, or fewer if the file would exceed 1.2 MB. In a notebook the result is the page itself.
         """
         path = self.path / EXPLORER if output is None else Path(output)
         newest = {score.name: score for score in self.scores}
@@ -231,7 +229,7 @@ def score_runs(
     if len(contents) > 1:
         raise UsageError("Runs that are scored together must have been trained on the same data.")
     for run in runs[1:]:
-        run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data need not be in memory once per run
+        run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
     subjects = [run.subject(rows) for run in runs]
     if any(not torch.equal(each.evaluation.rows, subjects[0].evaluation.rows) for each in subjects):
         raise UsageError("Runs that are scored together must have held out the same rows.")
@@ -248,7 +246,7 @@ def score_runs(
 
 
 def check_same_data(folder: RunFolder, dataset: FactorDataset) -> None:
-    """Raise if a run was trained on other data than these."""
+    """Raise if a run was trained on other data."""
     content = folder.read_json("data").get("content")
     if content is not None and content != dataset.content_hash():
         raise RunError(f"{folder.path} was trained on other data: the content hashes differ.")
@@ -258,5 +256,5 @@ def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        first = str(error).splitlines()[-1].strip()
-        raise RunError(f"{path} does not fit the model of its config: {first}") from error
+        reason = str(error).splitlines()[-1].strip()
+        raise RunError(f"{path} does not fit the model of its config: {reason}") from error

@@ -22,10 +22,10 @@ from unbraid.training.interrupt import Interrupted, Stop
 from unbraid.training.memory import free_memory, is_out_of_memory
 
 DEFAULT_METRICS = ("mig", "elbo", "reconstruction/nats", "kl", "mi/exact", "tc/exact", "dimension-kl")
-"""Metrics where none are named; `choose_default_metrics` chooses the protocol of `elbo` and `kl`."""
+"""Metrics that are measured by default; `choose_default_metrics` adds the protocol of `elbo` and `kl`."""
 
 MAX_ENCODED_TOGETHER = 16
-"""Models that are encoded in one pass: on a large data set each holds about 150 MB of codes until it is scored."""
+"""On a large data set each encoded model holds about 150 MB of codes until it is scored."""
 
 LEFT_OUT = "left-out"
 """Name of the JSON file in a run folder with the metrics that the run does not allow, and why."""
@@ -33,7 +33,7 @@ LEFT_OUT = "left-out"
 
 @dataclass
 class Subject:
-    """A finished run to score: the folder that receives the scores, and its model on the rows to look at."""
+    """A finished run to score: its folder, and its model with the rows."""
 
     folder: RunFolder
     evaluation: Evaluation
@@ -70,19 +70,20 @@ def score_subjects(
     """Measure metrics on runs and yield a result per run, in order; scores are appended to scores.jsonl.
 
     A setting goes to every metric that has it. A metric in `required` raises what it raises; any other is skipped with
-    its reason. With `missing_only`, metrics that a run already has or has refused are left alone, and new refusals are
-    written to left-out.json. Codes are dropped after each run unless a metric compares models with each other.
+    its reason. With `missing_only`, metrics that a run already has or does not allow are not measured, and reasons of
+    new skips go to left-out.json. Codes are dropped after each run unless a metric compares models with each other.
     """
-    asked = assign_settings(names, settings or {})
-    compares = any("peers" in metric[name].facts.needs for name in asked)
+    requested = assign_settings(names, settings or {})
+    compares = any("peers" in metric[name].facts.needs for name in requested)
     for part in _split_for_encoding(subjects):
         check_not_stopped(stop)
         _encode(
             [subject.evaluation for subject in part if not missing_only or find_missing_metrics(subject.folder, names)]
         )
         for subject in part:
-            own = {name: asked[name] for name in find_missing_metrics(subject.folder, asked)} if missing_only else asked
-            result = _score(subject, own, required, stop, [each.evaluation for each in part])
+            missing = find_missing_metrics(subject.folder, requested) if missing_only else requested
+            settings_of_missing = {name: requested[name] for name in missing}
+            result = _score(subject, settings_of_missing, required, stop, [each.evaluation for each in part])
             if missing_only:
                 _record_skipped(subject.folder, result.skipped)
             if not compares and len(subjects) > 1:
@@ -102,27 +103,27 @@ def assign_settings(names: Sequence[str], settings: Mapping[str, Any]) -> dict[s
 
 def _score(
     subject: Subject,
-    asked: Mapping[str, Mapping[str, Any]],
+    requested: Mapping[str, Mapping[str, Any]],
     required: Collection[str],
     stop: Stop | None,
     encoded: Sequence[Evaluation],
 ) -> Result:
-    result, made = Result(), dict[str, list[Score]]()
-    with schedule_metrics(subject.evaluation, asked) as (order, measure):
+    result, scores = Result(), dict[str, list[Score]]()
+    with schedule_metrics(subject.evaluation, requested) as (order, measure):
         for name in order:
             check_not_stopped(stop)
             try:
-                made[name] = _measure_within_memory(name, measure, encoded)
+                scores[name] = _measure_within_memory(name, measure, encoded)
             except (DataError, UsageError) as error:
-                if name in required or (asked[name] and isinstance(error, SettingError)):
+                if name in required or (requested[name] and isinstance(error, SettingError)):
                     raise
                 result.skipped[name] = error
             except RunError as error:
                 result.failures.append(f"{subject.folder.path.name}: {error}")
             else:
-                for score in made[name]:
+                for score in scores[name]:
                     subject.folder.append_line("scores", score.as_record())
-    result.scores = {name: made[name] for name in asked if name in made}
+    result.scores = {name: scores[name] for name in requested if name in scores}
     return result
 
 
@@ -153,15 +154,12 @@ def _split_for_encoding(subjects: Sequence[Subject]) -> list[list[Subject]]:
     for _, same in itertools.groupby(subjects, key=lambda subject: structure_key(subject.folder.config)):
         group: list[Subject] = []
         for subject in same:
-            if group and not _same_rows(group[0].evaluation, subject.evaluation):
+            first, this = (group or [subject])[0].evaluation, subject.evaluation
+            if first.dataset is not this.dataset or not torch.equal(first.rows, this.rows):
                 groups, group = [*groups, group], []
             group.append(subject)
         groups.append(group)
     return split_evenly(groups, MAX_ENCODED_TOGETHER)
-
-
-def _same_rows(first: Evaluation, second: Evaluation) -> bool:
-    return first.dataset is second.dataset and torch.equal(first.rows, second.rows)
 
 
 def _encode(evaluations: Sequence[Evaluation]) -> None:
@@ -182,7 +180,7 @@ def _encode(evaluations: Sequence[Evaluation]) -> None:
 
 
 def find_missing_metrics(folder: RunFolder, names: Iterable[str]) -> list[str]:
-    """Return the metrics that a run has no default score of, without those that it does not allow."""
+    """Return the metrics without a score of default settings, except those that the run does not allow."""
     scores = [Score.from_record(line) for line in folder.read_lines("scores")]
     present = {f"{score.metric}/{score.protocol}" for score in scores if score.has_default_settings}
     present |= read_left_out(folder).keys()
@@ -195,14 +193,14 @@ def read_left_out(folder: RunFolder) -> dict[str, str]:
 
 
 def _record_skipped(folder: RunFolder, skipped: Mapping[str, UnbraidError]) -> None:
-    """Write refusals to left-out.json; a missing package is not the run's fault and is not recorded."""
+    """Write reasons to left-out.json, except for a missing package, which can be installed."""
     lasting = {name: str(error) for name, error in skipped.items() if not isinstance(error, MissingExtraError)}
     if lasting:
         folder.write_json(LEFT_OUT, {"metrics": {**read_left_out(folder), **lasting}})
 
 
 def describe_skipped(skipped: Mapping[str, UnbraidError]) -> list[str]:
-    """Return one note for all protocols of a metric that were skipped for the same reason."""
+    """Return a note for each metric and reason, with the protocols that were skipped."""
     shared: dict[tuple[str, str], list[str]] = {}
     for name, error in skipped.items():
         family = name.partition("/")[0]

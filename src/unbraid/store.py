@@ -25,29 +25,29 @@ from unbraid.errors import RunError, UnbraidError, UsageError
 
 MAX_CHECKPOINTS = 2
 ALLOWED_BEFORE_CREATION = {"lock", "members.json"}
-"""Files that may stand in a folder before it is that of a run or a sweep."""
+"""Files that a folder may hold before a run or a sweep is created in it."""
 
 
 class RunFolder:
-    """Reads and writes one run's files; every write is whole or absent."""
+    """The files of a run; every write is atomic."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     @classmethod
     def create(cls, path: Path | str, config: Config) -> "RunFolder":
-        """A new folder, or an existing one of the same config; files of anything else are left alone."""
+        """Create a folder, or return an existing one of the same config; refuse a folder with other files."""
         folder = cls(path)
         stored = folder.path / "config.yaml"
-        there = {each.name for each in folder.path.iterdir()} if folder.path.is_dir() else set()
-        others = {name for name in there - ALLOWED_BEFORE_CREATION if not name.endswith(".part")}
-        if "sweep.yaml" in there or (others and not stored.exists()):
+        present = {each.name for each in folder.path.iterdir()} if folder.path.is_dir() else set()
+        others = {name for name in present - ALLOWED_BEFORE_CREATION if not name.endswith(".part")}
+        if "sweep.yaml" in present or (others and not stored.exists()):
             raise RunError(f"{folder.path} has files, and they are not those of a run; choose another name.")
         if stored.exists():
             if folder.config != config:
-                told = "; ".join(_differences(folder.config.as_dict(), config.as_dict())[:3])
+                changes = "; ".join(_list_changes(folder.config.as_dict(), config.as_dict())[:3])
                 raise RunError(
-                    f"{folder.path} holds a run with other settings ({told}); choose another name, or --fresh."
+                    f"{folder.path} holds a run with other settings ({changes}); choose another name, or --fresh."
                 )
         else:
             atomic.write_text(stored, config.to_yaml())
@@ -55,7 +55,6 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
-        """An existing run."""
         folder = cls(path)
         if not folder.path.is_dir():
             raise RunError(f"There is no run folder {folder.path}.")
@@ -65,7 +64,7 @@ class RunFolder:
 
     @classmethod
     def discard(cls, path: Path | str) -> None:
-        """Remove a run, if there is one; anything else is refused."""
+        """Remove a run if there is one; refuse to remove anything else."""
         if Path(path).exists():
             folder = cls.open(path)
             if (folder.path / "sweep.yaml").exists():
@@ -75,7 +74,6 @@ class RunFolder:
 
     @property
     def config(self) -> Config:
-        """The run's settings."""
         stored = self.path / "config.yaml"
         try:
             return Config.from_yaml(stored.read_text(encoding="utf-8"))
@@ -86,13 +84,13 @@ class RunFolder:
 
     @property
     def written_config(self) -> dict[str, Any]:
-        """The settings as config.yaml has them, without those that a later version has added."""
-        _ = self.config  # whose errors say what is wrong with the file
+        """The settings in config.yaml, without those that later versions have added."""
+        _ = self.config  # raises if the file is damaged
         return yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process out of this run; the lock ends with the process, however it ends."""
+        """Keep a second process out of this run; the system releases the lock if the process dies."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("a+") as handle:
             if not _try_lock(handle.fileno()):
@@ -101,14 +99,11 @@ class RunFolder:
             atomic.remove_partial_files(self.checkpoint_folder)
             yield
 
-    # JSON facts
-
     def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Write `name`.json."""
         atomic.write_text(self.path / f"{name}.json", json.dumps({"format": FORMAT, **facts}, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Content of `name`.json, empty if there is none."""
+        """Return the content of `name`.json, empty if there is none."""
         path = self.path / f"{name}.json"
         if not path.exists():
             return {}
@@ -122,15 +117,12 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether training reached its last step and the weights are there."""
+        """True if training reached its last step and the weights exist."""
         return self.read_json("status").get("state") == "finished" and self.model_path.exists()
 
     @property
     def status(self) -> dict[str, Any]:
-        """How far the run has come: its `state`, and where it ended.
-
-        A finished run without weights still counts if it has scores; without them it is damaged.
-        """
+        """The content of status.json; a finished run with neither weights nor scores is damaged."""
         status = {"state": "waiting", **self.read_json("status")}
         if status["state"] == "finished" and not self.model_path.exists() and not self.read_lines("scores"):
             status["state"] = "damaged"
@@ -138,16 +130,11 @@ class RunFolder:
 
     @property
     def ended(self) -> bool:
-        """Whether the run will not be trained any further."""
+        """True if the run will not be trained any further."""
         return self.status["state"] in ("finished", "diverged")
 
-    # line files
-
     def append_line(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add one line to `name`.jsonl; a line that a killed process left half-written is dropped first.
-
-        Numbers that are not finite are stored as null.
-        """
+        """Append a line to `name`.jsonl, after dropping a line that a killed process left unfinished."""
         path = self.path / f"{name}.jsonl"
         with path.open("ab+") as handle:
             _drop_partial_line(handle)
@@ -155,7 +142,7 @@ class RunFolder:
             handle.flush()
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:
-        """All complete lines of `name`.jsonl."""
+        """Return the complete lines of `name`.jsonl."""
         path = self.path / f"{name}.jsonl"
         if not path.exists():
             return []
@@ -166,57 +153,48 @@ class RunFolder:
             raise RunError(f"{path} is damaged: {error}.") from error
 
     def cut_history(self, step: int) -> None:
-        """Drop the history after `step`: what a resumed run is about to write again."""
-        kept = [line for line in self.read_lines("history") if line["step"] <= step]
-        atomic.write_text(self.path / "history.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
-
-    # tensors
+        """Drop the history after `step`, which a resumed run writes again."""
+        lines = [line for line in self.read_lines("history") if line["step"] <= step]
+        atomic.write_text(self.path / "history.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     @property
     def model_path(self) -> Path:
-        """Final weights."""
         return self.path / "model.safetensors"
 
     @property
     def parent_path(self) -> Path:
-        """Weights of the run that this one refines, until its own, which hold them, are there."""
+        """The weights of the run that this one refines, until its own final weights contain them."""
         return self.path / "parent.safetensors"
 
     @property
     def checkpoint_folder(self) -> Path:
-        """Folder of checkpoints."""
         return self.path / "checkpoints"
 
     def save_model(self, tensors: Mapping[str, Any]) -> None:
-        """Write the final weights and buffers."""
         save_tensors(self.model_path, tensors)
 
     def load_model(self) -> dict[str, Any]:
-        """Final weights and buffers."""
         if not self.model_path.exists():
             raise RunError(f"{self.path} has no model.safetensors: it did not finish; resume it with --resume.")
         return load_tensors(self.model_path)[0]
 
     def content(self) -> str:
-        """Hash of the final weights and the settings: what a run that builds on this one relies on.
-
-        Settings are taken as written: what a later version fills in for one that it has added is no change.
-        """
+        """Return a hash of the final weights and of config.yaml, by which other runs refer to this one."""
         return content_hash(self.model_path, self.written_config)
 
     def check_unchanged(self) -> None:
-        """An error where these are not the weights and settings that training ended with, if the run says which."""
-        ended_with = self.read_json("status").get("content")
-        if ended_with is None or not self.model_path.exists() or self.content() == ended_with:
+        """Raise if weights or settings were changed after training, as far as status.json holds their hash."""
+        content = self.read_json("status").get("content")
+        if content is None or not self.model_path.exists() or self.content() == content:
             return
-        self.load_model()  # weights that cannot even be read say so themselves
+        self.load_model()  # raises if the weights are unreadable
         raise RunError(
             f"The files of {self.path} were changed after its training: config.yaml and model.safetensors are not "
-            "those that it finished with; train it again, or bring them back."
+            "those that it finished with; train it again, or restore them."
         )
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> Path:
-        """Write a checkpoint and keep the last two."""
+        """Write a checkpoint and remove all but the last two."""
         path = self.checkpoint_folder / f"step-{step:09d}.safetensors"
         save_tensors(path, tensors, {"step": str(step)})
         for old in self.checkpoints()[:-MAX_CHECKPOINTS]:
@@ -224,30 +202,30 @@ class RunFolder:
         return path
 
     def checkpoints(self) -> list[Path]:
-        """Checkpoint files, oldest first."""
+        """Return the checkpoint files, oldest first."""
         return sorted(self.checkpoint_folder.glob("step-*.safetensors"))
 
     def latest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
-        """Step and tensors of the newest readable checkpoint, or None before the first one."""
+        """Return step and tensors of the newest readable checkpoint, or None if there is none."""
         for path in reversed(self.checkpoints()):
             try:
                 tensors, facts = load_tensors(path)
             except RunError:
-                continue  # a damaged disk block: the one before it is whole
+                continue  # a damaged file; the one before it may be whole
             return int(facts["step"]), tensors
         return None
 
 
-def _differences(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Settings in which two configs differ, in words."""
-    told: list[str] = []
+def _list_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return a phrase for each setting in which two configs differ."""
+    changes: list[str] = []
     for key in dict.fromkeys([*stored, *wanted]):
         old, new = stored.get(key), wanted.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            told += _differences(old, new, f"{prefix}{key}.")
+            changes += _list_changes(old, new, f"{prefix}{key}.")
         elif old != new:
-            told.append(f"{prefix}{key} is {old} there and {new} here")
-    return told
+            changes.append(f"{prefix}{key} is {old} there and {new} here")
+    return changes
 
 
 def check_folder_name(name: str) -> None:
@@ -257,7 +235,7 @@ def check_folder_name(name: str) -> None:
 
 
 def replace_non_finite(value: Any) -> Any:
-    """The same with null for numbers that are not finite: JSON has no others."""
+    """Return the value with None for numbers that JSON does not have: NaN and infinities."""
     if isinstance(value, Mapping):
         return {key: replace_non_finite(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -266,12 +244,12 @@ def replace_non_finite(value: Any) -> Any:
 
 
 def select_prefix(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Entries whose name starts with a prefix, named by what follows it."""
+    """Return the entries whose name starts with a prefix, named by the rest."""
     return {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
 
 
 def content_hash(weights: Path, settings: Mapping[str, Any]) -> str:
-    """SHA-256 of a stored config and of a file of weights."""
+    """Return the SHA-256 of a stored config and a file of weights."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     with weights.open("rb") as handle:
         while chunk := handle.read(1 << 20):
@@ -280,17 +258,17 @@ def content_hash(weights: Path, settings: Mapping[str, Any]) -> str:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:
-    """One safetensors file, atomically; `facts` go into its header."""
+    """Write a safetensors file atomically, with `facts` in its header."""
     from safetensors.torch import save_file
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic.replacing(path) as part:
         save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
-        part.chmod(0o644)  # the library writes for its owner alone, but a run is there to be shared
+        part.chmod(0o644)  # safetensors lets only the owner read, but runs are shared
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Tensors and header facts of a safetensors file."""
+    """Return the tensors and the header of a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -1,4 +1,4 @@
-"""How many threads torch may use for a piece of work."""
+"""The number of threads that torch uses."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for work in cache-sized pieces: sharing each piece among threads costs more than it gains.
-
-    On busy cores it costs many times as much, since threads wait for each other after every operation.
-    """
+    """Use one thread for work in cache-sized pieces, where several would mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
-"""Types that travel between the layers: batches, inputs, outputs, terms, players.
+"""Types that the layers exchange: batches, inputs, outputs, terms, players.
 
-Everything that a compiled or stacked step touches is a plain tree of tensors. In a group of runs each tensor carries a
-leading member axis, written [member, batch, …]; one run is a group of one.
+A compiled or stacked step sees only trees of tensors. In a group of runs each tensor has a leading member axis, written
+[member, batch, …]; one run is a group of one.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What a model encodes: observations by modality [rows, …], and what else is known of the rows.
+    """The inputs of a model: observations by modality [rows, …], and other facts about the rows.
 
     `present` [rows, modalities] marks the modalities that a row has; None means all that are in `x`. `given` holds
     tensors that the objective supplies, by names that the model documents: codes known from labels, or other rows.
@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
 
 
 class Output(NamedTuple):
-    """Tensors that a model's forward returns; the latent space and the likelihoods say what they mean.
+    """The tensors that a model's forward returns; the latent space and the likelihoods interpret them.
 
     `posterior` and `prior` hold each latent block's flat parameters, `sample` its reparameterised draw, `decoded`
     each modality's likelihood parameters by name. `extra` is a named tuple of the model's own for everything else;
@@ -94,7 +94,7 @@ class Terms(Mapping[str, Term]):
 
     @property
     def loss(self) -> Tensor:
-        """Weighted sum of all terms, one value per member."""
+        """The weighted sum of all terms [member]."""
         parts = [
             t.value * t.weight for t in self._terms.values() if not (isinstance(t.weight, float) and t.weight == 0.0)
         ]
@@ -105,7 +105,7 @@ class Terms(Mapping[str, Term]):
 
     @property
     def logged(self) -> dict[str, Tensor]:
-        """Unweighted values, detached, for the history."""
+        """The unweighted values, detached, for the history."""
         return {name: term.value.detach() for name, term in self._terms.items()}
 
 

@@ -230,9 +230,9 @@ def test_verdicts_on_the_ablations():
     bv, a1, a2, a3, a4, a5 = (getattr(ablations, name) for name in ("BV", "A1", "A2", "A3", "A4", "A5"))
 
     def results(entangled, sharp, obeys, held):
-        rows = {bv: {MIG: 0.2, ablations.HELD: 10.0}, a1: {MIG: 0.2 - entangled}, a5: {ablations.HELD: held}}
-        rows |= {a2: {DISTANCE: 30, ablations.RULES: 0.4}, a3: {DISTANCE: 30, ablations.RULES: 0.4 + obeys}}
-        rows[a4] = {DISTANCE: 30 - sharp, ablations.RULES: 0.4 + obeys}
+        rows = {bv: {MIG: 0.2, ablations.KL_OF_Z: 10.0}, a1: {MIG: 0.2 - entangled}, a5: {ablations.KL_OF_Z: held}}
+        rows |= {a2: {DISTANCE: 30, ablations.OBEYS_C: 0.4}, a3: {DISTANCE: 30, ablations.OBEYS_C: 0.4 + obeys}}
+        rows[a4] = {DISTANCE: 30 - sharp, ablations.OBEYS_C: 0.4 + obeys}
         return made({(name, 4): row for name, row in rows.items()}, noise=0.01)
 
     good, bad = results(0.1, 5, 0.2, 0.2), results(-0.1, -5, -0.2, 9.0)

@@ -92,7 +92,9 @@ def _sweep_of(place, recipe):
     wanted = named[recipe]
     for path in (place / "runs/chen2018").glob("*/sweep.yaml"):
         members = Sweep(path.parent).folder
-        if all(matches_settings(members.run(run).config, {**wanted, "seed": range(9)}) for run in members.members):
+        if all(
+            matches_settings(members.run_folder(run).config, {**wanted, "seed": range(9)}) for run in members.members
+        ):
             return path.parent
     raise AssertionError(recipe)
 

@@ -14,7 +14,7 @@ from unbraid.metrics.stages.unlabelled_factors import encode_given_labels, unsee
 from unbraid.models import StagedVAE, build
 from unbraid.models.staged import FIRST_CODE, OWN_CODE
 from unbraid.noise import draw, seed_tensor
-from unbraid.papers.msvae2020.pendulum import Path
+from unbraid.papers.msvae2020.pendulum import AnglePaths
 from unbraid.types import Inputs
 
 TINY = {"encoder_hidden": (16,), "decoder_hidden": (16,), "batch": 16, "steps": 4, "device": "cpu"}
@@ -137,9 +137,9 @@ def test_codes_that_are_no_labels_have_none_in_their_place(root, three):
 
 def test_the_error_of_a_path_is_a_share_of_its_spread():
     simulated = np.array([[0.0, 0.0], [2.0, 4.0]])
-    assert Path(simulated, simulated).error == 0
-    assert Path(simulated, simulated.mean(0) + 0 * simulated).error == pytest.approx(1)
-    assert Path(simulated, simulated + 1).error == pytest.approx(np.sqrt(1 / 2.5))
+    assert AnglePaths(simulated, simulated).error == 0
+    assert AnglePaths(simulated, simulated.mean(0) + 0 * simulated).error == pytest.approx(1)
+    assert AnglePaths(simulated, simulated + 1).error == pytest.approx(np.sqrt(1 / 2.5))
 
 
 def test_the_model_of_a_config_is_built_with_its_labels(three):

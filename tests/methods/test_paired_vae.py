@@ -177,21 +177,21 @@ def test_labels_reach_their_rows_and_no_others():
     data, rows = grid(), torch.arange(24)
     objective = bind("s2-beta-vae", {"labels": 3.0})
     objective.begin(data, rows)
-    assert int(objective.known.sum()) == 3
+    assert int(objective.is_labelled.sum()) == 3
     factors = data.values_of(rows).expand(2, -1, -1).clone()
-    first = int(objective.known.nonzero()[0])
+    first = int(objective.is_labelled.nonzero()[0])
     factors[:, first, 3] = -1
     posterior = torch.randn(2, 24, 8, dtype=torch.float64, requires_grad=True)
     value = labelled_terms(objective, posterior, factors)["supervised"].value
     expected = 0.0
-    for row in objective.known.nonzero()[:, 0].tolist():
+    for row in objective.is_labelled.nonzero()[:, 0].tolist():
         for latent, k in enumerate((0, 1, 3)):  # the third factor has one value only
             if (row, k) != (first, 3):
                 p, v = posterior[:, row, latent].sigmoid(), factors[0, row, k] / (SIZES[k] - 1)
                 expected = expected - (v * p.log() + (1 - v) * (1 - p).log()) / 3
     torch.testing.assert_close(value, expected)
     gradient = torch.autograd.grad(value.sum(), posterior)[0]
-    assert (gradient[:, ~objective.known] == 0).all()
+    assert (gradient[:, ~objective.is_labelled] == 0).all()
     assert (gradient[:, first, 2] == 0).all()
     assert (gradient[:, first, :2] != 0).all()
 
@@ -202,7 +202,7 @@ def test_labels_are_the_same_rows_in_every_run_and_lie_in_those_trained_on():
     for share in (0.1, 0.1, 0.2):
         objective = bind("s2-beta-vae", {"labels": share})
         objective.begin(data, rows)
-        masks.append(objective.known)
+        masks.append(objective.is_labelled)
     assert torch.equal(masks[0], masks[1])
     assert int(masks[0].sum()) == 100
     assert (masks[0] <= masks[2]).all()

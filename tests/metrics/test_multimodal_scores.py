@@ -363,7 +363,7 @@ def test_no_part_of_the_rows_shares_its_draws_with_another_seed(monkeypatch):
     loose, _ = linear("mvae", (1.0,), experts=[([0.2], [0.5])])
     data = multimodal("ones", [Modality("m1", "vector", Pixels(torch.ones(6, 1), (1,)))])
     found = [
-        evidence._estimates(Evaluation(loose.float(), data, seed=seed), ("m1",), ("m1",), 1, 6) for seed in (0, 1, 2)
+        evidence._estimate(Evaluation(loose.float(), data, seed=seed), ("m1",), ("m1",), 1, 6) for seed in (0, 1, 2)
     ]
     assert len(torch.cat(found).unique()) == 18
 

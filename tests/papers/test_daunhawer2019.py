@@ -10,10 +10,10 @@ from unbraid.experiments.running import matches_settings
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.models import build
-from unbraid.papers.daunhawer2019.diversity import MINE, SHARE, THEIRS, VARIETY
-from unbraid.papers.daunhawer2019.many import most
-from unbraid.papers.daunhawer2019.over_beta import FALL, last_below_best
-from unbraid.papers.daunhawer2019.setup import BETA, BETAS, FIRST, IMAGES, KL_2, PAIRS, SECOND, STEPS, TC
+from unbraid.papers.daunhawer2019.diversity import ENTROPY, MVAE, PARTITIONED, SHARE
+from unbraid.papers.daunhawer2019.many import given_all_others
+from unbraid.papers.daunhawer2019.over_beta import MIN_FALL, last_below_best
+from unbraid.papers.daunhawer2019.setup import BETA, BETAS, IMAGES, KL_2, PAIRS, STEPS, TC, X1_FROM_X2, X2_FROM_X1
 from unbraid.report.tables import Member
 from unbraid.training import configure
 
@@ -44,27 +44,27 @@ def verdicts(name, members):
 
 
 def over_beta(series=PAIRS, **changes):
-    own = {FIRST: ACCURACY, SECOND: ACCURACY, TC: CORRELATION, KL_2: DIVERGENCE, **changes}
+    own = {X2_FROM_X1: ACCURACY, X1_FROM_X2: ACCURACY, TC: CORRELATION, KL_2: DIVERGENCE, **changes}
     return runs(series, **own)
 
 
 def test_figure_3_holds_where_accuracy_is_best_at_low_tc_and_the_end_is_collapse():
     assert verdicts("fig3", over_beta()) == ["holds"] * 4
     at_high = tuple(np.linspace(0.9, 0.4, 9))  # best where TC is highest
-    assert verdicts("fig3", over_beta(**{FIRST: at_high}))[:2] == ["does not hold", "holds"]
-    assert verdicts("fig3", over_beta(**{SECOND: at_high}))[:2] == ["holds", "does not hold"]
+    assert verdicts("fig3", over_beta(**{X2_FROM_X1: at_high}))[:2] == ["does not hold", "holds"]
+    assert verdicts("fig3", over_beta(**{X1_FROM_X2: at_high}))[:2] == ["holds", "does not hold"]
     informative = (*DIVERGENCE[:-1], 3.0)  # a low TC with something in s2 is no collapse
     assert verdicts("fig3", over_beta(**{KL_2: informative}))[2] == "does not hold"
     entangled_end = (*CORRELATION[:-1], 8.0)
     assert verdicts("fig3", over_beta(**{TC: entangled_end}))[2] == "does not hold"
     flat = (0.9,) * 9  # the best of nine is above the last by noise alone
-    assert verdicts("fig3", over_beta(**{FIRST: flat}))[3] == "does not hold"
+    assert verdicts("fig3", over_beta(**{X2_FROM_X1: flat}))[3] == "does not hold"
     assert verdicts("fig3-images", over_beta(IMAGES)) == ["holds"]
-    assert verdicts("fig3-images", over_beta(IMAGES, **{FIRST: at_high})) == ["does not hold"]
+    assert verdicts("fig3-images", over_beta(IMAGES, **{X2_FROM_X1: at_high})) == ["does not hold"]
 
 
 def compared(mine, theirs):
-    return runs(MINE, **mine) + runs(THEIRS, **theirs)
+    return runs(PARTITIONED, **mine) + runs(MVAE, **theirs)
 
 
 def test_the_best_of_nine_is_not_above_the_last_by_chance():
@@ -78,21 +78,21 @@ def test_the_best_of_nine_is_not_above_the_last_by_chance():
     for _ in range(200):
         cells = {beta: np.where(rng.random((3, 1)) < 0.5, 0.95, 0.34) for beta in BETAS}
         fooled.append(
-            [estimate(cells, last_below_best).high < -FALL, estimate(cells, plainly, smooth=False).high < -FALL]
+            [estimate(cells, last_below_best).high < -MIN_FALL, estimate(cells, plainly, smooth=False).high < -MIN_FALL]
         )
     assert np.mean(fooled, 0)[0] < 0.1
     assert np.mean(fooled, 0)[1] > 0.2
     clear = {beta: np.full((3, 1), 0.95 if beta < 100 else 0.4) for beta in BETAS}
-    assert estimate(clear, last_below_best).high < -FALL
+    assert estimate(clear, last_below_best).high < -MIN_FALL
 
 
 def test_figure_6_wants_both_coherent_and_only_one_diverse():
-    diverse = {SECOND: 0.97, VARIETY: 2.0, SHARE: 0.8}
-    same = {SECOND: 0.96, VARIETY: 0.3, SHARE: 0.1}
+    diverse = {X1_FROM_X2: 0.97, ENTROPY: 2.0, SHARE: 0.8}
+    same = {X1_FROM_X2: 0.96, ENTROPY: 0.3, SHARE: 0.1}
     assert verdicts("fig6", compared(diverse, same)) == ["holds"] * 3
     assert verdicts("fig6", compared(same, diverse)) == ["holds", "does not hold", "does not hold"]
-    assert verdicts("fig6", compared(diverse, diverse | {VARIETY: 1.8}))[1:] == ["holds", "does not hold"]
-    assert verdicts("fig6", compared(diverse, same | {SECOND: 0.6}))[0] == "does not hold"
+    assert verdicts("fig6", compared(diverse, diverse | {ENTROPY: 1.8}))[1:] == ["holds", "does not hold"]
+    assert verdicts("fig6", compared(diverse, same | {X1_FROM_X2: 0.6}))[0] == "does not hold"
 
 
 def test_models_of_figure_6_have_equally_many_parameters_and_are_told_apart():
@@ -113,7 +113,7 @@ def test_models_of_figure_6_have_equally_many_parameters_and_are_told_apart():
 
 def test_all_others_are_the_largest_set():
     scores = {f"given {k}": Score("coherence", "classifier", k / 10, 10, part=f"given-{k}") for k in (1, 2, 3, 4)}
-    assert most(scores).value == 0.4
+    assert given_all_others(scores).value == 0.4
 
 
 def test_reconstructions_are_held_against_the_noise_that_nobody_can_know():

@@ -11,7 +11,7 @@ import pytest
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.papers.msvae2020 import conditional_gan as gan, separation
-from unbraid.papers.msvae2020.masks import dependence, marginals, processes, witness
+from unbraid.papers.msvae2020.masks import dependence, list_processes, marginals, smallest_process
 
 
 def verdicts(name, members):
@@ -30,7 +30,7 @@ def counted(image, coarse=None):
 
 
 def test_tables_are_those_of_counting_and_of_the_paper():
-    alone, both = witness().posterior(4), witness().posterior(4, 1)
+    alone, both = smallest_process().posterior(4), smallest_process().posterior(4, 1)
     zero = dict.fromkeys(itertools.product((1, 2, 3), (0, 1)), Fraction(0))
     assert alone == counted("ab") == {**zero, (1, 1): Fraction(3, 8), (2, 0): Fraction(1, 4), (2, 1): Fraction(3, 8)}
     assert both == counted("ab", "a") == {**zero, (1, 1): Fraction(1)}
@@ -41,14 +41,14 @@ def test_tables_are_those_of_counting_and_of_the_paper():
     assert dependence(alone) == Fraction(3, 32)
     assert dependence(both) == 0
     for image, name in enumerate(("a", "b", "c"), start=1):
-        assert witness().posterior(image) == counted(name)
-    every = list(processes())
+        assert smallest_process().posterior(image) == counted(name)
+    every = list(list_processes())
     assert len(every) == len(set(every)) == 1568
     assert sum(process.posterior(4) == alone for process in every) == 60
 
 
 def test_verdicts_of_the_tables():
-    first, second = separation.given_x({"seed": range(6)}), separation.given_both({"seed": range(6)})
+    first, second = separation.measure_given_x({"seed": range(6)}), separation.measure_given_both({"seed": range(6)})
     assert verdicts("table2", first) == ["holds", "holds"]
     assert verdicts("table3", second) == ["holds", "holds"]
     assert first[0].scores["cell/C2Z0"].details["fraction"] == "1/4"
@@ -91,20 +91,20 @@ def test_lemma1_against_loops_over_fractions():
         [Fraction(int(w), int(total)) for w, total in zip(row, columns.sum(0), strict=True)] for row in columns
     ]
     slow = slow_terms(p, generator)
-    fast = gan.sides(np.array(p, dtype=float), np.array(generator, dtype=float))
+    fast = gan.compute_terms(np.array(p, dtype=float), np.array(generator, dtype=float))
     assert {name: fast[name] for name in slow} == pytest.approx(slow, abs=1e-12)
     assert slow[gan.DIVERGENCE] == pytest.approx(slow[gan.UPPER] - slow[gan.LOWER], abs=1e-12)
     assert slow[gan.UPPER] > slow[gan.INFORMATION] > slow[gan.LOWER]
     moved = np.array(generator, dtype=float)[:, ::-1]
-    assert abs(gan.sides(np.array(p, dtype=float), moved)[gan.DIVERGENCE] - fast[gan.DIVERGENCE]) > 0.01
+    assert abs(gan.compute_terms(np.array(p, dtype=float), moved)[gan.DIVERGENCE] - fast[gan.DIVERGENCE]) > 0.01
 
 
 def test_verdicts_of_the_lemma():
-    made = gan.lemma_members({"observations": 6, "codes": 3, "seed": range(5)})
+    made = gan.measure_lemma({"observations": 6, "codes": 3, "seed": range(5)})
     assert verdicts("lemma1", made) == ["holds"] * 3
     series = {gan.RANDOM: gan.OWN, gan.OWN: gan.RANDOM}
     swapped = [m._replace(settings={**m.settings, "recipe": series[m.settings["recipe"]]}) for m in made]
     assert verdicts("lemma1", swapped)[2] == "does not hold"
-    wrong = replace(made[0].scores[gan.APART[0]], value=1e-3)
-    broken = [m._replace(scores={**m.scores, gan.APART[0]: wrong}) for m in made]
+    wrong = replace(made[0].scores[gan.ERRORS[0]], value=1e-3)
+    broken = [m._replace(scores={**m.scores, gan.ERRORS[0]: wrong}) for m in made]
     assert verdicts("lemma1", broken)[0] == "does not hold"

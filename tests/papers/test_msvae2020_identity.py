@@ -21,10 +21,10 @@ def kept(value, chance, **moved):
 
 def test_scores_that_are_made_of_another():
     found = kept(0.6, 0.2, c0=0.1, c1=0.3)
-    assert identity.above_chance(found).value == pytest.approx(0.5)
-    assert identity.change(found).value == pytest.approx(0.2)
-    assert (identity.accuracy(found).value, identity.accuracy(found).samples) == (0.75, 40)
-    assert identity.above_chance(kept(1.0, 1.0)).value == 0.0  # one identity, whatever is drawn
+    assert identity.score_above_chance(found).value == pytest.approx(0.5)
+    assert identity.mean_change(found).value == pytest.approx(0.2)
+    assert (identity.classifier_accuracy(found).value, identity.classifier_accuracy(found).samples) == (0.75, 40)
+    assert identity.score_above_chance(kept(1.0, 1.0)).value == 0.0  # one identity, whatever is drawn
 
 
 def verdicts(name, values, moved=0.1):
@@ -35,7 +35,7 @@ def verdicts(name, values, moved=0.1):
             {"recipe": series, "seed": seed},
             "finished",
             "",
-            {identity.ABOVE: score, identity.MOVED: change},
+            {identity.ABOVE_CHANCE: score, identity.CHANGE: change},
         )
         for series, value in values.items()
         for seed in range(4)

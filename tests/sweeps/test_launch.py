@@ -47,7 +47,7 @@ def test_a_worker_with_a_disk_of_its_own_hands_files_back(made, tmp_path, monkey
     (group,) = folder.list_groups()
     job = launch.GroupJob(str(folder.path), group, "cpu", tuple(folder.files_for_worker(group)))
     monkeypatch.setattr(launch.tempfile, "gettempdir", lambda: str(tmp_path / "worker"))
-    notes, files = launch._run_on_ray_worker(working.run_group, job, launch._contents(job), "no such file")
+    notes, files = launch._run_on_ray_worker(working.run_group, job, launch._read_files(job), "no such file")
     assert notes == []
     assert not folder.run_folder(folder.list_runs(group)[0]).finished, "nothing was written where the worker cannot see"
     for name, content in files.items():
@@ -92,9 +92,9 @@ def test_a_slurm_job_that_was_killed_gives_its_last_words_and_its_log():
     trace = "Traceback:\n  File x\nValueError: a bug"
     ruler = "----------------------"
     failed = RuntimeError(f"Job failed with trace:\n{ruler}\n{trace}\n{ruler}\nor at paths:\n  - 7.err\n  - 7.out")
-    assert names(launch._slurm_failure(failed, handle), "7_1", "ValueError: a bug", "7_1.err")
+    assert names(launch._describe_slurm_failure(failed, handle), "7_1", "ValueError: a bug", "7_1.err")
     lost = RuntimeError("Job 7_1 with path x\nhas not produced any output (state: TIMEOUT)")
-    assert names(launch._slurm_failure(lost, handle), "7_1", "TIMEOUT", "7_1.err")
+    assert names(launch._describe_slurm_failure(lost, handle), "7_1", "TIMEOUT", "7_1.err")
 
 
 @pytest.mark.slow

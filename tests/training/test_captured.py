@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.support.execution import no_fallback
+from tests.support.execution import METHODS, no_fallback
 from tests.support.two_players import registered
 from unbraid.config import Choice
 from unbraid.data import load
@@ -19,20 +19,6 @@ CASES = [
     ("beta-tcvae", {"network": "conv-small"}),
     ("two-players", {"network": "mlp"}),
 ]
-
-METHODS = [
-    ("hfvae", {"network": "mlp"}),
-    ("hfvae", {"network": "mlp", "prior": "covariance"}),
-    ("beta-tcvae", {"network": "mlp", "prior": "flow", "prior.depth": 4}),
-    ("beta-tcvae", {"network": "mlp", "latents": "correlated-normal:3"}),
-    ("beta-vae", {"network": "mlp", "latents": "concrete:3+concrete:4", "prior": "conditional"}),
-    ("factor-vae", {"network": "mlp", "width": 32, "depth": 2}),
-    ("info-gan", {"network": "mlp"}),
-    ("ada-gvae", {"network": "mlp"}),
-    ("s2-beta-vae", {"network": "mlp", "labels": 0.5}),
-    ("qlae", {"network": "mlp"}),
-]
-"""Methods whose steps do something that the others do not."""
 
 
 @pytest.fixture(scope="module")

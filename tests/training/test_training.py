@@ -128,7 +128,7 @@ def test_a_signal_after_the_last_step_stops_whatever_would_come_next(tmp_path, s
     assert folder.finished
     with pytest.raises(Interrupted, match="heeded True"), catch_interrupts() as outer:
         train(RunFolder.create(tmp_path / "inside", config), config, sprites)
-        raise Interrupted(f"heeded {outer.asked}")
+        raise Interrupted(f"heeded {outer.requested}")
 
 
 def test_training_in_a_thread_needs_no_signals(tmp_path, sprites):

@@ -1,4 +1,4 @@
-"""The command line. Torch is imported only by commands that compute, so that help and completion are instant."""
+"""The command line. Only commands that compute import torch, so that help and completion are instant."""
 
 # ruff: noqa: I001  the order of the modules is the order of the commands in the help
 import sys
@@ -27,11 +27,11 @@ def options(version: Annotated[bool, typer.Option("--version", help="Print the v
 
 
 def main() -> None:
-    """Entry point: errors that a user can act on end in one sentence and an exit code."""
+    """Run the command line; print errors that a user can act on as one sentence, and exit with a code."""
     try:
         app()
     except UnbraidError as error:
-        if leads() or error.exit_code not in (INTERRUPTED, UsageError.exit_code):  # those are the same everywhere
+        if leads() or error.exit_code not in (INTERRUPTED, UsageError.exit_code):  # which all ranks raise
             typer.echo(str(error) if error.exit_code == INTERRUPTED else f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
@@ -40,7 +40,7 @@ def main() -> None:
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         sys.exit(INTERRUPTED)
-    except SystemExit as left:  # what typer makes of Ctrl-C, without a word
-        if left.code == INTERRUPTED:
+    except SystemExit as exit:  # typer turns Ctrl-C into an exit without a message
+        if exit.code == INTERRUPTED:
             typer.echo("stopped", err=True)
         raise

@@ -1,9 +1,8 @@
-"""The settings of `unbraid demo`, as data: what a newcomer trains first.
+"""The settings of `unbraid demo`.
 
-The decoder decides more than the weights do: with a fully connected one the same data rarely come apart, while one
-small MLP per pixel (`broadcast-pixel`) sees positions as positions. A batch of 256 gives the estimate of the total
-correlation enough components to tell axes from diagonals, and a large rate that decays turns the code quickly and then
-lets it settle.
+The decoder matters more than the weights: a fully connected one rarely separates position from size, while one small
+MLP per pixel (`broadcast-pixel`) takes positions as inputs. A batch of 256 gives the estimate of the total correlation
+enough components to tell axes from diagonals. A large learning rate that decays turns the code quickly, then settles.
 """
 
 from typing import Any
@@ -16,7 +15,6 @@ SETTINGS: dict[str, Any] = {
     "beta": 25,
     "z": 6,
     "encoder": "mlp",
-    "encoder_hidden": (64, 64),
     "decoder": "broadcast-pixel",
     "decoder_channels": 16,
     "steps": 2000,

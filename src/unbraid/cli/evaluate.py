@@ -1,4 +1,4 @@
-"""evaluate, report."""
+"""The commands evaluate and report."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,15 +27,15 @@ def evaluate(
             autocompletion=complete("metrics", "metric|metric_protocol"),
         ),
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="Score so many random rows; default: all.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Score this many random rows; default: all.")] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Score finished runs; scores are appended to their scores.jsonl.
 
     --metric full measures everything that a run allows, except costly protocols (dci/gbt) and repeats of published
-    ones (disentanglement_lib, chen2018), which are measured when they are named. Several runs must be of the same data;
-    metrics that compare models (udr) then see all of them. unbraid list metrics shows what there is.
+    ones (disentanglement_lib, chen2018), which must be named. Several runs must have the same data; metrics that
+    compare models (udr) then compare all of them. unbraid list metrics lists all metrics.
     """
     from unbraid.config import parse_overrides
     from unbraid.run import load, score_runs
@@ -44,34 +44,35 @@ def evaluate(
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     if not folders:
         raise UsageError("evaluate needs the folder of a run.")
-    runs = [load(folder, device=device) for named in folders for folder in _runs_in(named)]
-    made: dict[str, Any] = {}
+    runs = [load(folder, device=device) for named in folders for folder in _list_runs(named)]
+    records: dict[str, Any] = {}
     for run, scores in score_runs(runs, *(metric or ()), rows=rows, **parse_overrides(settings)):
-        made[str(run.path)] = [score.as_record() for score in scores]
+        records[str(run.path)] = [score.as_record() for score in scores]
         if not as_json:
-            typer.echo(f"{run.config.run_id}, on {_population(run, rows)}")
+            typer.echo(f"{run.config.run_id}, on {_describe_rows(run, rows)}")
             print_scores(scores, False)
         print_notes(run.notes)
     if as_json:
-        print_json(made if len(runs) > 1 else next(iter(made.values())))
+        print_json(records if len(runs) > 1 else next(iter(records.values())))
 
 
-def _runs_in(folder: Path) -> list[Path]:
-    """The run itself, or all finished runs of a sweep."""
+def _list_runs(folder: Path) -> list[Path]:
+    """Return the run itself, or all finished runs of a sweep."""
     if not (folder / "sweep.yaml").exists():
         return [folder]
     runs = sorted(path.parent for path in (folder / "runs").glob("*/model.safetensors"))
     if not runs:
-        raise UsageError(f"{folder} is a sweep without finished runs that could be scored.")
+        raise UsageError(f"{folder} is a sweep without finished runs; continue it first.")
     return runs
 
 
-def _population(run: Any, rows: int | None) -> str:
-    there = len(run.evaluation)
-    seen = run.evaluation.trained_on
-    where = "rows, the same as in training" if seen == len(run.dataset) else f"rows, of which training saw {seen:,}"
-    where = "held-out rows" if run.evaluation.held_out else where
-    return f"{there:,} {where}" if rows is None or rows >= there else f"{rows:,} random of {there:,} {where}"
+def _describe_rows(run: Any, rows: int | None) -> str:
+    total, trained = len(run.evaluation), run.evaluation.trained_on
+    kind = (
+        "rows, the same as in training" if trained == len(run.dataset) else f"rows, of which training saw {trained:,}"
+    )
+    kind = "held-out rows" if run.evaluation.held_out else kind
+    return f"{total:,} {kind}" if rows is None or rows >= total else f"{rows:,} random of {total:,} {kind}"
 
 
 @app.command(epilog="Example:  unbraid report runs/demo")

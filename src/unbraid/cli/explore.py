@@ -1,4 +1,4 @@
-"""explore."""
+"""The command explore."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +15,14 @@ from unbraid.errors import UsageError
     "  ·  unbraid explore runs/SWEEP"
 )
 def explore(
-    runs: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Runs or a sweep; 'demo' is the one that is built in.")
-    ],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs or a sweep; 'demo' is a built-in run.")],
     output: Annotated[
         Path | None, typer.Option(help="File to write; default: explore.html in the run's folder.")
     ] = None,
     weights: Annotated[
         str, typer.Option(help="float32, float16, a number of bits, or auto: 16 bits, fewer above 1.2 MB.")
     ] = "auto",
-    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page where there is a display.")] = True,
+    show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page if there is a display.")] = True,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -37,14 +35,14 @@ def explore(
     from unbraid.sweeps import Sweep
     from unbraid.sweeps.explore import explore_runs
 
-    how = {"output": output, "weights": int(weights) if weights.isdigit() else weights, "open": show}
+    options = {"output": output, "weights": int(weights) if weights.isdigit() else weights, "open": show}
     sweeps = [name for name in runs if (Path(name) / "sweep.yaml").exists()]
     if sweeps and len(runs) > 1:
-        raise UsageError("A sweep is explored by itself; leave the others out.")
+        raise UsageError("A sweep is explored by itself; leave the other runs out.")
     if sweeps:
-        page = Sweep(sweeps[0]).explore(**how)
+        page = Sweep(sweeps[0]).explore(**options)
     elif len(runs) > 1:
-        page = explore_runs([load(name, device=device) for name in runs], **how)
+        page = explore_runs([load(name, device=device) for name in runs], **options)
     else:
-        page = load(runs[0], device=device).explore(**how)
+        page = load(runs[0], device=device).explore(**options)
     print_json({"explorer": str(page)}) if as_json else typer.echo(str(page))

@@ -1,4 +1,4 @@
-"""list, and the commands of data."""
+"""The commands list and data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +18,15 @@ def list_names(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """List what is registered, with year, reference and settings."""
+    """List registered names with year, reference and settings."""
     kinds: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "objectives": lambda: _entries("unbraid.methods", "objective"),
-        "networks": _networks,
-        "datasets": lambda: _entries("unbraid.data", "dataset"),
-        "metrics": lambda: _entries("unbraid.metrics", "metric"),
-        "likelihoods": lambda: _entries("unbraid.networks", "likelihood"),
-        "priors": lambda: _entries("unbraid.latents", "prior"),
-        "experiments": _experiments,
+        "objectives": lambda: _list_entries("unbraid.methods", "objective"),
+        "networks": _list_networks,
+        "datasets": lambda: _list_entries("unbraid.data", "dataset"),
+        "metrics": lambda: _list_entries("unbraid.metrics", "metric"),
+        "likelihoods": lambda: _list_entries("unbraid.networks", "likelihood"),
+        "priors": lambda: _list_entries("unbraid.latents", "prior"),
+        "experiments": _list_experiments,
     }
     if kind not in kinds:
         raise unknown("list", kind, kinds)
@@ -35,10 +35,10 @@ def list_names(
 
 @data_app.command("list")
 def data_list(as_json: AsJson = False) -> None:
-    """Data sets, their factors, and whether their files are here."""
+    """List data sets, their factors, and whether their files are on this machine."""
     from unbraid.data import describe
 
-    print_rows([_described(item) for item in describe()], as_json)
+    print_rows([_describe_dataset(item) for item in describe()], as_json)
 
 
 @data_app.command(
@@ -88,67 +88,59 @@ def data_show(
     rows: Annotated[int, typer.Option(min=1, help="How many rows to draw.")] = 8,
     as_json: AsJson = False,
 ) -> None:
-    """What a data set holds: modalities and factors, how many rows have each, and a picture of some rows."""
+    """Show the modalities and factors of a data set, how many rows have each, and a picture of some rows."""
     import torch
 
     from unbraid.config import parse_overrides
     from unbraid.data.find import find_data
     from unbraid.report.data_preview import draw_preview, list_contents
 
-    given = {f"data.{key.removeprefix('data.')}": value for key, value in parse_overrides(settings or []).items()}
-    data = find_data(name, given, torch.device("cpu"))[1]
+    overrides = {f"data.{key.removeprefix('data.')}": value for key, value in parse_overrides(settings or []).items()}
+    data = find_data(name, overrides, torch.device("cpu"))[1]
     if picture is not None:
         draw_preview(data, rows).save(picture)
     print_rows(list_contents(data), as_json)
 
 
-def _experiments() -> list[dict[str, Any]]:
+def _list_experiments() -> list[dict[str, Any]]:
     import unbraid.papers  # noqa: F401 (registers the experiments)
 
-    return _entries("unbraid.experiments", "experiment")
+    return _list_entries("unbraid.experiments", "experiment")
 
 
-def _entries(module: str, attribute: str) -> list[dict[str, Any]]:
+def _list_entries(module: str, attribute: str) -> list[dict[str, Any]]:
     import importlib
 
     registry = getattr(importlib.import_module(module), attribute)
-    return [_row(registry[name]) for name in registry]
+    return [_describe_entry(registry[name]) for name in registry]
 
 
-def _row(entry: Any) -> dict[str, Any]:
-    settings = " ".join(f"{name}={_short(p.default)}" for name, p in entry.settings.items())
-    return {
-        "name": entry.name,
-        "year": entry.year,
-        "reference": entry.reference,
-        "what": entry.summary,
-        "settings": settings,
-    }
+def _describe_entry(entry: Any) -> dict[str, Any]:
+    settings = " ".join(f"{name}={_format_default(p.default)}" for name, p in entry.settings.items())
+    facts = {"name": entry.name, "year": entry.year, "reference": entry.reference}
+    return {**facts, "what": entry.summary, "settings": settings}
 
 
-def _networks() -> list[dict[str, Any]]:
+def _list_networks() -> list[dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for side, chosen in (("encoder", "encoder"), ("decoder", "decoder"), ("refiner", "decoder"), ("flow", "decoder")):
-        for row in _entries("unbraid.networks", side):
-            kept = rows.setdefault(row["name"], {**row, "sides": [], "settings": []})
-            kept["sides"].append(side)
-            kept["settings"] += [f"{chosen}.{part}" for part in row["settings"].split()]
+        for row in _list_entries("unbraid.networks", side):
+            merged = rows.setdefault(row["name"], {**row, "sides": [], "settings": []})
+            merged["sides"].append(side)
+            merged["settings"] += [f"{chosen}.{part}" for part in row["settings"].split()]
     return [
         {**row, "sides": "+".join(row["sides"]), "settings": " ".join(dict.fromkeys(row["settings"]))}
         for row in rows.values()
     ]
 
 
-def _described(item: Any) -> dict[str, Any]:
+def _describe_dataset(item: Any) -> dict[str, Any]:
     shape = "x".join(map(str, item.shape)) if item.shape else ""
     facts = {"images": item.images, "shape": shape, "factors": " ".join(item.factors)}
     facts["modalities"] = " ".join(item.modalities)
     return {"name": item.name, "what": item.summary, **facts, "state": item.state, "origin": item.origin}
 
 
-def _short(default: Any) -> str:
-    return (
-        "…"
-        if default is not None and not isinstance(default, (int, float, str, tuple))
-        else str(default).replace(" ", "")
-    )
+def _format_default(default: Any) -> str:
+    shown = default is None or isinstance(default, (int, float, str, tuple))
+    return str(default).replace(" ", "") if shown else "…"

@@ -1,4 +1,4 @@
-"""What the commands share: the applications they belong to, their common arguments, and completion."""
+"""The command-line application, the arguments that several commands have, and completion."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 INTERRUPTED = 130
-"""Exit code of a run that was asked to stop: nothing went wrong."""
+"""Exit code after Ctrl-C or SIGTERM."""
 
 app = typer.Typer(
     name="unbraid",
@@ -25,14 +25,14 @@ app.add_typer(data_app, name="data")
 
 
 def registered_names(package: str, decorators: str) -> list[str]:
-    """Names in a package's registry, read from its source: completion must not wait for torch."""
+    """Return the names in a package's registry from its source: completion must not wait for torch."""
     folder = Path(__file__).parent.parent / package
     pattern = re.compile(rf'^@(?:{decorators})\(\s*"([^"]+)"', re.MULTILINE)
     return sorted({name for path in folder.rglob("*.py") for name in pattern.findall(path.read_text("utf-8"))})
 
 
 def complete(package: str, decorators: str) -> Callable[[str], list[str]]:
-    """Completion of a registered name."""
+    """Return the completion of a registered name."""
     return lambda incomplete: [n for n in registered_names(package, decorators) if n.startswith(incomplete)]
 
 
@@ -49,11 +49,11 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 Name = Annotated[str | None, typer.Option(help="Folder name; default: a hash of all settings.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same settings.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Throw away a run under the same name and start again.")]
-CheckpointSteps = Annotated[int | None, typer.Option(help="Checkpoint every so many steps, not every minute.")]
-LogSteps = Annotated[int | None, typer.Option(help="Write a history line every so many steps.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Remove a run of the same name and start again.")]
+CheckpointSteps = Annotated[int | None, typer.Option(help="Steps between two checkpoints; default: one per minute.")]
+LogSteps = Annotated[int | None, typer.Option(help="Steps between two history lines.")]
 
 
 def leads() -> bool:
-    """Whether this process speaks for the others that torchrun has started with it."""
+    """Return whether this process is rank 0, which prints for all that torchrun has started."""
     return os.environ.get("RANK", "0") == "0"

@@ -1,4 +1,4 @@
-"""refine."""
+"""The command refine."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +23,8 @@ from unbraid.cli.printing import print_json
 from unbraid.cli.train import refuse_options
 from unbraid.errors import UsageError
 
-SHOWN = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
-"""Terms of the last line of the history that are told at the end."""
+PRINTED_TERMS = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
+"""Terms of the last history line that are printed at the end."""
 
 
 @app.command(
@@ -47,53 +47,53 @@ def refine(
     log_steps: LogSteps = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sharpen a finished run by a second stage that leaves untouched what the first one learned.
+    """Sharpen a finished run by a second stage, which keeps the first one unchanged.
 
-    The second stage is a run of its own. It holds the first one frozen, as latents c, adds latents z for what the first
-    could not draw, and is scored, reported and refined again like any other run. Data and split are those of the first
-    run. Kinds (--with), and what they set where nothing is said; all else is as for train (steps=20000 batch=256 …):
+    The second stage is a new run. It keeps the first run frozen as latents c, adds latents z for details that the first
+    could not draw, and can be scored, reported and refined like any other run. It uses the data and the split of the
+    first run. Kinds (--with) and their defaults; the other defaults are those of train (steps=20000 batch=256 …):
 
     \b
-    vae      a refiner draws from y, the run's own picture; z adds to it
+    vae      a refiner draws from z and y, the picture of the run
              z=5 lr=1e-4 batch=32
     flow     a coupling flow has the density of x given y; no z
-    labels   z is labels, of the factors=[…] that are named
+    labels   z are the labels of factors=[…]
              z=1
     gan      a critic judges what a refiner draws, beside y
              z=10 lr=1e-4 batch=64
-    cgan     a GAN that is told c alone, to compare gan with
+    cgan     a GAN given c but not y, as a baseline of gan
              z=10 lr=1e-4 batch=64
-    code     an ordinary decoder of c and z, to compare vae with
+    code     an ordinary decoder of c and z, as a baseline of vae
              z=5 lr=1e-4 batch=32
-    student  an autoencoder that learns c anew, and to move pictures by it
-             as the run does; c may change
+    student  an autoencoder that learns c again, and to change pictures
+             by c as the run does; c may change
              z=5 lr=1e-4
 
-    Settings besides: beta and samples of vae, encoder, decoder (a refiner of vae and gan: adain, mlp; of flow
-    decoder.couplings, decoder.hidden) and likelihood. Where c is labels, given=[…] learns at the rows' own.
+    Other settings: beta and samples of vae; encoder; decoder (a refiner for vae and gan: adain, mlp; for flow
+    decoder.couplings, decoder.hidden); likelihood. If c are labels, given=[…] trains with the labels of the rows.
     """
     from unbraid.api import refine as refine_run
     from unbraid.config import parse_overrides
     from unbraid.training import Cadence
 
-    given = parse_overrides(settings or [])
-    refuse_options(given, "a second stage", ("device", "root", "name", "resume"), others=("run", "kind", "cadence"))
-    if "data" in given:
-        raise UsageError("A stage learns from the data of the run that it refines; leave data=… out.")
+    overrides = parse_overrides(settings or [])
+    refuse_options(overrides, "a second stage", ("device", "root", "name", "resume"), others=("run", "kind", "cadence"))
+    if "data" in overrides:
+        raise UsageError("A stage uses the data of the run that it refines; leave data=… out.")
     if fresh and name is None:
-        raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
+        raise UsageError("--fresh needs --name, the run to remove.")
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
-    how: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
-    made = refine_run(run, kind, device=device, **how, **given)
+    destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
+    refined = refine_run(run, kind, device=device, **destination, **overrides)
     if not leads():
         return
-    last, check = (made.history or [{"step": made.config.training.steps}])[-1], made.unchanged
+    last, check = (refined.history or [{"step": refined.config.training.steps}])[-1], refined.unchanged
     if as_json:
-        print_json({"run": str(made.path), "id": made.config.run_id, "parent": check, **last})
+        print_json({"run": str(refined.path), "id": refined.config.run_id, "parent": check, **last})
         return
-    if made.reused:
+    if refined.reused:
         typer.echo("This run is finished already; nothing was trained.")
-    terms = "  ".join(f"{k} {v:.3f}" for k, v in last.items() if k in SHOWN)
-    typer.echo(f"{made.path}  step {last['step']}  {terms}")
+    terms = "  ".join(f"{k} {v:.3f}" for k, v in last.items() if k in PRINTED_TERMS)
+    typer.echo(f"{refined.path}  step {last['step']}  {terms}")
     typer.echo(f"max |c before - c after| = {check['max_change']:g} on {check['rows']:,} rows of {run}")
-    typer.echo(f"Next: unbraid evaluate {made.path}  ·  unbraid report {made.path}")
+    typer.echo(f"Next: unbraid evaluate {refined.path}  ·  unbraid report {refined.path}")

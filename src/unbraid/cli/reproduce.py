@@ -1,4 +1,4 @@
-"""reproduce."""
+"""The command reproduce."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and verdicts.")] = Path("results"),
     runs: Annotated[
         Path | None,
-        typer.Option(help="Take the runs of this sweep, or of all sweeps in this folder; train what they lack."),
+        typer.Option(help="Use the runs of this sweep, or of all sweeps in this folder; train only the missing ones."),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -35,11 +35,11 @@ def reproduce(
 
     smoke takes seconds and only shows that the program works; small takes minutes on 2 cores; budget is the largest
     that fits 20 minutes on one H200; paper is the paper's own protocol. Finished runs are reused, and the same command
-    continues after an interruption. unbraid list experiments shows what there is.
+    continues after an interruption. unbraid list experiments lists all experiments.
     """
-    from unbraid.papers import reproduce as carry_out
+    from unbraid.papers import reproduce as reproduce_experiment
 
-    outcomes = carry_out(experiment, scale=scale, root=root, out=out, device=device, runs=runs)
+    outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
         print_notes(outcome.notes)

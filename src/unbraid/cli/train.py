@@ -1,4 +1,4 @@
-"""demo, train, sweep."""
+"""The commands demo, train and sweep."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,24 +63,24 @@ def train(
 ) -> None:
     """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing.
 
-    Settings: those of the recipe (unbraid list objectives); z, the number of latent variables; data, network, encoder,
-    decoder and likelihood by name, each with settings of its own behind a dot (encoder.hidden=[256,256]); and of the
+    Settings are those of the recipe (unbraid list objectives); z, the number of latent variables; data, network,
+    encoder, decoder and likelihood by name, and their settings with a dot (encoder.hidden=[256,256]); and those of
     training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), and split
-    (default, none, 0.1, posX:0,1). Where nothing is said: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a
-    network and likelihood that fit the data.
+    (default, none, 0.1, posX:0,1). Defaults: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
+    a likelihood that fit the data.
     """
     from unbraid.api import train as train_run
     from unbraid.config import parse_overrides
     from unbraid.training import Cadence
 
-    given = parse_overrides(settings or [])
-    refuse_options(given, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
+    overrides = parse_overrides(settings or [])
+    refuse_options(overrides, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
     if fresh and name is None:
-        raise UsageError("--fresh needs --name, so that it is clear which run is thrown away.")
+        raise UsageError("--fresh needs --name, the run to remove.")
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
-    data = given.pop("data", "sprites")
-    how: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
-    run = train_run(recipe, data=data, device=device, **how, **given)
+    data = overrides.pop("data", "sprites")
+    destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
+    run = train_run(recipe, data=data, device=device, **destination, **overrides)
     if not leads():
         return
     if run.reused and not as_json:
@@ -105,44 +105,44 @@ def sweep(
     on: Annotated[str, typer.Option(help="local, ray, ray://HOST:PORT or slurm.")] = "local",
     device: Device = "auto",
     root: Root = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of what is fixed.")] = None,
-    members: Annotated[int | None, typer.Option(help="Most members of a group; default: as many as fit.")] = None,
+    name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of the fixed settings.")] = None,
+    members: Annotated[int | None, typer.Option(help="Largest group; default: as many members as fit.")] = None,
     metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
     slurm: Annotated[list[str] | None, typer.Option(help="Slurm's options, as partition=gpu; repeat for more.")] = None,
-    many: Annotated[bool, typer.Option("--many", help="Yes, more than 10,000 members are meant.")] = False,
+    many: Annotated[bool, typer.Option("--many", help="Allow more than 10,000 members.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train every combination of settings, many runs as one program; score them; write tables and a report.
 
-    A list such as beta=1,2,4 or a range such as seed=0:50 (50 left out) is an axis; brackets hold one value together
-    (encoder.hidden=[16,16],[32,32]), and the recipe may be a list, too. The same command again continues a sweep that
-    was stopped; longer axes under the same name extend it; finished runs are kept.
+    A list such as beta=1,2,4 or a range such as seed=0:50 (without 50) is an axis; brackets enclose one value
+    (encoder.hidden=[16,16],[32,32]); the recipe may be a list, too. The same command continues a sweep that was
+    stopped, and longer axes under the same name extend it; finished runs are kept.
     """
     from unbraid.config import parse_axes, parse_overrides
     from unbraid.report.sweep_page import choose_main_scores
     from unbraid.report.tables import build_median_rows, list_scores
     from unbraid.sweeps import sweep as run_sweep
 
-    given: dict[str, Any] = {**parse_axes(settings or [])}
+    axes: dict[str, Any] = {**parse_axes(settings or [])}
     options = ("device", "root", "name", "on", "members", "metric", "slurm", "many")
-    refuse_options(given, "a sweep", options, others=("recipe", "metrics", "cadence"))
-    how: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
-    how |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": given.pop("data", ["sprites"])}
-    made = run_sweep([part.strip() for part in recipe.split(",")], **how | given)
-    print_notes(made.notes)
+    refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence"))
+    chosen: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
+    chosen |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": axes.pop("data", ["sprites"])}
+    result = run_sweep([part.strip() for part in recipe.split(",")], **chosen | axes)
+    print_notes(result.notes)
     if as_json:
-        print_json(made.as_record())
+        print_json(result.as_record())
     else:
-        shown = choose_main_scores(made.members)
-        print_rows(build_median_rows(made.members, shown), False)
-        more = len(list_scores(made.members)) - len(shown)
+        shown = choose_main_scores(result.members)
+        print_rows(build_median_rows(result.members, shown), False)
+        more = len(list_scores(result.members)) - len(shown)
         print_notes([f"{more} more scores are in the table."] if more else [])
-        files = [f"{key.capitalize()}: {file}" for key, file in made.files.items() if key in ("table", "report")]
+        files = [f"{key.capitalize()}: {file}" for key, file in result.files.items() if key in ("table", "report")]
         typer.echo("\n".join(files))
 
 
-def refuse_options(given: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse settings that are options of the command, or `others` that only Python's functions have."""
-    for key in given:
+def refuse_options(settings: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Raise if a setting is an option of the command, or one of the `others` that only Python's functions have."""
+    for key in settings:
         if key in options or key in others:
-            raise UsageError(f"'{key}' is no setting of {of}{f'; write --{key}' if key in options else ''}.")
+            raise UsageError(f"'{key}' is not a setting of {of}{f'; write --{key}' if key in options else ''}.")

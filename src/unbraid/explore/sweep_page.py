@@ -14,7 +14,7 @@ from unbraid.errors import UsageError
 from unbraid.explore.bundle import render
 from unbraid.explore.model import ModelGraphs, trace_model
 from unbraid.explore.rows import Numbers
-from unbraid.explore.run_page import AUTO, FEWEST_BITS, describe_run, modules, pack, store_networks
+from unbraid.explore.run_page import AUTO, FEWEST_BITS, choose_rows, describe_run, modules, pack, store_networks
 from unbraid.explore.text import to_text
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
@@ -48,6 +48,7 @@ def render_sweep_page(title: str, members: Sequence[MemberPage], weights: Precis
     """Return the page as text."""
     if not members:
         raise UsageError(f"{title} has no finished run that could be explored.")
+    members = [member._replace(evaluation=choose_rows(member.evaluation)) for member in members]
     graphs = [trace_model(member.evaluation) for member in members]
     bits, with_encoders = (weights, True) if weights != AUTO else choose_bits(graphs)
     blocks, runs = {}, []

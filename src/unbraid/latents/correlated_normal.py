@@ -18,6 +18,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.latents.blocks import Normal, block, standardise
+from unbraid.latents.positions import select
 
 
 @block("correlated-normal")
@@ -45,9 +46,8 @@ class CorrelatedNormal(Normal):
     def coupling(self, parameters: Tensor, value: Tensor, leaves: Sequence[int]) -> Tensor:
         """Return the log density of the copula of some leaves."""
         mean, log_variance = parameters.chunk(2, dim=-1)
-        chosen = list(leaves)
-        e = standardise(value[..., chosen] - mean[..., chosen], log_variance[..., chosen])
-        s, m = self.correlation, len(chosen)
+        e = standardise(select(value, leaves) - select(mean, leaves), select(log_variance, leaves))
+        s, m = self.correlation, len(leaves)
         square = e.square().sum(-1) - e.sum(-1).square() / (1 + (m - 1) * s)
         return -0.5 * (self._log_determinant(m) + s / (1 - s) * square)
 

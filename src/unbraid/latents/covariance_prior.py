@@ -15,6 +15,7 @@ from torch import Tensor
 from unbraid.latents.blocks import Block, Normal
 from unbraid.latents.correlated_normal import CorrelatedNormal
 from unbraid.latents.learned_priors import Prior, Tensors, prior
+from unbraid.latents.positions import select
 
 MIN_VARIANCE = 1e-12
 """Rounding could make a smaller variance negative."""
@@ -47,9 +48,8 @@ class CovariancePrior(Prior):
 
     def joint_density(self, prior: Tensors, values: Tensors, leaves: Sequence[int]) -> Tensor:
         """Return the log density N(0, C_gg)."""
-        chosen = list(leaves)
-        part = self.covariance(prior)[..., chosen, :][..., chosen]
-        return log_gaussian(self.join_blocks(values)[..., chosen], part)
+        part = select(select(self.covariance(prior), leaves, -2), leaves)
+        return log_gaussian(select(self.join_blocks(values), leaves), part)
 
     def covered_kl(self, posterior: Tensors, prior: Tensors, values: Tensors) -> Tensor:
         factor = self.factor(prior)

@@ -1,11 +1,11 @@
-r"""AnchorVAE, anchored correlation explanation (gao2018): some variables are rewarded for what they know of x.
+r"""AnchorVAE, anchored correlation explanation (gao2018): some variables are rewarded for their information about x.
 
     loss = -E[log p(x|z)] + KL(q(z|x) || p(z)) - lambda_anchor sum_a I(x; z_a)
     I(x; z_a) = E[log q(z_a|x) - log q(z_a)]
 
 The sum is over the variables that `anchors` names; log q(z_a) is estimated from the batch. The bound charges one nat
-for each nat that a code knows of x. An anchored variable gets a part of it back, all of it at lambda_anchor = 1, and so
-holds what explains most of the data.
+for each nat of information about x. An anchored variable gets a part of it back, all of it at lambda_anchor = 1, and so
+learns what explains most of the data.
 """
 
 from unbraid.errors import UsageError

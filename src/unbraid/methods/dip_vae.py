@@ -1,12 +1,12 @@
-r"""Disentangled inferred priors (kumar2018): the covariance of the codes is drawn towards the identity.
+r"""Disentangled inferred priors (kumar2018): a penalty pulls the covariance of the codes towards the identity.
 
     loss = -E[log p(x|z)] + KL(q(z|x) || p(z)) + lambda_od sum_{i != j} C_ij^2 + lambda_d sum_i (C_ii - 1)^2
 
       DIP-VAE-I   C = Cov_x[mu(x)]
       DIP-VAE-II  C = Cov_x[mu(x)] + E_x[diag sigma^2(x)]    the covariance of z ~ q(z), by the law of total covariance
 
-Both moments are those of the batch (divided by B). In II the variances are averaged over the batch *before* they enter
-C, and only enter its diagonal. The default weights are those of locatello2019's study (disentanglement_lib,
+Both moments are those of the batch (divided by B). II averages the variances over the batch *before* it adds them to
+the diagonal of C. The default weights are those of locatello2019's study (disentanglement_lib,
 unsupervised_study_v1): lambda_od = 10, out of 1, 2, 5, 10, 20, 50, and lambda_d = 10 lambda_od in I, lambda_od in II.
 """
 
@@ -24,7 +24,7 @@ from unbraid.types import Batch, Output, Terms, Weight
 def dip_vae_i(
     out: Output, batch: Batch, context: Context, *, lambda_od: Weight = 10.0, lambda_d: Weight = 100.0
 ) -> Terms:
-    """DIP-VAE-I: the ELBO, less a penalty on the distance of Cov[mu(x)] from the identity."""
+    """DIP-VAE-I: the ELBO minus a penalty on the distance of Cov[mu(x)] from the identity."""
     mean, _ = _moments(out, context.space)
     return _terms(out, batch, context, covariance(mean), lambda_od, lambda_d)
 
@@ -33,10 +33,10 @@ def dip_vae_i(
 def dip_vae_ii(
     out: Output, batch: Batch, context: Context, *, lambda_od: Weight = 10.0, lambda_d: Weight = 10.0
 ) -> Terms:
-    """DIP-VAE-II: the ELBO, less a penalty on the distance of Cov[z], z ~ q(z), from the identity."""
+    """DIP-VAE-II: the ELBO minus a penalty on the distance of Cov[z], z ~ q(z), from the identity."""
     mean, variance = _moments(out, context.space)
     if any(block.coupled for block in context.space.blocks.values()):
-        raise UsageError("dip-vae-ii takes the noise of a code as independent; use normal latents or dip-vae-i.")
+        raise UsageError("dip-vae-ii needs codes with independent noise; use normal latents or dip-vae-i.")
     spread = covariance(mean) + torch.diag_embed(variance.mean(-2))
     return _terms(out, batch, context, spread, lambda_od, lambda_d)
 

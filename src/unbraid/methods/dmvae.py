@@ -1,9 +1,9 @@
-r"""DMVAE (lee2021): everything from c of all modalities, and again from c of each of them, with s_m of its own.
+r"""DMVAE (lee2021): all modalities from c of all of them, and again from c of each one, with private latents s_m.
 
     maximise  sum_S [sum_{m in A} L(x_m; S) - K(S) - sum_{m in A} beta_m KL(q(s_m|x_m) || p(s_m))]
     L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m),    K(S) = beta_c KL(q(c|x_S) || p(c))
 
-over S = A, all modalities that a row has, and each m in A by itself. q(c|x_S) is the product of the experts of S.
+over S = A, all modalities of a row, and S = {m} for each m in A. q(c|x_S) is the product of the experts of S.
 """
 
 import torch
@@ -16,10 +16,12 @@ from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms
 
+TRIAL = {**TRIAL_PAIRS, "s": 2}
+
 
 @model("multimodal-cross", reference="lee2021")
 class CrossModel(MultimodalModel):
-    """Subsets: all modalities of a row, and each by itself."""
+    """A model whose subsets are all modalities of a row, and each single one."""
 
     @property
     def subset_count(self) -> int:
@@ -29,11 +31,9 @@ class CrossModel(MultimodalModel):
         return torch.cat([present.unsqueeze(-2), single_modalities(present)], -2)
 
 
-@objective(
-    "dmvae", model="multimodal-cross", reference="lee2021", defaults={"c": 5, "s": 5}, trial={**TRIAL_PAIRS, "s": 2}
-)
+@objective("dmvae", model="multimodal-cross", reference="lee2021", defaults={"c": 5, "s": 5}, trial=TRIAL)
 class DMVAE(MultimodalObjective):
-    """DMVAE: everything from c of all modalities, and again from c of each of them alone, with s_m of its own."""
+    """DMVAE: all modalities from c of all of them, and again from c of each one, with private latents s_m."""
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         used, terms = self.used_subsets(out), {}  # [member, rows, 1 + M]

@@ -1,12 +1,12 @@
-r"""FactorVAE (kim2018): total correlation by a density ratio, from a discriminator that is trained at the same time.
+r"""FactorVAE (kim2018): a penalty on the total correlation, whose density ratio a discriminator learns meanwhile.
 
     model          -E[log p(x|z)] + KL(q(z|x) || p(z)) + gamma E_q(z)[D(z)_joint - D(z)_shuffled]
     discriminator  -1/2 E_q(z)[log softmax D(z)_joint] - 1/2 E_qbar(z)[log softmax D(z)_shuffled]
 
-qbar(z) = prod_d q(z_d) is sampled by permuting each variable over rows. These rows are the second half of the batch,
-and the joint codes that the discriminator tells them from are the first half, so no row stands on both sides. With a
-perfect discriminator the difference of its logits D is log q(z) / qbar(z), whose mean under q is the total correlation;
-`beta-tcvae` with beta = gamma + 1 weighs the same terms (chen2018).
+Samples of qbar(z) = prod_d q(z_d) come from permuting each variable over the rows of the batch's second half. The
+first half has the joint codes, so no row is on both sides. With a perfect discriminator the difference of its logits D
+is log q(z) / qbar(z), whose mean under q is the total correlation; `beta-tcvae` with beta = gamma + 1 weighs the same
+terms (chen2018).
 """
 
 import torch
@@ -27,8 +27,7 @@ ORDER = "order/codes"
 class FactorVAE(Objective):
     """FactorVAE: E[log p(x|z)] - KL(q(z|x) || p(z)) - gamma TC(z), TC by a discriminator's density ratio.
 
-    The discriminator has `depth` layers of `width` (kim2018: 6 of 1000) and an Adam of its own, at 1e-4 with betas .5
-    and .9, whatever the model's rate is.
+    The discriminator has `depth` layers of `width` (kim2018: 6 of 1000) and its own Adam at 1e-4 with betas .5 and .9.
     """
 
     def __init__(self, *, gamma: Weight = 35.0, width: int = 1000, depth: int = 6) -> None:
@@ -36,7 +35,6 @@ class FactorVAE(Objective):
         self.gamma, self.width, self.depth = gamma, width, depth
 
     def players(self) -> list[Player]:
-        """Return the model, which lowers the ratio with the discriminator as it is, and then the discriminator."""
         return [
             *super().players(),
             density_ratio.make_discriminator_player("objective.discriminator.", self.discriminator_terms),
@@ -46,7 +44,7 @@ class FactorVAE(Objective):
         return {"discriminator": Discriminator(space.width, width=self.width, depth=self.depth)}
 
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
-        """Return, for each variable, numbers whose order is a permutation of the batch's second half."""
+        """Return numbers whose order permutes the batch's second half, for each variable."""
         density_ratio.check_batch(batch, "factor-vae")
         return {ORDER: Need("uniform", (batch - batch // 2, space.leaves))}
 
@@ -57,21 +55,20 @@ class FactorVAE(Objective):
         return elbo_terms(out, batch, context) | Terms({"tc/ratio": (ratio.mean(-1), self.gamma)})
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the cross-entropy of telling the first half's codes from the second half's, shuffled.
-
-        log 2 is pure guessing.
-        """
+        """Return the cross-entropy of joint codes, the first half, and shuffled ones, the second; log 2 is guessing."""
         codes = context.space.join(out.sample).detach()
         half = codes.shape[-2] // 2
         shuffled = permute_variables(codes[..., half:, :], context.noise[ORDER], context.space)
         both = torch.cat([codes[..., :half, :], shuffled], -2)
         logits = density_ratio.apply_discriminator(context, "discriminator", both).log_softmax(-1)
-        right = logits[..., :half, density_ratio.JOINT].mean(-1) + logits[..., half:, density_ratio.SHUFFLED].mean(-1)
-        return Terms({"cross_entropy": (-0.5 * right, 1.0)})
+        log_likelihood = logits[..., :half, density_ratio.JOINT].mean(-1) + logits[
+            ..., half:, density_ratio.SHUFFLED
+        ].mean(-1)
+        return Terms({"cross_entropy": (-0.5 * log_likelihood, 1.0)})
 
 
 def permute_variables(codes: Tensor, noise: Tensor, space: Space) -> Tensor:
-    """Permute each variable of codes [..., rows, width] by itself, in the order of its noise [..., rows, leaves].
+    """Permute each variable of codes [..., rows, width] in the order of its noise [..., rows, leaves].
 
     The coordinates of one variable (the probabilities of a category) stay together.
     """

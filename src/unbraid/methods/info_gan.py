@@ -1,13 +1,13 @@
-r"""InfoGAN (chen2016): a GAN that also raises a lower bound on what an observation tells about its codes.
+r"""InfoGAN (chen2016): a GAN that also raises a lower bound on the information of an observation about its codes.
 
     critic      E[softplus(-D(x))] + E[softplus(D(G(c, e)))] - lambda L
     generator   E[softplus(-D(G(c, e)))]                     - lambda L
     L = H(c) + E[log Q(c | G(c, e))] <= I(c; G(c, e))
 
-with codes c ~ p(c), further noise e ~ p(e), and logits D of "this one is real". Q shares its network with D, moves with
-it, and raises L as the generator does. The codes are the latent space; Q(c|x) stands where a VAE has its posterior.
-chen2016 has discrete codes as well; here Q is a factored Gaussian and all codes are continuous. The game itself and its
-instance noise are those of `unbraid.objectives.adversarial`.
+with codes c ~ p(c), further noise e ~ p(e), and logits D of "real". Q shares its network and its optimizer with D, and
+both sides raise L. The codes are the latent space, and Q(c|x) takes the place of a VAE's posterior. chen2016 also has
+discrete codes; here Q is a factorised Gaussian and all codes are continuous. The game and its instance noise are those
+of `unbraid.objectives.adversarial`.
 """
 
 import math
@@ -31,6 +31,7 @@ from unbraid.types import Inputs, Noise, Output, Terms, Weight
 
 Draws = Literal["uniform", "normal"]
 
+DEFAULTS = {"latents": "normal:5", "lr": 2e-4, "batch": 128}
 NOISE = "noise"
 
 
@@ -41,10 +42,10 @@ class Generated(NamedTuple):
 
 
 class CodeGenerator(Generator):
-    """Standard normal codes and noise to observations.
+    """A network from standard normal codes and noise to observations.
 
-    With uniform draws the decoder sees erf(c / sqrt 2) in place of c, which is uniform on (-1, 1) where c is standard
-    normal: one latent space, one entropy and the same mutual information for both.
+    With uniform draws the decoder sees erf(c / sqrt 2), which is uniform on (-1, 1) if c is standard normal. The latent
+    space, its entropy and the mutual information are the same for both.
     """
 
     def __init__(self, *parts: Any, draws: Draws) -> None:
@@ -58,7 +59,7 @@ class CodeGenerator(Generator):
 
 
 class Critic(nn.Module):
-    """D and Q: one network whose last output is the logit of "real", and the others the parameters of Q(c|x)."""
+    """D and Q: a network whose last output is the logit of "real", and the others are the parameters of Q(c|x)."""
 
     def __init__(self, encoder: nn.Module, space: Space) -> None:
         super().__init__()
@@ -72,7 +73,7 @@ class Critic(nn.Module):
 
 @model("adversarial", reference="chen2016")
 class InfoGANModel(AdversarialModel):
-    """Codes and noise to observations by a generator; a critic judges observations and reads the codes back."""
+    """A generator of observations from codes and noise, and a critic that judges observations and infers the codes."""
 
     def __init__(self, *parts: Any, noise: int = 5, draws: Draws = "uniform") -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class InfoGANModel(AdversarialModel):
         return {**self.prior_needs(batch), **self.instance_noise_needs(batch)}
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
-        """Draw codes and generate; the objective calls the critic, on observations that it blurs."""
+        """Draw codes and generate; the objective calls the critic on blurred observations."""
         prior = self.space.prior(like=inputs.x["x"])
         codes = self.space.sample(prior, noise)
         return Output({}, prior, codes, {}, Generated(self.generator(self.space.join(codes), noise[NOISE])))
@@ -104,7 +105,7 @@ class InfoGANModel(AdversarialModel):
         return self.critic(inputs.x["x"])[1]
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Return likelihood parameters of codes [batch, width], followed by their noise or with the noise at 0."""
+        """Return likelihood parameters of codes [batch, width], or of codes followed by their noise."""
         missing = self.space.width + self.noise - code.shape[-1]
         return self.generator.decode(functional.pad(code, (0, missing)))
 
@@ -115,19 +116,13 @@ class InfoGANModel(AdversarialModel):
         return torch.cat([super().prior_codes(noise), noise[NOISE]], -1)
 
 
-@objective(
-    "info-gan",
-    model="adversarial",
-    reference="chen2016",
-    network=choose_gan_network,
-    defaults={"latents": "normal:5", "lr": 2e-4, "batch": 128},
-)
+@objective("info-gan", model="adversarial", reference="chen2016", network=choose_gan_network, defaults=DEFAULTS)
 class InfoGAN(AdversarialObjective):
     """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).
 
-    `z` codes that Q reads back and `noise` further inputs of the generator, all drawn as `draws` says; both Adams are
-    DCGAN's (radford2016: 2e-4, betas .5 and .999) unless `lr` says otherwise. `instance_noise` is the standard
-    deviation of the noise on observations at the start; it is 0 after `instance_noise_steps` steps.
+    The generator takes `z` codes, which Q infers, and `noise` further inputs; `draws` is their distribution. Both Adams
+    are DCGAN's (radford2016: 2e-4, betas .5 and .999). `instance_noise` is the standard deviation of the noise on
+    observations at the start; it is 0 after `instance_noise_steps` steps.
     """
 
     def __init__(self, *, lambda_info: Weight = 0.1, **game: Any) -> None:
@@ -137,7 +132,7 @@ class InfoGAN(AdversarialObjective):
     def check(self, dataset: FactorDataset, space: Space) -> None:
         others = [name for name, block in space.blocks.items() if type(block) is not Normal]
         if others:
-            raise UsageError(f"info-gan has continuous codes, and {others[0]} is not: use z=5 or latents=normal:5.")
+            raise UsageError(f"info-gan needs continuous codes, and {others[0]} is not: use z=5 or latents=normal:5.")
 
     def generate(self, out: Output, context: Context) -> Tensor:
         codes = context.part(context.space.join(out.sample))

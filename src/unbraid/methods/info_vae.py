@@ -1,18 +1,18 @@
-r"""InfoVAE (zhao2017, zhao2019): the aggregate posterior is matched to the prior by their maximum mean discrepancy.
+r"""InfoVAE (zhao2017, zhao2019): a maximum mean discrepancy matches the aggregate posterior to the prior.
 
     loss = -E[log p(x|z)] + (1 - alpha) KL(q(z|x) || p(z)) + (alpha + lambda - 1) MMD(q(z), p(z))
 
     MMD(q, p) = E k(z, z') + E k(y, y') - 2 E k(z, y),    z, z' ~ q and y, y' ~ p    (gretton2012)
 
-With as many draws of the prior as there are codes in the batch, and pairs of a row with itself left out, the estimate
-has no bias, so it may be negative. Both kernels measure |z - y|^2 in units of what two draws from a standard normal
-prior of D dimensions have on average, r = |z - y|^2 / (2 D bandwidth):
+There are as many draws of the prior as codes in the batch. Pairs of a row with itself are left out, so the estimate has
+no bias and may be negative. Both kernels measure |z - y|^2 in units of its mean for two draws from a standard normal
+prior of D dimensions, r = |z - y|^2 / (2 D bandwidth):
 
     imq       1 / (1 + r)    inverse multiquadratic, whose tails still pull at a code that lies far out (tolstikhin2018)
     gaussian  exp(-r)
 
-With alpha = 1 no term penalises what a code tells about its observation (MMD-VAE); with alpha = 0 and lambda_mmd = 1 it
-is the VAE. A discrepancy lies between 0 and 2, so its weight is large; the default is ours.
+With alpha = 1 no term penalises a code's information about its observation (MMD-VAE); alpha = 0 and lambda_mmd = 1 is
+the VAE. A discrepancy lies between 0 and 2, so its weight is large; the default is ours.
 """
 
 from typing import Literal
@@ -45,13 +45,12 @@ class InfoVAE(Objective):
             raise UsageError(f"alpha must be at most 1, not {alpha}: the KL has the weight 1 - alpha.")
         if not isinstance(alpha, Tensor) and not isinstance(lambda_mmd, Tensor) and alpha + lambda_mmd < 1:
             total = f"alpha + lambda_mmd must be at least 1, not {alpha + lambda_mmd:g}"
-            raise UsageError(f"{total}: less 1, it is the weight of the discrepancy.")
+            raise UsageError(f"{total}: the weight of the discrepancy is this sum minus 1.")
         self.alpha, self.lambda_mmd, self.kernel, self.bandwidth = alpha, lambda_mmd, kernel, bandwidth
 
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
-        """Return noise for as many draws of the prior as the batch has rows."""
         if batch < 2:
-            raise UsageError("A discrepancy compares pairs of codes: info-vae needs a batch of at least 2.")
+            raise UsageError("info-vae compares pairs of codes; use a batch of at least 2.")
         return {PRIOR + name: block.need(batch) for name, block in space.blocks.items()}
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -69,13 +68,13 @@ def squared_mmd(first: Tensor, second: Tensor, kernel: Kernel = "imq", bandwidth
 
 
 def _mean_of_pairs(values: Tensor, kernel: Kernel, bandwidth: float) -> Tensor:
-    """Return the mean of the kernel over pairs of different rows; that of a row with itself is 1."""
+    """Return the mean of the kernel over pairs of different rows; k of a row with itself is 1."""
     rows = values.shape[-2]
     return (_kernel(values, values, kernel, bandwidth).sum((-2, -1)) - rows) / (rows * (rows - 1))
 
 
 def _kernel(first: Tensor, second: Tensor, kernel: Kernel, bandwidth: float) -> Tensor:
-    """Return k of every pair of rows [..., i, j], from differences: those of squared norms would cancel."""
+    """Return k of every pair of rows [..., i, j], from distances, since differences of squared norms cancel."""
     distance = torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
     ratio = distance.square() / (2 * first.shape[-1] * bandwidth)
     return (-ratio).exp() if kernel == "gaussian" else 1 / (1 + ratio)

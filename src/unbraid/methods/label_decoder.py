@@ -2,12 +2,11 @@ r"""A supervised first stage (msvae2020, section 4 and appendix E): codes are la
 
     loss = -E[log p(x|c)] - weight_encoder E[log q(c|x)]
 
-with c the coordinates of the row's labels (`unbraid.data.label_codes`). Decoder and encoder are fitted by likelihood on
-the same pairs and share nothing: the decoder only sees codes that are labels, and the encoder reads labels from
-observations, so that rows without a label have codes as well.
+with c the coordinates of the row's labels (`unbraid.data.label_codes`). Decoder and encoder maximise likelihoods of the
+same pairs and share no weights. The decoder only sees labels. The encoder predicts labels from observations, so that
+rows without a label also have codes.
 """
 
-import torch
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
@@ -24,8 +23,8 @@ from unbraid.types import Batch, Output, Terms, Weight
 class LabelDecoder(Objective):
     """Supervised C -> Y: E[log p(x|c)] + E[log q(c|x)] of labels c, for a second stage to refine.
 
-    `factors` names those that are codes (none: all that vary); other factors are averaged. `circular` ones come back to
-    their first value after the last. There must be as many latents (`z`) as coordinates.
+    `factors` names the factors that are codes (none: all that vary); the decoder averages over the others. `circular`
+    ones return to their first value after the last. There must be as many latents (`z`) as coordinates.
     """
 
     labelled = True
@@ -46,15 +45,10 @@ class LabelDecoder(Objective):
         self.labels = LabelCodes(dataset, self.factors, self.circular)
         self.labels.check_complete(rows)
 
-    def codes(self, factors: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return coordinates [..., z] of factor values [..., factors]."""
-        assert self.labels is not None
-        return self.labels.codes(factors, dtype)
-
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        assert batch.factors is not None
+        assert batch.factors is not None and self.labels is not None
         x, (name, block) = batch.x["x"], next(iter(context.space.blocks.items()))
-        codes = self.codes(batch.factors, x.dtype)
+        codes = self.labels.codes(batch.factors, x.dtype)
         raw = to_full_precision(context.apply("model.decoder", context.part(codes)))
         decoded = context.apply("model.likelihood", raw)
         decoding = -context.likelihoods["x"].log_prob(decoded, x, x.ndim - codes.ndim + 1).mean(-1)

@@ -1,12 +1,12 @@
-r"""MMVAE (shi2019): the posterior of c is a mixture of the modalities' experts, and each of them has to explain it all.
+r"""MMVAE (shi2019): the posterior of c is a mixture of the modalities' experts, each of which explains all modalities.
 
     maximise  sum_{m in A} 1/|A| E log 1/K sum_k w_k,   w_k = p(x_A, c_k) / q(c_k|x_A),   c_1 … c_K ~ q(c|x_m)
 
-with A the modalities that a row has and q(c|x_A) = mean_{m in A} q(c|x_m). Drawing from each expert in turn is
-stratified sampling of the mixture. K = 1 is the ELBO; more `samples` K make it tighter (IWAE, burda2016). Its gradient
-for the encoders gets noisier as K grows; `gradient=dreg` is a doubly reparameterised one (tucker2019). That was made
-for draws from q itself, and these are from one of its components, whose share r_m(c) = q(c|x_m) / sum_A q(c|x_j) says
-how much of grad log q(c|x_A) can be reparameterised. With u_k = w_k / sum_k w_k, the encoders get, without bias,
+with A the modalities of a row and q(c|x_A) = mean_{m in A} q(c|x_m). Drawing from each expert in turn is stratified
+sampling of the mixture. K = 1 is the ELBO; more `samples` K make it tighter (IWAE, burda2016). The encoders' gradient
+gets noisier as K grows; `gradient=dreg` is a doubly reparameterised one (tucker2019). tucker2019 draws from q itself.
+Here a draw comes from one component of q, and r_m(c) = q(c|x_m) / sum_A q(c|x_j) is the share of grad log q(c|x_A)
+that can be reparameterised. With u_k = w_k / sum_k w_k, the encoders get, without bias,
 
     sum_k [u_k - u_k (1 - u_k) r_m] (d log w_k / d c_k) grad c_k - u_k (d r_m / d c_k) grad c_k
           - u_k sum_{j != m} r_j grad log q(c|x_j) at c = c_k
@@ -30,12 +30,13 @@ from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms, Weight
 
+TRIAL = {**TRIAL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
 Gradient = Literal["reparameterised", "dreg"]
 
 
 @model("multimodal-experts", reference="shi2019")
 class ExpertsModel(MultimodalModel):
-    """Subsets: each modality by itself, `samples` times: q(c|x_A) is the mixture of the experts that are present."""
+    """A model whose subsets are single modalities, `samples` times each; q(c|x_A) is the mixture of present experts."""
 
     whole_posterior = False
 
@@ -45,7 +46,7 @@ class ExpertsModel(MultimodalModel):
 
     @property
     def subset_count(self) -> int:
-        """Number of draws; those of one expert lie next to each other."""
+        """Number of draws; the draws of one expert are neighbours."""
         return len(self.modalities) * self.samples
 
     def choose_subsets(self, present: Tensor, noise: Noise) -> Tensor:
@@ -55,26 +56,19 @@ class ExpertsModel(MultimodalModel):
         return mixture(*posteriors.experts, posteriors.present)
 
     def fuse(self, posteriors: ModalityPosteriors) -> DiagonalNormal:
-        """Return the mean and variance [rows, D] of the mixture."""
         return self.fuse_as_mixture(posteriors).moments()
 
     def decode_draws(self, c: Tensor, s: Mapping[str, Tensor]) -> tuple[Decoded, Decoded]:
-        """Decode twice for doubly reparameterised gradients: detached c, and c as the only source of a gradient."""
+        """Decode twice for doubly reparameterised gradients: with c detached, and with gradients through c only."""
         if self.gradient != "dreg":
             return super().decode_draws(c, s)
         frozen = self.decode_subsets(c, {name: value.detach() for name, value in s.items()}, frozen=True)
         return self.decode_subsets(c.detach(), s), frozen
 
 
-@objective(
-    "mmvae",
-    model="multimodal-experts",
-    reference="shi2019",
-    defaults={"c": 10, "s": 0},
-    trial={**TRIAL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"},
-)
+@objective("mmvae", model="multimodal-experts", reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL)
 class MMVAE(MultimodalObjective):
-    """MMVAE: a mixture of experts, each of which has to explain all modalities; the ELBO, or IWAE with `samples`.
+    """MMVAE: a mixture of experts, each of which explains all modalities; the ELBO, or IWAE with `samples`.
 
     `gradient=dreg` takes doubly reparameterised gradients, which decode everything twice.
     """
@@ -86,7 +80,7 @@ class MMVAE(MultimodalObjective):
         self.samples, self.dreg = samples, gradient == "dreg"
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the bound as one term, since it does not split; reconstructions and the KL are only logged."""
+        """Return the bound as one term, which cannot be split; reconstructions and the KL are only logged."""
         present = self._by_expert(self.used_subsets(out))[..., 0]  # [member, rows, M]
         share = present / present.sum(-1, keepdim=True).clamp(min=1.0)
         losses, c = self.reconstruction_losses(out.decoded, batch, context), out.extra.draws
@@ -108,7 +102,7 @@ class MMVAE(MultimodalObjective):
     def _encoder_surrogate(
         self, weights: Tensor, losses: dict[str, Tensor], c: Tensor, posterior: ExpertMixture, context: Context
     ) -> Tensor:
-        """Return numbers [member, rows, M] whose gradient for the encoders is the doubly reparameterised one."""
+        """Return numbers [member, rows, M] whose gradient is the encoders' doubly reparameterised one."""
         held = ExpertMixture(*(part.detach() for part in posterior))
         logs = held.log_components(c) + held.log_weight
         shares = self._by_expert((logs - logs.logsumexp(-1, keepdim=True)).exp(), -2)  # r, [..., M, K, M]
@@ -134,17 +128,16 @@ class MMVAE(MultimodalObjective):
         return beta.view(-1, *[1] * dims) if isinstance(beta, Tensor) else beta
 
     def _posterior(self, out: Output, present: Tensor) -> ExpertMixture:
-        """Return q(c|x_A) [member, rows, 1, M, D]."""
+        """Return q(c|x_A), with parameters [member, rows, 1, M, D]."""
         experts = self._by_expert(out.extra.parameters, -2)[..., 0, :].unsqueeze(-3)
         mean, log_variance = experts.chunk(2, -1)
         return mixture(mean, log_variance, present.unsqueeze(-2))
 
     def _by_expert(self, draws: Tensor, dim: int = -1) -> Tensor:
-        """Split a dimension of M x samples into one of M and one of samples."""
+        """Split a dimension of M x samples into two."""
         return draws.unflatten(dim, (-1, self.samples))
 
 
 def log_prior(c: Tensor, context: Context) -> Tensor:
-    """Return log p(c) of draws [..., D]."""
     block = context.space.blocks[SHARED]
     return block.log_density(block.standard(c), c).sum(-1)

@@ -1,10 +1,10 @@
-r"""MoPoE-VAE (sutter2021): everything from the product of experts of every subset of the modalities, on average.
+r"""MoPoE-VAE (sutter2021): all modalities from the product of experts of every subset of them, on average.
 
     maximise  mean_S [sum_{m in A} L(x_m; S) - K(S)] - sum_{m in A} beta_m KL(q(s_m|x_m) || p(s_m))
     L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m),    K(S) = beta_c KL(q(c|x_S) || p(c))
 
-over all subsets S of A, the modalities that a row has. q(c|x_S) is the product of the experts of S. `draws` random
-subsets per row stand for all of them; none takes all 2^|A| - 1, without noise from the choice.
+over all subsets S of A, the modalities of a row. q(c|x_S) is the product of the experts of S. `draws` random subsets
+per row estimate the mean; `draws=none` takes all 2^|A| - 1.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,15 @@ from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value
 from unbraid.types import Batch, Noise, Output, Terms
 
+TRIAL = {**TRIAL_PAIRS, "s": 0}
+
 
 @model("multimodal-subsets", reference="sutter2021")
 class EverySubsetModel(MultimodalModel):
-    """Subsets: every one of a row's modalities, or random ones.
+    """A model whose subsets are all of a row's modalities, or random ones.
 
-    The bound is that of the mixture of their products, which proposes c where likelihoods are estimated. Elsewhere some
-    given modalities mean the product of exactly these, as in sutter2021's evaluations.
+    Estimates of likelihoods propose c from the mixture of the subsets' products. Elsewhere q(c|x_S) is the product of
+    the given modalities, as in sutter2021's evaluations.
     """
 
     def __init__(self, *parts: Any, draws: int | None = None, **shared: Any) -> None:
@@ -54,7 +56,7 @@ class EverySubsetModel(MultimodalModel):
         return {**super().needs(batch), **random}
 
     def choose_subsets(self, present: Tensor, noise: Noise) -> Tensor:
-        """Return the subsets; the empty one in place of one that a row does not have completely."""
+        """Return the subsets; a subset that a row lacks a part of is empty."""
         every = present.unsqueeze(-2)
         if self.draws is not None:
             return draw_subsets(every.expand(-1, self.draws, -1), noise[SUBSET_NOISE])
@@ -62,15 +64,9 @@ class EverySubsetModel(MultimodalModel):
         return table & (every | ~table).all(-1, keepdim=True)
 
 
-@objective(
-    "mopoe",
-    model="multimodal-subsets",
-    reference="sutter2021",
-    defaults={"c": 10, "s": 0},
-    trial={**TRIAL_PAIRS, "s": 0},
-)
+@objective("mopoe", model="multimodal-subsets", reference="sutter2021", defaults={"c": 10, "s": 0}, trial=TRIAL)
 class MoPoE(MultimodalObjective):
-    """MoPoE-VAE: everything from the product of experts of every subset of the modalities, on average."""
+    """MoPoE-VAE: all modalities from the product of experts of every subset of them, on average."""
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         used = self.used_subsets(out)

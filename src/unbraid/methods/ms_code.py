@@ -1,9 +1,9 @@
-r"""A second stage that draws from codes and not from y (msvae2020's ablations, appendix L).
+r"""A second stage that decodes codes instead of refining y (msvae2020's ablations, appendix L).
 
     loss = -E[log p(x|c, z)] + beta KL(q(z|x - y) || p(z)),    c and y = E p(y|c) of a frozen first stage
 
-p(x|c, z) is an ordinary decoder of [c, z]: dense and convolutional layers mix c and z from the start; `conv-modulated`
-lets z only modulate. Without `residual` z comes from x.
+p(x|c, z) is an ordinary decoder of [c, z]. Dense and convolutional layers mix c and z from the start; in
+`conv-modulated` z only modulates. Without `residual` z comes from x.
 """
 
 from typing import Any
@@ -21,10 +21,12 @@ from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
 
+DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
+
 
 @model("coded", reference="msvae2020")
 class CodedStage(StageOnCodes):
-    """q(c|x) by a frozen model, q(z|x - y) or q(z|x) by the encoder, p(x|c, z) by a decoder of both codes."""
+    """A frozen model of q(c|x), an encoder of q(z|x - y) or q(z|x), and a decoder of p(x|c, z)."""
 
     def __init__(self, *parts: Any, residual: bool = True) -> None:
         super().__init__(*parts)
@@ -34,7 +36,7 @@ class CodedStage(StageOnCodes):
         return self.space.last_stage.needs(batch)
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
-        """Encode by both stages, sample z, decode. The prior is that of z alone."""
+        """Encode with both stages, sample z, decode. The prior is that of z only."""
         posterior, own = self.encode(inputs, noise), self.space.last_stage
         c = self.space.center(posterior)[..., : -own.width]
         sample = own.sample(posterior, noise)
@@ -42,11 +44,10 @@ class CodedStage(StageOnCodes):
         return Output(posterior, own.prior_of(posterior), sample, {"x": decoded})
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        """Return the first stage's posterior of c, and that of z."""
         x, own = inputs.x["x"], self.space.last_stage
         earlier = self.encode_first(x)
-        seen = x - self.decode_first(self.first.space.center(earlier)) if self.residual else x
-        flat = run_encoder(self.encoder, seen, sum(own.outputs.values()))
+        observed = x - self.decode_first(self.first.space.center(earlier)) if self.residual else x
+        flat = run_encoder(self.encoder, observed, sum(own.outputs.values()))
         return {**self.space.rename_blocks(earlier), **self.frame.posterior(own.split(flat, noise))}
 
     def recentre(self, dataset: FactorDataset, rows: Tensor) -> None:
@@ -58,20 +59,13 @@ class CodedStage(StageOnCodes):
 
 
 def code_networks(shape: Shape) -> dict[str, str]:
-    """Return the names of a second stage's encoder, and of an ordinary decoder, that take these observations."""
+    """Return the names of a second stage's encoder and of an ordinary decoder for observations of a shape."""
     square = len(shape) == 3 and shape[1] == shape[2]
     decoder = {64: "conv-locatello", 32: "conv-small", 28: "conv-small"}.get(shape[-1]) if square else None
     return {"encoder": choose_stage_networks(shape)["encoder"], "decoder": decoder or "mlp"}
 
 
-@objective(
-    "ms-code",
-    model="coded",
-    reference="msvae2020",
-    stage="code",
-    network=code_networks,
-    defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
-)
+@objective("ms-code", model="coded", reference="msvae2020", stage="code", network=code_networks, defaults=DEFAULTS)
 class MSCode(Objective):
     """A second stage on codes: E[log p(x|c, z)] - beta KL(q(z|x) || p(z)), c of a finished run, no y for the decoder.
 

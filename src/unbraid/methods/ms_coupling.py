@@ -1,15 +1,15 @@
-r"""A flow on a frozen first stage (msvae2020, appendix D, upon any run): the density of x, given what c draws.
+r"""A flow on any frozen first stage (after msvae2020, appendix D): the density of x given the first stage's y.
 
     c, y = E p(y|c) by the first stage          u = f((x - y - m) / s; h(y)) ~ N(0, I)
     maximise  E[log p(x|y)],    log p(x|y) = log N(u; 0, I) + log |det f'| - sum log s
 
-f is a flow whose couplings see h(y), the encoder's features of y; only f and h learn. m and s are the mean of x - y
-over training rows and the root of its variance plus a tenth of the mean variance: where a pixel is always drawn right,
-s would be near 0. Given y the density is exact, and so is x -> u -> x. Codes are those of the first stage: the flow
-adds u, as wide as x, which samples draw and decoded codes set to 0.
+f is a flow whose couplings see h(y), the encoder's features of y; only f and h learn. m is the mean of x - y over
+training rows. s is the root of its variance plus a tenth of the mean variance, since the variance alone is near 0 for
+pixels that are always right. Given y the density is exact, and so is x -> u -> x. Codes are those of the first stage.
+The flow adds u, as wide as x: samples draw it, and decoded codes set it to 0.
 
 Bytes and bits are made continuous, (level + u) / levels with u uniform on (0, 1), y is put on the same scale, and
-densities are per level. For comparison there is the density of a Normal around y + m, with the variances of x - y.
+densities are per level. The history compares with a Normal around y + m with the variances of x - y.
 """
 
 import math
@@ -32,7 +32,7 @@ from unbraid.store import select_prefix
 from unbraid.types import Batch, Inputs, Noise, Output, Terms
 
 MAX_ROWS_TO_FIT, ROWS_AT_ONCE = 10_000, 500
-"""Training rows from which the mean and the variance of x - y are taken."""
+"""Training rows for the mean and the variance of x - y, in all and in one pass."""
 
 MIN_VARIANCE = 1e-4
 """Least variance of x - y under the Normal, in units of the observations squared."""
@@ -47,7 +47,7 @@ class StageDensities(NamedTuple):
 
 @model("staged-flow", reference="msvae2020")
 class StagedFlow(FlowModel, LaterStage):
-    """c and y by a frozen model, p(x|y) by a flow of what y lacks."""
+    """A frozen model of c and y, and a flow of p(x|y) on x - y."""
 
     center: Tensor
     variance: Tensor
@@ -72,10 +72,10 @@ class StagedFlow(FlowModel, LaterStage):
             inputs = self.training_inputs(dataset, part)
             y = self.decode_first(self.get_first_code(inputs))
             values = dequantise(inputs.x["x"].flatten(1), torch.tensor(0.5), self.step)
-            lack = (values - self.at_middle(y)).double().cpu()
-            total, square = total + lack.sum(0), square + lack.square().sum(0)
+            residual = (values - self.at_middle(y)).double().cpu()
+            total, square = total + residual.sum(0), square + residual.square().sum(0)
         mean = total / len(chosen)
-        within = self.step.double().cpu().square() / 12  # of the noise that makes a level continuous
+        within = self.step.double().cpu().square() / 12  # variance of the noise that makes a level continuous
         self.center.copy_(mean)
         self.variance.copy_((square / len(chosen) - mean.square()).clamp_min(0) + within)
 
@@ -83,7 +83,7 @@ class StagedFlow(FlowModel, LaterStage):
         return {DEQUANTISE: Need("uniform", (batch, math.prod(self.shape)))}
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
-        """Return log densities of observations given y; a code c that is given is used as it is."""
+        """Return log densities of observations given y, from the given code c if there is one."""
         values = dequantise(inputs.x["x"].flatten(1), noise[DEQUANTISE], self.step)
         y = self.decode_first(self.get_first_code(inputs))
         base, log_det = self.to_base(values, y)
@@ -101,20 +101,19 @@ class StagedFlow(FlowModel, LaterStage):
         return base, log_det - scale.log().sum(-1)
 
     def from_base(self, base: Tensor, y: Tensor) -> Tensor:
-        """Return the continuous values [batch, size] whose u this is: the inverse of `to_base`."""
+        """Return the continuous values [batch, size] of u: the inverse of `to_base`."""
         scale = pad_variance(self.variance).sqrt()
         return self.at_middle(y) + self.center + scale * self.flow.inverse(base, self.encode_features(y))
 
     def at_middle(self, y: Tensor) -> Tensor:
-        """Return observations, or y, flat and in the middle of their levels."""
+        """Flatten observations, or y, and move them to the middle of their levels."""
         return y.flatten(1) * (1 - self.step) + 0.5 * self.step
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        """Return the first stage's posterior of c."""
         return self.space.rename_blocks(self.encode_first(inputs.x["x"]))
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Return what the flow makes of codes c, followed by u or with u at 0."""
+        """Decode codes c, or c followed by u, through the flow."""
         c, base = self.split_code(code)
         return self.to_pixels(self.from_base(base, self.decode_first(c)))
 
@@ -133,7 +132,6 @@ class StagedFlow(FlowModel, LaterStage):
         return torch.cat([self.first.prior_codes(select_prefix(FIRST, noise)), noise[BASE]], -1)
 
     def complete_code(self, code: Tensor, drawn: Tensor) -> Tensor:
-        """Append the noise of the first stage's decoder, and then u."""
         earlier, base = self.split_code(drawn)
         return torch.cat([self.first.complete_code(code, earlier), base], -1)
 
@@ -148,17 +146,18 @@ class StagedFlow(FlowModel, LaterStage):
     trial={"z": None, "network": None, "decoder_couplings": 2, "features": 8},
 )
 class MSCoupling(StageObjective):
-    """Refines a finished run by a coupling flow: log p(x|y), exact, y the run's own reconstruction.
+    """A coupling flow that refines a finished run: the exact log p(x|y), y the run's own reconstruction.
 
-    `features` is the width of what the encoder makes of y. Where the run's code is labels, `given` names them in their
-    order: y is then that of the row's own labels, of which `circular` ones come back to their first value.
+    `features` is the number of features of y that the flow sees. If the run's codes are labels, `given` names them in
+    order, and y is decoded from the row's own labels; `circular` ones return to their first value after the last.
     """
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         if space.blocks:
             raise UsageError("A flow adds as many latents as an observation has values, no others: leave z= out.")
         if math.prod(dataset.shape) < 2:
-            raise UsageError("A flow parts the values of an observation in two, and here there is only one.")
+            raise UsageError("A flow splits the values of an observation in two; these observations have only one.")
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the flow's log density, and the Normal's for the history."""
         return Terms({"flow": (out.extra.flow.mean(-1), -1.0), "normal": (out.extra.normal.mean(-1), 0.0)})

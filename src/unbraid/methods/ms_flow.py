@@ -1,17 +1,17 @@
-r"""MS-FLOW (msvae2020, appendix D): the density of a mixture of Gaussians, sharpened by a conditional flow.
+r"""MS-FLOW (msvae2020, appendix D): a conditional flow sharpens the density of a mixture of Gaussians.
 
     first stage    c ~ pi,  y = mu_c  or  y ~ N(mu_c, diag v_c);  fitted before training, and then frozen
     second stage   p(x|y) = N(f(x; h(y)); 0, 1) |det f'(x; h(y))|
     maximise       E[log p(x)],    log p(x) = log sum_c pi_c p(x | y_c)
 
-f is a flow whose couplings see h(y), the encoder's features of y; only f and h learn. The codes are the classes of one
-Concrete variable, whose logits are those of the mixture's p(c|x); a code decodes to what 0 at the flow's base stands
-for, given the mean of the components under that code. The flow takes values minus the mixture's mean, over the root of
-its variance plus a tenth of the mean variance (`unbraid.models.dequantise`).
+f is a flow whose couplings see h(y), the encoder's features of y; only f and h learn. The code is one Concrete variable
+with the logits of the mixture's p(c|x). Decoding a code means f^-1(0; h(y)), with y the mean of the components under
+that code. The flow takes values minus the mixture's mean, over the root of its variance plus a tenth of the mean
+variance (`unbraid.models.dequantise`).
 
 Bytes and bits are made continuous, (level + u) / levels with u uniform on (0, 1), and densities are per level: log p(x)
-is a lower bound of the log probability of the pixels on average over u (theis2016). Floats are taken as they are. Where
-y is drawn, log p(x) has one draw of each y_c, and is a lower bound on average over draws.
+is on average over u a lower bound on the log probability of the pixels (theis2016). Floats are used as they are. If y
+is drawn, log p(x) has one draw of each y_c, and is a lower bound on average over draws.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ from unbraid.types import Batch, Inputs, Noise, Output, Terms
 Condition = Literal["mean", "sample"]
 
 CONDITION, CLASS = "condition", "class"
-"""Names of the noise that draws y, and of the number that chooses a component."""
+"""Names of the noise of y, and of the number that chooses a component."""
 
 MAX_ROWS_TO_FIT = 60_000
 
 
 class MixtureDensities(NamedTuple):
-    """Log densities [rows] under the flow and under the mixture alone, in nats per observation."""
+    """Log densities [rows] under the flow and under the mixture, in nats per observation."""
 
     flow: Tensor
     mixture: Tensor
@@ -50,7 +50,7 @@ class MixtureDensities(NamedTuple):
 
 @model("mixture-flow", reference="msvae2020")
 class MixtureFlow(FlowModel):
-    """A frozen mixture of Gaussians, and a flow conditioned on its component's mean or sample."""
+    """A frozen mixture of Gaussians, and a flow conditioned on a component's mean or sample."""
 
     log_weights: Tensor
     means: Tensor
@@ -78,7 +78,7 @@ class MixtureFlow(FlowModel):
         return Mixture(self.log_weights, self.means, self.variances)
 
     def standardisation(self) -> tuple[Tensor, Tensor]:
-        """Return the mean and the variance by which values are standardised before the flow sees them."""
+        """Return the mean and the variance that standardise the flow's inputs."""
         center, variance = self.mixture.moments()
         return center, pad_variance(variance)
 
@@ -87,21 +87,19 @@ class MixtureFlow(FlowModel):
         step = level_step(dataset)
         fitted = _fit_once(dataset, rows, seed, step, self.space.width, self.floor)
         self.step.fill_(step)
-        for own, found in zip(self.mixture, fitted, strict=True):
-            own.copy_(found)
+        for buffer, value in zip(self.mixture, fitted, strict=True):
+            buffer.copy_(value)
 
     def needs(self, batch: int) -> dict[str, Need]:
-        """Return noise that makes pixels continuous, and that draws y where it is drawn."""
         need = {DEQUANTISE: Need("uniform", (batch, math.prod(self.shape)))}
         if self.condition == "sample":
             need[CONDITION] = Need("normal", (batch, *self.means.shape[-2:]))
         return need
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
-        """Return log densities of observations under both stages."""
         values = dequantise(inputs.x["x"].flatten(1), noise[DEQUANTISE], self.step)
-        each = (self._log_density(values, noise), self.mixture.log_density(values))
-        densities = MixtureDensities(*(self.to_level_density(one, values.shape[-1]) for one in each))
+        both = (self._log_density(values, noise), self.mixture.log_density(values))
+        densities = MixtureDensities(*(self.to_level_density(density, values.shape[-1]) for density in both))
         return Output({}, {}, {}, {}, densities)
 
     def _log_density(self, values: Tensor, noise: Noise) -> Tensor:
@@ -124,7 +122,7 @@ class MixtureFlow(FlowModel):
         return self.space.split(self.mixture.joint(dequantise(x, torch.full_like(x, 0.5), self.step)), noise)
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Return what the flow makes of probabilities of components, followed by their noise or with the noise at 0."""
+        """Decode probabilities of components, or these followed by their noise, through the flow."""
         components, size = self.means.shape
         code = nn.functional.pad(code, (0, components + 2 * size - code.shape[-1]))
         weights, base, drawn = code.split([components, size, size], -1)
@@ -133,13 +131,12 @@ class MixtureFlow(FlowModel):
         return self.to_pixels(center + variance.sqrt() * self.flow.inverse(base, self._features(y)))
 
     def prior_needs(self, count: int) -> dict[str, Need]:
-        """Return a number that chooses the component, and the decoder's noise."""
         size = math.prod(self.shape)
         need = {CLASS: Need("uniform", (count, 1)), BASE: Need("normal", (count, size))}
         return need | ({CONDITION: Need("normal", (count, size))} if self.condition == "sample" else {})
 
     def prior_codes(self, noise: Noise) -> Tensor:
-        """Draw components by their weights, one-hot, followed by the decoder's noise."""
+        """Draw one-hot components by their weights, followed by the decoder's noise."""
         ends = self.log_weights.exp().cumsum(-1)
         chosen = torch.searchsorted(ends, noise[CLASS] * ends[-1]).clamp_max(len(ends) - 1)
         parts = [nn.functional.one_hot(chosen[:, 0], len(ends)).to(ends), noise[BASE]]
@@ -147,22 +144,22 @@ class MixtureFlow(FlowModel):
 
 
 def _fit_once(dataset: FactorDataset, rows: Tensor, seed: int, step: float, components: int, floor: float) -> Mixture:
-    """Fit a mixture to some rows; a run asks several times before it begins, and the data set remembers the answer."""
-    which = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
-    known = dataset.__dict__.setdefault("_mixtures", {})
-    key = (dataset.content_hash(), which, seed, components, floor)
-    if key not in known:
+    """Fit a mixture to some rows; the data set caches it, since a run asks several times before it begins."""
+    rows_hash = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
+    cache = dataset.__dict__.setdefault("_mixtures", {})
+    key = (dataset.content_hash(), rows_hash, seed, components, floor)
+    if key not in cache:
         place = torch.device("cpu") if dataset.device.type == "mps" else dataset.device
         seeds = seed_tensor(seed, device=place)
         chosen = rows[permutation(seeds, 0, len(rows))[0, :MAX_ROWS_TO_FIT].to(rows.device)]
         x = dataset.images(chosen).flatten(1).to(place)
         _make_continuous(x, seeds, step)
-        known[key] = fit_mixture(x, components, floor=floor, seed=seed).mixture
-    return known[key]
+        cache[key] = fit_mixture(x, components, floor=floor, seed=seed).mixture
+    return cache[key]
 
 
 def _make_continuous(x: Tensor, seeds: Tensor, step: float) -> None:
-    """Make rows continuous in place, piece by piece: the noise is made in float64."""
+    """Make rows continuous in place, in pieces, since the noise is made in float64."""
     for number, piece in enumerate(x.split(max(1, (1 << 24) // x.shape[1])) if step else ()):
         piece.copy_(dequantise(piece, uniform(seeds, number, f"{DEQUANTISE}/fit", tuple(piece.shape))[0], step))
 
@@ -178,16 +175,17 @@ def _make_continuous(x: Tensor, seeds: Tensor, step: float) -> None:
 class MSFlow(Objective):
     """MS-FLOW: a flow raises the log density log sum_c pi_c p(x|y_c) over that of a frozen mixture of Gaussians.
 
-    `condition` says what the flow sees of a component: its `mean` or a `sample` from it. `floor` is the least variance
-    of a component, in units of the observations, and `features` the width of what the encoder makes of y.
+    The flow sees of a component its `mean` or a `sample` from it (`condition`). `floor` is the least variance of a
+    component, in units of the observations squared, and `features` the number of features of y that the flow sees.
     """
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         blocks = list(space.blocks.values())
         if len(blocks) != 1 or not isinstance(blocks[0], Concrete) or blocks[0].leaves != 1:
-            raise UsageError("The code of an ms-flow is the component of its mixture: use latents=concrete:10 alone.")
+            raise UsageError("The code of an ms-flow is the component of its mixture: use only latents=concrete:10.")
         if math.prod(dataset.shape) < 2:
-            raise UsageError("An ms-flow parts the values of an observation in two, and here there is only one.")
+            raise UsageError("An ms-flow splits the values of an observation in two; these observations have only one.")
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the flow's log density, and the mixture's for the history."""
         return Terms({"flow": (out.extra.flow.mean(-1), -1.0), "mixture": (out.extra.mixture.mean(-1), 0.0)})

@@ -3,12 +3,12 @@ r"""Conditional GANs on a frozen first stage: CGAN (mirza2014) and MS-GAN (msvae
     critic      E[softplus(-D(x, k))] + E[softplus(D(G(k, z), k))]
     generator   E[softplus(-D(G(k, z), k))]
 
-    CGAN        k = c, the code of the row x by the first stage, or the row's own labels
-    MS-GAN      k = y = E p(y|c), what the first stage draws of that code
+    CGAN        k = c, the first stage's code of the row x, or the row's own labels
+    MS-GAN      k = y = E p(y|c), the first stage's image of that code
 
-The critic tells pairs of an observation and its condition k apart, so a generator that ignores the condition loses.
-z ~ p(z) is the generator's noise. Nothing reads it back from an observation, so its posterior is its prior: codes are
-[c, z] as of any stage, c is the first stage's, and z says nothing of a row. The game itself and its instance noise are
+The critic sees an observation together with its condition k, so a generator that ignores the condition loses.
+z ~ p(z) is the generator's noise. Nothing infers it from an observation, so its posterior is its prior: codes are
+[c, z] as in any stage, c is the first stage's, and z says nothing about a row. The game and its instance noise are
 those of `unbraid.objectives.adversarial`.
 """
 
@@ -33,18 +33,18 @@ from unbraid.objectives.checks import check_normal
 from unbraid.objectives.staged import StageObjective
 from unbraid.types import Inputs, Noise, Output, Shape
 
-DEFAULTS = {"latents": "normal:10", "lr": 1e-4, "batch": 64}
+SETTINGS = {"defaults": {"latents": "normal:10", "lr": 1e-4, "batch": 64}}
 
 
 class GeneratedGiven(NamedTuple):
-    """Generated observations [rows, *shape] and the conditions that they were generated under [rows, …]."""
+    """Generated observations [rows, *shape] and their conditions [rows, …]."""
 
     images: Tensor
     condition: Tensor
 
 
 class ConditionalGenerator(Generator):
-    """Conditions and z to observations, by a network that takes both, or both as one code."""
+    """A network from conditions and z, or from both as one code, to observations."""
 
     def __init__(self, *parts: Any, joined: bool) -> None:
         super().__init__(*parts)
@@ -56,14 +56,13 @@ class ConditionalGenerator(Generator):
 
 
 class ConditionalCritic(nn.Module):
-    """The logit of "x is real, and belongs to this condition", which is joined to x as further channels or values."""
+    """A network of the logit of "x is real and fits its condition"; the condition adds channels or values to x."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Return logits [batch]."""
         if condition.ndim < x.ndim:  # a code: each of its values is a channel
             condition = condition[:, :, None, None].expand(-1, -1, *x.shape[2:])
         return run_encoder(self.encoder, torch.cat([x, condition], 1), 1)[:, 0]
@@ -71,10 +70,12 @@ class ConditionalCritic(nn.Module):
 
 @model("conditional-gan", reference="mirza2014")
 class ConditionalGAN(AdversarialModel, LaterStage):
-    """c by a frozen model, x from c and z by a generator, and a critic of x and c."""
+    """A frozen model of c, a generator of x from c and z, and a critic of x and c.
+
+    If `joined`, condition and z are one code for the decoder.
+    """
 
     joined = True
-    """Whether condition and z are one code for the decoder."""
 
     def __init__(self, *parts: Any) -> None:
         space, shape, encoder, decoder, likelihood, first = parts
@@ -89,28 +90,26 @@ class ConditionalGAN(AdversarialModel, LaterStage):
 
     @classmethod
     def make_encoder(cls, chosen: Choice, outputs: Outputs, shape: Shape, *first: Model) -> nn.Module:
-        """Build the critic's network, which sees x and the condition."""
         return super().make_encoder(chosen, outputs, (shape[0] + cls.condition_size(shape, *first), *shape[1:]))
 
     @classmethod
     def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:
-        """Build the generator's network, from c and z to x."""
         return super().make_decoder(chosen, cls.condition_size(shape, *first) + width, shape)
 
     @classmethod
     def condition_size(cls, shape: Shape, first: Model) -> int:
-        """Return the number of channels, or values, that the condition adds to an observation."""
+        """Return the number of channels or values that the condition adds to an observation."""
         return first.space.width
 
     def condition(self, c: Tensor) -> Tensor:
-        """Return the condition of codes c, which noise of the first stage's decoder may follow."""
+        """Return the condition of codes c, or of c followed by the noise of the first stage's decoder."""
         return c[..., : self.first.space.width]
 
     def needs(self, batch: int) -> dict[str, Need]:
         return {**self.space.last_stage.needs(batch), **self.instance_noise_needs(batch)}
 
     def forward(self, inputs: Inputs, noise: Noise) -> Output:
-        """Draw z and generate under the rows' own conditions; a code c that is given is used as it is."""
+        """Draw z and generate under the rows' conditions, from the given code c if there is one."""
         own, condition = self.space.last_stage, self.condition(self.get_first_code(inputs))
         prior = own.prior(like=inputs.x["x"])
         z = own.sample_prior(prior, noise)
@@ -129,7 +128,7 @@ class ConditionalGAN(AdversarialModel, LaterStage):
 
 @model("staged-gan", reference="msvae2020")
 class StagedGAN(ConditionalGAN):
-    """y = E p(y|c) by a frozen model, x from y by a refiner that z modulates, and a critic of x and y."""
+    """A frozen model of y = E p(y|c), a refiner of y that z modulates, and a critic of x and y."""
 
     decoders = refiner
     joined = False
@@ -150,7 +149,7 @@ class StagedGAN(ConditionalGAN):
 
 
 class ConditionalGame(StageObjective, AdversarialObjective):
-    """A generator against a critic, both of which see the condition of the row."""
+    """A generator against a critic; both see the condition of the row."""
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         check_normal(space, "z is standard normal noise")
@@ -160,7 +159,6 @@ class ConditionalGame(StageObjective, AdversarialObjective):
         return context.apply("model.generator", out.extra.condition, z)
 
     def criticise(self, x: Tensor, out: Output, context: Context) -> tuple[Tensor, Any]:
-        """Return D(x, k), and nothing else."""
         return context.apply("model.critic", x, out.extra.condition), None
 
 
@@ -170,23 +168,28 @@ class ConditionalGame(StageObjective, AdversarialObjective):
     reference="msvae2020",
     stage="gan",
     network=choose_staged_gan_networks,
-    defaults=DEFAULTS,
+    **SETTINGS,
 )
 class MSGAN(ConditionalGame):
-    """MS-GAN: refines a finished run by a GAN, x = G(y, z) against D(x, y), y the run's own reconstruction.
+    """MS-GAN: a GAN that refines a finished run, x = G(y, z) against D(x, y), y the run's own reconstruction.
 
-    z ~ p(z) modulates the generator (AdaIN) in the place of BatchNorm, and is not read back from observations. Both
-    Adams have betas .5 and .999. `instance_noise` is the standard deviation of the noise on observations at the start;
-    it is 0 after `instance_noise_steps` steps. Where the run's code is labels, `given` names them in their order: y is
-    then that of the row's own labels, of which `circular` ones come back to their first value after the last.
+    z ~ p(z) modulates the generator (AdaIN) in place of BatchNorm; nothing infers it from observations. Both Adams have
+    betas .5 and .999. `instance_noise` is the standard deviation of the noise on observations at the start; it is 0
+    after `instance_noise_steps` steps. If the run's codes are labels, `given` names them in order, and y is that of the
+    row's own labels; `circular` ones return to their first value after the last.
     """
 
 
 @objective(
-    "cgan", model="conditional-gan", reference="mirza2014", stage="cgan", network=choose_cgan_network, defaults=DEFAULTS
+    "cgan",
+    model="conditional-gan",
+    reference="mirza2014",
+    stage="cgan",
+    network=choose_cgan_network,
+    **SETTINGS,
 )
 class CGAN(ConditionalGame):
-    """CGAN: a GAN that is told the code c of a finished run, x = G(c, z) against D(x, c); MS-GAN's comparison.
+    """CGAN: a GAN given the code c of a finished run, x = G(c, z) against D(x, c); the comparison for MS-GAN.
 
-    c and z enter a DCGAN together. All else, and all settings, are those of `ms-gan`.
+    A DCGAN takes c and z as one code. Everything else is as in `ms-gan`.
     """

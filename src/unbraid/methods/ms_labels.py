@@ -1,4 +1,4 @@
-r"""A supervised second stage (msvae2020, section 4 and appendix E): its own codes are labels, too.
+r"""A supervised second stage (msvae2020, section 4 and appendix E): its codes are labels.
 
     loss = -E[log p(x|y, b)] - weight_encoder E[log q(b|x - y)],    y = E p(y|c) of a frozen first stage
 
@@ -34,10 +34,10 @@ from unbraid.types import Batch, Output, Terms, Weight
     trial={"z": 1, "factors": ("scale",)},
 )
 class MSLabels(StageObjective):
-    """Supervised (B, Y) -> X: E[log p(x|y, b)] + E[log q(b|x - y)] of labels b, on a frozen stage that draws y.
+    """Supervised (B, Y) -> X: E[log p(x|y, b)] + E[log q(b|x - y)] of labels b, on a frozen stage with images y.
 
-    `factors` names the labels that are codes of this stage, `given` those that are the codes of the run, if they are;
-    `circular` ones come back to their first value after the last. There must be as many latents (`z`) as coordinates.
+    `factors` names the labels that are codes of this stage. If the run's codes are labels, `given` names those.
+    `circular` ones return to their first value after the last. There must be as many latents (`z`) as coordinates.
     """
 
     own_labels: LabelCodes | None = None
@@ -46,11 +46,11 @@ class MSLabels(StageObjective):
         self.factors, self.weight_encoder = factors, weight_encoder
         super().__init__(**labels)
         if set(factors) & set(self.given_factors):
-            raise UsageError("A label is one of factors or one of given, not both.")
+            raise UsageError("factors and given name the same label; leave it out of one of them.")
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         if not self.factors:
-            raise UsageError("Which labels are codes of this stage? Name them: factors=[…].")
+            raise UsageError("ms-labels needs the labels that are its codes: name them, as factors=[scale].")
         check_label_latents(space, self.make_label_codes(dataset, self.factors))
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:

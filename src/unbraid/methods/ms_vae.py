@@ -1,10 +1,10 @@
-r"""MS-VAE, the second of two stages (msvae2020, eq. 2b): a VAE of what a frozen first stage could not draw.
+r"""MS-VAE, the second of two stages (msvae2020, eq. 2b): a VAE of the details that a frozen first stage misses.
 
     loss = -E[log p(x|y, z)] + beta KL(q(z|x - y) || p(z)),    y = E p(y|c) of the first stage
 
-Nothing is said about c: its posterior, its prior and its decoder are the first stage's, and stay so. The model is
+The posterior, prior and decoder of c are the first stage's and do not change. The model is
 `unbraid.models.staged.StagedVAE`. After training, z moves to the coordinates that its prior fits best
-(`unbraid.models.recentre`), which is ours.
+(`unbraid.models.recentre`, ours).
 """
 
 from typing import Any
@@ -19,6 +19,8 @@ from unbraid.objectives.decomposition import elbo_terms
 from unbraid.objectives.staged import StageObjective
 from unbraid.types import Batch, Output, Terms, Weight
 
+DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
+
 
 @objective(
     "ms-vae",
@@ -26,14 +28,14 @@ from unbraid.types import Batch, Output, Terms, Weight
     reference="msvae2020",
     stage="vae",
     network=choose_stage_networks,
-    defaults={"latents": "normal:5", "lr": 1e-4, "batch": 32},
+    defaults=DEFAULTS,
 )
 class MSVAE(StageObjective):
     """MS-VAE: refines a finished run, E[log p(x|y, z)] - beta KL(q(z|x - y) || p(z)), y the run's own reconstruction.
 
-    y comes from the mean of the run's code; with `samples` above 0, that many y from draws of the code stand beside
-    each observation of a batch (appendix I). Where that code is labels, `given` names them in their order: y is then
-    that of the row's own labels, of which `circular` ones come back to their first value after the last.
+    y comes from the mean of the run's code. With `samples` above 0, each observation of a batch has that many y from
+    draws of the code (appendix I). If the run's codes are labels, `given` names them in order, and y is decoded
+    from the row's own labels; `circular` ones return to their first value after the last.
     """
 
     recentres = True
@@ -43,11 +45,11 @@ class MSVAE(StageObjective):
         if samples < 0:
             raise UsageError(f"samples must be 0, for the mean code, or a number of draws, not {samples}.")
         if samples and self.given_factors:
-            raise UsageError("Labels that are given have no draws: leave samples or given out.")
+            raise UsageError("given labels cannot be sampled; leave out samples or given.")
         self.beta, self.samples = beta, samples
 
     def choose_rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
-        """Return each row as often as there are draws of c for it."""
+        """Repeat each row for each of its draws of c."""
         return index if self.samples < 2 else index.repeat_interleave(self.samples, -1)
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:

@@ -1,11 +1,10 @@
-r"""MVAE (wu2018): the joint bound, the bound of each modality by itself, and those of random subsets.
+r"""MVAE (wu2018): the joint bound, the bounds of single modalities, and those of random subsets.
 
     maximise  sum_S [sum_{m in S} L(x_m; S) - K(S) - sum_{m in S} beta_m KL(q(s_m|x_m) || p(s_m))]
     L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m),    K(S) = beta_c KL(q(c|x_S) || p(c))
 
-over S = A, all modalities that a row has, each m by itself, and `subsets` random ones of at least two modalities, but
-not all. q(c|x_S) is the product of the experts of S. wu2018 has no latents s_m of single modalities; neither has the
-default, s=0.
+over S = A, all modalities of a row, S = {m} for each m, and `subsets` random S of at least two modalities, but not all.
+q(c|x_S) is the product of the experts of S. wu2018 has no private latents s_m, and neither has the default, s=0.
 """
 
 from collections.abc import Mapping
@@ -24,12 +23,14 @@ from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms
 
+TRIAL = {**TRIAL_PAIRS, "s": 0}
+
 
 @model("multimodal-subsampled", reference="wu2018")
 class SubsampledModel(MultimodalModel):
-    """Subsets: all modalities of a row, each by itself, and random ones of at least two of them, but not all.
+    """A model whose subsets are all modalities of a row, single ones, and random ones of at least two, but not all.
 
-    A row that has fewer than three modalities has no such subset; its random ones are empty.
+    The random subsets of a row with fewer than three modalities are empty.
     """
 
     def __init__(self, *parts: Any, unimodal: bool = True, subsets: int = 1, **shared: Any) -> None:
@@ -48,7 +49,7 @@ class SubsampledModel(MultimodalModel):
 
     @property
     def decoded_from(self) -> list[list[int]]:
-        """x_m is decoded from c of all, of itself, and of every random subset, since any may hold it."""
+        """x_m is decoded from c of all modalities, of m, and of every random subset, since any may hold m."""
         random = list(range(self.subset_count - self.random_subsets, self.subset_count))
         return [[0, *([1 + m] if self.unimodal else []), *random] for m in range(len(self.modalities))]
 
@@ -63,14 +64,12 @@ class SubsampledModel(MultimodalModel):
         return torch.cat(chosen, -2)
 
 
-@objective(
-    "mvae", model="multimodal-subsampled", reference="wu2018", defaults={"c": 10, "s": 0}, trial={**TRIAL_PAIRS, "s": 0}
-)
+@objective("mvae", model="multimodal-subsampled", reference="wu2018", defaults={"c": 10, "s": 0}, trial=TRIAL)
 class MVAE(MultimodalObjective):
-    """MVAE: the joint bound, the bound of each modality alone, and those of random subsets, by products of experts.
+    """MVAE: the joint bound, the bounds of single modalities, and those of random subsets, by products of experts.
 
-    `subsets` random ones of at least two modalities, but not all that a row has; none where it has two only.
-    Without them and with `unimodal=false` it is the joint bound.
+    `subsets` random ones have at least two modalities, but not all; of two modalities there are none. `subsets=0` and
+    `unimodal=false` leave the joint bound.
     """
 
     def __init__(self, *, unimodal: bool = True, **shared: Any) -> None:

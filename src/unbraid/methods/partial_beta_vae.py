@@ -1,4 +1,4 @@
-r"""Both stages of msvae2020 learned at once (its ablation in appendix L): beta only weighs the first latents.
+r"""Both stages of msvae2020 at once (its ablation in appendix L): beta only weighs the first latents.
 
     loss = -E[log p(x|c, z)] + beta KL(q(c|x) || p(c)) + KL(q(z|x) || p(z))
 
@@ -24,14 +24,13 @@ class PartialBetaVAE(Objective):
         if not 0 < self.penalised < space.leaves:
             raise UsageError(f"penalised must be 1 to {space.leaves - 1} of the latents, not {self.penalised}.")
         if space.learned is not None or any(block.coupled for block in space.blocks.values()):
-            raise UsageError("partial-beta-vae weighs each latent's own KL, and these latents only have a joint one.")
+            raise UsageError("partial-beta-vae weighs the KL of each latent, and these latents only have a joint one.")
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         each = context.space.kl(out.posterior, out.prior, out.sample).mean(-2)  # [member, latents]
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "kl_penalised": (each[..., : self.penalised].sum(-1), self.beta),
-                "kl_others": (each[..., self.penalised :].sum(-1), 1.0),
-            }
-        )
+        terms = {
+            "reconstruction": (reconstruction(out, batch, context), 1.0),
+            "kl_penalised": (each[..., : self.penalised].sum(-1), self.beta),
+            "kl_others": (each[..., self.penalised :].sum(-1), 1.0),
+        }
+        return Terms(terms)

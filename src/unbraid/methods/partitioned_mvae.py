@@ -1,13 +1,13 @@
-r"""Partitioned MVAE (daunhawer2019): each modality from its own s_m, and from c of all modalities and of others.
+r"""Partitioned MVAE (daunhawer2019): each modality from its private s_m, and from c of all and of other modalities.
 
     maximise  sum_m [1/2 L(x_m; A) + 1/2 L(x_m; S_m)] - K(A) - sum_m beta_m KL(q(s_m|x_m) || p(s_m))
               - tc sum_m TC(c, s_m)                                                             (eq. 2, section 3.2)
     L(x_m; S) = E_{q(c|x_S) q(s_m|x_m)} log p(x_m|c, s_m),    K(S) = beta_c KL(q(c|x_S) || p(c))
 
-with A all modalities that a row has and S_m a random subset of A without m. q(c|x_S) is the product of the experts of
-S. `reconstruct` chooses among the two L; `beta_subsets` weighs the mean KL of the random subsets, too. TC(c, s_m) is
-estimated by discriminators trained at the same time (eq. 6 and table 3), each of which tells (c, s_m) of the batch's
-first half from those of the second half with c permuted.
+with A all modalities of a row and S_m a random subset of A without m. q(c|x_S) is the product of the experts of S.
+`reconstruct` chooses among the two L; `beta_subsets` also weighs the mean KL of the random subsets. Discriminators
+learn TC(c, s_m) meanwhile (eq. 6 and table 3): each tells (c, s_m) of the batch's first half from those of the second
+half with c permuted.
 """
 
 from typing import Any, Literal
@@ -29,13 +29,15 @@ from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Valu
 from unbraid.types import Batch, Noise, Output, Player, Terms, Weight
 
 ORDER = "order/shared"
+TRIAL = {**TRIAL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2}
+SETTINGS = {"defaults": {"c": 5, "s": 5}, "trial": TRIAL}
 SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
 """Weights of L(x_m; A) and L(x_m; S_m)."""
 
 
 @model("multimodal-partitioned", reference="daunhawer2019")
 class PartitionedModel(MultimodalModel):
-    """Subsets: all modalities of a row, and for each m a random subset of the others; all again if there are none."""
+    """A model whose subsets are all modalities of a row, and for each m a random one of the others, or all again."""
 
     @property
     def subset_count(self) -> int:
@@ -43,7 +45,6 @@ class PartitionedModel(MultimodalModel):
 
     @property
     def decoded_from(self) -> list[list[int]]:
-        """x_m is decoded from c of all modalities, and of those without m."""
         return [[0, 1 + m] for m in range(len(self.modalities))]
 
     def needs(self, batch: int) -> dict[str, Need]:
@@ -56,19 +57,13 @@ class PartitionedModel(MultimodalModel):
         return torch.cat([every, torch.where(others.any(-1, keepdim=True), drawn, every)], -2)
 
 
-@objective(
-    "partitioned-mvae",
-    model="multimodal-partitioned",
-    reference="daunhawer2019",
-    defaults={"c": 5, "s": 5},
-    trial={**TRIAL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2},
-)
+@objective("partitioned-mvae", model="multimodal-partitioned", reference="daunhawer2019", **SETTINGS)
 class PartitionedMVAE(MultimodalObjective):
-    """Partitioned MVAE: each modality is reconstructed from its own s_m, and from c of all and of others without it.
+    """Partitioned MVAE: each modality from its private s_m, and from c of all modalities and of others without it.
 
-    `reconstruct` says from which c; `beta_subsets` weighs the mean KL of the random subsets, too. `alone` names the one
-    modality whose KL(s_m) has the weight `beta_alone` in place of `beta_m`. `penalty=ratio` adds `tc` TC(c, s_m), each
-    by a discriminator that is trained at the same time, with `depth` layers of `width`.
+    `reconstruct` chooses the c; `beta_subsets` also weighs the mean KL of the random subsets. `alone` names a modality
+    whose KL(s_m) has the weight `beta_alone` instead of `beta_m`. `penalty=ratio` adds `tc` TC(c, s_m), which
+    discriminators with `depth` layers of `width` learn meanwhile.
     """
 
     def __init__(
@@ -92,7 +87,7 @@ class PartitionedMVAE(MultimodalObjective):
         elif not isinstance(beta_alone, Tensor) and beta_alone != 1.0:
             raise UsageError(f"beta_alone={beta_alone} is the weight of one modality; name it, as alone=m2.")
         if penalty == "none" and (tc, width, depth) != (1.0, 1000, 5):
-            raise UsageError("tc, width and depth belong to the penalty on TC; ask for it, as penalty=ratio.")
+            raise UsageError("tc, width and depth belong to the penalty on TC; add penalty=ratio.")
         check_layers(width, depth)
         self.shares, self.beta_subsets, self.tc = SHARES[reconstruct], beta_subsets, tc
         self.penalised, self.width, self.depth = penalty == "ratio", width, depth
@@ -100,15 +95,13 @@ class PartitionedMVAE(MultimodalObjective):
     def check(self, dataset: FactorDataset, space: Space) -> None:
         super().check(dataset, space)
         if self.penalised and len(space.blocks) < 2:
-            raise UsageError("penalty=ratio is on the dependence of c and each s_m, so s must be at least 1.")
+            raise UsageError("penalty=ratio penalises the dependence of c and s_m, so s must be at least 1.")
 
     def players(self) -> list[Player]:
-        """Return the model and, with a penalty, the discriminators."""
         discriminators = density_ratio.make_discriminator_player("objective.discriminator_", self.discriminator_terms)
         return [*super().players(), discriminators] if self.penalised else super().players()
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
-        """Return, with a penalty, a discriminator of c and each s_m."""
         shared = space.blocks[SHARED].width
         return {
             f"discriminator_{name}": Discriminator(shared + block.width, width=self.width, depth=self.depth)
@@ -117,7 +110,7 @@ class PartitionedMVAE(MultimodalObjective):
         }
 
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
-        """Return, with a penalty, numbers whose order permutes c in the batch's second half, for each s_m."""
+        """Return numbers whose order permutes c in the batch's second half, for each s_m."""
         if not self.penalised:
             return {}
         density_ratio.check_batch(batch, "penalty=ratio")
@@ -139,9 +132,9 @@ class PartitionedMVAE(MultimodalObjective):
         return Terms(terms)
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the cross-entropies of telling the first half's (c, s_m) from the second half's with c permuted.
+        """Return the cross-entropies of (c, s_m), the first half, and of those with c permuted, the second half.
 
-        Rows that lack x_m say nothing about s_m: c is permuted among the rows that have it.
+        c is permuted among the rows that have x_m, since rows without it say nothing about s_m.
         """
         c, terms = out.sample[SHARED].detach(), {}
         half = c.shape[-2] // 2
@@ -157,7 +150,7 @@ class PartitionedMVAE(MultimodalObjective):
 
 
 def private_rows(out: Output, batch: Batch, context: Context) -> dict[str, Tensor]:
-    """Return which rows have the modality of each private block [member, rows], as numbers."""
+    """Return for each private block the rows that have its modality [member, rows], as 0 or 1."""
     every = torch.ones_like(out.sample[SHARED][..., 0])
     return {
         private_block(name): every if batch.present is None else batch.present[..., m].to(every.dtype)
@@ -167,12 +160,12 @@ def private_rows(out: Output, batch: Batch, context: Context) -> dict[str, Tenso
 
 
 def _mean(values: Tensor, present: Tensor) -> Tensor:
-    """Return the mean [member] over the rows [member, rows] that are present, 0 without any."""
+    """Return the mean [member] over present rows [member, rows], 0 without any."""
     return (values * present).sum(-1) / present.sum(-1).clamp(min=1.0)
 
 
 def _permute_among(present: Tensor, uniform: Tensor) -> Tensor:
-    """Return a permutation [..., rows] that exchanges rows that are present with each other, and those that are not."""
-    lacking = 1 - present
-    places = lacking.argsort(dim=-1, stable=True)
-    return torch.empty_like(places).scatter(-1, places, (uniform + lacking).argsort(dim=-1, stable=True))
+    """Return a permutation [..., rows] that permutes present rows among each other, and missing rows, too."""
+    missing = 1 - present
+    places = missing.argsort(dim=-1, stable=True)
+    return torch.empty_like(places).scatter(-1, places, (uniform + missing).argsort(dim=-1, stable=True))

@@ -11,9 +11,9 @@ r"""Objectives that are weights on the terms of the evidence lower bound: HFVAE'
 | zhao2017            | 0     | lambda_kl                       | lambda_kl |
 | information-dropout | beta  | gamma                           | 0         |
 
-A preset returns the weights of the terms it needs. `{"kl": …}` only needs the closed form; weights on `mi`, `tc` and
-`dimension` need log q(z) and bring the settings `estimator` (how it is estimated) and `kl`: with `closed` the loss is
-the closed-form KL plus what the weights add to it (lower variance), with `sampled` the weighted sum of the sampled
+A preset returns the weights of its terms. `{"kl": …}` only needs the closed form. Weights on `mi`, `tc` and `dimension`
+need an estimate of log q(z) and bring the settings `estimator` and `kl`: with `closed` the loss is the closed-form KL
+plus the sampled terms times the rest of their weights (lower variance), with `sampled` the weighted sum of the sampled
 terms, as the papers write it.
 """
 
@@ -35,7 +35,7 @@ Weights = dict[str, Weight]
 
 
 class Preset:
-    """An objective whose terms have the weights that a function of its settings returns."""
+    """An objective that weighs its terms by a function of its settings."""
 
     def __init__(self, weights_of: Callable[..., Weights]) -> None:
         functools.update_wrapper(self, weights_of)
@@ -51,7 +51,7 @@ class Preset:
 
 
 def preset(name: str, **facts: Any) -> Callable[[Callable[..., Weights]], Callable[..., Weights]]:
-    """Return the decorator that registers a function from settings to weights as an objective."""
+    """Register a function from settings to weights as an objective (a decorator)."""
 
     def register(weights_of: Callable[..., Weights]) -> Callable[..., Weights]:
         objective(name, **facts)(Preset(weights_of))
@@ -61,7 +61,7 @@ def preset(name: str, **facts: Any) -> Callable[[Callable[..., Weights]], Callab
 
 
 def _closed_terms(out: Output, batch: Batch, context: Context, weights: Weights, *, warmup: int = 0) -> Terms:
-    """Return reconstruction and the closed-form KL; no pairwise densities are built."""
+    """Return reconstruction and the closed-form KL, without pairwise densities."""
     return elbo_terms(out, batch, context, weights["kl"] * ramp(context.step, warmup))
 
 
@@ -75,7 +75,6 @@ def _sampled_terms(
     kl: Literal["closed", "sampled"] = "closed",
     warmup: int = 0,
 ) -> Terms:
-    """Return reconstruction and the weighted terms of the decomposition."""
     space = context.space
     aggregate = batch_aggregate(space, out.posterior, out.sample, estimator, context.size)
     values = divergences(out, space, aggregate)
@@ -89,7 +88,7 @@ def _sampled_terms(
 
 
 def _by_level(weights: Weights, space: Space) -> Weights:
-    """Replace a weight on `tc` by one on the total correlation of every level of groups, which add up to it."""
+    """Replace a weight on `tc` by one on the total correlation of each level of groups, which add up to it."""
     names = total_correlation_names(space)
     return {name: weight for key, weight in weights.items() for name in (names if key == "tc" else [key])}
 
@@ -132,8 +131,8 @@ def hfvae(*, alpha: Weight = 1.0, beta: Weight = 4.0, gamma: Weight = 3.0) -> We
 def zhao2017(*, lambda_kl: Weight = 1.0) -> Weights:
     """InfoVAE's family without mutual information: E[log p(x|z)] - lambda_kl KL(q(z) || p(z)).
 
-    KL(q(z) || p(z)) = TC + dimension: codes may tell everything about their observation, as long as all of them
-    together look like draws from the prior. It is `info-vae` with alpha = 1, and with this divergence for the MMD.
+    KL(q(z) || p(z)) = TC + dimension: a code may know everything about its observation if all codes together look like
+    draws from the prior. It is `info-vae` with alpha = 1 and this divergence instead of the MMD.
     """
     return {"mi": 0.0, "tc": lambda_kl, "dimension": lambda_kl}
 
@@ -142,8 +141,8 @@ def zhao2017(*, lambda_kl: Weight = 1.0) -> Weights:
 def information_dropout(*, beta: Weight = 1.0, gamma: Weight = 1.0) -> Weights:
     """Information dropout: E[log p(x|z)] - beta I(x; z) - gamma TC(z), an information bottleneck with factors.
 
-    With gamma = beta the two terms are beta E KL(q(z|x) || prod_d q(z_d)): the best factorised prior in place of a
-    fixed one, so the dimension-wise KL has no weight. The scale of a code is then free (MI and TC do not change when a
-    dimension is stretched), and draws from N(0, 1) are no draws from the model.
+    With gamma = beta the two terms are beta E KL(q(z|x) || prod_d q(z_d)): the best factorised prior replaces a fixed
+    one, so the dimension-wise KL has no weight. The scale of a code is then free (MI and TC ignore the scale of a
+    dimension), and draws from N(0, 1) are not draws from the model.
     """
     return {"mi": beta, "tc": gamma, "dimension": 0.0}

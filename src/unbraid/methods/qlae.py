@@ -1,15 +1,15 @@
-r"""QLAE, disentanglement by latent quantisation and weight decay (hsu2023): latents take a few learned values each.
+r"""QLAE, disentanglement by latent quantisation and weight decay (hsu2023): each latent takes a few learned values.
 
-With the encoder's output c, the nearest learned values q, the draw z = q + c - sg[c] (sg stops a gradient), P numbers
+With the encoder's output c, the nearest learned values q, the code z = q + c - sg[c] (sg stops a gradient), P numbers
 in an observation and D latents,
 
     encoder, decoder   -E[log p(x|z)] + beta_commit P/D E|c - sg[q]|^2
     codebook            beta_quantise P/D E|sg[c] - q|^2
 
-hsu2023 takes means over pixels and over latents where this library sums; P/D makes their weights mean the same here.
-The two move by optimizers of their own: that of encoder and decoder (AdamW, loshchilov2019) pulls weights, not biases,
-towards 0 at `weight_decay` times the learning rate; the codebook has no decay. Since no other loss reaches the codebook
-and Adam does not see a loss's scale, beta_quantise hardly matters.
+hsu2023 takes means over pixels and over latents; this library sums, and P/D gives the weights the same meaning. Each
+line has its own optimizer. That of encoder and decoder (AdamW, loshchilov2019) pulls weights, not biases, towards 0 at
+`weight_decay` times the learning rate; the codebook has no decay. No other loss reaches the codebook and Adam ignores a
+loss's scale, so beta_quantise hardly matters.
 """
 
 import math
@@ -39,8 +39,7 @@ class Codebook(nn.Module):
 
     def forward(self, continuous: Tensor) -> Tensor:
         """Return the value nearest to each number [..., latents]; differentiable in the values."""
-        nearest = (continuous.unsqueeze(-1) - self.values).abs().argmin(-1, keepdim=True)
-        return self._at(nearest)
+        return self._at((continuous.unsqueeze(-1) - self.values).abs().argmin(-1, keepdim=True))
 
     def draw(self, uniform: Tensor) -> Tensor:
         """Draw one of the values of each latent, all equally likely, from uniform numbers [..., latents]."""
@@ -48,7 +47,7 @@ class Codebook(nn.Module):
         return self._at((uniform * count).long().clamp(max=count - 1).unsqueeze(-1))
 
     def _at(self, position: Tensor) -> Tensor:
-        # A masked sum and no gather: the gradient of a gather is added up in random order on a GPU.
+        # A masked sum instead of a gather, whose gradient is added up in random order on a GPU.
         chosen = position == torch.arange(self.values.shape[-1], device=position.device)
         return torch.where(chosen, self.values, 0.0).sum(-1)
 
@@ -84,7 +83,7 @@ class QuantisedAutoencoder(VAE):
 class QLAE(Objective):
     """QLAE: an autoencoder with few values per latent and strong weight decay, E[log p(x|z)] - beta_commit |c - q|^2.
 
-    hsu2023 has twice as many latents as factors, of 10 values each (`z=10`, `latents.z.values=10`).
+    hsu2023 has twice as many latents as factors, with 10 values each (`z=10`, `latents.z.values=10`).
     """
 
     def __init__(self, *, beta_quantise: Weight = 0.01, beta_commit: Weight = 0.01, weight_decay: float = 0.1) -> None:
@@ -93,7 +92,6 @@ class QLAE(Objective):
         self.beta_quantise, self.beta_commit, self.weight_decay = beta_quantise, beta_commit, weight_decay
 
     def players(self) -> list[Player]:
-        """Return the networks, with weight decay, and the codebook, without."""
         networks = ("model.encoder.", "model.decoder.", "model.likelihood.")
         return [
             Player("model", networks, self.terms, optimizer={"weight_decay": self.weight_decay}),
@@ -103,20 +101,18 @@ class QLAE(Objective):
     def check(self, dataset: FactorDataset, space: Space) -> None:
         for name, block in space.blocks.items():
             if block.has_density:
-                raise UsageError(f"qlae only trains quantised latents (latents=quantised:10), and {name!r} is none.")
+                raise UsageError(f"qlae needs quantised latents, and {name!r} is not: use latents=quantised:10.")
 
     def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         pairs = [flat.chunk(2, -1) for flat in out.posterior.values()]
         distance = _sum([(continuous - nearest.detach()).square() for continuous, nearest in pairs])
-        return Terms(
-            {
-                "reconstruction": (reconstruction(out, batch, context), 1.0),
-                "commitment": (distance, self.beta_commit * _numbers_per_latent(batch, context.space)),
-            }
-        )
+        terms = {
+            "reconstruction": (reconstruction(out, batch, context), 1.0),
+            "commitment": (distance, self.beta_commit * _numbers_per_latent(batch, context.space)),
+        }
+        return Terms(terms)
 
     def codebook_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        """Return the distance of the values to what is rounded to them."""
         distances = []
         for name, flat in out.posterior.items():
             continuous = flat.chunk(2, -1)[0].detach()

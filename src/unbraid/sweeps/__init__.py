@@ -1,6 +1,6 @@
-"""Sweeps: every combination of some settings' values is a run, and runs of one structure train as one program.
+"""Sweeps: every combination of values is a run, and runs of one structure train as one program.
 
-`sweep` plans and leads; `run_group` trains and scores one group, here or on any worker, from a folder and a group's id.
+`sweep` plans and launches; `run_group` trains and scores one group, in this process or on a worker.
 """
 
 from unbraid.sweeps.results import Sweep as Sweep

@@ -18,11 +18,11 @@ from unbraid.sweeps.stages import choose_stage_settings, find_stage_data
 from unbraid.training import check_settings, configure
 from unbraid.training.configure import to_dotted
 
-MAX_MEMBERS_UNASKED = 10_000
+MAX_MEMBERS_WITHOUT_MANY = 10_000
 """A larger sweep needs --many."""
 
 RESERVED = ("recipe", "data", "refines")
-"""Axes that are no settings of a recipe."""
+"""Axes that are not settings of a recipe."""
 
 
 class MemberPlan(NamedTuple):
@@ -60,10 +60,11 @@ def read_axes(
 def build_configs(plan: SweepPlan, sources: Sources, many: bool = False) -> dict[str, MemberPlan]:
     """Return the config of every member and the settings that its tables show, by run id."""
     by_recipe = {recipe: _values_of_recipe(recipe, plan.values) for recipe in plan.values["recipe"]}
-    count = sum(math.prod(len(values) for values in own.values()) for own in by_recipe.values())
-    if count > MAX_MEMBERS_UNASKED and not many:
-        raise UsageError(f"This sweep has {count:,} members, more than {MAX_MEMBERS_UNASKED:,}; add --many to run it.")
-    for recipe, values in by_recipe.items():  # before minutes are spent on data
+    count = sum(math.prod(len(values) for values in axes.values()) for axes in by_recipe.values())
+    if count > MAX_MEMBERS_WITHOUT_MANY and not many:
+        limit = f"{MAX_MEMBERS_WITHOUT_MANY:,}"
+        raise UsageError(f"This sweep has {count:,} members, more than {limit}; add --many to run it.")
+    for recipe, values in by_recipe.items():  # before the data are loaded, which may take minutes
         check_settings(recipe, dict.fromkeys(_recipe_settings(recipe, values)))
     members: dict[str, MemberPlan] = {}
     for recipe, values in by_recipe.items():
@@ -84,21 +85,22 @@ def _build_config(recipe: str, chosen: Mapping[str, Any], sources: Sources) -> C
         settings = choose_stage_settings(recipe, start, {"seed": start.training.seed, **settings})
         choice, dataset = find_stage_data(start.data, first.dataset, settings)
         return configure(recipe, choice, dataset, settings, parent=first.description)
-    of_data = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
-    return configure(recipe, *sources.find(chosen["data"], of_data), settings)
+    data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
+    return configure(recipe, *sources.find(chosen["data"], data_settings), settings)
 
 
 def _values_of_recipe(recipe: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     """Return the values that concern one recipe: `beta-tcvae.estimator` overrides `estimator` for beta-tcvae only."""
     others = tuple(f"{other}." for other in values["recipe"] if other != recipe)
-    own = {key: several for key, several in values.items() if not key.startswith(others)}
-    for key in own.keys() - set(RESERVED):
-        if f"{recipe}.{key}" in own:
-            own[key] = own.pop(f"{recipe}.{key}")
-    return {**own, "recipe": [recipe]}
+    axes = {key: several for key, several in values.items() if not key.startswith(others)}
+    for key in axes.keys() - set(RESERVED):
+        if f"{recipe}.{key}" in axes:
+            axes[key] = axes.pop(f"{recipe}.{key}")
+    return {**axes, "recipe": [recipe]}
 
 
 def _recipe_settings(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as `configure` takes them, without the recipe's name in front."""
-    own = {key: value for key, value in values.items() if key not in RESERVED}
-    return {**{k: v for k, v in own.items() if not k.startswith(f"{recipe}.")}, **select_prefix(f"{recipe}.", own)}
+    """Return settings as `configure` takes them, without the recipe's name as prefix."""
+    settings = {key: value for key, value in values.items() if key not in RESERVED}
+    common = {key: value for key, value in settings.items() if not key.startswith(f"{recipe}.")}
+    return {**common, **select_prefix(f"{recipe}.", settings)}

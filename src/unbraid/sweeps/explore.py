@@ -20,7 +20,7 @@ def explore_runs(
     """Write a page of several runs, explore-runs.html here by default; `members` say which settings differ."""
     for run in runs[1:]:
         if run.folder.read_json("data").get("content") == runs[0].folder.read_json("data").get("content"):
-            run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data need not be in memory once per run
+            run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
     keys = find_varying_settings(members) if members else []
     settings = {member.run: {key: member.settings.get(key) for key in keys} for member in members or ()}
     pages = [

@@ -1,7 +1,7 @@
-"""A sweep is a folder of ordinary runs and of what they share.
+"""A sweep is a folder of ordinary runs and the files that they share.
 
     sweep.yaml     recipes, axes, fixed settings, metrics      runs/ID/     ordinary run folders
-    members.json   run id -> the settings it was asked for by  groups/ID/   group.json and checkpoints, while unfinished
+    members.json   run id -> settings of the member           groups/ID/   group.json and checkpoints, while unfinished
     table.csv, table.parquet, summary.csv, report.html         slurm/       logs of a cluster
 
 The folder holds everything that a worker needs to train a group, so a path and a group's id are a complete job.
@@ -18,22 +18,21 @@ from typing import Any
 import yaml
 
 from unbraid import atomic
-from unbraid.config import Config
+from unbraid.config import Config, to_plain
 from unbraid.errors import RunError, UsageError
 from unbraid.store import ALLOWED_BEFORE_CREATION, RunFolder
-from unbraid.sweeps.plan import SweepPlan, to_plain
+from unbraid.sweeps.plan import SweepPlan
 from unbraid.training import Cadence
 
 
 class SweepFolder:
-    """Reads and writes a sweep's files; every write is whole or absent."""
+    """The files of a sweep; every write is atomic."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     @classmethod
     def open(cls, path: Path | str) -> "SweepFolder":
-        """Open an existing sweep."""
         folder = cls(path)
         if not folder.plan_path.exists():
             raise RunError(f"{folder.path} is not a sweep: it has no sweep.yaml.")
@@ -41,12 +40,10 @@ class SweepFolder:
 
     @property
     def plan_path(self) -> Path:
-        """The file that marks a folder as a sweep."""
         return self.path / "sweep.yaml"
 
     @property
     def plan(self) -> SweepPlan:
-        """Everything that the sweep has been asked for so far."""
         try:
             return SweepPlan.from_yaml(self.plan_path.read_text(encoding="utf-8"))
         except (UsageError, yaml.YAMLError, KeyError, AttributeError) as error:
@@ -54,18 +51,18 @@ class SweepFolder:
 
     @property
     def members(self) -> dict[str, dict[str, Any]]:
-        """The settings that each run was asked for by, by run id."""
+        """The settings of each member, by run id."""
         return RunFolder(self.path).read_json("members").get("members", {})
 
     def check_extends(self, plan: SweepPlan) -> None:
-        """Raise if the folder holds something else than this sweep, before anything is written into it."""
+        """Raise if the folder holds anything but an earlier part of this sweep."""
         if self.plan_path.exists():
             plan.extend(self.plan, self.path)
         elif self.path.is_dir() and {path.name for path in self.path.iterdir()} - ALLOWED_BEFORE_CREATION:
             raise RunError(f"{self.path} is not a sweep: it has files, but no sweep.yaml; choose another name.")
 
     def add(self, plan: SweepPlan, members: Mapping[str, Mapping[str, Any]]) -> None:
-        """Record a plan and its members beside those of earlier calls."""
+        """Add a plan and its members to those of earlier calls."""
         if self.plan_path.exists():
             plan = plan.extend(self.plan, self.path)
         joined = {**self.members, **{run: to_plain(settings) for run, settings in members.items()}}
@@ -74,7 +71,7 @@ class SweepFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process from leading this sweep."""
+        """Keep a second process from running this sweep."""
         with RunFolder(self.path).locked():
             yield
 
@@ -86,13 +83,9 @@ class SweepFolder:
         return folder
 
     def run_folder(self, run: str) -> RunFolder:
-        """Return the folder of a run."""
         return RunFolder(self.path / "runs" / run)
 
-    # groups
-
     def group_folder(self, group: str) -> RunFolder:
-        """Return the folder of a group's checkpoints."""
         return RunFolder(self.path / "groups" / group)
 
     def list_groups(self) -> list[str]:
@@ -100,7 +93,7 @@ class SweepFolder:
         return sorted(path.parent.name for path in self.path.glob("groups/*/group.json"))
 
     def add_group(self, runs: Sequence[str], cadence: Cadence | None = None) -> str:
-        """Record a new group and return its id; its checkpoints are stacked in the order of `runs`."""
+        """Create a group and return its id; its checkpoints stack the members in the order of `runs`."""
         number = 1 + max((int(name.partition("-")[0]) for name in self.list_groups()), default=0)
         name = f"{number:04d}-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:8]}"
         facts = {"runs": list(runs), "cadence": dataclasses.asdict(cadence or Cadence())}
@@ -108,14 +101,13 @@ class SweepFolder:
         return name
 
     def list_runs(self, group: str) -> list[str]:
-        """Return the ids of a group's runs, in order."""
         facts = self.group_folder(group).read_json("group")
         if "runs" not in facts:
             raise RunError(f"{self.path} has no group {group}.")
         return list(facts["runs"])
 
     def divide(self, group: str, parts: Sequence[Sequence[str]]) -> None:
-        """Replace a group by smaller ones; its folder stays, as their list, until they are done."""
+        """Replace a group by smaller ones, which its folder lists until they are done."""
         facts = self.group_folder(group).read_json("group")
         names = [self.add_group(part, self.read_cadence(group)) for part in parts]
         self.group_folder(group).write_json("group", {**facts, "parts": names})
@@ -135,20 +127,18 @@ class SweepFolder:
             return True
 
     def describe_busy(self, group: str) -> str:
-        """Return the message about a busy group."""
         return f"Group {group} of {self.path} is being trained by another process; try again when that has ended."
 
     def read_cadence(self, group: str) -> Cadence:
-        """Return how often a group writes."""
         return Cadence(**self.group_folder(group).read_json("group").get("cadence", {}))
 
     def remove_group(self, group: str) -> None:
-        """Forget a group; its runs stay."""
+        """Remove the folder of a group; its runs stay."""
         shutil.rmtree(self.group_folder(group).path, ignore_errors=True)
 
     def files_for_worker(self, group: str) -> list[str]:
         """Return the files, relative to the folder, that a worker on another machine needs."""
-        inside = [f"groups/{group}/group.json", "sweep.yaml"]
+        of_sweep = [f"groups/{group}/group.json", "sweep.yaml"]
         runs = [self.run_folder(run).path for run in self.list_runs(group)]
-        kept = [path for run in runs for path in sorted(run.glob("*")) if path.is_file() and path.name != "lock"]
-        return inside + [path.relative_to(self.path).as_posix() for path in kept]
+        of_runs = [path for run in runs for path in sorted(run.glob("*")) if path.is_file() and path.name != "lock"]
+        return of_sweep + [path.relative_to(self.path).as_posix() for path in of_runs]

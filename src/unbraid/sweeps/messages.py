@@ -24,7 +24,7 @@ def describe_plan(
 
 
 def describe_left_out(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return one note per newly left-out metric: for how many members, and why for the first of them."""
+    """Return a note per metric that is newly left out: for how many members, and the reason for the first one."""
     reasons: dict[str, list[str]] = {}
     for run, metrics in now.items():
         for metric in metrics.keys() - before.get(run, {}).keys():

@@ -1,4 +1,4 @@
-"""What a sweep is asked to train: the values of every setting, and the metrics."""
+"""The plan of a sweep: the values of every setting, and the metrics."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from unbraid.config import FORMAT
+from unbraid.config import FORMAT, to_plain
 from unbraid.errors import UsageError
 
 
@@ -25,17 +25,15 @@ class SweepPlan:
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """Settings with several values."""
         return {key: list(values) for key, values in self.values.items() if len(values) > 1}
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """Settings with one value."""
         return {key: values[0] for key, values in self.values.items() if len(values) == 1}
 
     @property
     def name(self) -> str:
-        """The recipes and a hash of the fixed settings and of the axes' names, so that longer axes extend a sweep."""
+        """The recipes, and a hash of the fixed settings and the names of the axes: longer axes extend a sweep."""
         canonical = json.dumps([to_plain(self.fixed), sorted(self.axes)], sort_keys=True, default=str)
         return "-".join([*self.values["recipe"], hashlib.sha256(canonical.encode()).hexdigest()[:8]])
 
@@ -44,19 +42,17 @@ class SweepPlan:
         for key in {**stored.values, **self.values}:
             old, new = list(stored.values.get(key, ())), list(self.values.get(key, ()))
             if not old or not new or (len(old) == 1 and to_plain(old[0]) not in to_plain(new)):
-                has = f"{key}={old[0]}" if len(old) == 1 else f"an axis {key}" if old else f"no setting '{key}'"
-                raise UsageError(f"{where} holds a sweep with {has}; add to its axes, or choose another name.")
+                found = f"{key}={old[0]}" if len(old) == 1 else f"an axis {key}" if old else f"no setting '{key}'"
+                raise UsageError(f"{where} holds a sweep with {found}; add to its axes, or choose another name.")
         values = {key: _union(stored.values[key], self.values[key]) for key in self.values}
         return SweepPlan(values, self.metrics)
 
     def to_yaml(self) -> str:
-        """Return the text of sweep.yaml."""
         parts = {"format": FORMAT, "axes": self.axes, "fixed": self.fixed, "metrics": list(self.metrics)}
         return yaml.safe_dump(to_plain(parts), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
     @classmethod
     def from_yaml(cls, text: str) -> "SweepPlan":
-        """Return the plan that `to_yaml` wrote."""
         stored = yaml.safe_load(text)
         if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
             raise UsageError(f"A sweep must be a YAML mapping of format {FORMAT}.")
@@ -64,17 +60,8 @@ class SweepPlan:
         return cls(values, stored["metrics"])
 
 
-def to_plain(value: Any) -> Any:
-    """Convert a value to what JSON and YAML both hold."""
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_plain(part) for part in value]
-    return value.item() if hasattr(value, "item") else value
-
-
 def to_canonical(value: Any) -> str:
-    """Return a text that equal values share."""
+    """Return a text that is the same for equal values."""
     return json.dumps(to_plain(value), sort_keys=True, default=str)
 
 

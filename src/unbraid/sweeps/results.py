@@ -1,4 +1,4 @@
-"""A sweep as its user sees it afterwards: runs, tables, a page."""
+"""The results of a sweep: runs, tables, a report."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.c
 
 
 class Sweep:
-    """A sweep on disk: its runs, its tables, its report."""
+    """A sweep on disk: its runs, tables and report."""
 
     def __init__(self, path: str | Path) -> None:
         self.folder = SweepFolder.open(path)
@@ -33,7 +33,6 @@ class Sweep:
 
     @property
     def path(self) -> Path:
-        """The sweep's folder."""
         return self.folder.path
 
     @property
@@ -53,17 +52,16 @@ class Sweep:
 
     @property
     def files(self) -> dict[str, str]:
-        """Tables and page, those that are there."""
+        """The paths of the tables and the report that exist."""
         return {key: str(self.path / name) for key, name in FILES.items() if (self.path / name).exists()}
 
     @property
     def runs(self) -> list[Run]:
-        """The finished runs."""
         finished = [member.run for member in self.members if member.state == "finished"]
         return [Run(RunFolder.open(self.folder.run_folder(run).path)) for run in finished]
 
     def write_tables(self) -> None:
-        """Write table.csv, summary.csv and, where pyarrow is here, table.parquet."""
+        """Write table.csv, summary.csv and, if pyarrow is installed, table.parquet."""
         members = self.members
         rows = build_member_rows(members)
         write_csv(self.path / "table.csv", rows)
@@ -71,18 +69,18 @@ class Sweep:
         write_csv(self.path / "summary.csv", build_summary_rows(members))
 
     def as_record(self) -> dict[str, Any]:
-        """Counts and places, for programs."""
+        """Return counts and paths for `--json`."""
         states = [member.state for member in self.members]
         counts = {"members": len(states), **{state: states.count(state) for state in ("finished", "diverged")}}
         return {"sweep": str(self.path), **counts, **self.files, "notes": self.notes}
 
     def left_out(self) -> dict[str, dict[str, str]]:
-        """Metrics that a finished run does not allow, and why, by run."""
+        """Return the metrics that each finished run does not allow, with the reasons, by run id."""
         runs = {run: self.folder.run_folder(run) for run in self.folder.members}
         return {run: read_left_out(folder) for run, folder in runs.items() if folder.finished}
 
     def report(self) -> Path:
-        """Write report.html, and the tables anew."""
+        """Write report.html and the tables."""
         self.write_tables()
         return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members)
 
@@ -91,17 +89,17 @@ class Sweep:
     ) -> ExplorerPage:
         """Write one HTML file with a table of the finished runs and an explorer of each, explore.html in this folder.
 
-        See `Run.explore`; weights get fewer bits where the file would exceed 20 MB.
+        See `Run.explore`; weights get fewer bits if the file would exceed 20 MB.
         """
         path = self.path / EXPLORER if output is None else output
-        how = {"weights": weights, "open": open, "title": self.path.name, "members": self.members}
-        return explore_runs(self.runs, path, **how)
+        options = {"weights": weights, "open": open, "title": self.path.name, "members": self.members}
+        return explore_runs(self.runs, path, **options)
 
 
 def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
-    """A run of a folder of runs with the settings that it was asked for by, its state and its newest scores.
+    """Return a member with its settings, its state and the newest of its comparable scores.
 
-    Only scores with usual settings on all rows: others cannot be compared from run to run.
+    A score is comparable if it has default settings and all rows.
     """
     run_folder = folder.run_folder(run)
     status = run_folder.status

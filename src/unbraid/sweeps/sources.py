@@ -18,7 +18,7 @@ from unbraid.training.first_stage import check_data_of_first_stage, describe_fir
 
 
 class Sources:
-    """Loads data sets by name and settings, keeps data that were passed in, and opens first stages."""
+    """A cache of data sets, by name and settings or passed in, and of first stages."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -27,7 +27,7 @@ class Sources:
         self._first_stages: dict[str, FirstStage] = {}
 
     def keep(self, data: Data) -> str:
-        """Take data that were passed in, and return the name that the plan uses for them."""
+        """Keep data that were passed in, and return their name in the plan."""
         choice, dataset = find_data(data, {}, self.device)
         name = f"{GIVEN}-{choice.settings['content'][:12]}"
         self._choices[to_canonical([name, {}])] = choice
@@ -48,7 +48,7 @@ class Sources:
         key = to_canonical(choice.as_dict())
         if key not in self._datasets:
             if choice.name == GIVEN:
-                raise RunError("This sweep was begun on data that were passed in; pass them again: unbraid.sweep(…).")
+                raise RunError("This sweep was begun on data that were passed in; pass them again to unbraid.sweep.")
             self._datasets[key] = load_data(choice.name, choice.settings, self.device)
         return self._datasets[key]
 

@@ -1,4 +1,4 @@
-"""Second stages: which recipe refines, on which data, and whether the codes of the first stage stayed the same."""
+"""Second stages: their recipe, settings and data, and the change of the first stage's codes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ from unbraid.training.configure import to_dotted
 from unbraid.training.first_stage import load_first_stage_weights
 
 MAX_COMPARED_ROWS = 1_000
-"""Rows on which the codes of a first stage are compared before and after refining."""
+"""Rows on which codes before and after refining are compared."""
 
 
 @dataclass(frozen=True)
 class FirstStage:
-    """A finished run that another one refines: its folder, what configs store about it, and its data."""
+    """A finished run that another one refines: its folder, its description in configs, and its data."""
 
     folder: RunFolder
     description: Mapping[str, Any]
@@ -33,7 +33,6 @@ class FirstStage:
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Weights of its model."""
         return load_first_stage_weights(self.folder.model_path)
 
 
@@ -47,13 +46,13 @@ def find_stage_recipe(kind: str) -> str:
 
 
 def choose_stage_settings(recipe: str, first: Config, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a stage: the given ones, and the split of the run that it refines."""
+    """Return the settings of a stage: the overrides, and the split of the run that it refines."""
     settings = to_dotted(recipe, {"split": first.training.split, **overrides})
     check_settings(recipe, settings)
     allowed = datasets[first.data.name].facts.stages if first.data.name in datasets else ()
     if any(key.startswith("data.") and key.removeprefix("data.") not in allowed for key in settings):
-        but = f" all but {' and '.join(f'data.{key}' for key in allowed)}" if allowed else ""
-        raise UsageError(f"A stage learns from the data of the run that it refines; leave data.… out{but}.")
+        exceptions = f", except {' and '.join(f'data.{key}' for key in allowed)}" if allowed else ""
+        raise UsageError(f"A stage uses the data of the run that it refines; leave data.… out{exceptions}.")
     return settings
 
 
@@ -76,7 +75,7 @@ def record_code_change(
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
 ) -> None:
-    """Write to parent.json, once, how far the first stage's codes have moved: 0 unless a student learned them anew."""
+    """Write the largest change of the first stage's codes to parent.json, once; only a student changes them."""
     if "max_change" in folder.read_json("parent"):
         return
     before = Run(first.folder, dataset=first.dataset).evaluation

@@ -1,14 +1,14 @@
-"""Train and score one group: the path of every run, whether it is trained alone or in a sweep."""
+"""Train and score one group; single runs and the runs of sweeps all take this path."""
 
 import functools
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import MissingExtraError, RunError, UnbraidError
+from unbraid.errors import MissingExtraError, RunError
 from unbraid.run import Run
 from unbraid.scoring import check_not_stopped, find_missing_metrics, score_subjects
 from unbraid.store import RunFolder
@@ -25,12 +25,12 @@ from unbraid.training.state import State
 
 
 class GroupTooLargeError(RunError):
-    """The runs of a group do not fit in the memory of the device together."""
+    """The runs of a group do not fit in the memory of the device."""
 
 
 @dataclass(frozen=True)
 class GroupFolders:
-    """Where a group lives: the folder of its checkpoints, the folders of its runs, and how often it writes."""
+    """The folder of a group's checkpoints, the folders of its runs, and its cadence."""
 
     checkpoints: RunFolder
     runs: Sequence[RunFolder]
@@ -48,17 +48,17 @@ def train_and_score(
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
 ) -> list[str]:
-    """Train the runs of a group as far as they are not trained, measure missing metrics, and return notes.
+    """Train the runs of a group that have not ended, measure missing metrics, and return notes.
 
-    `state` is the training state of the group, or of its first run, if that has been prepared already. `stop` ends it
-    between two scores; training listens to signals itself.
+    `state` is the training state of the group, or of its first run, if it has been prepared already. `stop` is checked
+    between two scores; training catches signals itself.
     """
     if not all(run.ended for run in group.runs):
         _train(group, dataset, world, state, encoder, decoder)
     unscored = [run for run in group.runs if run.finished and find_missing_metrics(run, metrics)]
     if not unscored:
         return []
-    with group.checkpoints.locked():  # the lock of training has ended
+    with group.checkpoints.locked():  # training has released its lock
         return _score(unscored, dataset, metrics, stop)
 
 
@@ -79,11 +79,11 @@ def _train(
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        names = configs[0].run_id if len(configs) == 1 else f"{len(configs)} runs together"
-        raise GroupTooLargeError(f"{names} does not fit in the memory of the device; try a smaller batch.") from error
+        runs = f"{configs[0].run_id} does" if len(configs) == 1 else f"{len(configs)} runs do"
+        raise GroupTooLargeError(f"{runs} not fit in the memory of the device; try a smaller batch.") from error
     finally:
         state = None
-        gc.collect()  # a state has reference cycles, and the next group needs its memory
+        gc.collect()  # a state has reference cycles, and the next group needs the memory
 
 
 def _score(runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None) -> list[str]:
@@ -93,24 +93,21 @@ def _score(runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[
     for run in runs:
         try:
             subjects.append(Run(run, dataset=dataset).subject())
-        except RunError as error:  # one damaged run must not cost the others their scores
+        except RunError as error:  # the other runs still get their scores
             failures.append(str(error))
     for result in score_subjects(subjects, metrics, missing_only=True, stop=stop):
         failures += result.failures
-        notes |= dict.fromkeys(f"{name} is left out: {error}" for name, error in _temporary(result.skipped).items())
+        for name, error in result.skipped.items():
+            if isinstance(error, MissingExtraError):  # other reasons are in left-out.json
+                notes[f"{name} is left out: {error}"] = None
     if failures:
         raise RunError(failures[0])
     return list(notes)
 
 
-def _temporary(skipped: Mapping[str, UnbraidError]) -> dict[str, UnbraidError]:
-    """Return the refusals that left-out.json does not record: those for a missing package."""
-    return {name: error for name, error in skipped.items() if isinstance(error, MissingExtraError)}
-
-
 @functools.lru_cache(maxsize=1)
 def _sources_of_worker(device: str) -> Sources:
-    """Return this worker's data sets, which several groups of one sweep share."""
+    """Return the data sets that the groups of one worker share."""
     return Sources(choose_device(device))
 
 
@@ -122,14 +119,14 @@ def run_group(
     prepared: dict[str, State] | None = None,
     stop: Stop | None = None,
 ) -> list[str]:
-    """Train and score one group of a sweep, continuing where it stands, and return notes for the user.
+    """Train and score one group of a sweep from its last checkpoint, and return notes for the user.
 
-    `prepared` holds training states by the id of the run that they were built for; a group takes its own out of it.
+    `prepared` holds training states by run id; the group removes the one of its first run.
     """
     check_not_stopped(stop)
     sweep = SweepFolder(folder)
     if group not in sweep.list_groups():
-        return []  # an earlier attempt finished it and died before it could report
+        return []  # an earlier attempt finished the group and died before it could report
     if sweep.is_busy(group):
         raise RunError(sweep.describe_busy(group))
     notes: list[str] = []
@@ -151,7 +148,7 @@ def run_group(
 
 
 def _halve(sweep: SweepFolder, group: str) -> str:
-    """Divide a group that is too large for the memory, and return a note about it."""
+    """Divide a group that does not fit in memory, and return a note about it."""
     free_memory()
     runs = sweep.list_runs(group)
     half = (len(runs) + 1) // 2

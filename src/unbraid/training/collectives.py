@@ -1,7 +1,7 @@
-"""Tensors of all processes, as operators that autograd and the compiler know.
+"""Collective operations that autograd and the compiler know.
 
-The derivative of a program that runs in several processes is the derivative of the sum of their losses. A value that
-every rank receives is used by every rank, so its gradient is the sum over the ranks: that is all there is to it.
+The derivative of a program in several processes is that of the sum of their losses. Every rank uses a gathered value,
+so its gradient is the sum over the ranks.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from unbraid.operators import Operator
 
 @Operator
 def sum_over_ranks(tensor: Tensor) -> Tensor:
-    """Elementwise sum, the same on every rank; without a gradient."""
+    """Return the elementwise sum over the ranks; not differentiable."""
     total = tensor.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total)
     return total
@@ -28,7 +28,7 @@ def _(tensor: Tensor) -> Tensor:
 
 @Operator
 def stack_over_ranks(tensor: Tensor, ranks: int) -> Tensor:
-    """The tensors of all ranks [rank, …], the same on every rank; differentiable."""
+    """Return the tensors of all ranks [rank, …]; differentiable."""
     stacked = tensor.new_empty((ranks, *tensor.shape))
     dist.all_gather(list(stacked.unbind(0)), tensor.contiguous())
     return stacked
@@ -39,12 +39,12 @@ def _(tensor: Tensor, ranks: int) -> Tensor:
     return tensor.new_empty((ranks, *tensor.shape))
 
 
-def _keep_rank(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_rank(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.rank = dist.get_rank()
 
 
-def _own_part_of_the_sum(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+def _sum_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
     return sum_over_ranks(gradient)[ctx.rank].clone(), None
 
 
-stack_over_ranks.register_autograd(_own_part_of_the_sum, setup_context=_keep_rank)
+stack_over_ranks.register_autograd(_sum_gradient, setup_context=_save_rank)

@@ -1,4 +1,4 @@
-"""From what a user typed to a full config: a recipe's defaults, the data's defaults, then the overrides."""
+"""From the settings that a user gives to a full config: defaults of the recipe and the data, then overrides."""
 
 import hashlib
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ from unbraid.store import select_prefix
 from unbraid.training.modality_config import SIZES, Sections, check_modalities, check_units, choose_sections
 from unbraid.types import Shape
 
-PLENTY = 64
-"""Batches in data that are certainly large enough for one, whatever is held out."""
+MAX_BATCHES_TO_COUNT = 64
+"""Data with more batches than this have a full one, whatever is held out."""
 
 SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
 
@@ -38,11 +38,12 @@ def configure(
     decoder: nn.Module | None = None,
     parent: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Return the config of a recipe on a data set; `parent` (see `parent_of`) is the run that it refines, if it does.
+    """Return the config of a recipe on a data set.
 
-    Overrides are flat: an objective's settings and those of `Training` by name; `z` for the number of latents, or
-    `latents` for several blocks (see `parse_latents`) and `groups` for their groups; `network`, `encoder`, `decoder`,
-    `likelihood` and a learned `prior` by name, and their own settings with a dot (`encoder.width=600`).
+    Overrides are flat: settings of the objective and of `Training` by name; `z`, the number of latents, or `latents`
+    for several blocks and `groups` for their groups; `network`, `encoder`, `decoder`, `likelihood` and a learned
+    `prior` by name, and their settings with a dot (`encoder.width=600`). `parent` describes the run that this one
+    refines (see `describe_first_stage`).
     """
     entry = objective[recipe]
     if parent is None and entry.facts.stage:
@@ -50,46 +51,49 @@ def configure(
     given = {**entry.facts.defaults, **overrides}
     check_settings(recipe, given)
     refuse_two_sizes(overrides)
-    _refuse_of_own(overrides, encoder=encoder, decoder=decoder)
+    _refuse_module_settings(overrides, encoder=encoder, decoder=decoder)
     if given.get("latents", "") is None and entry.facts.defaults.get("latents", "") is not None:
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
         given["split"] = inline_weights(given["split"])
     if "batch" not in overrides:
-        given["batch"] = _batch_within(dataset, given)
+        given["batch"] = _choose_batch(dataset, given)
     model, chosen = entry.facts.model, entry.resolve(_only(given, entry.settings))
     check_modalities(recipe, models[model].make, dataset)
-    parts = choose_sections(recipe, dataset, given) if dataset.multimodal else _single_sections(recipe, dataset, given)
-    groups, learned = given.get("groups"), _prior(recipe, given)
+    choose = choose_sections if dataset.multimodal else _choose_single_sections
+    parts = choose(recipe, dataset, given)
+    groups, learned = given.get("groups"), _choose_prior(recipe, given)
     bound, space = bind(recipe, chosen), Space.from_config(parts.latents, groups, learned)
     bound.check(dataset, space)
     models[model].make.check(space, select_model_settings(model, chosen))
     if parent is not None:
         bound.check_parent(dataset, parent["config"])
+    training = Training.from_settings(_only(given, Training.fields()))
+    _refuse_unfinished_annealing(parts.latents, training)
     return Config(
         objective=Choice(recipe, chosen),
         model=model,
         data=data,
-        encoder=_own(encoder) or parts.encoder,
-        decoder=_own(decoder) or parts.decoder,
+        encoder=parts.encoder if encoder is None else _describe_module(encoder),
+        decoder=parts.decoder if decoder is None else _describe_module(decoder),
         likelihood=parts.likelihood,
         latents=parts.latents,
-        training=_reached(parts.latents, Training.from_settings(_only(given, Training.fields()))),
+        training=training,
         groups=groups,
         prior=learned,
         parent=parent,
     )
 
 
-def _single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
-    """Return networks, likelihood and latents of a recipe for one modality."""
+def _choose_single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
+    """Return networks, likelihood and latents for one modality."""
     facts = objective[recipe].facts
     network, decoders = given.get("network"), models[facts.model].make.decoders
     if network is not None and network not in encoders and network not in decoders:
         raise unknown("network", str(network), {*encoders, *decoders})
-    usual = (facts.network or choose_network)(dataset.shape)
-    usual = {"encoder": usual, "decoder": usual} if isinstance(usual, str) else usual
-    names = {side: given.get(side, network) or usual[side] for side in ("encoder", "decoder")}
+    default = (facts.network or choose_network)(dataset.shape)
+    defaults = {"encoder": default, "decoder": default} if isinstance(default, str) else default
+    names = {side: given.get(side, network) or defaults[side] for side in ("encoder", "decoder")}
     for side, registry, other in (("encoder", encoders, decoders), ("decoder", decoders, encoders)):
         if names[side] not in registry and names[side] in other:
             raise UsageError(f"'{names[side]}' has no {side}; choose one with {side}=NAME (unbraid list networks).")
@@ -103,35 +107,34 @@ def _single_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, An
     )
 
 
-def _refuse_of_own(overrides: Mapping[str, Any], **modules: nn.Module | None) -> None:
-    """Settings of networks that were passed in."""
+def _refuse_module_settings(overrides: Mapping[str, Any], **modules: nn.Module | None) -> None:
+    """Raise if the user gives settings for a module of their own."""
     for side, module in modules.items():
         settings = select_prefix(f"{side}.", overrides)
         if module is not None and settings:
-            raise UsageError(f"{side} is a module of your own, in which {side}_{next(iter(settings))} sets nothing.")
+            raise UsageError(f"{side} is a module of your own; leave {side}_{next(iter(settings))} out.")
 
 
-def _reached(latents: Mapping[str, Mapping[str, Any]], training: Training) -> Training:
-    """The training, if it is as long as every temperature takes to become the one that scores see."""
+def _refuse_unfinished_annealing(latents: Mapping[str, Mapping[str, Any]], training: Training) -> None:
+    """Raise if training ends before a temperature schedule does."""
     for name, block in latents.items():
         if block.get("anneal", 0) > training.steps:
             raise UsageError(
-                f"latents.{name}.anneal={block['anneal']} is longer than the {training.steps} steps of the training: "
-                "scores would see a temperature that the decoder never saw."
+                f"latents.{name}.anneal={block['anneal']} is longer than the {training.steps} steps of training; "
+                "scores would use a temperature at which the decoder was never trained."
             )
-    return training
 
 
-def _batch_within(dataset: FactorDataset, given: Mapping[str, Any]) -> int:
-    """The usual batch, or all rows where there are fewer to train on."""
-    usual = given.get("batch", Training.batch)
-    if len(dataset) >= PLENTY * usual:
-        return usual
-    return max(1, min(usual, len(split(dataset, given.get("split", Training.split)).train)))
+def _choose_batch(dataset: FactorDataset, given: Mapping[str, Any]) -> int:
+    """Return the default batch, or all training rows if there are fewer."""
+    default = given.get("batch", Training.batch)
+    if len(dataset) >= MAX_BATCHES_TO_COUNT * default:
+        return default
+    return max(1, min(default, len(split(dataset, given.get("split", Training.split)).train)))
 
 
-def _prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
-    """The learned prior, if one is asked for."""
+def _choose_prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
+    """Return the learned prior, or None for the standard one."""
     name, settings = given.get("prior"), select_prefix("prior.", given)
     if name is None or name == "standard":
         if settings:
@@ -154,7 +157,7 @@ def _refuse_out_of_range(likelihood: str, dataset: FactorDataset) -> None:
 
 
 def choose_network(shape: Shape) -> str:
-    """A network that takes these observations."""
+    """Return the default network for observations of a shape."""
     if len(shape) == 3 and shape[1] == shape[2] == 64:
         return "conv-locatello"
     if len(shape) == 3 and shape[1] == shape[2] and shape[1] in (28, 32):
@@ -163,24 +166,14 @@ def choose_network(shape: Shape) -> str:
 
 
 def list_settings(recipe: str) -> list[str]:
-    """Every key that `configure` takes for a recipe, besides the dotted ones."""
-    return [
-        *objective[recipe].settings,
-        *Training.fields(),
-        "z",
-        "latents",
-        "groups",
-        "prior",
-        "network",
-        "encoder",
-        "decoder",
-        "likelihood",
-        *(SIZES if models[objective[recipe].facts.model].make.multimodal else ()),
-    ]
+    """Return every key without a dot that `configure` takes for a recipe."""
+    common = ("z", "latents", "groups", "prior", "network", "encoder", "decoder", "likelihood")
+    sizes = SIZES if models[objective[recipe].facts.model].make.multimodal else ()
+    return [*objective[recipe].settings, *Training.fields(), *common, *sizes]
 
 
 def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Python keywords cannot hold a dot: `encoder_width` stands for `encoder.width`."""
+    """Return Python keywords such as `encoder_width` as settings such as `encoder.width`."""
     dotted, known = {}, list_settings(recipe)
     for key, value in overrides.items():
         head, underscore, tail = key.partition("_")
@@ -189,7 +182,7 @@ def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
-    """A `UsageError` for the first key that no part of the recipe takes."""
+    """Raise a `UsageError` for the first key that no part of the recipe takes."""
     known = list_settings(recipe)
     for key in given:
         section = key.partition(".")[0]
@@ -205,15 +198,13 @@ def _choice(registry: Registry[Any, Any], name: Any, settings: Mapping[str, Any]
     return choice
 
 
-def _own(module: nn.Module | None) -> Choice | None:
-    """How a config records a module that the user passed in: by its class, its structure and its first weights."""
-    if module is None:
-        return None
+def _describe_module(module: nn.Module) -> Choice:
+    """Return what a config records of a user's module: its class, and a hash of its structure and first weights."""
     for part in module.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             raise UsageError(
-                f"Your module has a {type(part).__name__} layer, whose random draws no checkpoint holds; a resumed run "
-                "would differ. Take it out: the noise of a VAE's code already regularises."
+                f"Your module has a {type(part).__name__} layer, whose random draws no checkpoint holds, so that a "
+                "resumed run would differ; remove it (the noise of a VAE's code already regularises)."
             )
     digest = hashlib.sha256(repr(module).encode())
     for name, tensor in module.state_dict().items():

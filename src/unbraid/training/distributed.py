@@ -78,7 +78,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank writes files and prints; the others only compute."""
+        """True for the rank that writes files and prints; the others only compute."""
         return self.rank == 0
 
     def check_divisible(self, batch: int) -> None:

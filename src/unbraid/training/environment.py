@@ -1,4 +1,4 @@
-"""Where a run was made: versions, machine, device. Facts for the reader; nothing depends on them."""
+"""The environment of a run (versions, machine, device), and the choice of its device."""
 
 import platform
 import shlex
@@ -15,8 +15,9 @@ from unbraid.training.distributed import read_launcher
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Facts for environment.json."""
+    """Return the facts of environment.json, which nothing depends on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    by_command = Path(sys.argv[0]).stem in ("unbraid", "__main__")
     return {
         "unbraid": __version__,
         "python": platform.python_version(),
@@ -26,20 +27,14 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": name,
         "threads": torch.get_num_threads(),
-        "command": _command(),
+        "command": shlex.join(["unbraid", *sys.argv[1:]]) if by_command else "",
     }
 
 
-def _command() -> str:
-    """The command line, where there was one."""
-    ours = Path(sys.argv[0]).stem in ("unbraid", "__main__")
-    return shlex.join(["unbraid", *sys.argv[1:]]) if ours else ""
-
-
 def choose_device(name: str) -> torch.device:
-    """`auto` (CUDA where there is one, else the CPU), `cpu`, `cuda`, `cuda:1`, `mps` -> a device that exists.
+    """Return the device `cpu`, `cuda`, `cuda:1`, `mps` or `auto` (CUDA if there is one, else the CPU).
 
-    Of several processes each takes a GPU of its own.
+    Under torchrun each process gets its own GPU.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -49,7 +44,7 @@ def choose_device(name: str) -> torch.device:
         if torch.cuda.device_count() < read_launcher().local_size:
             raise UsageError(
                 f"{read_launcher().local_size} processes cannot each have one of {torch.cuda.device_count()} GPUs; "
-                "start as many as there are."
+                "start one process per GPU."
             )
         name = f"cuda:{read_launcher().local_rank}"
     kind = name.partition(":")[0]

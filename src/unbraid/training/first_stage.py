@@ -1,8 +1,8 @@
-"""The run that a second stage refines: how a config names it, how it is verified, and how its weights get there.
+"""The run that a second stage refines: its description in the config, its verification, and its weights.
 
-A config names its first stage by content, a hash of weights and settings. When a run begins, the weights of its first
-stage are copied into its folder as parent.safetensors; from then on the first run is not needed any more. The copy is
-removed once the run has weights of its own, which contain those of the first stage.
+A config names its first stage by `content`, a hash of weights and settings. When a run begins, the weights of its first
+stage are copied into its folder as parent.safetensors; after that the first run is not needed any more. The copy is
+removed once the run has final weights, which contain those of the first stage.
 """
 
 import shutil
@@ -23,7 +23,7 @@ from unbraid.types import Shape
 
 
 def describe_first_stage(folder: RunFolder) -> dict[str, Any]:
-    """Return what a config stores about the run that it refines, or raise if this run cannot be refined."""
+    """Return the entry `parent` of a config that refines this run, or raise if it cannot be refined."""
     status = folder.read_json("status")
     state = status.get("state", "not begun")
     if state != "finished":
@@ -54,7 +54,7 @@ def describe_first_stage(folder: RunFolder) -> dict[str, Any]:
 
 
 def check_data_of_first_stage(folder: RunFolder, dataset: FactorDataset) -> None:
-    """Raise if a run was trained on other observations than these."""
+    """Raise if a run was trained on other data."""
     facts = folder.read_json("data")
     if "shape" in facts and tuple(facts["shape"]) != tuple(dataset.shape):
         raise UsageError(
@@ -86,7 +86,7 @@ def _describe_shape(shape: Shape) -> str:
 
 
 def copy_first_stage_weights(first: RunFolder, folder: RunFolder) -> None:
-    """Copy the weights of a first stage into the folder of a run, unless they are there or no longer needed."""
+    """Copy the weights of a first stage into the folder of a run, unless the run has or no longer needs them."""
     if not folder.finished and not folder.parent_path.exists():
         with atomic.replacing(folder.parent_path) as part:
             shutil.copyfile(first.model_path, part)
@@ -107,12 +107,11 @@ def _load_copy(folder: RunFolder, parent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_first_stage_weights(path: Path) -> dict[str, Any]:
-    """Return the weights of a run's model by the names that they have inside the model."""
+    """Return the weights of a run's model, without the prefix `model.`."""
     return select_prefix("model.", load_tensors(path)[0])
 
 
 def load_first_stage(model: nn.Module, weights: Mapping[str, Any], run: str) -> None:
-    """Load weights into a model's first stage."""
     try:
         model.get_submodule("first").load_state_dict(dict(weights))
     except RuntimeError as error:

@@ -1,7 +1,7 @@
-"""Where the groups of a sweep are trained: in this process, on a Ray cluster, or through Slurm.
+"""Launchers for the groups of a sweep: this process, a Ray cluster, or Slurm.
 
-A job is a path and a group's id, so any machine that sees the folder can do it; a Ray worker that does not see it gets
-the few files it needs and hands the finished ones back. A job that dies is done again, and resumes at its checkpoint.
+A job is a path and a group's id, so that any machine that sees the folder can run it. A Ray worker that does not see it
+gets the files it needs and returns the finished ones. A job that dies runs again and resumes at its checkpoint.
 """
 
 import hashlib
@@ -25,15 +25,23 @@ from unbraid.training.interrupt import Interrupted
 from unbraid.training.memory import free_memory
 
 PLACES = ("local", "ray", "ray://HOST:PORT", "slurm")
-RETRIES = 5
-"""Times that a job is done again after its worker died."""
+MAX_RETRIES = 5
+"""Attempts after a worker died."""
 
-PATIENCE = 30.0
-"""Seconds that cancelled jobs have for their checkpoints."""
+SECONDS_TO_CHECKPOINT = 30.0
+"""Time that cancelled jobs have for their checkpoints."""
 
-POLL = 0.5
-SHARED_BY_SCHEDULERS = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
-"""Options that submitit knows for every scheduler; all others are Slurm's own, such as partition."""
+POLL_SECONDS = 0.5
+OPTIONS_OF_ALL_SCHEDULERS = (
+    "name",
+    "timeout_min",
+    "mem_gb",
+    "nodes",
+    "cpus_per_task",
+    "gpus_per_node",
+    "tasks_per_node",
+)
+"""Options that submitit knows for every scheduler; all others, such as partition, get the prefix slurm_."""
 
 Work = Callable[[str, str, str], list[str]]
 """(folder, group, device) -> notes for the user."""
@@ -41,7 +49,7 @@ Work = Callable[[str, str, str], list[str]]
 
 @dataclass(frozen=True)
 class GroupJob:
-    """One group of a sweep: all that a worker must be told."""
+    """One group of a sweep: all that a worker needs to know."""
 
     folder: str
     group: str
@@ -51,12 +59,12 @@ class GroupJob:
 
     @property
     def error_path(self) -> Path:
-        """Where the traceback of an error is kept that nobody expected."""
+        """The file for the traceback of an unexpected error."""
         return Path(self.folder) / "groups" / self.group / "error.txt"
 
 
 class JobOutcome(NamedTuple):
-    """How a job ended: with notes, or with an error in words."""
+    """The end of a job: notes for the user, or an error message."""
 
     job: GroupJob
     notes: list[str]
@@ -64,7 +72,7 @@ class JobOutcome(NamedTuple):
 
 
 def check_place(on: str) -> None:
-    """A `UsageError` for a place that does not exist, or that needs a package which is not here."""
+    """Raise a `UsageError` for an unknown place, or one whose package is not installed."""
     if on.startswith("ray://") or on == "ray":
         import_extra("ray", "ray")
     elif on == "slurm":
@@ -74,7 +82,7 @@ def check_place(on: str) -> None:
 
 
 def count_workers(on: str) -> int:
-    """Jobs that can run at once; 1 where only the scheduler knows."""
+    """Return how many jobs a Ray cluster runs at the same time; 1 for other places."""
     if not on.startswith("ray"):
         return 1
     with connect_to_ray(on):
@@ -85,28 +93,28 @@ def count_workers(on: str) -> int:
 def launch(
     work: Work, jobs: Sequence[GroupJob], on: str = "local", options: Mapping[str, Any] | None = None
 ) -> Generator[JobOutcome, None, None]:
-    """Do every job and yield its `JobOutcome` as soon as it has ended; closing the generator cancels the rest."""
+    """Run every job and yield its outcome when it ends; closing the generator cancels the rest."""
     check_place(on)
     if not jobs:
         return
     if on == "local":
-        yield from _local(work, jobs)
+        yield from _run_locally(work, jobs)
     elif on == "slurm":
-        yield from _slurm(work, jobs, dict(options or {}))
+        yield from _run_on_slurm(work, jobs, dict(options or {}))
     else:
-        yield from _ray(work, jobs, on)
+        yield from _run_on_ray(work, jobs, on)
 
 
-def _local(work: Work, jobs: Sequence[GroupJob]) -> Iterator[JobOutcome]:
+def _run_locally(work: Work, jobs: Sequence[GroupJob]) -> Iterator[JobOutcome]:
     for job in jobs:
         outcome = run_job(work, job)
         if outcome.error is not None:
-            free_memory()  # for the next group, which may still be sound
+            free_memory()  # for the next group
         yield outcome
 
 
 def run_job(work: Work, job: GroupJob) -> JobOutcome:
-    """Do a job in this process; whatever goes wrong becomes its outcome, and only a request to stop gets through."""
+    """Run a job in this process; every error except `Interrupted` becomes its outcome."""
     try:
         return JobOutcome(job, work(job.folder, job.group, job.device))
     except Interrupted:
@@ -116,24 +124,21 @@ def run_job(work: Work, job: GroupJob) -> JobOutcome:
     except Exception as error:
         with suppress(OSError):  # the disk may be what failed
             atomic.write_text(job.error_path, "".join(traceback.format_exception(error)))
-        return JobOutcome(job, [], f"{_in_words(error)} (see {job.error_path})")
+        return JobOutcome(job, [], f"{_describe_error(error)} (see {job.error_path})")
 
 
-# Ray
-
-
-def _ray(work: Work, jobs: Sequence[GroupJob], on: str) -> Iterator[JobOutcome]:
+def _run_on_ray(work: Work, jobs: Sequence[GroupJob], on: str) -> Iterator[JobOutcome]:
     ray = import_extra("ray", "ray")
     with connect_to_ray(on), _token(Path(jobs[0].folder)) as token:
         gpus = ray.cluster_resources().get("GPU", 0) >= 1 and jobs[0].device != "cpu"
         resources = {"num_gpus": 1} if gpus else {"num_cpus": 1}
-        task = ray.remote(max_retries=RETRIES, **resources)(_run_on_ray_worker)
+        task = ray.remote(max_retries=MAX_RETRIES, **resources)(_run_on_ray_worker)
         running = {
-            task.options(name=f"unbraid-{job.group}").remote(work, job, _contents(job), token): job for job in jobs
+            task.options(name=f"unbraid-{job.group}").remote(work, job, _read_files(job), token): job for job in jobs
         }
         try:
             while running:
-                for reference in ray.wait(list(running), timeout=POLL)[0]:
+                for reference in ray.wait(list(running), timeout=POLL_SECONDS)[0]:
                     job = running.pop(reference)
                     yield _ray_outcome(ray, reference, job)
         finally:
@@ -143,47 +148,49 @@ def _ray(work: Work, jobs: Sequence[GroupJob], on: str) -> Iterator[JobOutcome]:
 def _run_on_ray_worker(
     work: Work, job: GroupJob, contents: dict[str, bytes], token: str
 ) -> tuple[list[str], dict[str, bytes]]:
-    """A job on a worker: in the sweep's own folder if this machine sees it, else in a copy that is handed back."""
+    """Run a job in the sweep's folder if this machine sees it, else in a copy; return notes and the copy's files."""
     if (Path(job.folder) / token).exists():
         return work(job.folder, job.group, job.device), {}
     copy = Path(tempfile.gettempdir()) / f"unbraid-{hashlib.sha256(job.folder.encode()).hexdigest()[:12]}"
     for name, content in contents.items():
-        # What an earlier try has left of a run is further than what was sent; what is asked for may have changed.
+        # Files of a run that an earlier attempt left are further trained than those that were sent.
         if not (name.startswith("runs/") and (copy / name).exists()):
             _write(copy / name, content)
     notes = work(str(copy), job.group, job.device)
     runs = {(copy / name).parent for name in contents if name.startswith("runs/")}
-    made = [path for run in sorted(runs) for path in run.glob("*") if path.is_file() and path.name != "lock"]
-    made_contents = {path.relative_to(copy).as_posix(): path.read_bytes() for path in made}
+    paths = [path for run in sorted(runs) for path in run.glob("*") if path.is_file() and path.name != "lock"]
+    results = {path.relative_to(copy).as_posix(): path.read_bytes() for path in paths}
     for run in runs:
         shutil.rmtree(run, ignore_errors=True)
-    return notes, made_contents
+    return notes, results
 
 
 def _ray_outcome(ray: ModuleType, reference: Any, job: GroupJob) -> JobOutcome:
     try:
-        notes, made = ray.get(reference)
+        notes, files = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        return JobOutcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _in_words(cause))
+        return JobOutcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _describe_error(cause))
     except ray.exceptions.RayError as error:
-        return JobOutcome(job, [], f"The worker was lost {RETRIES + 1} times or could not start: {_last_line(error)}")
-    for name, content in made.items():
+        return JobOutcome(
+            job, [], f"The worker was lost {MAX_RETRIES + 1} times or could not start: {_last_line(error)}"
+        )
+    for name, content in files.items():
         _write(Path(job.folder) / name, content)
     return JobOutcome(job, notes)
 
 
 def _cancel(ray: ModuleType, references: list[Any]) -> None:
-    """Ask tasks to stop, as Ctrl-C would, and give them time for a checkpoint."""
+    """Stop tasks as Ctrl-C does, and give them time for a checkpoint."""
     for reference in references:
         ray.cancel(reference)
     if references:
-        ray.wait(references, num_returns=len(references), timeout=PATIENCE)
+        ray.wait(references, num_returns=len(references), timeout=SECONDS_TO_CHECKPOINT)
 
 
 @contextmanager
 def connect_to_ray(on: str) -> Iterator[None]:
-    """Inside, Ray is connected to the cluster that is meant, or that is there, or to a new one on this machine."""
+    """Connect to the named Ray cluster, to a running one, or to a new one on this machine."""
     if not on.startswith("ray"):
         yield
         return
@@ -203,7 +210,7 @@ def connect_to_ray(on: str) -> Iterator[None]:
 
 @contextmanager
 def _token(folder: Path) -> Iterator[str]:
-    """A file by which a worker knows that it sees this folder, and not another of the same name."""
+    """Create a file by which a worker recognises this folder, and yield its name."""
     name = f".seen-{uuid.uuid4().hex}"
     (folder / name).touch()
     try:
@@ -212,7 +219,7 @@ def _token(folder: Path) -> Iterator[str]:
         (folder / name).unlink(missing_ok=True)
 
 
-def _contents(job: GroupJob) -> dict[str, bytes]:
+def _read_files(job: GroupJob) -> dict[str, bytes]:
     return {name: (Path(job.folder) / name).read_bytes() for name in job.needs}
 
 
@@ -221,10 +228,7 @@ def _write(path: Path, content: bytes) -> None:
         part.write_bytes(content)
 
 
-# Slurm
-
-
-def _slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any]) -> Iterator[JobOutcome]:
+def _run_on_slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any]) -> Iterator[JobOutcome]:
     executor = _executor(Path(jobs[0].folder) / "slurm", jobs[0].device, options)
     with executor.batch():  # one array job, so that the queue sees one entry
         submitted = [executor.submit(Requeued(work), job) for job in jobs]
@@ -233,8 +237,12 @@ def _slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any]) -> Ite
         while running:
             for handle in [handle for handle in running if handle.done()]:
                 job, failure = running.pop(handle), handle.exception()
-                yield handle.result() if failure is None else JobOutcome(job, [], _slurm_failure(failure, handle))
-            time.sleep(POLL if running else 0)
+                yield (
+                    handle.result()
+                    if failure is None
+                    else JobOutcome(job, [], _describe_slurm_failure(failure, handle))
+                )
+            time.sleep(POLL_SECONDS if running else 0)
     finally:
         for handle in running:
             handle.cancel()
@@ -242,9 +250,10 @@ def _slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any]) -> Ite
 
 def _executor(logs: Path, device: str, options: dict[str, Any]) -> Any:
     submitit = import_extra("submitit", "slurm")
-    given = {"name": "unbraid", "timeout_min": 24 * 60, "gpus_per_node": 0 if device == "cpu" else 1, **options}
-    cluster = given.pop("cluster", "slurm")
-    named = {key if key in SHARED_BY_SCHEDULERS else f"slurm_{key}": value for key, value in given.items()}
+    defaults = {"name": "unbraid", "timeout_min": 24 * 60, "gpus_per_node": 0 if device == "cpu" else 1}
+    options = {**defaults, **options}
+    cluster = options.pop("cluster", "slurm")
+    named = {key if key in OPTIONS_OF_ALL_SCHEDULERS else f"slurm_{key}": value for key, value in options.items()}
     try:
         executor = submitit.AutoExecutor(folder=logs, cluster=cluster)
         executor.update_parameters(**named)
@@ -254,32 +263,31 @@ def _executor(logs: Path, device: str, options: dict[str, Any]) -> Any:
 
 
 class Requeued:
-    """Work that Slurm may put back into its queue when time is up or another job comes first; it resumes then."""
+    """A job that submitit submits again when Slurm ends it early; it then resumes."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
 
     def __call__(self, job: GroupJob) -> JobOutcome:
-        """Do the job; errors are returned, as submitit would wrap them in pages of its own."""
+        """Run the job and return errors, which submitit would wrap in long tracebacks."""
         try:
             return run_job(self.work, job)
         except Interrupted as stopped:
             return JobOutcome(job, [], str(stopped))
 
     def checkpoint(self, job: GroupJob) -> Any:
-        """What submitit is to submit again: the same job."""
+        """Return the job for submitit to submit again."""
         return import_extra("submitit", "slurm").helpers.DelayedSubmission(self, job)
 
 
-def _slurm_failure(failure: BaseException, handle: Any) -> str:
-    """Why a job ended without an outcome: the last line between the rulers around submitit's traceback or log."""
-    told = re.split(r"^-{5,}$", str(failure), flags=re.MULTILINE)
-    lines = told[1 if len(told) > 1 else 0].strip().splitlines() or [f"no reason was given (state {handle.state})"]
+def _describe_slurm_failure(failure: BaseException, handle: Any) -> str:
+    """Return the last line of submitit's traceback or log, which stands between two rulers."""
+    parts = re.split(r"^-{5,}$", str(failure), flags=re.MULTILINE)
+    lines = parts[1 if len(parts) > 1 else 0].strip().splitlines() or [f"no reason was given (state {handle.state})"]
     return f"Slurm job {handle.job_id}: {lines[-1].strip()} (log: {handle.paths.stderr})"
 
 
-def _in_words(error: BaseException) -> str:
-    """Type and last line of an error that nobody expected."""
+def _describe_error(error: BaseException) -> str:
     name, line = type(error).__name__, _last_line(error)
     return name if line == name else f"{name}: {line}"
 

@@ -1,4 +1,4 @@
-"""The parts of a config that name something for each modality: networks, likelihoods and latents."""
+"""The networks, likelihoods and latents of a config with several modalities."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ from unbraid.store import select_prefix
 from unbraid.types import Layout
 
 SIZES = ("c", "s")
-"""Settings for the number of shared latents, and of each modality's own."""
+"""Settings for the number of shared latents, and of private latents per modality."""
 
 LIKELIHOODS = {"image": "bernoulli", "vector": "gaussian", "label": "categorical"}
 
 
 class Sections(NamedTuple):
-    """Networks, likelihood and latents of a config; of several modalities, with a choice for each."""
+    """Networks, likelihood and latents of a config; each holds one choice per modality if there are several."""
 
     encoder: Choice
     decoder: Choice
@@ -31,7 +31,7 @@ class Sections(NamedTuple):
 
 
 def check_modalities(recipe: str, model: type[Model], dataset: FactorDataset) -> None:
-    """Raise a `UsageError` unless recipe and data both have several modalities, or both have one."""
+    """Raise a `UsageError` unless recipe and data both have one modality, or both have several."""
     if model.multimodal and not dataset.multimodal:
         raise UsageError(
             f"{recipe} learns from several modalities, and {dataset.name} has one; use data=sprites-pairs, your own "
@@ -54,59 +54,65 @@ def check_units(chosen: Choice) -> None:
 
 
 def choose_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
-    """Networks, likelihoods and latents by modality.
+    """Return networks, likelihoods and latents by modality.
 
     `network`, `encoder`, `decoder` and `likelihood` name one for all modalities, `encoder.NAME` one for the modality
-    NAME; `encoder.width` is a setting of all encoders that have it, and `encoder.NAME.width` of one. `c` and `s` are
-    the numbers of shared latents and of each modality's own, `latents.s_NAME.size` that of one modality. A label has
-    none of its own unless the latter says so: it would pass through them, and the shared ones need not know it.
+    NAME; `encoder.width` is a setting of all encoders that have it, and `encoder.NAME.width` of one. `c` is the number
+    of shared latents, `s` that of each modality's private ones, `latents.s_NAME.size` that of one modality. A label has
+    no private latents by default: the label would pass through them, and the shared latents would not learn it.
     """
     return Sections(
-        _section("encoder", encoders, dataset, given),
-        _section("decoder", decoders, dataset, given),
-        _section("likelihood", likelihoods, dataset, given),
-        _latents(recipe, dataset, given),
+        _choose_section("encoder", encoders, dataset, given),
+        _choose_section("decoder", decoders, dataset, given),
+        _choose_section("likelihood", likelihoods, dataset, given),
+        _choose_latents(recipe, dataset, given),
     )
 
 
 def choose_modality_network(modality: Modality) -> str:
-    """A network that takes a modality's observations: that of daunhawer2019 for its images."""
+    """Return the default network for a modality; for 64x64 images it is that of daunhawer2019."""
     sides = modality.shape[1:] if modality.kind == "image" else ()
     if sides == (64, 64):
         return "conv-daunhawer"
     return "conv-small" if sides in ((28, 28), (32, 32)) else "mlp"
 
 
-def _section(side: str, registry: Registry[Any, Any], dataset: FactorDataset, given: Mapping[str, Any]) -> Choice:
-    own, made = select_prefix(f"{side}.", given), {}
-    common = {key: value for key, value in own.items() if key.partition(".")[0] not in dataset.modalities}
+def _choose_section(
+    side: str, registry: Registry[Any, Any], dataset: FactorDataset, given: Mapping[str, Any]
+) -> Choice:
+    settings, choices = select_prefix(f"{side}.", given), {}
+    common = {key: value for key, value in settings.items() if key.partition(".")[0] not in dataset.modalities}
     used: set[str] = set()
     for name, modality in dataset.modalities.items():
-        named = own.get(name) or given.get(side) or (given.get("network") if side != "likelihood" else None)
-        usual = LIKELIHOODS[modality.kind] if side == "likelihood" else choose_modality_network(modality)
-        if not isinstance(named or usual, str):
-            raise UsageError(f"{side} must be a registered name, not {named!r}.")
-        entry = registry[named or usual]
+        network = given.get("network") if side != "likelihood" else None
+        default = LIKELIHOODS[modality.kind] if side == "likelihood" else choose_modality_network(modality)
+        chosen = settings.get(name) or given.get(side) or network or default
+        if not isinstance(chosen, str):
+            raise UsageError(f"{side} must be a registered name, not {chosen!r}.")
+        entry = registry[chosen]
         shared = {key: value for key, value in common.items() if key in entry.settings}
         used |= set(shared)
-        choice = Choice(entry.name, entry.resolve({**shared, **select_prefix(f"{name}.", own)}))
+        choice = Choice(entry.name, entry.resolve({**shared, **select_prefix(f"{name}.", settings)}))
         check_units(choice)
-        made[name] = choice.as_dict()
+        choices[name] = choice.as_dict()
         if side == "likelihood":
             _refuse_unfit(entry.name, dataset.name, modality)
     for key in common:
         if key not in used:
             raise unknown(f"modality or setting of a {side}", key, dataset.modalities, of=dataset.name)
-    return Choice(MODALITIES, made)
+    return Choice(MODALITIES, choices)
 
 
-def _latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The block c, and s_NAME for each modality that has latents of its own."""
+def _choose_latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the block c, and s_NAME for each modality with private latents."""
     if "z" in given or "latents" in given:
-        raise UsageError(f"{recipe} has shared latents, c=5, and each modality's own, s=5, in place of z and latents.")
-    shared, own = (coerce(key, given.get(key, 5), int) for key in SIZES)
+        raise UsageError(f"{recipe} has shared latents, c=5, and private ones, s=5, instead of z and latents.")
+    shared, privates = (coerce(key, given.get(key, 5), int) for key in SIZES)
     kinds = {name: modality.kind for name, modality in dataset.modalities.items()}
-    sizes = {SHARED: shared, **{private_block(name): 0 if kind == "label" else own for name, kind in kinds.items()}}
+    sizes = {
+        SHARED: shared,
+        **{private_block(name): 0 if kind == "label" else privates for name, kind in kinds.items()},
+    }
     for key, value in select_prefix("latents.", given).items():
         name, _, setting = key.partition(".")
         if name not in sizes or setting != "size":
@@ -114,14 +120,11 @@ def _latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> d
         sizes[name] = coerce(f"latents.{key}", value, int)
     for name, size in sizes.items():
         if size < (1 if name == SHARED else 0):
-            raise UsageError(
-                f"There must be at least 1 shared latent and 0 of each modality's own, not {size} in {name}."
-            )
+            raise UsageError(f"{name} has {size} latents; c needs at least 1, and private blocks at least 0.")
     return {name: {"kind": "normal", **block["normal"].resolve({"size": n})} for name, n in sizes.items() if n}
 
 
 def _refuse_unfit(likelihood: str, data: str, modality: Modality) -> None:
-    """A likelihood that is not one of such observations would train on nonsense."""
     if likelihood == "categorical" and modality.kind != "label":
         raise UsageError(f"likelihood=categorical is for labels, and {modality.name} of {data} holds {modality.kind}s.")
     stored = modality.values.stored if isinstance(modality.values, Pixels) else None
@@ -135,10 +138,8 @@ def _refuse_unfit(likelihood: str, data: str, modality: Modality) -> None:
 
 
 def layout_to_json(layout: Layout) -> Any:
-    """Shapes as JSON holds them."""
     return {n: list(shape) for n, shape in layout.items()} if isinstance(layout, Mapping) else list(layout)
 
 
 def layout_from_json(stored: Any) -> Layout:
-    """Inverse of `layout_to_json`."""
     return {n: tuple(shape) for n, shape in stored.items()} if isinstance(stored, Mapping) else tuple(stored)

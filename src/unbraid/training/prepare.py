@@ -1,4 +1,4 @@
-"""From configs to a training state: build each member's system once, stack them, bind the objective."""
+"""From configs to a training state: build each member's system, stack them, bind the objective."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,11 +69,7 @@ def stack_settings(configs: Sequence[Config], device: torch.device) -> dict[str,
 
 
 def _build_system(
-    config: Config,
-    objective: Objective,
-    dataset: FactorDataset,
-    encoder: nn.Module | None,
-    decoder: nn.Module | None,
+    config: Config, objective: Objective, dataset: FactorDataset, encoder: nn.Module | None, decoder: nn.Module | None
 ) -> System:
     model = build(config, dataset.layout, encoder, decoder)
     with seeded(config.training.seed + 1):

@@ -1,4 +1,4 @@
-"""The training bar: steps, terms and images per second, where somebody can see it."""
+"""The progress bar of training: steps, terms and images per second."""
 
 import os
 import sys
@@ -10,13 +10,13 @@ from unbraid.config import Config
 
 
 class TrainingBar:
-    """A rich progress bar on stderr; silent when stderr is no terminal or `UNBRAID_QUIET=1`."""
+    """A rich progress bar on stderr, drawn only in a terminal and without `UNBRAID_QUIET=1`."""
 
     def __init__(self, configs: Sequence[Config], start: int, shown: bool = True) -> None:
         config = configs[0]
         self.total, self.start = config.training.steps, start
-        who = f"seed {config.training.seed}" if len(configs) == 1 else f"{len(configs)} members"
-        self.label = f"{config.objective.name} on {config.data.name}, {who}"
+        runs = f"seed {config.training.seed}" if len(configs) == 1 else f"{len(configs)} members"
+        self.label = f"{config.objective.name} on {config.data.name}, {runs}"
         self.visible = shown and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
         self._bar: Any = None
 
@@ -26,7 +26,7 @@ class TrainingBar:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
             from rich.table import Column
 
-            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # terms take what the others leave
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # terms take the remaining width
             columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
             terms = TextColumn("{task.fields[terms]}", table_column=rest)
             self._bar = Progress(*columns, terms, console=Console(stderr=True), expand=True)
@@ -35,12 +35,10 @@ class TrainingBar:
         return self
 
     def advance(self) -> None:
-        """One step done."""
         if self._bar is not None:
             self._bar.advance(self._task)
 
     def show(self, terms: Mapping[str, float], rate: float) -> None:
-        """Show the newest terms."""
         if self._bar is not None:
             loss, *others = [f"{name} {value:.2f}" for name, value in terms.items()]
             self._bar.update(self._task, terms="  ".join([loss, f"{rate:,.0f} images/s", *others]))

@@ -9,7 +9,7 @@ from unbraid.store import RunFolder
 
 
 class ReadOnlyRunFolder(RunFolder):
-    """Reads what rank 0 wrote; every write is a no-op, and rank 0 holds the lock."""
+    """A view of the files that rank 0 writes; every write is a no-op, and rank 0 holds the lock."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -1,8 +1,7 @@
 """daunhawer2019: Improving Multimodal Generative Models with Disentangled Latent Partitions."""
 
-from unbraid.papers.daunhawer2019 import (
-    diversity as diversity,
-    many as many,
-    over_beta as over_beta,
-    pictures as pictures,
-)
+import importlib
+import pkgutil
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,4 +1,4 @@
-"""Ours against a model without latents of each modality's own (wu2018): daunhawer2019's figure 6."""
+"""A model with private latents against one without (wu2018): daunhawer2019's figure 6."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,46 +7,38 @@ from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means
 from unbraid.metrics import Score
-from unbraid.papers.daunhawer2019.setup import (
-    BUDGET,
-    DERIVED,
-    FIRST,
-    MOSTLY,
-    SAME,
-    SECOND,
-    SHARED,
-    TOLD_1,
-    TOLD_2,
-    coherence,
-    mean_of,
-)
+from unbraid.papers.daunhawer2019 import setup
+from unbraid.papers.daunhawer2019.setup import MIN_ACCURACY, X1_FROM_X2, X2_FROM_X1, mean_of
 from unbraid.report import Picture
 from unbraid.report.multimodal_pictures import draw_from_others, translation
 
-MINE, THEIRS = "ours, 5 + 5", "MVAE, 10"
+PARTITIONED, MVAE = "ours, 5 + 5", "MVAE, 10"
 SERIES: dict[str, dict[str, Any]] = {
-    MINE: {"recipe": "partitioned-mvae", "c": 5, "s": 5},
-    THEIRS: {"recipe": "mvae", "c": 10, "s": 0},
+    PARTITIONED: {"recipe": "partitioned-mvae", "c": 5, "s": 5},
+    MVAE: {"recipe": "mvae", "c": 10, "s": 0},
 }
-VARIETY, SHARE = "entropy of x1's factors", "share of the real entropy"
-HALF = 0.5
+ENTROPY, SHARE = "entropy of x1's factors", "share of the real entropy"
+DIVERSE_SHARE = 0.5
 """Share of the real entropy above which pictures are diverse (ours)."""
 
-SIZES = {"smoke": {"samples": 4, "draws": 8, "steps": 100}, "small": {"samples": 50, "draws": 50, "steps": 1_000}}
-LONGER = {"budget": {"seed": range(5)}, "paper": {"seed": range(5)}}
+ENTROPY_SETTINGS = {
+    "smoke": {"samples": 4, "draws": 8, "steps": 100},
+    "small": {"samples": 50, "draws": 50, "steps": 1_000},
+}
 
 
-def share(scores: Mapping[str, Score]) -> Score:
-    """Entropy of the factors of pictures made of one condition, as a share of that of real images."""
-    score = scores[VARIETY]
+def share_of_entropy(scores: Mapping[str, Score]) -> Score:
+    """Return the entropy of the factors of pictures made from one condition, as a share of that of real images."""
+    score = scores[ENTROPY]
     return Score("diversity", "entropy", score.value / score.details["real"], score.samples, part="share")
 
 
-def scale(name: str) -> Scale:
-    """Both models draw c, as the paper's figure has it for MVAE."""
-    how = {"target": "m1", "source": "m2", **SIZES.get(name, {"samples": 200, "steps": 2_000})}
-    drawn = {**coherence(name, shared="drawn"), VARIETY: ("diversity/entropy/m1", how)}
-    return Scale({**SHARED[name], **LONGER.get(name, {})}, measures=drawn)
+def make_scale(name: str) -> Scale:
+    """Return a scale at which both models draw c, as the paper's figure does for MVAE."""
+    settings = {"target": "m1", "source": "m2", **ENTROPY_SETTINGS.get(name, {"samples": 200, "steps": 2_000})}
+    measures = {**setup.coherence(name, shared="drawn"), ENTROPY: ("diversity/entropy/m1", settings)}
+    seeds = {"seed": range(5)} if name in ("budget", "paper") else {}
+    return Scale({**setup.SHARED[name], **seeds}, measures=measures)
 
 
 @experiment(
@@ -54,39 +46,39 @@ def scale(name: str) -> Scale:
     year=2019,
     reference="daunhawer2019, figure 6",
     series=SERIES,
-    scales={name: scale(name) for name in SHARED},
-    derived={SHARE: share, **DERIVED},
-    scores=(SECOND, FIRST, VARIETY, SHARE, TOLD_1, TOLD_2),
-    contrast=(THEIRS, MINE),
+    scales={name: make_scale(name) for name in setup.SHARED},
+    derived={SHARE: share_of_entropy, **setup.DERIVED},
+    scores=(X1_FROM_X2, X2_FROM_X1, ENTROPY, SHARE, *setup.DERIVED),
+    contrast=(MVAE, PARTITIONED),
     claims=(
         Claim(
-            f"both keep the shape in at least {MOSTLY:.0%} of x1 made from x2",
-            combine(*(mean_of(name, SECOND, low=MOSTLY) for name in SERIES)),
+            f"both keep the shape in at least {MIN_ACCURACY:.0%} of x1 made from x2",
+            combine(*(mean_of(name, X1_FROM_X2, low=MIN_ACCURACY) for name in SERIES)),
         ),
-        Claim("x1 made from one x2 is more diverse in ours", compare_means(THEIRS, MINE, VARIETY, low=0.0)),
+        Claim("x1 made from one x2 is more diverse in ours", compare_means(MVAE, PARTITIONED, ENTROPY, low=0.0)),
         Claim(
             "only ours is diverse: more than half of the entropy of real images, and MVAE less",
-            combine(mean_of(MINE, SHARE, low=HALF), mean_of(THEIRS, SHARE, high=HALF)),
+            combine(mean_of(PARTITIONED, SHARE, low=DIVERSE_SHARE), mean_of(MVAE, SHARE, high=DIVERSE_SHARE)),
         ),
     ),
     notes=(
-        *SAME,
+        *setup.NOTES,
         "Both models have the same number of parameters: an encoder gives 10 means and 10 log-variances, a decoder "
-        "takes 10 numbers. MVAE is trained on the joint bound and those of each modality alone.",
+        "takes 10 numbers. MVAE is trained on the joint bound and on the bound of each modality.",
         "Diversity is the entropy, in nats, of the size and the orientation that the classifier sees in many x1 drawn "
-        "for one x2, on average over x2 and both factors; c is drawn from q(c|x2) in both models, and s1 from its "
+        "for one x2, on average over x2 and both factors. c is drawn from q(c|x2) in both models, and s1 from its "
         "prior in ours. The bound of one half is ours.",
-        BUDGET,
+        setup.BUDGET_NOTE,
         "5 seeds are ours.",
-        "Shown is the run of each that keeps the shape most often.",
-        "Noise would be diverse, too: the share of pictures that keep the shape stands beside.",
+        "The figure shows the run of each model that keeps the shape most often.",
+        "Noise would be diverse, too: compare the share of pictures that keep the shape.",
     ),
 )
 def fig6(results: Results, make: Any) -> Any:
     """x1 made from the x2 above each column: s1 by row in ours, a draw of c by row in MVAE."""
-    return draw_pictures(make, [[(name, _grid(results, name))] for name in SERIES])
+    return draw_pictures(make, [[(name, _draw_grid(results, name))] for name in SERIES])
 
 
-def _grid(results: Results, series: str) -> Picture:
-    shown = results.load_evaluation(results.select_best(series, SECOND))
-    return translation(shown, "m2", "m1") if series == MINE else draw_from_others(shown, "m2", "m1")
+def _draw_grid(results: Results, series: str) -> Picture:
+    model = results.load_evaluation(results.select_best(series, X1_FROM_X2))
+    return translation(model, "m2", "m1") if series == PARTITIONED else draw_from_others(model, "m2", "m1")

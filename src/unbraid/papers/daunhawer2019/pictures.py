@@ -1,4 +1,4 @@
-"""What the model draws: daunhawer2019's figures 2, 4, 5 and 7, of runs of figure 3 with all weights 1."""
+"""Pictures that the model generates: daunhawer2019's figures 2, 4, 5 and 7, of runs of figure 3 with all weights 1."""
 
 import math
 from collections.abc import Mapping
@@ -8,183 +8,158 @@ from unbraid.experiments.base import Claim, Evidence, Results, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine
 from unbraid.experiments.statistics import estimate
-from unbraid.metrics import Score
-from unbraid.papers.daunhawer2019.setup import (
-    BETA,
-    BUDGET,
-    DERIVED,
-    FIRST,
-    FLIPS,
-    JOINT,
-    KL_1,
-    KL_2,
-    KL_C,
-    MOSTLY,
-    PAIRS,
-    SAME,
-    SECOND,
-    SHARED,
-    SIDES,
-    SPLITS,
-    TOLD_1,
-    TOLD_2,
-    coherence,
-    divergences,
-    exceeds,
-    mean_of,
-    over_betas,
-)
+from unbraid.metrics import Evaluation, Score
+from unbraid.papers.daunhawer2019 import setup
+from unbraid.papers.daunhawer2019.setup import JOINT, MIN_ACCURACY, PAIRS, X1_FROM_X2, X2_FROM_X1, exceeds
 from unbraid.report.multimodal_pictures import draw_reconstructions, draw_samples, translation
-from unbraid.report.tables import Member
 
-LOST = 0.006
-"""Nats per pixel beyond the noise that a good reconstruction may lose (ours): a tenth of what the mean image loses."""
+MAX_LOSS = 0.006
+"""Nats per pixel beyond the noise that a good reconstruction may lose (ours): a tenth of the mean image's loss."""
 
-OWN = {"m1": ("scale", "orientation"), "m2": ("posX", "posY")}
-KNOWS = {"smoke": {"samples": 60, "neighbours": 3, "resamples": 2}, "small": {"samples": 1_000, "resamples": 5}}
+OWN_FACTORS = {"m1": ("scale", "orientation"), "m2": ("posX", "posY")}
+PROBE_SETTINGS = {
+    "smoke": {"samples": 60, "neighbours": 3, "resamples": 2},
+    "small": {"samples": 1_000, "resamples": 5},
+}
 ERROR, APART = "reconstruction/nats", "one shape if drawn apart"
-CHOSEN: dict[str, Any] = {"series": {PAIRS: SPLITS[PAIRS]}, "only": {PAIRS: {BETA: 1.0}}}
-"""Runs of figure 3 on the paper's split."""
+SHARED: dict[str, Any] = {"year": 2019, "series": {PAIRS: setup.SPLITS[PAIRS]}, "only": {PAIRS: {setup.BETA: 1.0}}}
+NOTES = (
+    *setup.NOTES,
+    setup.BUDGET_NOTE,
+    "The figure shows the run in which x2 made from x1 shows its shape most often.",
+)
+INFORMATION = (
+    "I(block; factor) is the mutual information, in nats, of a factor and the block's best latent (probe/knn)."
+)
 
-SHOWN = "Shown is the run in which x2 made from x1 shows its shape most often."
 
-
-def knows(block: str, factor: str) -> str:
-    """Name of the score of what a block knows of a factor."""
+def name_information(block: str, factor: str) -> str:
+    """Return the name of the score of a block's information about a factor."""
     return f"I({'s' + block[-1] if block != 'c' else block}; {factor})"
 
 
-def probes(scale: str, *modalities: str) -> dict[str, tuple[str, dict[str, Any]]]:
-    """What c and s_m know of the shape and of the modality's own factors."""
-    how = KNOWS.get(scale, {"samples": 5_000, "resamples": 5})
-    pairs = [(b, f) for m in modalities for f in ("shape", *OWN[m]) for b in ("c", f"s_{m}")]
-    return {knows(block, factor): (f"probe/knn/{block}/{factor}", how) for block, factor in pairs}
+def probes(scale: str, *modalities: str) -> setup.Measures:
+    """Return the scores of the information of c and s_m about the shape and the modality's own factors."""
+    settings = PROBE_SETTINGS.get(scale, {"samples": 5_000, "resamples": 5})
+    pairs = [(b, f) for m in modalities for f in ("shape", *OWN_FACTORS[m]) for b in ("c", f"s_{m}")]
+    return {name_information(block, factor): (f"probe/knn/{block}/{factor}", settings) for block, factor in pairs}
 
 
-def apart_in_latents(modality: str) -> tuple[Claim, Claim]:
-    """Rows of a grid keep what s_m knows, columns what c knows."""
-    own = f"s_{modality}"
-    rows = [
-        exceeds(PAIRS, knows("c", f), knows(own, f), f"{knows(own, f)} minus {knows('c', f)}") for f in OWN[modality]
-    ]
-    shape = exceeds(
-        PAIRS, knows(own, "shape"), knows("c", "shape"), f"{knows('c', 'shape')} minus {knows(own, 'shape')}"
-    )
-    names = " and ".join(OWN[modality])
+def separates(modality: str) -> tuple[Claim, Claim]:
+    """Return the claims that s_m knows more about the modality's own factors, and c more about the shape."""
+
+    def knows_more(block: str, other: str, factor: str) -> Any:
+        less, more = name_information(other, factor), name_information(block, factor)
+        return exceeds(PAIRS, less, more, f"{more} minus {less}")
+
+    own, short = f"s_{modality}", f"s{modality[-1]}"
+    names = " and ".join(OWN_FACTORS[modality])
     return (
         Claim(
-            f"rows keep what is specific to {modality}: {names} are in s{modality[-1]} more than in c",
-            combine(*rows),
+            f"rows keep what is specific to {modality}: {names} are in {short} more than in c",
+            combine(*(knows_more(own, "c", factor) for factor in OWN_FACTORS[modality])),
         ),
-        Claim(f"columns keep the shape: it is in c more than in s{modality[-1]}", shape),
+        Claim(f"columns keep the shape: it is in c more than in {short}", knows_more("c", own, "shape")),
     )
 
 
-def best(results: Results) -> Member:
-    """The run that is shown."""
-    return results.select_best(PAIRS, FIRST)
-
-
-INFORMATION = (
-    "What a block knows is the mutual information, in nats, of a factor and the block's best latent (probe/knn)."
-)
+def load_best(results: Results) -> Evaluation:
+    """Return the run of the figures."""
+    return results.load_evaluation(results.select_best(PAIRS, X2_FROM_X1))
 
 
 @experiment(
     "daunhawer2019/fig2",
-    year=2019,
     reference="daunhawer2019, figure 2",
-    **CHOSEN,
-    scales=over_betas({scale: {**coherence(scale), **probes(scale, "m2")} for scale in SHARED}),
-    derived=DERIVED,
-    scores=(FIRST, *probes("paper", "m2"), TOLD_2),
+    **SHARED,
+    scales=setup.sweep_beta(lambda scale: probes(scale, "m2")),
+    derived=setup.DERIVED,
+    scores=(X2_FROM_X1, *probes("paper", "m2"), setup.REAL_X2),
     claims=(
-        Claim(f"x2 made from x1 shows the shape of x1 in at least {MOSTLY:.0%}", mean_of(PAIRS, FIRST, low=MOSTLY)),
-        *apart_in_latents("m2"),
+        Claim(
+            f"x2 made from x1 shows the shape of x1 in at least {MIN_ACCURACY:.0%}",
+            setup.mean_of(PAIRS, X2_FROM_X1, low=MIN_ACCURACY),
+        ),
+        *separates("m2"),
     ),
-    notes=(*SAME, BUDGET, SHOWN, INFORMATION),
+    notes=(*NOTES, INFORMATION),
 )
 def fig2(results: Results, make: Any) -> Any:
-    """x2 made from c of the x1 above a column and s2 of the x2 beside a row, or a draw from the prior (blue)."""
-    shown = results.load_evaluation(best(results))
-    return draw_pictures(make, [[("x1 above, x2 beside and below", translation(shown, "m1", "m2"))]])
+    """x2 made from c of the x1 above a column and s2 of the x2 next to a row, or a draw from the prior (blue)."""
+    picture = translation(load_best(results), "m1", "m2")
+    return draw_pictures(make, [[("x1 above, x2 beside and below", picture)]])
 
 
 def entropy(flip: float) -> float:
-    """Entropy of a pixel's noise, in nats: no reconstruction has a smaller loss per pixel."""
+    """Return the entropy of a pixel's noise in nats, below which no reconstruction loss per pixel can be."""
     return -sum(p * math.log(p) for p in (flip, 1 - flip) if p > 0)
 
 
-def excess(results: Results) -> list[Evidence]:
-    """Nats per pixel that reconstructions lose beyond the pixel noise."""
-    pixels, noise = 2 * SIDES.get(results.scale, 64) ** 2, entropy(FLIPS.get(results.scale, 0.1))
+def loses_little(results: Results) -> list[Evidence]:
+    """Return the evidence that reconstructions lose few nats per pixel beyond the pixel noise."""
+    pixels, noise = 2 * setup.SIDES.get(results.scale, 64) ** 2, entropy(setup.FLIPS.get(results.scale, 0.1))
     cells = results.group_scores(PAIRS, None, ERROR)
     found = estimate(cells, lambda c: c[None][..., 0].mean(-1) / pixels - noise)
-    return [Evidence("nats per pixel that are lost, beyond those of the noise", found, high=LOST)]
+    return [Evidence("nats per pixel that are lost, beyond those of the noise", found, high=MAX_LOSS)]
 
 
 @experiment(
     "daunhawer2019/fig4",
-    year=2019,
     reference="daunhawer2019, figure 4",
-    **CHOSEN,
-    scales=over_betas({scale: {ERROR: (ERROR, {}), **coherence(scale), **divergences()} for scale in SHARED}),
-    scores=(ERROR, KL_C, KL_1, KL_2),
-    claims=(Claim("reconstructions show what the samples show, without their noise", excess),),
+    **SHARED,
+    scales=setup.sweep_beta(lambda scale: {ERROR: (ERROR, {}), **setup.DIVERGENCES}),
+    scores=(ERROR, *setup.DIVERGENCES),
+    claims=(Claim("reconstructions show what the samples show, without their noise", loses_little),),
     notes=(
-        *SAME,
-        BUDGET,
-        SHOWN,
-        f"A pixel that is flipped with probability .1 has {entropy(0.1):.4f} nats; the mean image of each modality "
-        f"loses .0575 more per pixel, and a good reconstruction at most {LOST} more (ours).",
+        *NOTES,
+        f"A pixel that is flipped with probability .1 has {entropy(0.1):.4f} nats. The mean image of each modality "
+        f"loses .0575 more per pixel, and a good reconstruction at most {MAX_LOSS} more (ours).",
     ),
 )
 def fig4(results: Results, make: Any) -> Any:
     """Held-out samples of both modalities above their reconstructions."""
-    shown = results.load_evaluation(best(results))
-    return draw_pictures(make, [[(f"x{name[-1]}", draw_reconstructions(shown, name, 10))] for name in ("m1", "m2")])
+    model = load_best(results)
+    return draw_pictures(make, [[(f"x{name[-1]}", draw_reconstructions(model, name, 10))] for name in ("m1", "m2")])
 
 
-def drawn_apart(scores: Mapping[str, Score]) -> Score:
-    """How often modalities would show one shape if they were drawn without regard to each other."""
+def coherence_apart(scores: Mapping[str, Score]) -> Score:
+    """Return how often two modalities would show one shape if they were drawn independently."""
     score = scores[JOINT]
     return Score("coherence", "classifier", score.details["apart"], score.samples, part="apart")
 
 
 @experiment(
     "daunhawer2019/fig5",
-    year=2019,
     reference="daunhawer2019, figure 5",
-    **CHOSEN,
-    scales=over_betas({scale: coherence(scale) for scale in SHARED}),
-    derived={APART: drawn_apart, **DERIVED},
-    scores=(JOINT, APART, TOLD_1, TOLD_2),
+    **SHARED,
+    scales=setup.sweep_beta(lambda scale: {}),
+    derived={APART: coherence_apart, **setup.DERIVED},
+    scores=(JOINT, APART, *setup.DERIVED),
     claims=(
         Claim(
             "x1 and x2 of one draw from the prior show one shape more often than two draws would",
             exceeds(PAIRS, APART, JOINT, f"{JOINT} minus {APART}"),
         ),
     ),
-    notes=(*SAME, BUDGET, SHOWN),
+    notes=NOTES,
 )
 def fig5(results: Results, make: Any) -> Any:
-    """25 draws from the prior of each modality; those at one place are of one c."""
-    shown = results.load_evaluation(best(results))
-    return draw_pictures(make, [[(f"x{name[-1]}", draw_samples(shown, 5, 5)[name])] for name in ("m1", "m2")])
+    """25 draws from the prior of each modality; pictures at the same place share c."""
+    pictures = draw_samples(load_best(results), 5, 5)
+    return draw_pictures(make, [[(f"x{name[-1]}", pictures[name])] for name in ("m1", "m2")])
 
 
 @experiment(
     "daunhawer2019/fig7",
-    year=2019,
     reference="daunhawer2019, figure 7",
-    **CHOSEN,
-    scales=over_betas({scale: {**coherence(scale), **probes(scale, "m1", "m2")} for scale in SHARED}),
-    derived=DERIVED,
-    scores=(*probes("paper", "m1", "m2"), FIRST, SECOND),
-    claims=(*apart_in_latents("m1"), *apart_in_latents("m2")),
-    notes=(*SAME, BUDGET, SHOWN, INFORMATION),
+    **SHARED,
+    scales=setup.sweep_beta(lambda scale: probes(scale, "m1", "m2")),
+    derived=setup.DERIVED,
+    scores=(*probes("paper", "m1", "m2"), X2_FROM_X1, X1_FROM_X2),
+    claims=(*separates("m1"), *separates("m2")),
+    notes=(*NOTES, INFORMATION),
 )
 def fig7(results: Results, make: Any) -> Any:
-    """Swaps of c and s within a modality: c of the image above, s of that beside, or draws from the prior (blue)."""
-    shown, how = results.load_evaluation(best(results)), {"columns": 9, "rows": 9, "prior_rows": 1, "prior_columns": 1}
-    return draw_pictures(make, [[(f"x{name[-1]}", translation(shown, name, name, **how))] for name in ("m1", "m2")])
+    """Swaps of c and s within a modality: c of the image above, s of the image to the left, or priors' draws (blue)."""
+    model, shape = load_best(results), {"columns": 9, "rows": 9, "prior_rows": 1, "prior_columns": 1}
+    return draw_pictures(make, [[(f"x{name[-1]}", translation(model, name, name, **shape))] for name in ("m1", "m2")])

@@ -1,14 +1,15 @@
-"""Settings of msvae2020's studies on Cars3D: a first stage, what refines it, and what it is compared with.
+"""Settings of msvae2020's studies on Cars3D: the first stage, the stages that refine it, and their competitors.
 
-The text gives |C| = 10, |Z| = 5 and beta 1 to 10, and for the first stage disentanglement_lib, whose protocol is
-locatello2019's (convolutions, Adam 1e-4, batches of 64, 300,000 steps). Of the second stage the authors' code says the
-networks, Adam 1e-4 and batches of 32; how long it trains is said nowhere (here as long as the first, ours).
+The text gives |C| = 10, |Z| = 5 and beta from 1 to 10. For the first stage it refers to disentanglement_lib, whose
+protocol is locatello2019's (convolutions, Adam 1e-4, batches of 64, 300,000 steps). The authors' code gives the second
+stage's networks, Adam 1e-4 and batches of 32. Its number of steps is unknown; here it is the first stage's (ours).
 
-The paper's FID is that of Inception; here the features are those of a classifier of the data's own labels, which needs
-no weights from elsewhere. Levels differ, so the order is tested.
+The paper's FID uses Inception. Here the features come from a classifier of the data's own labels, which needs no
+downloaded weights. The values are not comparable with the paper's, so the claims test their order.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from unbraid.experiments.base import AS_LARGE_AS, REFINES, Scale, StandIn
@@ -18,11 +19,12 @@ BASE, LARGE, BIG, BIG_VAE = "beta-TCVAE", "beta-TCVAE-L", "Big-beta-TCVAE", "Big
 MS, STUDENT = "MS-VAE", "Jacobian student"
 
 DISTANCE = "frechet/classifier"
-"""Of reconstructions."""
+"""Frechet distance between reconstructions and data."""
 
 MIG, RE_ENCODED, L1, L2 = "mig of C", "mig-of/re-encoded", "reconstruction/l1", "reconstruction/l2"
+KL_OF_Z = "kl of z"
 METRICS = ("mig-of/blocks", RE_ENCODED, L1, L2)
-PAIR = ("beta", "seed")
+PAIRED_BY = ("beta", "seed")
 """Settings that a stage shares with the run that it refines."""
 
 SERIES: dict[str, dict[str, Any]] = {
@@ -33,151 +35,129 @@ SERIES: dict[str, dict[str, Any]] = {
     BIG_VAE: {"recipe": "beta-vae", "beta": 1, "z": 15, AS_LARGE_AS: MS},
     STUDENT: {"recipe": "jacobian-student", REFINES: BASE, "z": 5, AS_LARGE_AS: MS},
 }
+NORB_LATENTS = {MS: 10, BIG: 20}
+"""Numbers of latents that differ on SmallNORB, where |Z| = 10."""
 
 CARS, NORB = StandIn("cars3d", "sprites"), StandIn("smallnorb", "sprites")
-STEPS, PAPER_STEPS = 12_000, 300_000
-"""Of either stage, at `budget` and at `paper`."""
+BUDGET_STEPS, PAPER_STEPS = 12_000, 300_000
+"""Steps of either stage."""
 
-SPRITES: dict[str, Any] = {
-    "data": "sprites",
-    "data.size": 32,
-    "data.scales": 2,
-    "data.orientations": 2,
-    "data.positions": 3,
-}
-SMOKE: dict[str, Any] = {
-    **SPRITES,
+SPRITES: dict[str, Any] = {"data": "sprites", "data.size": 32}
+FEW_SPRITES: dict[str, Any] = {**SPRITES, "data.scales": 2, "data.orientations": 2, "data.positions": 3}
+MORE_SPRITES: dict[str, Any] = {**SPRITES, "data.orientations": 10, "data.positions": 8}
+TINY_NETWORKS: dict[str, Any] = {
     "network": "conv-small",
     "encoder.width": 4,
     "encoder.hidden": 8,
     "decoder.width": 4,
     "decoder.hidden": 8,
-    "beta": [1],
-    "batch": 8,
-    "steps": 2,
-    "seed": range(1),
 }
-SMALL: dict[str, Any] = {
-    "data": "sprites",
-    "data.size": 32,
-    "data.orientations": 10,
-    "data.positions": 8,
-    "beta": [1, 4],
-    "batch": 32,
-    "steps": 500,
-    "lr": 1e-3,
-    "seed": range(3),
+BUDGET_RATE: dict[str, Any] = {"lr": 1e-3, "decay": "cosine", "precision": "bf16"}
+PAPER_RATE: dict[str, Any] = {"lr": 1e-4, "decay": "none", "precision": "f32"}
+SHARED: dict[str, dict[str, Any]] = {
+    "smoke": {**FEW_SPRITES, **TINY_NETWORKS, "beta": [1], "batch": 8, "steps": 2, "seed": range(1)},
+    "small": {**MORE_SPRITES, "beta": [1, 4], "batch": 32, "steps": 500, "lr": 1e-3, "seed": range(3)},
+    "budget": {"data": CARS, "beta": [1, 4, 10], "batch": 64, "steps": BUDGET_STEPS, **BUDGET_RATE, "seed": range(3)},
+    "paper": {"data": CARS, "beta": [*range(1, 11)], "batch": 64, "steps": PAPER_STEPS, **PAPER_RATE, "seed": range(5)},
 }
-BUDGET: dict[str, Any] = {
-    "data": CARS,
-    "beta": [1, 4, 10],
-    "batch": 64,
-    "steps": STEPS,
-    "lr": 1e-3,
-    "decay": "cosine",
-    "precision": "bf16",
-    "seed": range(3),
-}
-PAPER: dict[str, Any] = {
-    **BUDGET,
-    "beta": list(range(1, 11)),
-    "steps": PAPER_STEPS,
-    "lr": 1e-4,
-    "decay": "none",
-    "precision": "f32",
-    "seed": range(5),
-}
-SHARED = {"smoke": SMOKE, "small": SMALL, "budget": BUDGET, "paper": PAPER}
-
-STAGES: dict[str, dict[str, Any]] = {
+STAGE_SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": {"steps": 2, "batch": 8},
     "small": {"steps": 200, "batch": 32, "lr": 1e-3},
-    "budget": {"steps": STEPS, "batch": 64, "lr": 1e-3, "decay": "cosine", "precision": "bf16"},
+    "budget": {"steps": BUDGET_STEPS, "batch": 64, **BUDGET_RATE},
     "paper": {"steps": PAPER_STEPS, "batch": 32, "lr": 1e-4, "precision": "f32"},
 }
-"""What refines a run, at each scale."""
+"""Settings of every second stage."""
 
-SLOWER: dict[str, dict[str, Any]] = {"budget": {"lr": 3e-4}}
-"""Of the student: at a rate of 1e-3 the squared error drives the pixels of a third of its runs to white, for good."""
+STUDENT_SETTINGS: dict[str, dict[str, Any]] = {"budget": {"lr": 3e-4}}
+"""At a rate of 1e-3 the squared error drives the pixels of a third of the student's runs to white, for good."""
 
-REFINERS: dict[str, dict[str, Any]] = {
+REFINER_SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": {"encoder.channels": 2, "decoder.channels": 2},
     "small": {"encoder.channels": 8, "decoder.channels": 8},
     "budget": {"encoder.channels": 32, "decoder.channels": 32},
     "paper": {"samples": 1},
 }
-"""What is MS-VAE's own, at each scale: its networks, and at `paper` that y comes from a draw of c (appendix I)."""
+"""Settings of MS-VAE only: its networks, and at `paper` a y that comes from a draw of c (appendix I)."""
 
-OF_NORB: dict[str, int] = {MS: 10, BIG: 20}
-"""Latents on SmallNORB, where |Z| = 10."""
-
-FEATURES: dict[str, dict[str, Any]] = {"smoke": {"samples": 64, "steps": 2, "resamples": 0}}
-
-NOTES = (
-    "Cars3D wants its files (`unbraid data`); at `smoke` and `small`, and without them, sprites stand in, about which "
-    "the claims say nothing.",
-    f"{DISTANCE} is the Frechet distance of reconstructions in the features of a classifier of the data's labels, "
-    "trained here; the paper's FID has Inception's.",
-    "`mig of C` is the gap of the first stage's latents alone for what refines it, and of all latents elsewhere (means "
-    "and 20 bins, as disentanglement_lib's).",
-    f"`budget` has {STEPS / PAPER_STEPS:.0%} of the paper's steps, half of the channels in the second stage, and a "
-    "rate that falls from 1e-3 to 0 by a cosine instead of 1e-4; how long the paper's second stage trains is not known "
-    "(as long as the first, ours). At `paper` MS-VAE learns from one draw of c for each x (appendix I), elsewhere from "
-    "its mean.",
-)
-SIZES = (
-    "Big models have conv-wide networks whose parameters are as many as those of MS-VAE's two stages together, within "
-    ".5%, and train for as many steps as both together; as large is the student, which trains for as many steps as the "
-    "second stage alone (ours)."
-)
+DISTANCE_SETTINGS: dict[str, dict[str, Any]] = {"smoke": {"samples": 64, "steps": 2, "resamples": 0}}
 
 
-def absent(data: StandIn) -> str:
-    """A note about data that users bring."""
+def describe_stand_in(data: StandIn) -> str:
+    """Return the note on a data set whose files users bring."""
     return (
-        f"{data.wanted} wants its official files (`unbraid data`); at `smoke` and `small`, and without them, "
-        f"{data.instead} stand in, about which the claims say nothing."
+        f"{data.wanted} needs its official files (`unbraid data`). At `smoke` and `small`, and without the files, "
+        f"{data.instead} replace it; the claims say nothing about {data.instead}."
     )
 
 
-def mig_of_c(scores: Mapping[str, Score]) -> Score:
-    """The gap of the first stage's block, or of the only one."""
-    return scores["mig-of/blocks/c"] if "mig-of/blocks/c" in scores else scores["mig-of/blocks/z"]
+NOTES = (
+    describe_stand_in(CARS),
+    f"{DISTANCE} is the Frechet distance of reconstructions in the features of a classifier of the data's labels, "
+    "trained here. The paper's FID uses Inception's features.",
+    "`mig of C` is the gap of the first stage's latents for a model that refines it, and of all latents otherwise "
+    "(means and 20 bins, as in disentanglement_lib).",
+    f"`budget` has {BUDGET_STEPS / PAPER_STEPS:.0%} of the paper's steps, half of the second stage's channels, and a "
+    "rate that falls from 1e-3 to 0 by a cosine instead of 1e-4. The paper does not say how long its second stage "
+    "trains (ours: as long as the first). At `paper` MS-VAE learns from one draw of c for each x (appendix I), "
+    "elsewhere from the mean of c.",
+)
+SIZES_NOTE = (
+    "Big models have conv-wide networks with as many parameters as MS-VAE's two stages together, within .5%, and train "
+    "for as many steps as both stages. The student is as large and trains for as many steps as the second stage (ours)."
+)
 
 
-def scale(name: str, shared: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]]) -> Scale:
-    """A scale at which reconstructions are compared."""
-    distance = (f"{DISTANCE}/reconstructions", FEATURES.get(name, {"resamples": 0}))
-    return Scale(shared, per_series=own, measures={DISTANCE: distance})
+def select_mig_of_c(scores: Mapping[str, Score]) -> Score:
+    """Return the gap of the block that holds C: one of two blocks, the first stage's, or the only one."""
+    names = [f"mig-of/blocks/{block}" for block in ("z_0", "c", "z")]
+    return next(scores[name] for name in names if name in scores)
 
 
-def stages(name: str, series: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What MS-VAE and the student have at a scale, and Big models, which get the steps of both stages."""
-    big = {"steps": SHARED[name]["steps"] + STAGES[name]["steps"]}
-    student = {**STAGES[name], **SLOWER.get(name, {})}
-    own = {MS: {**STAGES[name], **REFINERS[name]}, STUDENT: student, BIG: big, BIG_VAE: big}
-    return {each: settings for each, settings in own.items() if each in series}
+def sum_kl_of_z(scores: Mapping[str, Score]) -> Score:
+    """Return the KL in nats of all latents whose names begin with z: those of the last stage."""
+    score = scores["kl/closed-form"]
+    latents = score.details["latents"].items()
+    return replace(score, value=float(sum(kl for name, kl in latents if name.startswith("z"))), interval=None)
 
 
-def on_data(name: str, data: StandIn) -> dict[str, Any]:
-    """Shared settings of a scale on other data than Cars3D, where it has them at all."""
-    return {**SHARED[name], "data": data} if SHARED[name]["data"] is CARS else SHARED[name]
+def make_scale(name: str, shared: Mapping[str, Any], of_series: Mapping[str, Mapping[str, Any]]) -> Scale:
+    """Return a scale that measures the distance of reconstructions."""
+    distance = (f"{DISTANCE}/reconstructions", DISTANCE_SETTINGS.get(name, {"resamples": 0}))
+    return Scale(shared, per_series=of_series, measures={DISTANCE: distance})
 
 
-def sizes(series: str, data: StandIn) -> dict[str, int]:
-    """Numbers of latents that are not those on Cars3D."""
-    return {"z": OF_NORB[series]} if data is NORB and series in OF_NORB else {}
-
-
-def on_cars(
-    *series: str, metrics: Sequence[str] = METRICS, more: Sequence[str] = (), data: StandIn = CARS
-) -> dict[str, Any]:
-    """Series, scales and scores of an experiment over beta, on Cars3D unless it says otherwise."""
+def settings_of_series(scale: str) -> dict[str, dict[str, Any]]:
+    """Return the settings of single series at a scale; Big models train for the steps of both stages."""
+    stage = STAGE_SETTINGS[scale]
+    big = {"steps": SHARED[scale]["steps"] + stage["steps"]}
     return {
-        "series": {name: {**SERIES[name], **sizes(name, data)} for name in series},
+        MS: {**stage, **REFINER_SETTINGS[scale]},
+        STUDENT: {**stage, **STUDENT_SETTINGS.get(scale, {})},
+        BIG: big,
+        BIG_VAE: big,
+    }
+
+
+def shared_settings(scale: str, data: StandIn) -> dict[str, Any]:
+    """Return the settings that all series share, with other data in place of Cars3D."""
+    return {**SHARED[scale], "data": data} if SHARED[scale]["data"] is CARS else SHARED[scale]
+
+
+def sweep_beta(
+    *series: str, metrics: Sequence[str] = METRICS, notes: Sequence[str] = (), data: StandIn = CARS
+) -> dict[str, Any]:
+    """Return series, scales and scores of an experiment that sweeps beta."""
+    latents = NORB_LATENTS if data is NORB else {}
+    scales = {}
+    for scale in SHARED:
+        own = {name: settings for name, settings in settings_of_series(scale).items() if name in series}
+        scales[scale] = make_scale(scale, shared_settings(scale, data), own)
+    return {
+        "year": 2020,
+        "series": {n: {**SERIES[n], **({"z": latents[n]} if n in latents else {})} for n in series},
         "only": {STUDENT: {"beta": [1, 10]}} if STUDENT in series else {},
-        "scales": {name: scale(name, on_data(name, data), stages(name, series)) for name in SHARED},
+        "scales": scales,
         "metrics": tuple(metrics),
-        "derived": {MIG: mig_of_c},
-        "notes": (*(NOTES if data is CARS else (absent(data), *NOTES[1:])), *more),
+        "derived": {MIG: select_mig_of_c},
+        "notes": (describe_stand_in(data), *NOTES[1:], *notes),
     }

@@ -1,16 +1,17 @@
-r"""msvae2020, lemma 1: what a conditional GAN minimises, on models of which every term is a sum.
+r"""The loss of a conditional GAN, on models whose every term is a sum: msvae2020, lemma 1.
 
-With the data p(x, c), a generator p_th(x | c) of the same p(c), its posterior q(c | x), and I the mutual information
-of its x and c,
+With the data p(x, c), a generator p_th(x | c) of the same p(c), its posterior q(c | x), and the mutual information I of
+its x and c,
 
     KL(p_th(x, c) || p(x, c)) = upper - lower
     upper = E log p_th(x | c) / p(x) = I + KL(p_th(x) || p(x))
     lower = E log p(c | x) / p(c)    = I - E KL(q(c | x) || p(c | x))
 
-with expectations over p_th(x, c). So upper and lower are bounds of I, and meet it if the generator is the data's own.
+with expectations over p_th(x, c). So upper and lower bound I, and equal it if the generator is p(x | c).
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,72 +26,69 @@ from unbraid.report.tables import Member
 RANDOM, OWN = "random generator", "generator of the data"
 DIVERGENCE, DIFFERENCE = "lemma1/divergence", "lemma1/upper-less-lower"
 UPPER, LOWER, INFORMATION = "lemma1/upper", "lemma1/lower", "lemma1/information"
-APART = ("lemma1/of-divergence", "lemma1/of-upper", "lemma1/of-lower")
-"""By how much the three equations fail, in nats."""
+ERRORS = ("lemma1/of-divergence", "lemma1/of-upper", "lemma1/of-lower")
+"""Absolute errors of the three equations, in nats."""
 
-SCORES = (DIVERGENCE, DIFFERENCE, UPPER, INFORMATION, LOWER, *APART)
+SCORES = (DIVERGENCE, DIFFERENCE, UPPER, INFORMATION, LOWER, *ERRORS)
 EXACT = 1e-10
 MODELS: dict[str, Any] = {"observations": 12, "codes": 4, "seed": range(20)}
 
 
-def sides(p: np.ndarray, generator: np.ndarray) -> dict[str, float]:
-    """All terms, of the data p(x, c) [observations, codes] and the generator p_th(x | c); both above 0 everywhere."""
+def compute_terms(p: np.ndarray, generator: np.ndarray) -> dict[str, float]:
+    """Return all terms of the lemma.
+
+    `p` is p(x, c) and `generator` p_th(x | c), both [observations, codes] and above 0 everywhere.
+    """
     code = p.sum(0)
-    made = generator * code  # p_th(x, c)
-    x, made_x = p.sum(1, keepdims=True), made.sum(1, keepdims=True)
+    joint = generator * code  # p_th(x, c)
+    x, generated_x = p.sum(1, keepdims=True), joint.sum(1, keepdims=True)
 
-    def mean(ratio: np.ndarray) -> float:
-        return float((made * np.log(ratio)).sum())
+    def mean_log(ratio: np.ndarray) -> float:
+        return float((joint * np.log(ratio)).sum())
 
-    information = mean(made / (made_x * code))
-    marginal = float((made_x * np.log(made_x / x)).sum())
-    posterior = float((made_x * _divergence(made / made_x, p / x)).sum())
-    found = {
-        DIVERGENCE: mean(made / p),
-        UPPER: mean(generator / x),
-        LOWER: mean(p / x / code),
+    information = mean_log(joint / (generated_x * code))
+    marginal = float((generated_x * np.log(generated_x / x)).sum())
+    q = joint / generated_x
+    posterior = float((generated_x * (q * np.log(q / (p / x))).sum(1, keepdims=True)).sum())
+    terms = {
+        DIVERGENCE: mean_log(joint / p),
+        UPPER: mean_log(generator / x),
+        LOWER: mean_log(p / x / code),
         INFORMATION: information,
+        DIFFERENCE: (information + marginal) - (information - posterior),
     }
-    found[DIFFERENCE] = (information + marginal) - (information - posterior)
-    apart = (
-        found[DIVERGENCE] - found[DIFFERENCE],
-        found[UPPER] - information - marginal,
-        found[LOWER] - information + posterior,
+    errors = (
+        terms[DIVERGENCE] - terms[DIFFERENCE],
+        terms[UPPER] - information - marginal,
+        terms[LOWER] - information + posterior,
     )
-    return found | {name: abs(value) for name, value in zip(APART, apart, strict=True)}
+    return terms | {name: abs(value) for name, value in zip(ERRORS, errors, strict=True)}
 
 
-def _divergence(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """KL of the rows of two tables, [rows, 1]."""
-    return (first * np.log(first / second)).sum(1, keepdims=True)
-
-
-def drawn(observations: int, codes: int, seed: int, own: bool) -> tuple[np.ndarray, np.ndarray]:
-    """A random p(x, c), and a random generator or that of the data."""
+def draw_model(observations: int, codes: int, seed: int, own: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Draw a random p(x, c), and a random generator; `own` returns p(x | c) as the generator."""
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.ones(observations * codes)).reshape(observations, codes)
     return p, p / p.sum(0) if own else rng.dirichlet(np.ones(observations), size=codes).T
 
 
-def lemma_members(settings: Mapping[str, Any]) -> list[Member]:
-    """All terms of models with some `observations` and `codes`, drawn by `seed`."""
-    members = []
-    for series in (RANDOM, OWN):
-        for seed in settings["seed"]:
-            model = drawn(settings["observations"], settings["codes"], seed, series == OWN)
-            count = settings["observations"]
-            scores = {n: Score("lemma1", n.partition("/")[2], v, count) for n, v in sides(*model).items()}
-            members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores))
+def measure_lemma(settings: Mapping[str, Any]) -> list[Member]:
+    """Return all terms of random models with some `observations` and `codes`, one for each `seed`."""
+    members, count = [], settings["observations"]
+    for series, seed in product((RANDOM, OWN), settings["seed"]):
+        terms = compute_terms(*draw_model(count, settings["codes"], seed, series == OWN))
+        scores = {name: Score("lemma1", name.partition("/")[2], value, count) for name, value in terms.items()}
+        members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores))
     return members
 
 
-def largest(series: Sequence[str], score: str) -> Finding:
-    """The largest value of a score over all models is 0."""
+def is_zero(series: Sequence[str], score: str) -> Finding:
+    """Return the evidence that a score is 0 for all models."""
     return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", high=EXACT)
 
 
-def gap(series: str, first: str, second: str, **where: float) -> Finding:
-    """The smallest difference of two scores over all models."""
+def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
+    """Return the evidence on the smallest difference of two scores over all models."""
     what = f"least {first} - {second}"
     return pool_runs([series], [first, second], lambda s: (s[..., 0] - s[..., 1]).min(-1), what, **where)
 
@@ -99,33 +97,28 @@ def gap(series: str, first: str, second: str, **where: float) -> Finding:
     "msvae2020/lemma1",
     year=2020,
     reference="msvae2020, lemma 1",
-    measure=lemma_members,
-    scales={
-        "smoke": Scale({**MODELS, "seed": range(2)}),
-        "small": Scale(MODELS),
-        "budget": Scale(MODELS),
-        "paper": Scale(MODELS),
-    },
+    measure=measure_lemma,
+    scales={"smoke": Scale({**MODELS, "seed": range(2)}), **dict.fromkeys(("small", "budget", "paper"), Scale(MODELS))},
     scores=SCORES,
     claims=(
         Claim(
             "KL(p_th(x, c) || p(x, c)) = [I + KL(p_th(x) || p(x))] - [I - E KL(q(c|x) || p(c|x))]",
-            combine(*(largest([RANDOM, OWN], name) for name in APART)),
+            combine(*(is_zero([RANDOM, OWN], name) for name in ERRORS)),
         ),
         Claim(
             "the brackets are an upper and a lower bound of I",
-            combine(gap(RANDOM, UPPER, INFORMATION, low=0.0), gap(RANDOM, INFORMATION, LOWER, low=0.0)),
+            combine(exceeds(RANDOM, UPPER, INFORMATION, low=0.0), exceeds(RANDOM, INFORMATION, LOWER, low=0.0)),
         ),
         Claim(
             "at the limit, p_th(x | c) = p(x | c), both KL terms vanish",
-            combine(largest([OWN], DIVERGENCE), gap(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
+            combine(is_zero([OWN], DIVERGENCE), exceeds(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
         ),
     ),
     notes=(
-        "Every model is drawn at random: p(x, c) and p_th(x | c) from flat Dirichlet distributions, p(c) shared. "
+        "Every model is random: p(x, c) and p_th(x | c) come from flat Dirichlet distributions and share p(c). "
         f"Equal means within {EXACT:g} nats.",
         "Both brackets are computed twice: as expected log ratios of the densities that a discriminator sees, and from "
-        "I and the two KL terms; of-divergence, of-upper and of-lower are by how much they differ.",
+        "I and the two KL terms; of-divergence, of-upper and of-lower are the differences.",
     ),
 )
 def lemma1(results: Results, make: Any) -> Any:

@@ -1,10 +1,10 @@
 """Identity while C moves: msvae2020's figures 21 to 31, as a number, on Cars3D.
 
-The paper shows traversals of C with Z held, of MS-GAN beside CGAN (with labels: figures 21, 25 and 26) and beside
+The paper shows traversals of C at a fixed Z, of MS-GAN and CGAN (with labels: figures 21, 25 and 26) and of MS-GAN and
 InfoGAN (without: figures 22, 23 and 28 to 31), on renders of faces, chairs and cars that are not public. Here a
-classifier of the data's own labels says how often a car stays the same car (`kept/drawn`).
+classifier of the data's own labels decides how often a car stays the same car (`kept/drawn`).
 
-The text has DCGANs, Adam 1e-4 with betas .5 and .999, and a bottleneck of 2 dimensions for cars without labels. The
+The text gives DCGANs, Adam 1e-4 with betas .5 and .999, and a bottleneck of 2 dimensions for cars without labels. The
 width of z, the steps and the weight of the first stage's KL are ours. All three generators have networks of DCGAN's
 widths, and as many inputs for noise.
 """
@@ -20,156 +20,144 @@ from unbraid.experiments.evidence import Finding, combine, compare_means, pool_r
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
 from unbraid.metrics.intervention.factor_preservation import choose_latents, decode_pictures, set_latent
-from unbraid.papers.msvae2020.cars import CARS, SPRITES
+from unbraid.papers.msvae2020.cars import CARS, FEW_SPRITES, MORE_SPRITES
 from unbraid.report import Picture
 from unbraid.report.pictures import WHITE, tile_images
 
 MS, CGAN, INFO = "MS-GAN", "CGAN", "InfoGAN"
 FIRST, LABELS = "beta-VAE", "labels"
-
-KEPT, ABOVE = "identity kept", "identity kept above chance"
-MOVED, TOLD = "change per pixel", "accuracy of the classifier"
+KEPT, ABOVE_CHANCE = "identity kept", "identity kept above chance"
+CHANGE, ACCURACY = "change per pixel", "accuracy of the classifier"
+SCORES = (ABOVE_CHANCE, KEPT, CHANGE, ACCURACY)
 SPAN = 1.5
-"""Up to where each dimension of C moves; labels lie within 1.7 of 0, and most codes do."""
+"""Largest value of a dimension of C in a traversal; labels and most codes lie within 1.7 of 0."""
 
-MOVES = 0.01
-"""Change per pixel between the ends of a traversal, of 1 at most, above which C moves something (ours)."""
+MIN_CHANGE = 0.01
+"""Change per pixel, of 1 at most, between the ends of a traversal above which C moves something (ours)."""
 
 NOISE = 10
-UNSUPERVISED: dict[str, dict[str, Any]] = {
-    FIRST: {"recipe": "beta-vae", "z": 2},
+GAN_SERIES: dict[str, dict[str, Any]] = {
     MS: {"recipe": "ms-gan", REFINES: FIRST, "z": NOISE},
     CGAN: {"recipe": "cgan", REFINES: FIRST, "z": NOISE},
+}
+UNSUPERVISED: dict[str, dict[str, Any]] = {
+    FIRST: {"recipe": "beta-vae", "z": 2},
+    **GAN_SERIES,
     INFO: {"recipe": "info-gan", "z": 2, "noise": NOISE, "network": "dcgan", "lr": 1e-4},
 }
 SUPERVISED: dict[str, dict[str, Any]] = {
     LABELS: {"recipe": "label-decoder", "z": 2},
-    MS: {"recipe": "ms-gan", REFINES: LABELS, "z": NOISE},
-    CGAN: {"recipe": "cgan", REFINES: LABELS, "z": NOISE},
+    **{name: {**settings, REFINES: LABELS} for name, settings in GAN_SERIES.items()},
 }
-
-PLACES = ("posX", "posY")
-"""Labels of sprites, whose identity is their shape."""
-
-VIEWS = ("azimuth", "elevation")
-"""Labels of cars."""
-
 SHARED: dict[str, dict[str, Any]] = {
-    "smoke": {**SPRITES, "seed": range(1)},
-    "small": {"data": "sprites", "data.size": 32, "data.orientations": 10, "data.positions": 8, "seed": range(3)},
+    "smoke": {**FEW_SPRITES, "seed": range(1)},
+    "small": {**MORE_SPRITES, "seed": range(3)},
     "budget": {"data": CARS, "precision": "bf16", "seed": range(3)},
     "paper": {"data": CARS, "seed": range(5)},
 }
-FIRSTS: dict[str, dict[str, Any]] = {
+FIRST_STAGES: dict[str, dict[str, Any]] = {
     "smoke": {"network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,), "batch": 8, "steps": 2},
     "small": {"batch": 64, "steps": 1_500},
     "budget": {"batch": 64, "steps": 10_000, "lr": 5e-4},
     "paper": {"batch": 64, "steps": 300_000, "lr": 1e-4},
 }
-"""First stages, at each scale."""
-
 GANS: dict[str, dict[str, Any]] = {
     "smoke": {"batch": 8, "steps": 2, "encoder.channels": 2, "decoder.channels": 2},
     "small": {"steps": 1_000, "batch": 32, "instance_noise_steps": 500, "encoder.channels": 16, "decoder.channels": 16},
     "budget": {"steps": 10_000, "batch": 64, "instance_noise_steps": 5_000},
     "paper": {"steps": 100_000, "batch": 64, "instance_noise_steps": 50_000},
 }
-"""Generators and critics, at each scale."""
-
 CLASSIFIERS: dict[str, dict[str, Any]] = {"smoke": {"samples": 8, "steps": 2, "places": 3}, "small": {}}
 NOTES = (
-    "The paper's renders are not public: Cars3D takes their place, and wants its files (`unbraid data`).",
-    "Identity is the first factor of the data (the car; the shape of sprites at `smoke` and `small`, about which the "
-    f"claims say nothing). Each active dimension of C goes from -{SPAN:g} to {SPAN:g}, the draw of z stays; kept means "
-    "seen as before by a classifier of the data's labels, whose accuracy on rows it was not trained on stands beside.",
-    "A generator that always draws one identity keeps it: above chance is (kept - p) / (1 - p), with p the share of "
-    "pairs of pictures of different rows that are seen alike. One that ignores C keeps everything and changes nothing.",
-    f"Claims therefore ask that C of MS-GAN moves something, too: more than {MOVES:g} per pixel (ours).",
-    "The figure shows of each series the run that keeps identity best.",
-    "`budget` has 10% of the generators' steps at `paper`, which are ours; the paper says nothing of them. A GAN that "
-    "has settled by its loss, the generator's, is one whose game is steady: how far it got that loss does not say.",
+    "The paper's renders are not public; Cars3D replaces them and needs its files (`unbraid data`).",
+    "Identity is the first factor of the data: the car, or at `smoke` and `small` the shape of a sprite, about which "
+    f"the claims say nothing. Each active dimension of C moves from -{SPAN:g} to {SPAN:g} while the draw of z stays. "
+    "Identity is kept if a classifier of the data's labels sees the same one as before; the table has its accuracy on "
+    "rows that it was not trained on.",
+    "A generator that always draws one identity keeps it. Above chance is therefore (kept - p) / (1 - p), with p the "
+    "share of pairs of different rows whose pictures look alike. A generator that ignores C keeps everything and "
+    "changes nothing.",
+    f"Claims therefore also ask that C of MS-GAN moves something: more than {MIN_CHANGE:g} per pixel (ours).",
+    "The figure shows the run of each series that keeps identity best.",
+    "`budget` has 10% of the generators' steps at `paper`, which are ours; the paper does not give them. A GAN whose "
+    "generator's loss has settled plays a steady game; the loss does not tell how good its images are.",
 )
 
 
-def above_chance(scores: Mapping[str, Score]) -> Score:
-    """How much more often identity is kept than two pictures of different rows agree, as a share of what is left."""
+def score_above_chance(scores: Mapping[str, Score]) -> Score:
+    """Return (kept - p) / (1 - p), with p the share of pairs of different rows whose pictures look alike."""
     score = scores[KEPT]
     chance = score.details["chance"]
     value = (score.value - chance) / (1 - chance) if chance < 1 else 0.0
     return Score("kept", "drawn", value, score.samples, part="above-chance")
 
 
-def change(scores: Mapping[str, Score]) -> Score:
-    """Mean absolute change per pixel between the two ends of a traversal, over what was moved."""
+def mean_change(scores: Mapping[str, Score]) -> Score:
+    """Return the mean absolute change per pixel between the ends of a traversal, over dimensions of C."""
     score = scores[KEPT]
     moves = list(score.details["moved"].values())
     return Score("kept", "drawn", sum(moves) / len(moves), score.samples, part="moved")
 
 
-def accuracy(scores: Mapping[str, Score]) -> Score:
-    """How often the classifier is right about identity."""
+def classifier_accuracy(scores: Mapping[str, Score]) -> Score:
+    """Return the classifier's accuracy on identity."""
     details = scores[KEPT].details
     network = details["network"]
     return Score("kept", "drawn", network["accuracy"][details["factor"]], network["held_out_rows"], part="accuracy")
 
 
-def of_identity(series: Mapping[str, Mapping[str, Any]], labels: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Series, scales and scores; `labels` has what some series are told at each scale."""
+def define_study(series: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return series, scales and scores of generators on a first stage."""
     scales = {}
-    for name, shared in SHARED.items():
-        own = {each: FIRSTS[name] if each in (FIRST, LABELS) else GANS[name] for each in series}
-        if name == "budget":
-            own |= {each: {**own[each], "precision": "bf16"} for each in series if REFINES in series[each]}
-        told = {each: {**settings, **labels.get(name, {}).get(each, {})} for each, settings in own.items()}
-        how = {"span": SPAN, **CLASSIFIERS.get(name, {"steps": 4_000})}
-        scales[name] = Scale(shared, per_series=told, measures={KEPT: ("kept/drawn", how)})
-    derived = {ABOVE: above_chance, MOVED: change, TOLD: accuracy}
-    return {"series": series, "scales": scales, "derived": derived, "scores": (ABOVE, KEPT, MOVED, TOLD)}
+    for scale, shared in SHARED.items():
+        own = {name: dict(FIRST_STAGES[scale] if name in (FIRST, LABELS) else GANS[scale]) for name in series}
+        for name in series:
+            if LABELS in series:
+                own[name] |= label_settings(scale, name)
+            if scale == "budget" and REFINES in series[name]:
+                own[name]["precision"] = "bf16"
+        measure = ("kept/drawn", {"span": SPAN, **CLASSIFIERS.get(scale, {"steps": 4_000})})
+        scales[scale] = Scale(shared, per_series=own, measures={KEPT: measure})
+    derived = {ABOVE_CHANCE: score_above_chance, CHANGE: mean_change, ACCURACY: classifier_accuracy}
+    return {"year": 2020, "series": series, "scales": scales, "derived": derived, "scores": SCORES}
+
+
+def label_settings(scale: str, series: str) -> dict[str, Any]:
+    """Return the labels of a series: the view of a car, or the place of a sprite."""
+    on_cars = SHARED[scale]["data"] is CARS
+    factors = ("azimuth", "elevation") if on_cars else ("posX", "posY")
+    if series != LABELS:
+        return {"given": factors}
+    return {"factors": factors, "data": "cars3d"} if on_cars else {"factors": factors}
 
 
 def keeps_more_than(other: str) -> Finding:
-    """MS-GAN keeps identity above chance more often than another model, and not because C moves nothing."""
-    moves = pool_runs((MS,), (MOVED,), lambda runs: runs[..., 0].mean(-1), f"mean {MOVED} of {MS}", low=MOVES)
-    return combine(compare_means(other, MS, ABOVE, low=0.0), moves)
-
-
-def told(*factors: str) -> dict[str, dict[str, Any]]:
-    """Labels of a first stage, which what refines it is given."""
-    given = {"given": factors}
-    return {LABELS: {"factors": factors}, MS: given, CGAN: given}
-
-
-ON_CARS = {"data": "cars3d"}
-LABELLED: dict[str, dict[str, dict[str, Any]]] = {
-    "smoke": told(*PLACES),
-    "small": told(*PLACES),
-    "budget": {**told(*VIEWS), LABELS: {"factors": VIEWS, **ON_CARS}},
-    "paper": {**told(*VIEWS), LABELS: {"factors": VIEWS, **ON_CARS}},
-}
+    """Return the evidence that MS-GAN keeps identity more often than another model although its C moves something."""
+    what = f"mean {CHANGE} of {MS}"
+    moves = pool_runs((MS,), (CHANGE,), lambda s: s[..., 0].mean(-1), what, low=MIN_CHANGE)
+    return combine(compare_means(other, MS, ABOVE_CHANCE, low=0.0), moves)
 
 
 @experiment(
     "msvae2020/fig21",
-    year=2020,
     reference="msvae2020, figures 21 and 25 to 27",
-    **of_identity(SUPERVISED, LABELLED),
+    **define_study(SUPERVISED),
     contrast=(CGAN, MS),
     claims=(Claim("with labels, MS-GAN keeps identity while C moves more often than CGAN", keeps_more_than(CGAN)),),
     notes=(
         *NOTES,
-        "C is the row's own labels, azimuth and elevation of a car and the place of a sprite, each on a line.",
+        "C is the row's own labels, azimuth and elevation of a car or the place of a sprite, each on a line.",
     ),
 )
 def fig21(results: Results, make: Any) -> Any:
-    """Pictures of MS-GAN and CGAN, told labels: one dimension of C moves from left to right, z is that of a row."""
+    """Pictures of MS-GAN and CGAN with labels: one dimension of C moves from left to right, z is that of a row."""
     return _draw(results, make, (MS, CGAN))
 
 
 @experiment(
     "msvae2020/fig29",
-    year=2020,
     reference="msvae2020, figures 22, 23 and 28 to 31",
-    **of_identity(UNSUPERVISED, {}),
+    **define_study(UNSUPERVISED),
     claims=(
         Claim("without labels, MS-GAN keeps identity while C moves more often than InfoGAN", keeps_more_than(INFO)),
         Claim("and more often than CGAN, told the same codes (ours)", keeps_more_than(CGAN)),
@@ -177,25 +165,21 @@ def fig21(results: Results, make: Any) -> Any:
     notes=(*NOTES, "The first stage is a beta-VAE with two latents and beta 4 (ours); InfoGAN has as many codes."),
 )
 def fig29(results: Results, make: Any) -> Any:
-    """Pictures of MS-GAN, CGAN and InfoGAN, without labels: one dimension of C moves, z is that of a row."""
+    """Pictures of MS-GAN, CGAN and InfoGAN without labels: one dimension of C moves, z is that of a row."""
     return _draw(results, make, (MS, CGAN, INFO))
 
 
 def _draw(results: Results, make: Any, series: tuple[str, ...]) -> Any:
-    return draw_pictures(make, [[(each, _traversals(results, each))] for each in series])
+    best = {name: results.load_evaluation(results.select_best(name, ABOVE_CHANCE)) for name in series}
+    return draw_pictures(make, [[(name, draw_traversals(model))] for name, model in best.items()])
 
 
-def _traversals(results: Results, series: str) -> Picture:
-    """Of the best run of a series."""
-    return traversals(results.load_evaluation(results.select_best(series, ABOVE)))
-
-
-def traversals(evaluation: Evaluation, rows: int = 3, columns: int = 7) -> Picture:
-    """Rows with a draw of z each, once for each of two dimensions of C that move from left to right."""
+def draw_traversals(evaluation: Evaluation, rows: int = 3, columns: int = 7) -> Picture:
+    """Draw rows with one z each, in which C moves from left to right: first one of its dimensions, then another."""
     codes, drawn = evaluation.draw_codes(evaluation.choose(rows)), draw_prior_codes(evaluation, rows)
     values = torch.linspace(-SPAN, SPAN, columns)
-    made = []
+    lines = []
     for latent in choose_latents(evaluation, None)[0][:2]:
         across = [decode_pictures(evaluation, set_latent(codes, latent, float(value)), drawn) for value in values]
-        made.append(torch.stack(across, 1))  # [rows, columns, *shape]
-    return tile_images(torch.cat(made), WHITE)
+        lines.append(torch.stack(across, 1))  # [rows, columns, *shape]
+    return tile_images(torch.cat(lines), WHITE)

@@ -1,11 +1,11 @@
 """A hierarchy of three stages with labels for two of them, on a simulated pendulum: msvae2020's figures 15 and 16.
 
     L -> Y0         a decoder of the length, fitted to swings without damping
-    (B, Y0) -> Y1   a stage upon it whose code is the damping, fitted to swings with a mass of 1
-    (Z, Y1) -> X    a VAE upon both, with one latent, of all swings; nothing tells it the mass
+    (B, Y0) -> Y1   a stage on top of it whose code is the damping, fitted to swings with a mass of 1
+    (Z, Y1) -> X    a VAE on top of both, with one latent, fitted to all swings; it never sees the mass
 
-A row's length and damping are labels at every stage, and each stage sees the same rows. Mass and damping act as b / m
-alone: without the label of b nothing could tell a heavy pendulum from one that is damped less.
+Every stage sees the same rows, and length and damping are labels at every stage. Mass and damping only act as b / m:
+without the label of b, a heavy pendulum looks like one that is damped less.
 """
 
 from collections.abc import Callable
@@ -21,18 +21,18 @@ from unbraid.experiments.evidence import Finding, combine, pool_runs
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.metrics.stages.unlabelled_factors import encode_given_labels
-from unbraid.models import LaterStage, as_stage
+from unbraid.models import as_stage
 from unbraid.report.svg import PALETTE
 
 LENGTH, DAMPING, MASS = tuple(RANGES)
 SPEARMAN, PEARSON = f"unseen/spearman/{MASS}", f"unseen/pearson/{MASS}"
-RANKED = 0.9
-CLOSE = 0.2
-"""Error of a traversal as a share of its spread, below which it matches: 96% of the variance along it."""
+MIN_SPEARMAN = 0.9
+MAX_ERROR = 0.2
+"""Error of a traversal as a share of its spread, below which it explains 96% of the variance and matches."""
 
 MIDDLE = Pendulum(np.array([2.0]), np.array([1.0]), np.array([1.0]))
 MASSES = (0.5, 0.75, 1.0, 1.5)
-"""Masses at which the length and the damping are moved."""
+"""Masses of the traversals of length and damping."""
 
 SERIES: dict[str, dict[str, Any]] = {
     LENGTH: {"recipe": "label-decoder", "data.observed": "undamped", "factors": (LENGTH,), "z": 1},
@@ -48,38 +48,36 @@ SERIES: dict[str, dict[str, Any]] = {
 }
 
 
-def scale(steps: int, seeds: int, batch: int, hidden: tuple[int, ...], **data: int) -> Scale:
-    """The same networks and steps at each stage."""
-    how = {"steps": steps, "batch": batch, "lr": 1e-3, "decay": "cosine", "likelihood.scale": 0.1}
-    how |= {"encoder.hidden": hidden, "decoder.hidden": hidden}
+def make_scale(steps: int, seeds: int, batch: int, hidden: tuple[int, ...], **data: int) -> Scale:
+    """Return a scale with the same networks and steps at each stage."""
+    stage = {"steps": steps, "batch": batch, "lr": 1e-3, "decay": "cosine", "likelihood.scale": 0.1}
+    stage |= {"encoder.hidden": hidden, "decoder.hidden": hidden}
     rows = {f"data.{key}": value for key, value in data.items()}
-    return Scale({"data": "pendulum", **rows, **how, "seed": range(seeds)}, {DAMPING: how, MASS: how})
+    return Scale({"data": "pendulum", **rows, **stage, "seed": range(seeds)}, {DAMPING: stage, MASS: stage})
 
 
-FINE = {"lengths": 201, "dampings": 191, "masses": 191, "rows": 5_000}
-WIDE = (256, 256)
-SCALES = {
-    "smoke": scale(3, 2, 8, (8,), lengths=5, dampings=5, masses=5, rows=60),
-    "small": scale(2_000, 3, 128, WIDE, **FINE),
-    "budget": scale(6_000, 3, 128, WIDE, **FINE),
-    "paper": scale(20_000, 10, 128, WIDE, **FINE),
-}
-NOTES = (
-    "5,000 pendulums with lengths, dampings and masses in steps of .01, of which the last 500 are held out; steps "
-    "(those of the column `paper`, too), networks and a likelihood of deviation .1 are ours, the paper states none.",
-    "The sign of z is a seed's own choice; correlations are told by their size.",
-)
+GRID = {"lengths": 201, "dampings": 191, "masses": 191, "rows": 5_000}
+HIDDEN = (256, 256)
 SHARED: dict[str, Any] = {
     "year": 2020,
     "series": SERIES,
-    "scales": SCALES,
+    "scales": {
+        "smoke": make_scale(3, 2, 8, (8,), lengths=5, dampings=5, masses=5, rows=60),
+        "small": make_scale(2_000, 3, 128, HIDDEN, **GRID),
+        "budget": make_scale(6_000, 3, 128, HIDDEN, **GRID),
+        "paper": make_scale(20_000, 10, 128, HIDDEN, **GRID),
+    },
     "metrics": ("unseen/spearman", "unseen/pearson", "reconstruction/l2"),
     "scores": (SPEARMAN, PEARSON),
-    "notes": NOTES,
+    "notes": (
+        "There are 5,000 pendulums with lengths, dampings and masses in steps of .01; the last 500 are held out. The "
+        "paper gives no steps, networks or likelihood: all are ours, also in the column `paper`.",
+        "The sign of z depends on the seed, so correlations are absolute values.",
+    ),
 }
 
 
-class Path(NamedTuple):
+class AnglePaths(NamedTuple):
     """Angles [places, times] along a traversal, of the simulator and of a model."""
 
     simulated: np.ndarray
@@ -87,65 +85,49 @@ class Path(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Root of the mean squared error over the deviation of the simulated angles from their mean over places."""
+        """Root of the mean squared error, over the deviation of the simulated angles from their mean over places."""
         spread = self.simulated - self.simulated.mean(0)
         return float(np.sqrt(((self.decoded - self.simulated) ** 2).mean() / (spread**2).mean()))
 
 
-def traversed(model: Evaluation, factor: str, mass: float = 1.0, places: int = 9) -> Path:
-    """One factor moved over its range, the others kept: length 2, damping 1 and a mass.
+def traverse(model: Evaluation, factor: str, mass: float = 1.0, places: int = 9) -> AnglePaths:
+    """Move one factor over its range, with length 2, damping 1 and `mass` otherwise.
 
-    z is what the model encodes a pendulum in the middle as, of the same mass. Where the mass itself is moved, each
-    place has a z of its own.
+    z is the code of the pendulum in the middle with the same mass. If the mass itself moves, each place has its own z.
     """
     values = np.linspace(*RANGES[factor], places)
     fixed = MIDDLE._replace(mass=np.array([mass]))
     moved = Pendulum(*(np.resize(part, places) for part in fixed))._replace(**{factor: values})
-    z = _encoded(model, moved if factor == MASS else fixed)
-    return Path(swing(moved), _decoded(model, moved, z))
+    encoded, stage = moved if factor == MASS else fixed, as_stage(model.model)
+    x = torch.from_numpy(swing(encoded)).float().to(model.dataset.device)
+    with torch.no_grad():
+        z = stage.space.last_stage.center(stage.encode_given(x, _label_codes(model, encoded)))
+        c = _label_codes(model, moved)
+        decoded = stage.likelihood.mean(stage.decode(torch.cat([c, z.expand(len(c), -1)], -1)))
+    return AnglePaths(swing(moved), decoded.double().cpu().numpy())
 
 
-def _codes(model: Evaluation, pendulum: Pendulum) -> torch.Tensor:
-    """Coordinates [n, 2] of lengths and dampings, which may lie between those of the data."""
+def _label_codes(model: Evaluation, pendulum: Pendulum) -> torch.Tensor:
+    """Return coordinates [n, 2] of lengths and dampings, which may lie between those of the data."""
     sizes = model.dataset.sizes
     places = [
         (np.asarray(part) - low) / (high - low) * (sizes[column] - 1)
         for column, (part, (low, high)) in enumerate(zip(pendulum, RANGES.values(), strict=True))
     ]
-    labels = _stage(model).label_codes(model.dataset)
+    labels = as_stage(model.model).label_codes(model.dataset)
     assert labels is not None
     return labels.codes(torch.from_numpy(np.stack(places, -1))).to(model.dataset.device)
 
 
-def _encoded(model: Evaluation, pendulum: Pendulum) -> torch.Tensor:
-    own = _stage(model)
-    x = torch.from_numpy(swing(pendulum)).float().to(model.dataset.device)
-    with torch.no_grad():
-        return own.space.last_stage.center(own.encode_given(x, _codes(model, pendulum)))
-
-
-def _decoded(model: Evaluation, pendulum: Pendulum, z: torch.Tensor) -> np.ndarray:
-    own, c = _stage(model), _codes(model, pendulum)
-    with torch.no_grad():
-        return own.likelihood.mean(own.decode(torch.cat([c, z.expand(len(c), -1)], -1))).double().cpu().numpy()
-
-
-def _stage(model: Evaluation) -> LaterStage:
-    return as_stage(model.model)
-
-
-# figure 15
-
-
 def matches(factor: str) -> Finding:
-    """The error of traversals of a factor, the mean over masses unless it is the mass that moves."""
+    """Return the evidence that traversals of a factor match the simulator, on average over masses."""
 
     def evidence(results: Results) -> list[Evidence]:
         masses = (1.0,) if factor == MASS else MASSES
         models = [results.load_evaluation(member) for member in results.select_members(MASS, SPEARMAN)]
-        errors = np.array([[np.mean([traversed(each, factor, mass).error for mass in masses])] for each in models])
+        errors = np.array([[np.mean([traverse(model, factor, mass).error for mass in masses])] for model in models])
         found = estimate({None: errors}, lambda c: c[None][..., 0].mean(-1))
-        return [Evidence(f"error of traversals of the {factor}, as a share of their spread", found, high=CLOSE)]
+        return [Evidence(f"error of traversals of the {factor}, as a share of their spread", found, high=MAX_ERROR)]
 
     return evidence
 
@@ -156,7 +138,7 @@ def matches(factor: str) -> Finding:
     claims=(
         Claim(
             f"moving the length or the damping alone, with z fixed, does what it does to the simulated pendulum (error "
-            f"below {CLOSE:g} of the spread, ours)",
+            f"below {MAX_ERROR:g} of the spread, ours)",
             combine(matches(LENGTH), matches(DAMPING)),
         ),
         Claim("moving z alone does what moving the mass does", matches(MASS)),
@@ -164,31 +146,26 @@ def matches(factor: str) -> Finding:
     **SHARED,
 )
 def fig15(results: Results, make: Any) -> Any:
-    """Traversals of length, damping and z of a chain of three stages, and the simulated pendulum beside them."""
-    model = results.load_evaluation(results.select_best(MASS, SPEARMAN))
-    shown = 7
-    figure = make(figsize=(1.25 * shown, 4.2), layout="constrained")
-    panels = figure.subplots(3, shown, sharex=True, sharey=True)
-    times = INTERVAL * np.arange(len(traversed(model, LENGTH, places=2).simulated[0]))
+    """Traversals of length, damping and z by a chain of three stages, and the simulated pendulum."""
+    model, places = results.load_evaluation(results.select_best(MASS, SPEARMAN)), 7
+    figure = make(figsize=(1.25 * places, 4.2), layout="constrained")
+    panels = figure.subplots(3, places, sharex=True, sharey=True)
     for line, (factor, sign) in zip(panels, ((LENGTH, "l"), (DAMPING, "b"), (MASS, "m")), strict=True):
-        path = traversed(model, factor, places=shown)
-        for axes, value, *both in zip(line, np.linspace(*RANGES[factor], shown), *path, strict=True):
+        paths = traverse(model, factor, places=places)
+        for axes, value, *both in zip(line, np.linspace(*RANGES[factor], places), *paths, strict=True):
             for angles, color, style in zip(both, PALETTE, ("-", "--"), strict=False):
-                axes.plot(times, angles, style, color=color, linewidth=1)
+                axes.plot(INTERVAL * np.arange(len(angles)), angles, style, color=color, linewidth=1)
             axes.set_title(f"{sign} = {value:.2f}", fontsize=7)
             axes.tick_params(labelsize=6)
     panels[1, 0].set_ylabel("angle")
-    panels[2, shown // 2].set_xlabel("seconds")
+    panels[2, places // 2].set_xlabel("seconds")
     figure.legend(["simulator", "model"], loc="outside lower right", ncols=2, fontsize=7, frameon=False)
     return figure
 
 
-# figure 16
-
-
-def of_seeds(score: str, middle: Callable[..., Any], what: str, **where: float) -> Finding:
-    """A statistic of the sizes of a correlation over seeds."""
-    return pool_runs([MASS], [score], lambda s: middle(s[..., 0], axis=-1), what, **where)
+def ranks_by_mass(statistic: Callable[..., Any], what: str) -> Finding:
+    """Return the evidence that a statistic of |Spearman| over seeds is high enough."""
+    return pool_runs([MASS], [SPEARMAN], lambda s: statistic(s[..., 0], axis=-1), what, low=MIN_SPEARMAN)
 
 
 @experiment(
@@ -196,30 +173,28 @@ def of_seeds(score: str, middle: Callable[..., Any], what: str, **where: float) 
     reference="msvae2020, figure 16",
     claims=(
         Claim(
-            f"z ranks pendulums as their mass does, which was never given (|Spearman| above {RANKED:g} for every seed)",
+            "z ranks pendulums as their mass does, which was never given "
+            f"(|Spearman| above {MIN_SPEARMAN:g} for every seed)",
             combine(
-                of_seeds(SPEARMAN, np.mean, "|Spearman| of z and mass, mean over seeds", low=RANKED),
-                of_seeds(SPEARMAN, np.min, "the same, least of the seeds", low=RANKED),
+                ranks_by_mass(np.mean, "|Spearman| of z and mass, mean over seeds"),
+                ranks_by_mass(np.min, "the same, least of the seeds"),
             ),
         ),
     ),
     **SHARED,
 )
 def fig16(results: Results, make: Any) -> Any:
-    """Posterior means of z against the mass, of held-out pendulums."""
+    """Posterior means of z against the mass of held-out pendulums."""
     members = results.select_members(MASS, SPEARMAN)[:3]
     figure = make(figsize=(2.6 * len(members), 2.6), layout="constrained")
     for axes, member in zip(np.atleast_1d(figure.subplots(1, len(members), sharex=True)), members, strict=True):
         model = results.load_evaluation(member)
-        chosen = model.choose(500)
-        masses = np.array(model.dataset.factors[2].values, float)[
-            model.dataset.values_of(model.rows[chosen])[:, 2].cpu().numpy()
-        ]
-        axes.scatter(masses, encode_given_labels(model, chosen)[:, 0], s=3, color=PALETTE[0])
-        axes.set_title(
-            f"seed {member.settings['seed']}: |Spearman| {member.scores[SPEARMAN].value:.2f}, "
-            f"|Pearson| {member.scores[PEARSON].value:.2f}",
-            fontsize=7,
-        )
+        positions = model.choose(500)
+        columns = model.dataset.values_of(model.rows[positions])[:, 2].cpu().numpy()
+        masses = np.array(model.dataset.factors[2].values, float)[columns]
+        axes.scatter(masses, encode_given_labels(model, positions)[:, 0], s=3, color=PALETTE[0])
+        spearman, pearson = (member.scores[score].value for score in (SPEARMAN, PEARSON))
+        title = f"seed {member.settings['seed']}: |Spearman| {spearman:.2f}, |Pearson| {pearson:.2f}"
+        axes.set_title(title, fontsize=7)
         label_axes(axes, "mass", "z")
     return figure

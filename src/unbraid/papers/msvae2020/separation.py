@@ -1,4 +1,4 @@
-"""msvae2020, tables 2 and 3: given X alone C and Z depend on each other, given Y as well they do not."""
+"""Dependence of C and Z given X, and independence given X and Y: msvae2020's tables 2 and 3."""
 
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -9,62 +9,69 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
-from unbraid.experiments.evidence import pool_runs
+from unbraid.experiments.evidence import Finding, pool_runs
 from unbraid.metrics import Score
-from unbraid.papers.msvae2020.masks import CODES, COINS, PIXELS, Joint, Process, dependence, processes, witness
+from unbraid.papers.msvae2020.masks import (
+    CODES,
+    COINS,
+    PIXELS,
+    Joint,
+    Process,
+    dependence,
+    list_processes,
+    smallest_process,
+)
 from unbraid.report.svg import PALETTE
 from unbraid.report.tables import Member
 
-GIVEN_X: Joint = {at: Fraction(0) for at in ((c, z) for c in CODES for z in COINS)} | {
-    (1, 1): Fraction(3, 8),
-    (2, 0): Fraction(1, 4),
-    (2, 1): Fraction(3, 8),
-}
+ZERO: Joint = {(c, z): Fraction(0) for c in CODES for z in COINS}
+GIVEN_X: Joint = ZERO | {(1, 1): Fraction(3, 8), (2, 0): Fraction(1, 4), (2, 1): Fraction(3, 8)}
 """Table 2: P(C, Z | X = 4)."""
 
-GIVEN_BOTH: Joint = {at: Fraction(int(at == (1, 1))) for at in GIVEN_X}
+GIVEN_BOTH: Joint = ZERO | {(1, 1): Fraction(1)}
 """Table 3: P(C, Z | X = 4, Y = 1)."""
 
 WITNESS, ALL = "smallest masks", "all masks that give table 2"
 CELLS = {at: f"cell/C{at[0]}Z{at[1]}" for at in GIVEN_X}
 DEVIATION, DEPENDENCE = "separation/deviation", "separation/dependence"
-SCORES = (*CELLS.values(), DEVIATION, DEPENDENCE)
 EXACT = 1e-12
-"""What is equal differs by a fraction that is 0, not merely by less than this."""
+"""Bound on differences of floats; the fractions themselves are equal."""
 
-SCALES = {name: Scale({"seed": range(6)}) for name in ("smoke", "small", "budget", "paper")}
+SHARED: dict[str, Any] = {
+    "year": 2020,
+    "scales": {name: Scale({"seed": range(6)}) for name in ("smoke", "small", "budget", "paper")},
+    "scores": (*CELLS.values(), DEVIATION, DEPENDENCE),
+}
 NOTES = (
-    "Probabilities are sums of fractions over all outcomes; nothing is drawn or rounded. A seed renames the pixels.",
+    "Probabilities are sums of fractions over all outcomes, without draws or rounding. A seed renames the pixels.",
     "deviation is the largest difference from the paper's probabilities, dependence the largest |P(C, Z) - P(C) P(Z)|.",
     "The text lacks figure 36. Pictures and masks here are sets of three pixels: Y is {a}, {b} or {c}; masks {}, {a}, "
     "{c} for Z = 0 and {a}, {b} for Z = 1; image 4 is {a, b}.",
 )
 
 
-def given_x(settings: Mapping[str, Any]) -> list[Member]:
-    """Table 2, for the smallest masks that give it, under as many names of the pixels as there are seeds."""
-    return _members(WITNESS, _named(settings["seed"]), lambda process: process.posterior(4), GIVEN_X)
+def measure_given_x(settings: Mapping[str, Any]) -> list[Member]:
+    """Return table 2 for the smallest masks that give it; each seed orders the pixels in another way."""
+    return _measure(WITNESS, _rename(settings["seed"]), lambda process: process.posterior(4), GIVEN_X)
 
 
-def given_both(settings: Mapping[str, Any]) -> list[Member]:
-    """Table 3, for the smallest masks and for all choices of masks that give table 2."""
-    every = [process for process in processes() if process.posterior(4) == GIVEN_X]
-    made = [(WITNESS, _named(settings["seed"])), (ALL, every)]
-    return [
-        member
-        for series, own in made
-        for member in _members(series, own, lambda process: process.posterior(4, 1), GIVEN_BOTH)
-    ]
+def measure_given_both(settings: Mapping[str, Any]) -> list[Member]:
+    """Return table 3 for the smallest masks, and for all choices of masks that give table 2."""
+    every = [process for process in list_processes() if process.posterior(4) == GIVEN_X]
+    smallest = _measure(WITNESS, _rename(settings["seed"]), lambda process: process.posterior(4, 1), GIVEN_BOTH)
+    return smallest + _measure(ALL, every, lambda process: process.posterior(4, 1), GIVEN_BOTH)
 
 
-def _named(seeds: Sequence[int]) -> list[Process]:
+def _rename(seeds: Sequence[int]) -> list[Process]:
     orders = list(permutations(PIXELS))
-    return [witness(orders[seed % len(orders)]) for seed in seeds]
+    return [smallest_process(orders[seed % len(orders)]) for seed in seeds]
 
 
-def _members(series: str, own: Sequence[Process], posterior: Callable[[Process], Joint], paper: Joint) -> list[Member]:
+def _measure(
+    series: str, cases: Sequence[Process], posterior: Callable[[Process], Joint], paper: Joint
+) -> list[Member]:
     members = []
-    for seed, process in enumerate(own):
+    for seed, process in enumerate(cases):
         joint = posterior(process)
         values = {CELLS[at]: share for at, share in joint.items()}
         values[DEVIATION] = max(abs(joint[at] - paper[at]) for at in paper)
@@ -77,20 +84,15 @@ def _members(series: str, own: Sequence[Process], posterior: Callable[[Process],
     return members
 
 
-def largest(series: Sequence[str], score: str, **where: float) -> Any:
-    """The largest value of a score over all processes of some series."""
-    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", **where)
-
-
-def least(series: Sequence[str], score: str, **where: float) -> Any:
-    """The smallest value of a score over all processes of some series."""
-    return pool_runs(series, [score], lambda s: s[..., 0].min(-1), f"smallest {score}", **where)
+def is_zero(series: Sequence[str], score: str) -> Finding:
+    """Return the evidence that a score is 0 for all processes of some series."""
+    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", low=-EXACT, high=EXACT)
 
 
 def draw_joint(results: Results, make: Any, title: str) -> Any:
-    """P(C, Z) beside P(C) P(Z), cell by cell."""
-    one = results.select_members(WITNESS, DEPENDENCE)[0]
-    joint = np.array([[one.scores[CELLS[c, z]].value for z in COINS] for c in CODES])
+    """Draw P(C, Z) next to P(C) P(Z), cell by cell."""
+    scores = results.select_members(WITNESS, DEPENDENCE)[0].scores
+    joint = np.array([[scores[CELLS[c, z]].value for z in COINS] for c in CODES])
     product = joint.sum(1, keepdims=True) * joint.sum(0)
     figure = make(figsize=(4.6, 2.8), layout="constrained")
     axes = figure.subplots()
@@ -104,24 +106,25 @@ def draw_joint(results: Results, make: Any, title: str) -> Any:
     return figure
 
 
-def published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
-    """The paper's fractions, for the table."""
+def as_published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
+    """Return the paper's fractions for the table."""
     return {name: {CELLS[at]: str(share) for at, share in joint.items()} for name in series}
 
 
 @experiment(
     "msvae2020/table2",
-    year=2020,
     reference="msvae2020, table 2",
-    measure=given_x,
-    scales=SCALES,
-    scores=SCORES,
+    measure=measure_given_x,
     claims=(
-        Claim("P(C, Z | X = 4) is that of table 2", largest([WITNESS], DEVIATION, low=-EXACT, high=EXACT)),
-        Claim("given X = 4, C and Z are not independent", least([WITNESS], DEPENDENCE, low=EXACT)),
+        Claim("P(C, Z | X = 4) is that of table 2", is_zero([WITNESS], DEVIATION)),
+        Claim(
+            "given X = 4, C and Z are not independent",
+            pool_runs([WITNESS], [DEPENDENCE], lambda s: s[..., 0].min(-1), f"smallest {DEPENDENCE}", low=EXACT),
+        ),
     ),
-    published=published(GIVEN_X, WITNESS),
+    published=as_published(GIVEN_X, WITNESS),
     notes=NOTES,
+    **SHARED,
 )
 def table2(results: Results, make: Any) -> Any:
     """P(C, Z | X = 4) of the example of d-separation, by enumeration."""
@@ -130,24 +133,19 @@ def table2(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/table3",
-    year=2020,
     reference="msvae2020, table 3",
-    measure=given_both,
-    scales=SCALES,
-    scores=SCORES,
+    measure=measure_given_both,
     claims=(
-        Claim("P(C, Z | X = 4, Y = 1) is that of table 3", largest([WITNESS, ALL], DEVIATION, low=-EXACT, high=EXACT)),
-        Claim(
-            "given X = 4 and Y = 1, C and Z are independent",
-            largest([WITNESS, ALL], DEPENDENCE, low=-EXACT, high=EXACT),
-        ),
+        Claim("P(C, Z | X = 4, Y = 1) is that of table 3", is_zero([WITNESS, ALL], DEVIATION)),
+        Claim("given X = 4 and Y = 1, C and Z are independent", is_zero([WITNESS, ALL], DEPENDENCE)),
     ),
-    published=published(GIVEN_BOTH, WITNESS, ALL),
+    published=as_published(GIVEN_BOTH, WITNESS, ALL),
     notes=(
         *NOTES,
         "Of the 1,568 choices of three masks for Z = 0 and two for Z = 1 among the eight sets of pixels, 60 give table "
         "2; the claims are about all of them.",
     ),
+    **SHARED,
 )
 def table3(results: Results, make: Any) -> Any:
     """P(C, Z | X = 4, Y = 1) of the example of d-separation, by enumeration."""
