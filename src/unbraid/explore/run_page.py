@@ -53,7 +53,8 @@ def render_run_page(config: Config, evaluation: Evaluation, scores: Sequence[Sco
     for precision in range(16, FEWEST_BITS - 1, -1) if weights == AUTO else [weights]:
         stored = Weights(precision)
         networks = store_networks(graphs, stored)
-        data = {"kind": "run", "weights": stored.records, "run": {**facts, "networks": networks}, "modules": modules()}
+        run = {**facts, "networks": networks}
+        data = {"kind": "run", "weights": stored.records, "run": run, "modules": modules(), "precision": precision}
         blocks = {"numbers": pack(numbers.bytes()), "weights": to_text(stored.compressed())}
         page = render(title_of(config), data, blocks)
         if len(page.encode()) <= MAX_BYTES:
