@@ -9,7 +9,7 @@ from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
 from unbraid.papers.chen2018.disagreement import HIGGINS, find_controversial, rank_gaps
-from unbraid.papers.chen2018.methods import MIG, POSITIONS, SPLITS, find_best_gamma
+from unbraid.papers.chen2018.methods import MIG, POSITIONS, SPLITS, choose_gamma
 
 
 def with_scores(series, seed, scores, **settings):
@@ -41,7 +41,7 @@ def verdicts(name, results):
 
 def test_fig3_compares_with_the_best_gamma():
     weak = five({4: 0.05, 19: 0.2, 79: 0.1})
-    assert find_best_gamma(weak) == 19
+    assert choose_gamma(weak.group_scores("FactorVAE", "gamma", MIG)) == 19
     assert verdicts("fig3", weak)[:3] == ["holds", "holds", "holds"]
     assert verdicts("fig3", five({4: 0.05, 19: 0.6, 79: 0.1}))[:3] == ["does not hold", "holds", "does not hold"]
     assert verdicts("fig3", five({4: 0.1}, InfoGAN=0.25))[1] == "does not hold"

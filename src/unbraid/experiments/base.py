@@ -9,6 +9,7 @@ settings of four scales, scores and claims. Each claim turns results into eviden
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score
 
 SCALES = ("smoke", "small", "budget", "paper")
 MIN_SEEDS = 3
+PLACES = {"fig": "figure", "table": "table", "lemma": "lemma", "app": "appendix"}
 REFINES, AS_LARGE_AS = "refines", "as_large_as"
 """Settings of a series: the name of the series it refines, and of the one whose number of parameters it matches."""
 
@@ -112,6 +114,23 @@ class Results:
         if self.models is None:
             raise MissingResultsError("these results are scores without models")
         return self.models.load_evaluation(member.run)
+
+
+def make_member(series: str, seed: int, values: Mapping[str, float], samples: int) -> Member:
+    """Return a finished member with scores named METRIC/PROTOCOL, for an experiment that trains nothing."""
+    parts = {name: name.partition("/") for name in values}
+    scores = {name: Score(metric, protocol, values[name], samples) for name, (metric, _, protocol) in parts.items()}
+    return Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores)
+
+
+def derive(name: str, part: str, compute: Callable[[Score], float]) -> Callable[[Mapping[str, Score]], Score]:
+    """Return a function that computes a further score of a run from its score `name`."""
+
+    def score(scores: Mapping[str, Score]) -> Score:
+        source = scores[name]
+        return Score(source.metric, source.protocol, float(compute(source)), source.samples, part=part)
+
+    return score
 
 
 @dataclass(frozen=True)
@@ -220,8 +239,20 @@ class Experiment(Facts):
         return list(dict.fromkeys([*(key for key, value in pairs if isinstance(value, (list, range))), "seed"]))
 
 
-experiment: Registry[Callable[..., Any], Experiment] = Registry("experiment", Experiment)
-"""Decorator for an experiment: `@experiment("chen2018/fig2", year=2018, reference="figure 2", claims=…, scales=…)`.
+class ExperimentRegistry(Registry[Callable[..., Any], Experiment]):
+    """Experiments by name; `PAPER/fig2` says that it is figure 2 of a paper, whose name ends with its year."""
+
+    def __call__(self, name: str, *, year: int | None = None, reference: str = "", **facts: Any) -> Any:
+        """Return the decorator; `reference` is the place in the paper, if the name does not say it."""
+        paper, _, part = name.partition("/")
+        kind, number = re.fullmatch(r"([a-z]*)([^-]*).*", part).groups()  # type: ignore[union-attr]
+        place = reference or (f"{PLACES[kind]} {number}" if kind in PLACES else "")
+        year = year or (int(paper[-4:]) if paper[-4:].isdigit() else None)
+        return super().__call__(name, year=year, reference=f"{paper}, {place}" if place else "", **facts)
+
+
+experiment = ExperimentRegistry("experiment", Experiment)
+"""Decorator for an experiment: `@experiment("chen2018/fig2", claims=…, scales=…)`.
 
 Its keywords are the fields of `Experiment`. The function draws the figure: it takes `Results` and the class `Figure`.
 """

@@ -10,7 +10,8 @@ from unbraid.metrics import Evaluation
 from unbraid.report import Picture, traversal
 from unbraid.report.latent_factor import draw_panels, measure_panels
 from unbraid.report.run_page import draw_reconstructions
-from unbraid.report.svg import INK
+from unbraid.report.svg import INK, PALETTE
+from unbraid.report.sweep_figures import draw_scatter
 from unbraid.report.tables import Member
 
 PICTURE_WIDTH_INCHES = 3.2
@@ -58,6 +59,14 @@ def draw_decoded(make: Any, results: Results, members: Mapping[str, Member], **o
         model = results.load_evaluation(member)
         columns.append([(title, draw_reconstructions(model)), ("", traversal(model, **options))])
     return draw_pictures(make, columns)
+
+
+def draw_sides(make: Any, results: Results, across: str, up: str) -> Any:
+    """Draw the two sides of an equation against each other, one point per model, above the diagonal."""
+    figure = draw_scatter(make, results.members, across, up)
+    ends = figure.axes[0].get_xlim()
+    figure.axes[0].plot(ends, ends, color=PALETTE[-1], linewidth=0.8, zorder=0)
+    return figure
 
 
 def format_title(member: Member, score: str) -> str:

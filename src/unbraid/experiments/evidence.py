@@ -26,7 +26,7 @@ NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
 
 
 def find_one(
-    what: str,
+    what: str | Callable[[Cells], str],
     read_cells: Callable[[Results], Cells],
     statistic: Callable[[Cells], np.ndarray],
     smooth: bool = True,
@@ -35,12 +35,13 @@ def find_one(
 ) -> Finding:
     """Return a finding with one estimate, which is missing if `read_cells` returns nothing.
 
-    A median is not `smooth` (see `estimate`).
+    `what` names it, perhaps by its cells. A median is not `smooth` (see `estimate`).
     """
 
     def evidence(results: Results) -> list[Evidence]:
         cells = read_cells(results)
-        return [Evidence(what, estimate(cells, statistic, smooth=smooth) if cells else NO_ESTIMATE, **bounds)]
+        name = what if isinstance(what, str) else what(cells)
+        return [Evidence(name, estimate(cells, statistic, smooth=smooth) if cells else NO_ESTIMATE, **bounds)]
 
     return evidence
 
@@ -80,14 +81,12 @@ def compare_trade_offs(first: str, second: str, key: str, across: str, up: str) 
 
 def compare_with_largest(series: str, key: str, mode: int | float, score: str) -> Finding:
     """Find whether a score is lower at the largest value of a setting than at `mode`."""
-
-    def evidence(results: Results) -> list[Evidence]:
-        cells = results.group_scores(series, key, score)
-        largest = max(cells)
-        found = estimate(cells, lambda c: mean_difference(c, mode, largest)) if mode in cells else NO_ESTIMATE
-        return [Evidence(f"{score} of {series}, {key} {largest} minus {key} {mode:g}", found, high=0.0)]
-
-    return evidence
+    return find_one(
+        lambda c: f"{score} of {series}, {key} {max(c)} minus {key} {mode:g}",
+        lambda results: results.group_scores(series, key, score),
+        lambda c: mean_difference(c, mode, max(c)) if mode in c else np.full(1, np.nan),
+        high=0.0,
+    )
 
 
 def compare_settings(
@@ -177,18 +176,35 @@ def pool_runs(
     return find_one(what, cells, lambda c: statistic(np.concatenate(list(c.values()), -2)), **bounds)
 
 
-def compare_at_each(first: str, second: str, key: str, score: str, **bounds: float) -> Finding:
-    """Find a score of the second series minus that of the first, at each value of a setting that both have."""
+def find_mean(series: str, score: str, what: str = "", **bounds: float) -> Finding:
+    """Find the mean of a score over the runs of a series."""
+    return pool_runs([series], [score], lambda s: s[..., 0].mean(-1), what or f"{score}, {series}", **bounds)
+
+
+def find_largest(series: Sequence[str], score: str, what: str = "", **bounds: float) -> Finding:
+    """Find the largest value of a score over all runs of several series."""
+    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), what or f"largest {score}", **bounds)
+
+
+def find_at_each(
+    what: str, series: Sequence[str], key: str, scores: Sequence[str], statistic: Callable[..., Any], /, **bounds: float
+) -> Finding:
+    """Find a statistic at each value of a setting that all series have; it takes the scores of each series there."""
 
     def evidence(results: Results) -> list[Evidence]:
-        cells, what = group_series(results, (first, second), key, score), f"{score}, {second} minus {first}"
-        pieces = []
+        cells, pieces = group_series(results, series, key, *scores), []
         for at in dict.fromkeys(value for _, value in cells):
-            found = estimate(cells, lambda c, at=at: mean_difference(c, (first, at), (second, at)))
+            found = estimate(cells, lambda c, at=at: statistic(*(c[name, at] for name in series)))
             pieces.append(Evidence(f"{what}, {key} {at:g}", found, **bounds))
         return pieces or [Evidence(what, NO_ESTIMATE, **bounds)]
 
     return evidence
+
+
+def compare_at_each(first: str, second: str, key: str, score: str, **bounds: float) -> Finding:
+    """Find a score of the second series minus that of the first, at each value of a setting that both have."""
+    what = f"{score}, {second} minus {first}"
+    return find_at_each(what, (first, second), key, [score], lambda a, b: (b.mean(-2) - a.mean(-2))[..., 0], **bounds)
 
 
 def compare_on_average(first: str, second: str, key: str, score: str, **bounds: float) -> Finding:
@@ -203,15 +219,8 @@ def compare_on_average(first: str, second: str, key: str, score: str, **bounds: 
 
 def compare_scores(series: str, key: str, first: str, second: str, **bounds: float) -> Finding:
     """Find one score of a run minus another one of the same run, at each value of a setting."""
-
-    def evidence(results: Results) -> list[Evidence]:
-        cells, pieces = results.group_scores(series, key, first, second), []
-        for at in cells:
-            found = estimate(cells, lambda c, at=at: (c[at][..., 1] - c[at][..., 0]).mean(-1))
-            pieces.append(Evidence(f"{second} minus {first}, {series}, {key} {at:g}", found, **bounds))
-        return pieces
-
-    return evidence
+    what = f"{second} minus {first}, {series}"
+    return find_at_each(what, [series], key, [first, second], lambda s: (s[..., 1] - s[..., 0]).mean(-1), **bounds)
 
 
 def compare_pairs(

@@ -25,8 +25,6 @@ def compare_angles(score: str, **bounds: float) -> Finding:
 
 @experiment(
     "chen2018/table1",
-    year=2018,
-    reference="chen2018, table 1",
     measure=score_rotated_codes,
     scales={
         "smoke": Scale({"sizes": (3, 4, 5, 6), "angle": [0, 45], "seed": range(2), "points": 200}),
@@ -117,7 +115,6 @@ def order(scores: np.ndarray) -> np.ndarray:
 @experiment(
     "chen2018/figS5",
     **build_facts(
-        "figure S5",
         {
             "smoke": higgins_scale(SMOKE, 3, [1, 4, 16], factors=FACTORS, train=200, test=200),
             "small": higgins_scale(SMALL, 6, [1, 4, 16, 64, 256]),

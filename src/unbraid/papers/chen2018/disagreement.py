@@ -25,17 +25,12 @@ FAR_APART = 0.25
 """Ranks are far apart if they differ by more than this."""
 
 
-def add_higgins(scale: str, **settings: Any) -> Scale:
-    """Return the scale of figure 2's beta-VAEs, with their Higgins score."""
-    return Scale(OVER_BETA[scale].settings, measures={HIGGINS: ("betavae/logistic", settings)})
-
-
+SAMPLES = {"smoke": {"factors": FACTORS, "train": 200, "test": 200}, "small": {}}
 OVER_MODELS = {
-    "smoke": add_higgins("smoke", factors=FACTORS, train=200, test=200),
-    "small": add_higgins("small"),
-    "budget": add_higgins("budget", factors=FACTORS),
-    "paper": add_higgins("paper", factors=FACTORS),
+    name: Scale(scale.settings, measures={HIGGINS: ("betavae/logistic", SAMPLES.get(name, {"factors": FACTORS}))})
+    for name, scale in OVER_BETA.items()
 }
+"""Scales of figure 2's beta-VAEs, with their Higgins score."""
 
 
 def rank_scores(scores: np.ndarray) -> np.ndarray:
@@ -76,12 +71,11 @@ def find_controversial(results: Results) -> list[tuple[Member, str]]:
     return [(models[k], f"better than {shares[k, 0]:.0%} by MIG, {shares[k, 1]:.0%} by Higgins") for k in order]
 
 
-def share_facts(figure: str, *claims: Claim, notes: tuple[str, ...] = ()) -> Mapping[str, Any]:
+def share_facts(*claims: Claim, notes: tuple[str, ...] = ()) -> Mapping[str, Any]:
     """Return the facts of one of the three figures."""
     models = "The models are the beta-VAEs of figure 2 (the paper has 200), resampled without regard to beta."
     notes = (SPRITES, f"{models} The bounds are ours.", *notes)
-    series = {"beta-vae": VAE}
-    return build_facts(figure, OVER_MODELS, series=series, scores=(MIG, HIGGINS), claims=claims, notes=notes)
+    return build_facts(OVER_MODELS, series={"beta-vae": VAE}, scores=(MIG, HIGGINS), claims=claims, notes=notes)
 
 
 def draw_agreement(axes: Any, results: Results, shown: int) -> None:
@@ -99,7 +93,6 @@ def draw_agreement(axes: Any, results: Results, shown: int) -> None:
 @experiment(
     "chen2018/figS12",
     **share_facts(
-        "figure S12",
         Claim(
             "a model that MIG ranks low can have a high Higgins score",
             pool_models(lambda s: nth_gap(s, 1), "largest gap of ranks, as a share of the models", low=FAR_APART),
@@ -129,7 +122,6 @@ def fig_s12(results: Results, make: Any) -> Any:
 @experiment(
     "chen2018/figS13",
     **share_facts(
-        "figure S13",
         Claim(
             f"the {MODELS_SHOWN} most controversial models are ranked far higher by the Higgins score",
             pool_models(
@@ -148,7 +140,6 @@ def fig_s13(results: Results, make: Any) -> Any:
 @experiment(
     "chen2018/figS14",
     **share_facts(
-        "figure S14",
         Claim(
             "the most controversial models are entangled, by MIG",
             pool_models(excess_mig, f"mean MIG of the {MODELS_SHOWN} minus the median of all", high=0.0),

@@ -6,7 +6,7 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Results, experiment
 from unbraid.experiments.drawing import draw_latents, format_title
-from unbraid.experiments.evidence import Finding, find_one, group_series
+from unbraid.experiments.evidence import find_one, group_series
 from unbraid.experiments.statistics import Cells
 from unbraid.papers.chen2018.setup import BOTH, MIG, SPRITES, TCVAE, VAE, build_facts
 
@@ -21,23 +21,17 @@ def pool_scores(cells: Cells) -> np.ndarray:
     return np.concatenate([rows[..., 0] for rows in cells.values()], -1)
 
 
-def best_gap(cells: Cells) -> np.ndarray:
-    """Return the highest MIG of beta-TCVAE minus that of beta-VAE."""
-    best = [pool_scores({k: rows for k, rows in cells.items() if k[0] == name}).max(-1) for name in BOTH]
-    return best[1] - best[0]
-
-
 COMPARE_BEST = find_one(
     "highest MIG of all runs, beta-tcvae minus beta-vae",
     lambda results: group_series(results, BOTH, "beta", MIG, common=False),
-    best_gap,
+    lambda c: np.subtract(*(pool_scores({k: rows for k, rows in c.items() if k[0] == n}).max(-1) for n in BOTH[::-1])),
     low=0.0,
 )
 
 
 @experiment(
     "chen2018/figS4",
-    **build_facts("figure S4"),
+    **build_facts(),
     series={"beta-vae": VAE, "beta-tcvae": TCVAE},
     scores=(MIG,),
     claims=(Claim("the best beta-TCVAE has a higher MIG than the best beta-VAE", COMPARE_BEST),),
@@ -49,22 +43,18 @@ def fig_s4(results: Results, make: Any) -> Any:
     return draw_latents(make, {format_title(member, MIG): results.load_evaluation(member) for member in best})
 
 
-def find_distance(level: float) -> Finding:
-    """Find the distance of the nearest model from a value of MIG."""
-    return find_one(
+def build_level_facts(level: float, remark: str) -> dict[str, Any]:
+    """Return the facts of the figure of a beta-TCVAE with a MIG near `level`; `remark` is the paper's."""
+    note = f"The paper says of this model: {remark}. We test whether such a model exists, within {MAX_DISTANCE} (ours)."
+    distance = find_one(
         f"distance of the nearest MIG from {level}",
         lambda results: results.group_scores("beta-tcvae", "beta", MIG),
         lambda c: np.abs(pool_scores(c) - level).min(-1),
         high=MAX_DISTANCE,
     )
-
-
-def build_level_facts(figure: str, level: float, remark: str) -> dict[str, Any]:
-    """Return the facts of the figure of a beta-TCVAE with a MIG near `level`; `remark` is the paper's."""
-    note = f"The paper says of this model: {remark}. We test whether such a model exists, within {MAX_DISTANCE} (ours)."
-    claim = Claim(f"there are beta-TCVAEs with a MIG near {level}", find_distance(level))
-    facts = {"series": {"beta-tcvae": TCVAE}, "scores": (MIG,), "claims": (claim,), "notes": (SPRITES, SHOWN, note)}
-    return build_facts(f"figure {figure}", **facts)
+    claim = Claim(f"there are beta-TCVAEs with a MIG near {level}", distance)
+    notes = (SPRITES, SHOWN, note)
+    return build_facts(series={"beta-tcvae": TCVAE}, scores=(MIG,), claims=(claim,), notes=notes)
 
 
 def draw_nearest(results: Results, make: Any, level: float) -> Any:
@@ -74,25 +64,25 @@ def draw_nearest(results: Results, make: Any, level: float) -> Any:
     return draw_latents(make, {format_title(nearest, MIG): results.load_evaluation(nearest)})
 
 
-@experiment("chen2018/figS6", **build_level_facts("S6", 0.0, "extremely entangled"))
+@experiment("chen2018/figS6", **build_level_facts(0.0, "extremely entangled"))
 def fig_s6(results: Results, make: Any) -> Any:
     """Latents against factors, of the beta-TCVAE with a MIG nearest to 0."""
     return draw_nearest(results, make, 0.0)
 
 
-@experiment("chen2018/figS7", **build_level_facts("S7", 0.1, "less entangled, but not aligned with its axes"))
+@experiment("chen2018/figS7", **build_level_facts(0.1, "less entangled, but not aligned with its axes"))
 def fig_s7(results: Results, make: Any) -> Any:
     """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.1."""
     return draw_nearest(results, make, 0.1)
 
 
-@experiment("chen2018/figS8", **build_level_facts("S8", 0.2, "still entangled, but some form is appearing"))
+@experiment("chen2018/figS8", **build_level_facts(0.2, "still entangled, but some form is appearing"))
 def fig_s8(results: Results, make: Any) -> Any:
     """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.2."""
     return draw_nearest(results, make, 0.2)
 
 
-@experiment("chen2018/figS9", **build_level_facts("S9", 0.3, "much more disentangled, with some nuances that are not"))
+@experiment("chen2018/figS9", **build_level_facts(0.3, "much more disentangled, with some nuances that are not"))
 def fig_s9(results: Results, make: Any) -> Any:
     """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.3."""
     return draw_nearest(results, make, 0.3)
@@ -100,14 +90,14 @@ def fig_s9(results: Results, make: Any) -> Any:
 
 @experiment(
     "chen2018/figS10",
-    **build_level_facts("S10", 0.4, "aligned with its axes, but rotation is entangled and position not perfect"),
+    **build_level_facts(0.4, "aligned with its axes, but rotation is entangled and position not perfect"),
 )
 def fig_s10(results: Results, make: Any) -> Any:
     """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.4."""
     return draw_nearest(results, make, 0.4)
 
 
-@experiment("chen2018/figS11", **build_level_facts("S11", 0.5, "aligned with its axes and disentangled"))
+@experiment("chen2018/figS11", **build_level_facts(0.5, "aligned with its axes and disentangled"))
 def fig_s11(results: Results, make: Any) -> Any:
     """Latents against factors, of the beta-TCVAE with a MIG nearest to 0.5."""
     return draw_nearest(results, make, 0.5)

@@ -6,16 +6,8 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.evidence import (
-    NO_ESTIMATE,
-    Finding,
-    combine,
-    compare_medians,
-    find_one,
-    group_series,
-    pool_series,
-)
-from unbraid.experiments.statistics import Cells, estimate, estimate_share
+from unbraid.experiments.evidence import Finding, combine, compare_medians, find_one, group_series, pool_series
+from unbraid.experiments.statistics import Cells, estimate_share
 from unbraid.metrics import Score, restricted
 from unbraid.papers.chen2018.setup import BUDGET, MIG, PAPER, SMALL, SMOKE, SPRITES, TCVAE, VAE, without_shape
 from unbraid.report.sweep_figures import draw_boxes
@@ -58,24 +50,27 @@ def best_median(cells: Cells) -> np.ndarray:
     return np.max([median(rows) for rows in cells.values()], axis=0)
 
 
-def find_best_gamma(results: Results) -> Any:
+def choose_gamma(cells: Cells) -> Any:
     """Return the gamma of FactorVAE with the highest median."""
-    medians = {gamma: float(np.median(rows)) for gamma, rows in results.group_scores("FactorVAE", "gamma", MIG).items()}
-    return max(medians, key=lambda gamma: medians[gamma])
+    return max(cells, key=lambda gamma: float(np.median(cells[gamma])))
 
 
 def compare_with_factor_vae(other: str) -> Finding:
     """Find the median MIG of a series minus that of FactorVAE at its best gamma."""
 
-    def evidence(results: Results) -> list[Evidence]:
-        cells: dict[Any, np.ndarray] = dict(results.group_scores("FactorVAE", "gamma", MIG))
-        cells[other] = results.group_scores(other, None, MIG)[None]
-        factor = [key for key in cells if key != other]
-        gap = estimate(cells, lambda c: median(c[other]) - best_median({k: c[k] for k in factor}), smooth=False)
-        what = f"median MIG, {other} minus FactorVAE at its best gamma ({find_best_gamma(results):g})"
-        return [Evidence(what, gap, low=0.0)]
+    def factor_vae(cells: Cells) -> dict[Any, np.ndarray]:
+        return {key: rows for key, rows in cells.items() if key != other}
 
-    return evidence
+    return find_one(
+        lambda c: f"median MIG, {other} minus FactorVAE at its best gamma ({choose_gamma(factor_vae(c)):g})",
+        lambda results: {
+            **results.group_scores("FactorVAE", "gamma", MIG),
+            **pool_series(other, scores=[MIG])(results),
+        },
+        lambda c: median(c[other]) - best_median(factor_vae(c)),
+        False,
+        low=0.0,
+    )
 
 
 INFO_GAN_MEDIAN = find_one(
@@ -91,8 +86,6 @@ def find_poor_share(results: Results) -> list[Evidence]:
 
 @experiment(
     "chen2018/fig3",
-    year=2018,
-    reference="chen2018, figure 3",
     series={
         "VAE": VAE,
         "beta-VAE": VAE,
@@ -137,7 +130,7 @@ def find_poor_share(results: Results) -> list[Evidence]:
 )
 def fig3(results: Results, make: Any) -> Any:
     """MIG of VAE, beta-VAE, FactorVAE, InfoGAN and beta-TCVAE."""
-    gamma = find_best_gamma(results)
+    gamma = choose_gamma(results.group_scores("FactorVAE", "gamma", MIG))
     shown = [m for m in results.members if m.settings["recipe"] != "FactorVAE" or m.settings["gamma"] == gamma]
     return draw_boxes(make, shown, MIG, "recipe")
 
@@ -169,34 +162,22 @@ def build_biased_scale(
     return Scale(shared, per_series={"InfoGAN": {**gan, "z": 2, "noise": 8}})
 
 
-def compare_in_case(case: str) -> Finding:
-    """Find the median MIG of beta-TCVAE minus that of either other method, in one case."""
+def compare_in_case(case: str, other: str) -> Finding:
+    """Find the median MIG of beta-TCVAE minus that of another method, in one case."""
 
-    def evidence(results: Results) -> list[Evidence]:
-        pieces, split = [], SPLITS[case]
-        for other in ("beta-VAE", "InfoGAN"):
-            cells = group_series(results, (other, "beta-TCVAE"), "split", POSITIONS)
-            rows = {name: cells[name, split] for name in (other, "beta-TCVAE") if (name, split) in cells}
-            found = (
-                estimate(rows, lambda c, o=other: median(c["beta-TCVAE"]) - median(c[o]), smooth=False)
-                if rows
-                else NO_ESTIMATE
-            )
-            pieces.append(Evidence(f"case {case}, median MIG, beta-TCVAE minus {other}", found, low=0.0))
-        return pieces
+    def read_cells(results: Results) -> Cells:
+        cells = group_series(results, (other, "beta-TCVAE"), "split", POSITIONS)
+        return {name: rows for (name, split), rows in cells.items() if split == SPLITS[case]}
 
-    return evidence
+    def gap(cells: Cells) -> np.ndarray:
+        return median(cells["beta-TCVAE"]) - median(cells[other])
+
+    return find_one(f"case {case}, median MIG, beta-TCVAE minus {other}", read_cells, gap, False, low=0.0)
 
 
 @experiment(
     "chen2018/fig5",
-    year=2018,
-    reference="chen2018, figure 5",
-    series={
-        "beta-VAE": {**VAE, "beta": 4},
-        "InfoGAN": {"recipe": "info-gan"},
-        "beta-TCVAE": {**TCVAE, "beta": 4},
-    },
+    series={"beta-VAE": {**VAE, "beta": 4}, "InfoGAN": {"recipe": "info-gan"}, "beta-TCVAE": {**TCVAE, "beta": 4}},
     scales={
         "smoke": build_biased_scale(SMOKE, 1, {**SMALL_GAN, "batch": 32}, "AD", steps=2, batch=32),
         "small": build_biased_scale(
@@ -209,7 +190,10 @@ def compare_in_case(case: str) -> Finding:
     derived={POSITIONS: mig_of_positions},
     scores=(POSITIONS,),
     claims=tuple(
-        Claim(f"beta-TCVAE is superior to beta-VAE and InfoGAN in case {case} ({what})", compare_in_case(case))
+        Claim(
+            f"beta-TCVAE is superior to beta-VAE and InfoGAN in case {case} ({what})",
+            combine(*(compare_in_case(case, other) for other in ("beta-VAE", "InfoGAN"))),
+        )
         for case, what in CASES.items()
     ),
     notes=(

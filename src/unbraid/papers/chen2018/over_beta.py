@@ -3,35 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from unbraid.experiments import evidence
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
 from unbraid.experiments.drawing import format_tick
-from unbraid.experiments.evidence import (
-    Finding,
-    bound_difference,
-    compare_correlations,
-    compare_trade_offs,
-    compare_with_largest,
-    correlate_scores,
-    group_series,
-    mean_curve,
-)
+from unbraid.experiments.evidence import Finding, bound_difference, correlate_scores, group_series, mean_curve
 from unbraid.experiments.statistics import estimate
-from unbraid.papers.chen2018.setup import (
-    BOTH,
-    BUDGET,
-    ELBO,
-    MIG,
-    OVER_BETA,
-    PAPER,
-    SMALL,
-    SMOKE,
-    SPRITES,
-    TC,
-    TCVAE,
-    VAE,
-    VARIANTS,
-    build_facts,
-)
+from unbraid.papers.chen2018 import setup
+from unbraid.papers.chen2018.setup import BOTH, ELBO, MIG, SMALL, SMOKE, SPRITES, TC, TCVAE, VAE, VARIANTS, build_facts
 from unbraid.report.sweep_figures import draw_boxes, draw_scatter, draw_trade_off
 
 EQUAL_MIG, EQUAL_ELBO = 0.1, 0.05
@@ -43,13 +21,15 @@ STRONGLY_NEGATIVE = -0.5
 
 @experiment(
     "chen2018/fig2",
-    **build_facts("figure 2"),
+    **build_facts(),
     series={"beta-vae": VAE, "beta-tcvae": TCVAE},
     scores=(MIG, ELBO, TC),
     contrast=BOTH,
     claims=(
-        Claim("beta-TCVAE has the better trade-off of ELBO and MIG", compare_trade_offs(*BOTH, "beta", ELBO, MIG)),
-        Claim("beta-VAE degrades at high beta", compare_with_largest("beta-vae", "beta", 4, MIG)),
+        Claim(
+            "beta-TCVAE has the better trade-off of ELBO and MIG", evidence.compare_trade_offs(*BOTH, "beta", ELBO, MIG)
+        ),
+        Claim("beta-VAE degrades at high beta", evidence.compare_with_largest("beta-vae", "beta", 4, MIG)),
     ),
     notes=(SPRITES,),
 )
@@ -60,7 +40,7 @@ def fig2(results: Results, make: Any) -> Any:
 
 @experiment(
     "chen2018/fig4",
-    **build_facts("figure 4"),
+    **build_facts(),
     series={"beta-vae": VAE, "beta-tcvae": TCVAE},
     scores=(TC, MIG),
     claims=(
@@ -68,7 +48,7 @@ def fig2(results: Results, make: Any) -> Any:
             "TC and MIG are strongly negatively correlated for beta-TCVAE",
             correlate_scores("beta-tcvae", "beta", TC, MIG, high=STRONGLY_NEGATIVE),
         ),
-        Claim("the correlation is weaker for beta-VAE", compare_correlations(*BOTH, "beta", TC, MIG)),
+        Claim("the correlation is weaker for beta-VAE", evidence.compare_correlations(*BOTH, "beta", TC, MIG)),
     ),
     notes=(
         SPRITES,
@@ -97,7 +77,7 @@ EQUAL = (
 
 @experiment(
     "chen2018/figS1",
-    **build_facts("figure S1", VARIANTS),
+    **build_facts(VARIANTS),
     series={"MWS": TCVAE, "MSS": {**TCVAE, "estimator": "mss"}},
     scores=(MIG, ELBO),
     contrast=("MWS", "MSS"),
@@ -111,7 +91,7 @@ def fig_s1(results: Results, make: Any) -> Any:
 
 @experiment(
     "chen2018/figS2",
-    **build_facts("figure S2", VARIANTS),
+    **build_facts(VARIANTS),
     series={"alpha 1": TCVAE, "alpha 0": {**TCVAE, "alpha": 0}},
     scores=(MIG, ELBO),
     contrast=("alpha 1", "alpha 0"),
@@ -129,10 +109,7 @@ SAMPLED = "elbo/sampled"
 
 @experiment(
     "chen2018/figS3",
-    **build_facts(
-        "figure S3",
-        {**VARIANTS, "smoke": Scale(OVER_BETA["smoke"].settings, per_series={"flow prior": {"prior.depth": 2}})},
-    ),
+    **build_facts(VARIANTS | {"smoke": Scale(setup.OVER_BETA["smoke"].settings, {"flow prior": {"prior.depth": 2}})}),
     series={"Gaussian prior": TCVAE, "flow prior": {**TCVAE, "prior": "flow"}},
     scores=(MIG, SAMPLED),
     contrast=("Gaussian prior", "flow prior"),
@@ -176,12 +153,11 @@ def compare_batches(results: Results) -> list[Evidence]:
 @experiment(
     "chen2018/figS15",
     **build_facts(
-        "figure S15",
         {
             "smoke": build_batch_scale(SMOKE, seeds=2, batch=64, steps=2),
             "small": build_batch_scale(SMALL, seeds=3, batch=256, steps=1000),
-            "budget": build_batch_scale(BUDGET, seeds=10, batch=2048, steps=18_000),
-            "paper": build_batch_scale(PAPER, seeds=40, batch=2048, steps=18_000),
+            "budget": build_batch_scale(setup.BUDGET, seeds=10, batch=2048, steps=18_000),
+            "paper": build_batch_scale(setup.PAPER, seeds=40, batch=2048, steps=18_000),
         },
     ),
     series={name: {**TCVAE, "beta": 6} for name in BATCHES},

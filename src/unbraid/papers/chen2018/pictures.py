@@ -7,7 +7,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
 from unbraid.experiments.drawing import draw_traversals, format_title
-from unbraid.experiments.evidence import compare_means, pool_runs
+from unbraid.experiments.evidence import compare_means, find_mean
 from unbraid.papers.chen2018.setup import SMALL, SMOKE, TCVAE, VAE
 
 ACTIVE = "units/active"
@@ -27,7 +27,7 @@ SHARED = {name: {"beta": [1, 4]} for name in ("VAE", "beta-VAE", "beta-TCVAE")}
 ONLY = {"VAE": {"beta": 1}, "beta-VAE": {"beta": [4, 15]}, "beta-TCVAE": {"beta": [4, 15]}}
 
 
-def build_facts(figure: str, data: dict[str, Any], **others: Any) -> dict[str, Any]:
+def build_facts(data: dict[str, Any], **others: Any) -> dict[str, Any]:
     """Return the facts of a figure on photographs or chairs; sprites replace them at small scales."""
     scales = {
         "smoke": Scale({**SMOKE, "seed": range(2)}, per_series=SHARED),
@@ -35,8 +35,7 @@ def build_facts(figure: str, data: dict[str, Any], **others: Any) -> dict[str, A
         "budget": Scale({**data, "precision": "bf16", "seed": range(3)}),
         "paper": Scale({**data, "seed": range(3)}),
     }
-    shared = {"year": 2018, "reference": f"chen2018, {figure}", "metrics": METRICS, "scores": SCORES, "only": ONLY}
-    return {**shared, "scales": scales, **others}
+    return {"metrics": METRICS, "scores": SCORES, "only": ONLY, "scales": scales, **others}
 
 
 FACES = (
@@ -45,6 +44,7 @@ FACES = (
     "beta = 15 for both; 32 latents, 10,000 steps (50 epochs) and 3 seeds are ours. The figure shows the run with the "
     f"most active latents ({ACTIVE}) of each series, the most informative latents first.",
 )
+BOUND = "which bounds the number of attributes"
 MORE_LATENTS = Claim(
     "beta-TCVAE uses more latents than beta-VAE", compare_means("beta-VAE", "beta-TCVAE", ACTIVE, low=0.0)
 )
@@ -58,7 +58,7 @@ def draw_richest(results: Results, make: Any, **options: Any) -> Any:
 
 @experiment(
     "chen2018/fig1",
-    **build_facts("figure 1", CELEBA),
+    **build_facts(CELEBA),
     series={"VAE": {**VAE, "beta": 1}, "beta-VAE": {**VAE, "beta": 15}, "beta-TCVAE": {**TCVAE, "beta": 15}},
     claims=(MORE_LATENTS,),
     notes=(*FACES, "The paper shows one latent: a mustache, which is tied to a smile in the VAE and lost in beta-VAE."),
@@ -70,7 +70,7 @@ def fig1(results: Results, make: Any) -> Any:
 
 @experiment(
     "chen2018/fig6",
-    **build_facts("figure 6", CHAIRS, only={name: {"beta": 4} for name in ("beta-VAE", "beta-TCVAE")}),
+    **build_facts(CHAIRS, only={name: {"beta": 4} for name in ("beta-VAE", "beta-TCVAE")}),
     series={"beta-VAE": {**VAE, "beta": 4}, "beta-TCVAE": {**TCVAE, "beta": 4}},
     claims=(MORE_LATENTS,),
     notes=(
@@ -86,7 +86,7 @@ def fig6(results: Results, make: Any) -> Any:
 
 @experiment(
     "chen2018/fig7",
-    **build_facts("figure 7", CELEBA),
+    **build_facts(CELEBA),
     series={"beta-VAE": {**VAE, "beta": 15}, "beta-TCVAE": {**TCVAE, "beta": 15}},
     claims=(MORE_LATENTS,),
     notes=(*FACES, "The traversal is wide, to show regions of low probability."),
@@ -98,18 +98,12 @@ def fig7(results: Results, make: Any) -> Any:
 
 @experiment(
     "chen2018/appI",
-    **build_facts("appendix I", CELEBA),
+    **build_facts(CELEBA),
     series={"beta-TCVAE": {**TCVAE, "beta": 15}},
     claims=(
         Claim(
             f"beta-TCVAE discovers more than {MIN_ATTRIBUTES} attributes",
-            pool_runs(
-                ["beta-TCVAE"],
-                [ACTIVE],
-                lambda scores: scores[..., 0].mean(-1),
-                "mean number of active latents, which bounds the number of attributes",
-                low=float(MIN_ATTRIBUTES),
-            ),
+            find_mean("beta-TCVAE", ACTIVE, f"mean number of active latents, {BOUND}", low=float(MIN_ATTRIBUTES)),
         ),
     ),
     notes=FACES,

@@ -42,7 +42,6 @@ def without_shape(scores: Mapping[str, Score]) -> Score:
     return restricted(score, [name for name in score.details["gaps"] if name != "shape"])
 
 
-def build_facts(figure: str, scales: Mapping[str, Scale] = OVER_BETA, **others: Any) -> dict[str, Any]:
+def build_facts(scales: Mapping[str, Scale] = OVER_BETA, **others: Any) -> dict[str, Any]:
     """Return the facts of an experiment on sprites, scored by MIG without shape."""
-    shared = {"year": 2018, "reference": f"chen2018, {figure}", "metrics": METRICS, "derived": {MIG: without_shape}}
-    return {**shared, "scales": scales, **others}
+    return {"metrics": METRICS, "derived": {MIG: without_shape}, "scales": scales, **others}

@@ -1,14 +1,12 @@
 """A model with private latents against one without (wu2018): daunhawer2019's figure 6."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Claim, Results, Scale, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import combine, compare_means
-from unbraid.metrics import Score
+from unbraid.experiments.evidence import combine, compare_means, find_mean
 from unbraid.papers.daunhawer2019 import setup
-from unbraid.papers.daunhawer2019.setup import MIN_ACCURACY, X1_FROM_X2, X2_FROM_X1, mean_of
+from unbraid.papers.daunhawer2019.setup import MIN_ACCURACY, X1_FROM_X2, X2_FROM_X1
 from unbraid.report import Picture
 from unbraid.report.multimodal_pictures import draw_from_others, translation
 
@@ -27,12 +25,6 @@ ENTROPY_SETTINGS = {
 }
 
 
-def share_of_entropy(scores: Mapping[str, Score]) -> Score:
-    """Return the entropy of the factors of pictures made from one condition, as a share of that of real images."""
-    score = scores[ENTROPY]
-    return Score("diversity", "entropy", score.value / score.details["real"], score.samples, part="share")
-
-
 def make_scale(name: str) -> Scale:
     """Return a scale at which both models draw c, as the paper's figure does for MVAE."""
     settings = {"target": "m1", "source": "m2", **ENTROPY_SETTINGS.get(name, {"samples": 200, "steps": 2_000})}
@@ -43,22 +35,20 @@ def make_scale(name: str) -> Scale:
 
 @experiment(
     "daunhawer2019/fig6",
-    year=2019,
-    reference="daunhawer2019, figure 6",
     series=SERIES,
     scales={name: make_scale(name) for name in setup.SHARED},
-    derived={SHARE: share_of_entropy, **setup.DERIVED},
+    derived={SHARE: derive(ENTROPY, "share", lambda s: s.value / s.details["real"]), **setup.DERIVED},
     scores=(X1_FROM_X2, X2_FROM_X1, ENTROPY, SHARE, *setup.DERIVED),
     contrast=(MVAE, PARTITIONED),
     claims=(
         Claim(
             f"both keep the shape in at least {MIN_ACCURACY:.0%} of x1 made from x2",
-            combine(*(mean_of(name, X1_FROM_X2, low=MIN_ACCURACY) for name in SERIES)),
+            combine(*(find_mean(name, X1_FROM_X2, low=MIN_ACCURACY) for name in SERIES)),
         ),
         Claim("x1 made from one x2 is more diverse in ours", compare_means(MVAE, PARTITIONED, ENTROPY, low=0.0)),
         Claim(
             "only ours is diverse: more than half of the entropy of real images, and MVAE less",
-            combine(mean_of(PARTITIONED, SHARE, low=DIVERSE_SHARE), mean_of(MVAE, SHARE, high=DIVERSE_SHARE)),
+            combine(find_mean(PARTITIONED, SHARE, low=DIVERSE_SHARE), find_mean(MVAE, SHARE, high=DIVERSE_SHARE)),
         ),
     ),
     notes=(

@@ -91,8 +91,7 @@ RISES = [
 
 @experiment(
     "daunhawer2019/many",
-    year=2019,
-    reference="daunhawer2019, beyond the paper",
+    reference="beyond the paper",
     series=SERIES,
     scales={name: make_scale(name) for name in ("smoke", *STYLES)},
     derived={ONE: lambda scores: scores["given 1"], OTHERS: given_all_others, REAL: real_accuracy},

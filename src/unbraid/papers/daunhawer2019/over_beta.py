@@ -90,7 +90,6 @@ def define_study(split: str, note: str) -> dict[str, Any]:
         return {TC: ("tc-blocks/ratio/s_m2", RATIO_SETTINGS.get(scale, {})), **setup.DIVERGENCES}
 
     return {
-        "year": 2019,
         "series": {split: setup.SPLITS[split]},
         "scales": setup.sweep_beta(measures),
         "derived": setup.DERIVED,
@@ -110,7 +109,6 @@ def define_study(split: str, note: str) -> dict[str, Any]:
 
 @experiment(
     "daunhawer2019/fig3",
-    reference="daunhawer2019, figure 3",
     **define_study(PAIRS, "With a split of pairs, training sees every clean image; fig3-images has another split."),
     claims=(
         Claim("x2 made from x1 shows the shape best where TC(c, s2) is low", best_where_low(PAIRS, X2_FROM_X1)),
@@ -129,7 +127,7 @@ BEST = [best_where_low(IMAGES, accuracy) for accuracy in (X2_FROM_X1, X1_FROM_X2
 
 @experiment(
     "daunhawer2019/fig3-images",
-    reference="daunhawer2019, figure 3, beyond the paper",
+    reference="figure 3, beyond the paper",
     **define_study(IMAGES, "Each held-out pair has at least one image with factor values of no training pair (ours)."),
     claims=(
         Claim(

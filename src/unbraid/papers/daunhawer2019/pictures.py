@@ -1,14 +1,13 @@
 """Pictures that the model generates: daunhawer2019's figures 2, 4, 5 and 7, of runs of figure 3 with all weights 1."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.base import Claim, Evidence, Results, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import combine
+from unbraid.experiments.evidence import combine, find_mean
 from unbraid.experiments.statistics import estimate
-from unbraid.metrics import Evaluation, Score
+from unbraid.metrics import Evaluation
 from unbraid.papers.daunhawer2019 import setup
 from unbraid.papers.daunhawer2019.setup import JOINT, MIN_ACCURACY, PAIRS, X1_FROM_X2, X2_FROM_X1, exceeds
 from unbraid.report.multimodal_pictures import draw_reconstructions, draw_samples, translation
@@ -22,7 +21,7 @@ PROBE_SETTINGS = {
     "small": {"samples": 1_000, "resamples": 5},
 }
 ERROR, APART = "reconstruction/nats", "one shape if drawn apart"
-SHARED: dict[str, Any] = {"year": 2019, "series": {PAIRS: setup.SPLITS[PAIRS]}, "only": {PAIRS: {setup.BETA: 1.0}}}
+SHARED: dict[str, Any] = {"series": {PAIRS: setup.SPLITS[PAIRS]}, "only": {PAIRS: {setup.BETA: 1.0}}}
 NOTES = (
     *setup.NOTES,
     setup.BUDGET_NOTE,
@@ -70,7 +69,6 @@ def load_best(results: Results) -> Evaluation:
 
 @experiment(
     "daunhawer2019/fig2",
-    reference="daunhawer2019, figure 2",
     **SHARED,
     scales=setup.sweep_beta(lambda scale: probes(scale, "m2")),
     derived=setup.DERIVED,
@@ -78,7 +76,7 @@ def load_best(results: Results) -> Evaluation:
     claims=(
         Claim(
             f"x2 made from x1 shows the shape of x1 in at least {MIN_ACCURACY:.0%}",
-            setup.mean_of(PAIRS, X2_FROM_X1, low=MIN_ACCURACY),
+            find_mean(PAIRS, X2_FROM_X1, low=MIN_ACCURACY),
         ),
         *separates("m2"),
     ),
@@ -105,7 +103,6 @@ def loses_little(results: Results) -> list[Evidence]:
 
 @experiment(
     "daunhawer2019/fig4",
-    reference="daunhawer2019, figure 4",
     **SHARED,
     scales=setup.sweep_beta(lambda scale: {ERROR: (ERROR, {}), **setup.DIVERGENCES}),
     scores=(ERROR, *setup.DIVERGENCES),
@@ -122,18 +119,11 @@ def fig4(results: Results, make: Any) -> Any:
     return draw_pictures(make, [[(f"x{name[-1]}", draw_reconstructions(model, name, 10))] for name in ("m1", "m2")])
 
 
-def coherence_apart(scores: Mapping[str, Score]) -> Score:
-    """Return how often two modalities would show one shape if they were drawn independently."""
-    score = scores[JOINT]
-    return Score("coherence", "classifier", score.details["apart"], score.samples, part="apart")
-
-
 @experiment(
     "daunhawer2019/fig5",
-    reference="daunhawer2019, figure 5",
     **SHARED,
     scales=setup.sweep_beta(lambda scale: {}),
-    derived={APART: coherence_apart, **setup.DERIVED},
+    derived={APART: derive(JOINT, "apart", lambda s: s.details["apart"]), **setup.DERIVED},
     scores=(JOINT, APART, *setup.DERIVED),
     claims=(
         Claim(
@@ -151,7 +141,6 @@ def fig5(results: Results, make: Any) -> Any:
 
 @experiment(
     "daunhawer2019/fig7",
-    reference="daunhawer2019, figure 7",
     **SHARED,
     scales=setup.sweep_beta(lambda scale: probes(scale, "m1", "m2")),
     derived=setup.DERIVED,

@@ -121,11 +121,6 @@ def sweep_beta(measures: Callable[[str], Measures]) -> dict[str, Scale]:
     return scales
 
 
-def mean_of(series: str, score: str, **where: float) -> Finding:
-    """Return the evidence on the mean of a score over the runs of a series."""
-    return pool_runs([series], [score], lambda s: s[..., 0].mean(-1), f"{score}, {series}", **where)
-
-
 def exceeds(series: str, less: str, more: str, what: str) -> Finding:
     """Return the evidence that one score of a run is above another one of the same run, on average over runs."""
     return pool_runs([series], [less, more], lambda s: np.subtract(s[..., 1], s[..., 0]).mean(-1), what, low=0.0)

@@ -3,31 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Claim, Results, Scale, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import combine, compare_means
+from unbraid.experiments.evidence import combine, compare_means, find_mean
 from unbraid.experiments.sprites import STAND_IN
-from unbraid.metrics import Score
+from unbraid.papers.esmaeili2018 import setup
 from unbraid.papers.esmaeili2018.kmeans import cluster_pixels
 from unbraid.papers.esmaeili2018.pictures import traverse_factor
-from unbraid.papers.esmaeili2018.setup import (
-    BETA_SVAE,
-    BETA_VAE,
-    CLASSIFIER,
-    DIGITS,
-    FASHION,
-    HFVAE,
-    LEARNED,
-    MNIST,
-    OURS,
-    QUICK,
-    SHAPES,
-    SMOKE,
-    SPRITES,
-    assign,
-    build_digit_scales,
-    find_mean,
-)
+from unbraid.papers.esmaeili2018.setup import DIGITS, HFVAE, LEARNED, MNIST, OURS, QUICK, SMOKE, assign
 from unbraid.report.sweep_figures import draw_boxes
 from unbraid.report.tables import Member
 
@@ -38,20 +21,11 @@ KMEANS, CLASS_ONLY = "k-means, MNIST", "class alone, MNIST"
 HFVAE_MNIST, SVAE_MNIST, HFVAE_FASHION, HFVAE_SPRITES = NAMES
 
 
-def score_recovery(scores: Mapping[str, Score]) -> Score:
-    """Return the accuracy above that of the most frequent value, as a share of the possible gain.
+score_recovery = derive(ACCURACY, "recovery", lambda s: (s.value - s.details["chance"]) / (1 - s.details["chance"]))
+"""Accuracy above that of the most frequent value, as a share of the possible gain: 10 classes and 3 are comparable."""
 
-    This makes 10 classes and 3 comparable.
-    """
-    score = scores[ACCURACY]
-    chance = score.details["chance"]
-    return Score("clusters", "hungarian", (score.value - chance) / (1 - chance), score.samples, part="recovery")
-
-
-def count_drawn(scores: Mapping[str, Score]) -> Score:
-    """Return the number of values that the classes draw; a decoder that ignores its class is pure, but draws one."""
-    score = scores[PURITY]
-    return Score("generated", "purity", float(score.details["values"]), score.samples, part="values")
+count_drawn = derive(PURITY, "values", lambda s: s.details["values"])
+"""Number of values that the classes draw; a decoder that ignores its class is pure, but draws one."""
 
 
 def cluster_digits(sweeps: Mapping[str, Mapping[str, Any]]) -> list[Member]:
@@ -64,8 +38,8 @@ def build_discrete_scale(scale: str) -> Scale:
     """Return one of the three larger scales."""
     per_series = {
         **assign(MNIST, HFVAE_MNIST, SVAE_MNIST),
-        HFVAE_FASHION: FASHION,
-        HFVAE_SPRITES: {**SPRITES[scale], **SHAPES},
+        HFVAE_FASHION: setup.FASHION,
+        HFVAE_SPRITES: {**setup.SPRITES[scale], **setup.SHAPES},
         CLASS_ONLY: {**MNIST, "latents": "concrete:10"},
     }
     return Scale(DIGITS[scale], per_series, {PURITY: (PURITY, LEARNED)})
@@ -73,9 +47,14 @@ def build_discrete_scale(scale: str) -> Scale:
 
 @experiment(
     "esmaeili2018/discrete",
-    year=2018,
-    reference="esmaeili2018, section 6.3",
-    series={HFVAE_MNIST: HFVAE, SVAE_MNIST: BETA_SVAE, HFVAE_FASHION: HFVAE, HFVAE_SPRITES: HFVAE, CLASS_ONLY: HFVAE},
+    reference="section 6.3",
+    series={
+        HFVAE_MNIST: HFVAE,
+        SVAE_MNIST: setup.BETA_SVAE,
+        HFVAE_FASHION: HFVAE,
+        HFVAE_SPRITES: HFVAE,
+        CLASS_ONLY: HFVAE,
+    },
     baselines=cluster_digits,
     scales={
         "smoke": Scale(
@@ -113,7 +92,7 @@ def build_discrete_scale(scale: str) -> Scale:
     notes=(
         OURS,
         STAND_IN,
-        CLASSIFIER,
+        setup.CLASSIFIER,
         "Label recovery is the accuracy above that of the most frequent value, as a share of the possible gain. The "
         "comparison with k-means (10,000 training rows, ten starts) and the bounds (half of the images and half of the "
         "digits) are ours.",
@@ -126,7 +105,7 @@ def discrete(results: Results, make: Any) -> Any:
 
 
 PRESERVED, TIE = "digit kept along thickness", "thickness and its latent"
-MODELS = {"beta-VAE": BETA_VAE, "beta-SVAE": BETA_SVAE, "HFVAE": HFVAE}
+MODELS = {"beta-VAE": setup.BETA_VAE, "beta-SVAE": setup.BETA_SVAE, "HFVAE": HFVAE}
 MIXED = ("beta-SVAE", "HFVAE")
 
 
@@ -135,23 +114,15 @@ def preserve_along(factor: str, **settings: Any) -> dict[str, tuple[str, dict[st
     return {PRESERVED: ("kept/classifier", {"along": factor, **settings})}
 
 
-def score_tie(scores: Mapping[str, Score]) -> Score:
-    """Return the absolute rank correlation of the measured thickness with the moved latent."""
-    score = scores[PRESERVED]
-    return Score("kept", "classifier", abs(score.details["correlation"]), score.samples, part="tie")
-
-
 @experiment(
     "esmaeili2018/fig7",
-    year=2018,
-    reference="esmaeili2018, figure 7",
     series=MODELS,
-    scales=build_digit_scales(
+    scales=setup.build_digit_scales(
         Scale(SMOKE, assign({"latents": "normal+concrete:3"}, *MIXED), preserve_along("scale", **QUICK)),
         assign(MNIST, *MODELS),
         preserve_along("thickness", **LEARNED),
     ),
-    derived={TIE: score_tie},
+    derived={TIE: derive(PRESERVED, "tie", lambda s: abs(s.details["correlation"]))},
     scores=(PRESERVED, TIE),
     claims=(
         Claim(
@@ -162,7 +133,7 @@ def score_tie(scores: Mapping[str, Score]) -> Score:
     ),
     notes=(
         OURS,
-        CLASSIFIER,
+        setup.CLASSIFIER,
         "In each run the latent moves whose means have the largest rank correlation with the measured thickness; the "
         "table shows that correlation. A digit is kept if it is classified as in the row's reconstruction.",
     ),

@@ -4,7 +4,8 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
-from unbraid.papers.esmaeili2018.setup import HFVAE, MNIST, OURS, SMOKE, build_digit_scales, find_mean
+from unbraid.experiments.evidence import find_mean
+from unbraid.papers.esmaeili2018.setup import HFVAE, MNIST, OURS, SMOKE, build_digit_scales
 from unbraid.report.svg import PALETTE
 
 PRUNED = "prune:(digit=7 & thickness>=#8) | (digit=0 & width<=#4)"
@@ -17,11 +18,11 @@ MIN_CORRELATION = 0.3
 def measure_strokes(thick: str, narrow: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return measures of both features; `thick` and `narrow` select the rows of each kind."""
     kinds = {"thickness": (thick, THICK, THICK_LATENT), "width": (narrow, NARROW, NARROW_LATENT)}
-    measures: dict[str, tuple[str, dict[str, Any]]] = {}
-    for feature, (where, drawn, encoded) in kinds.items():
-        measures[drawn] = ("strokes/reconstruction", {"measure": feature, "where": where})
-        measures[encoded] = ("strokes/latent", {"measure": feature, "where": where})
-    return measures
+    return {
+        score: (f"strokes/{protocol}", {"measure": feature, "where": where})
+        for feature, (where, *scores) in kinds.items()
+        for score, protocol in zip(scores, ("reconstruction", "latent"), strict=True)
+    }
 
 
 PRUNED_SHAPES = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
@@ -29,8 +30,6 @@ PRUNED_SHAPES = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
 
 @experiment(
     "esmaeili2018/fig9",
-    year=2018,
-    reference="esmaeili2018, figure 9",
     series={"HFVAE": HFVAE},
     scales=build_digit_scales(
         Scale(

@@ -8,6 +8,7 @@ as in the paper: terms 2, 3, 4, B and ii are at most 0.
 
 import math
 from collections.abc import Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.density import exact_aggregate
+from unbraid.experiments.base import make_member
 from unbraid.latents import LEARNED_PRIOR, Space
-from unbraid.metrics import Score
 from unbraid.report.tables import Member
 
 PRIORS = ("standard prior", "prior with covariance")
@@ -50,16 +51,12 @@ class SmallModel(NamedTuple):
 
 def score_identities(settings: Mapping[str, Any]) -> list[Member]:
     """Return the error of each identity by prior and `seed`, with `points` rows and `nodes` per latent."""
-    members = []
-    for series in PRIORS:
-        for seed in settings["seed"]:
-            model = draw_model(series, seed, settings["points"])
-            left, right = integrate_grid(model, settings["step"]), sum_nodes(model, settings["nodes"], settings["step"])
-            scores = {}
-            for name in IDENTITIES:
-                metric, _, protocol = name.partition("/")
-                scores[name] = Score(metric, protocol, abs(left[name] - right[name]), settings["points"])
-            members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores))
+    members, step = [], settings["step"]
+    for series, seed in product(PRIORS, settings["seed"]):
+        model = draw_model(series, seed, settings["points"])
+        left, right = integrate_grid(model, step), sum_nodes(model, settings["nodes"], step)
+        errors = {name: abs(left[name] - right[name]) for name in IDENTITIES}
+        members.append(make_member(series, seed, errors, settings["points"]))
     return members
 
 

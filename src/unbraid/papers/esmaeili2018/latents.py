@@ -5,25 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
+from unbraid.experiments.base import Claim, Results, Scale, StandIn, derive, experiment
 from unbraid.experiments.drawing import draw_pictures, label_axes
-from unbraid.experiments.evidence import combine, compare_means
+from unbraid.experiments.evidence import combine, compare_means, find_mean
 from unbraid.metrics import Score
+from unbraid.papers.esmaeili2018 import setup
 from unbraid.papers.esmaeili2018.pictures import traverse_class, traverse_row
-from unbraid.papers.esmaeili2018.setup import (
-    BETA_VAE,
-    CLASSIFIER,
-    FASHION,
-    HFVAE,
-    LEARNED,
-    MNIST,
-    OURS,
-    QUICK,
-    SMOKE,
-    assign,
-    build_digit_scales,
-    find_mean,
-)
+from unbraid.papers.esmaeili2018.setup import FASHION, HFVAE, LEARNED, MNIST, OURS, QUICK, SMOKE, assign
 from unbraid.report.svg import PALETTE
 
 KEPT = "kept/classifier"
@@ -34,13 +22,13 @@ MIN_SHARE = 0.5
 def build_scales(series: Mapping[str, dict[str, Any]]) -> dict[str, Scale]:
     """Return the scales of an experiment whose series have these data."""
     smoke = Scale(SMOKE, assign({"latents": "normal+concrete:3"}, *series), {KEPT: (KEPT, QUICK)})
-    return build_digit_scales(smoke, dict(series), {KEPT: (KEPT, LEARNED)})
+    return setup.build_digit_scales(smoke, dict(series), {KEPT: (KEPT, LEARNED)})
 
 
 DATA = {"MNIST": MNIST, "Fashion-MNIST": FASHION}
 NOTES = (
     OURS,
-    CLASSIFIER,
+    setup.CLASSIFIER,
     "One latent moves from -3 to 3 and the others stay. The score leaves out latents with a variance below .01.",
     "The paper shows only pictures; the measure and its bound, one half, are ours.",
 )
@@ -48,8 +36,6 @@ NOTES = (
 
 @experiment(
     "esmaeili2018/fig5",
-    year=2018,
-    reference="esmaeili2018, figure 5",
     series=dict.fromkeys(DATA, HFVAE),
     scales=build_scales(DATA),
     scores=(KEPT,),
@@ -67,8 +53,6 @@ def fig5(results: Results, make: Any) -> Any:
 
 @experiment(
     "esmaeili2018/fig11",
-    year=2018,
-    reference="esmaeili2018, figure 11",
     series={"Fashion-MNIST": HFVAE},
     scales=build_scales({"Fashion-MNIST": FASHION}),
     scores=(KEPT,),
@@ -119,8 +103,6 @@ ALPHAS = {"alpha 1": HFVAE, "alpha 0": {**HFVAE, "alpha": 0}}
 
 @experiment(
     "esmaeili2018/fig6",
-    year=2018,
-    reference="esmaeili2018, figure 6",
     series=ALPHAS,
     scales={k: Scale(s.settings, s.per_series) for k, s in build_scales(assign(MNIST, *ALPHAS)).items()},
     metrics=("latent-mi/exact", "mi/exact"),
@@ -158,7 +140,7 @@ def fig6(results: Results, make: Any) -> Any:
     return figure
 
 
-FACES = {"HFVAE": {**HFVAE, "beta": 5}, "beta-VAE": {**BETA_VAE, "beta": 8}}
+FACES = {"HFVAE": {**HFVAE, "beta": 5}, "beta-VAE": {**setup.BETA_VAE, "beta": 8}}
 GAP = "largest gap of a factor"
 CONV: dict[str, Any] = {"network": "conv-esmaeili", "batch": 512, "z": 20, "seed": range(3)}
 CELEBA = {**CONV, "data": StandIn("celeba", "sprites")}
@@ -166,16 +148,8 @@ SMALL = {**CONV, "data": "sprites", "data.positions": 8, "data.orientations": 10
 BINARY, SMALL_BINARY = ({"HFVAE": {"latents": f"{normal}+bernoulli:2"}} for normal in ("normal:20", "normal"))
 
 
-def largest_gap(scores: Mapping[str, Score]) -> Score:
-    """Return the largest gap of a single factor; MIG is the mean of these gaps."""
-    score = scores["mig/histogram-mean"]
-    return Score("mig", "histogram-mean", max(score.details["gaps"].values()), score.samples, part="largest")
-
-
 @experiment(
     "esmaeili2018/fig8",
-    year=2018,
-    reference="esmaeili2018, figure 8",
     series=FACES,
     scales={
         "smoke": Scale(SMOKE, SMALL_BINARY),
@@ -184,7 +158,7 @@ def largest_gap(scores: Mapping[str, Score]) -> Score:
         "paper": Scale({**CELEBA, "steps": 20_000}, BINARY),
     },
     metrics=("mig/histogram-mean",),
-    derived={GAP: largest_gap},
+    derived={GAP: derive("mig/histogram-mean", "largest", lambda s: max(s.details["gaps"].values()))},
     scores=("mig/histogram-mean", GAP),
     claims=(Claim("some latents of HFVAE follow one named factor", find_mean("HFVAE", GAP, low=0.1)),),
     notes=(

@@ -4,10 +4,9 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
-from unbraid.experiments.evidence import Finding, combine, compare_means
+from unbraid.experiments.evidence import Finding, combine, compare_means, find_largest
 from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, score_identities
 from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, train_without_terms
-from unbraid.papers.esmaeili2018.setup import find_largest
 from unbraid.report.svg import PALETTE
 
 TOLERANCE = 1e-5
@@ -17,14 +16,12 @@ GAIN, MI, DATA, PRIOR = SCORES
 
 @experiment(
     "esmaeili2018/decomposition",
-    year=2018,
-    reference="esmaeili2018, figures 2 and 4",
+    reference="figures 2 and 4",
     measure=score_identities,
     scales={
         "smoke": Scale({"points": 3, "nodes": 6, "step": 1.0, "seed": range(2)}),
         "small": Scale({**FULL, "seed": range(3)}),
-        "budget": Scale({**FULL, "seed": range(10)}),
-        "paper": Scale({**FULL, "seed": range(10)}),
+        **dict.fromkeys(("budget", "paper"), Scale({**FULL, "seed": range(10)})),
     },
     scores=IDENTITIES,
     claims=(
@@ -62,8 +59,6 @@ def compare_with_all(series: str, score: str, **bounds: float) -> Finding:
 
 @experiment(
     "esmaeili2018/fig3",
-    year=2018,
-    reference="esmaeili2018, figure 3",
     measure=train_without_terms,
     scales={
         "smoke": Scale({"points": 8, "steps": 5, "draws": 2, "seed": range(2)}),

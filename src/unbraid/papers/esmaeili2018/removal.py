@@ -10,13 +10,14 @@ deviation, and all members train as one stacked program.
 
 import math
 from collections.abc import Mapping
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from unbraid.density.small_fit import descend
-from unbraid.metrics import Score
+from unbraid.experiments.base import make_member
 from unbraid.report.tables import Member
 
 SERIES = ("all terms", "without 1", "without 2", "without 3", "without 4")
@@ -65,8 +66,11 @@ def train_without_terms(settings: Mapping[str, Any]) -> list[Member]:
     with torch.no_grad():
         last = torch.randn(settings["draws"], *x.shape[:2], generator=torch.Generator().manual_seed(1))
         found = torch.stack([compute_terms(stack, x, each) for each in last]).mean(0)
-    rows = enumerate(found.tolist())
-    return [_member(SERIES[m // len(seeds)], seeds[m % len(seeds)], row, settings["draws"]) for m, row in rows]
+    signs = torch.tensor([1, -1, -1, -1])
+    return [
+        make_member(series, seed, dict(zip(SCORES, row, strict=True)), settings["draws"])
+        for (series, seed), row in zip(product(SERIES, seeds), (signs * found).tolist(), strict=True)
+    ]
 
 
 def draw_points(count: int, seed: int) -> Tensor:
@@ -124,12 +128,3 @@ def _apply_layers(x: Tensor, weights: list[Tensor]) -> Tensor:
 def _draw_weights(shape: tuple[int, int], seed: int) -> Tensor:
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(1000 + seed))
     return drawn / math.sqrt(shape[0]) if shape[0] > 1 else drawn
-
-
-def _member(series: str, seed: int, found: list[float], draws: int) -> Member:
-    values = [found[0], *(-value for value in found[1:])]
-    scores = {}
-    for name, value in zip(SCORES, values, strict=True):
-        metric, _, protocol = name.partition("/")
-        scores[name] = Score(metric, protocol, value, draws)
-    return Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores)

@@ -8,7 +8,6 @@ a temperature of .66, beta 4 and gamma 3 also on MNIST, and 170 epochs of MNIST 
 from typing import Any
 
 from unbraid.experiments.base import Scale, StandIn
-from unbraid.experiments.evidence import Finding, pool_runs
 from unbraid.experiments.sprites import SMALL_MLP, TINY
 
 VAE: dict[str, Any] = {"recipe": "vae"}
@@ -61,13 +60,3 @@ def build_digit_scales(
 ) -> dict[str, Scale]:
     """Return `smoke`, and the three other scales on MNIST and Fashion-MNIST."""
     return {"smoke": smoke, **{scale: Scale(settings, per_series, measures) for scale, settings in DIGITS.items()}}
-
-
-def find_mean(series: str, score: str, **bounds: float) -> Finding:
-    """Find the mean of a score over the runs of a series."""
-    return pool_runs([series], [score], lambda c: c[..., 0].mean(-1), f"{score}, {series}", **bounds)
-
-
-def find_largest(series: tuple[str, ...], score: str, **bounds: float) -> Finding:
-    """Find the largest value of a score over all runs of several series."""
-    return pool_runs(series, [score], lambda c: c[..., 0].max(-1), f"largest {score}", **bounds)

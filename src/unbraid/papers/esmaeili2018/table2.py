@@ -5,20 +5,11 @@ from typing import Any
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, compare_means
 from unbraid.experiments.sprites import STAND_IN
-from unbraid.papers.esmaeili2018.setup import (
-    BETA_SVAE,
-    BETA_TCVAE,
-    BETA_VAE,
-    HFVAE,
-    SHAPES,
-    SMOKE,
-    SPRITES,
-    VAE,
-    assign,
-)
+from unbraid.papers.esmaeili2018 import setup
+from unbraid.papers.esmaeili2018.setup import BETA_SVAE, BETA_VAE, HFVAE, SHAPES, SMOKE, SPRITES, VAE, assign
 from unbraid.report.sweep_figures import draw_scatter
 
-MODELS = {"VAE": VAE, "beta-VAE": BETA_VAE, "beta-SVAE": BETA_SVAE, "beta-TCVAE": BETA_TCVAE, "HFVAE": HFVAE}
+MODELS = {"VAE": VAE, "beta-VAE": BETA_VAE, "beta-SVAE": BETA_SVAE, "beta-TCVAE": setup.BETA_TCVAE, "HFVAE": HFVAE}
 MIXED = ("beta-SVAE", "HFVAE")
 FACTORVAE, EASTWOOD = "factorvae/majority-vote", "dci/random-forest/disentanglement"
 PUBLISHED = {
@@ -46,8 +37,6 @@ def compare_with_others(series: str, score: str, **bounds: float) -> Finding:
 
 @experiment(
     "esmaeili2018/table2",
-    year=2018,
-    reference="esmaeili2018, table 2",
     series=MODELS,
     scales={
         "smoke": Scale(SMOKE, assign({"latents": "normal+concrete:3"}, *MIXED), QUICK),

@@ -61,7 +61,6 @@ def define_study(*series: str, with_kl: bool = False) -> dict[str, Any]:
         shared = {key: value for key, value in settings.items() if key not in ("beta", "decoder.width")}
         scales[scale] = cars.make_scale(scale, shared, {name: stage_settings(scale, name) for name in series})
     return {
-        "year": 2020,
         "series": {name: SERIES[name] for name in series},
         "scales": scales,
         "metrics": ("mig-of/blocks", OBEYS_C, L2, *(["kl/closed-form"] if with_kl else [])),
@@ -93,7 +92,6 @@ def draw_traversals_of_c(results: Results, make: Any, series: Sequence[str]) -> 
 
 @experiment(
     "msvae2020/fig37",
-    reference="msvae2020, figure 37",
     **define_study(BV, A1),
     scores=(MIG, DISTANCE, L2),
     claims=(
@@ -110,7 +108,6 @@ def fig37(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/fig38",
-    reference="msvae2020, figure 38",
     **define_study(BV, A2, A3, A4),
     scores=(DISTANCE, L2, OBEYS_C, MIG),
     claims=(
@@ -138,7 +135,7 @@ def late_c_is_empty(results: Results) -> list[Evidence]:
 
 @experiment(
     "msvae2020/fig39",
-    reference="msvae2020, figures 39 and 40",
+    reference="figures 39 and 40",
     **define_study(BV, VAE, A4, A5, with_kl=True),
     scores=(KL_OF_Z, MIG, DISTANCE),
     claims=(

@@ -153,7 +153,6 @@ def sweep_beta(
         own = {name: settings for name, settings in settings_of_series(scale).items() if name in series}
         scales[scale] = make_scale(scale, shared_settings(scale, data), own)
     return {
-        "year": 2020,
         "series": {n: {**SERIES[n], **({"z": latents[n]} if n in latents else {})} for n in series},
         "only": {STUDENT: {"beta": [1, 10]}} if STUDENT in series else {},
         "scales": scales,

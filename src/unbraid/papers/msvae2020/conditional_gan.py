@@ -10,17 +10,15 @@ its x and c,
 with expectations over p_th(x, c). So upper and lower bound I, and equal it if the generator is p(x | c).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.evidence import Finding, combine, pool_runs
-from unbraid.metrics import Score
-from unbraid.report.svg import PALETTE
-from unbraid.report.sweep_figures import draw_scatter
+from unbraid.experiments.base import Claim, Results, Scale, experiment, make_member
+from unbraid.experiments.drawing import draw_sides
+from unbraid.experiments.evidence import Finding, combine, find_largest, pool_runs
 from unbraid.report.tables import Member
 
 RANDOM, OWN = "random generator", "generator of the data"
@@ -74,17 +72,11 @@ def draw_model(observations: int, codes: int, seed: int, own: bool) -> tuple[np.
 
 def measure_lemma(settings: Mapping[str, Any]) -> list[Member]:
     """Return all terms of random models with some `observations` and `codes`, one for each `seed`."""
-    members, count = [], settings["observations"]
-    for series, seed in product((RANDOM, OWN), settings["seed"]):
-        terms = compute_terms(*draw_model(count, settings["codes"], seed, series == OWN))
-        scores = {name: Score("lemma1", name.partition("/")[2], value, count) for name, value in terms.items()}
-        members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores))
-    return members
-
-
-def is_zero(series: Sequence[str], score: str) -> Finding:
-    """Return the evidence that a score is 0 for all models."""
-    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", high=EXACT)
+    count, codes = settings["observations"], settings["codes"]
+    return [
+        make_member(series, seed, compute_terms(*draw_model(count, codes, seed, series == OWN)), count)
+        for series, seed in product((RANDOM, OWN), settings["seed"])
+    ]
 
 
 def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
@@ -95,15 +87,13 @@ def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
 
 @experiment(
     "msvae2020/lemma1",
-    year=2020,
-    reference="msvae2020, lemma 1",
     measure=measure_lemma,
     scales={"smoke": Scale({**MODELS, "seed": range(2)}), **dict.fromkeys(("small", "budget", "paper"), Scale(MODELS))},
     scores=SCORES,
     claims=(
         Claim(
             "KL(p_th(x, c) || p(x, c)) = [I + KL(p_th(x) || p(x))] - [I - E KL(q(c|x) || p(c|x))]",
-            combine(*(is_zero([RANDOM, OWN], name) for name in ERRORS)),
+            combine(*(find_largest([RANDOM, OWN], name, high=EXACT) for name in ERRORS)),
         ),
         Claim(
             "the brackets are an upper and a lower bound of I",
@@ -111,7 +101,7 @@ def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
         ),
         Claim(
             "at the limit, p_th(x | c) = p(x | c), both KL terms vanish",
-            combine(is_zero([OWN], DIVERGENCE), exceeds(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
+            combine(find_largest([OWN], DIVERGENCE, high=EXACT), exceeds(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
         ),
     ),
     notes=(
@@ -123,8 +113,4 @@ def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
 )
 def lemma1(results: Results, make: Any) -> Any:
     """KL of the joint distributions against the difference of the two bounds, model by model."""
-    figure = draw_scatter(make, results.members, DIFFERENCE, DIVERGENCE)
-    axes = figure.axes[0]
-    ends = axes.get_xlim()
-    axes.plot(ends, ends, color=PALETTE[-1], linewidth=0.8, zorder=0)
-    return figure
+    return draw_sides(make, results, DIFFERENCE, DIVERGENCE)

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.base import Claim, Results, experiment
 from unbraid.experiments.curves import collect_points, draw_lines
-from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, pool_runs
-from unbraid.experiments.statistics import estimate
+from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, find_at_each, find_mean
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, METRICS, MS, sweep_beta
 
@@ -22,18 +21,13 @@ GAIN = "attributes/gain"
 
 def ratio_exceeds(above: str, below: str, low: float) -> Finding:
     """Return the evidence that one score of MS-VAE is on average `low` times another one, at each beta."""
-
-    def evidence(results: Results) -> list[Evidence]:
-        cells = results.group_scores(MS, "beta", above, below)
-        found = {at: estimate(cells, lambda c, at=at: c[at][..., 0].mean(-1) / c[at][..., 1].mean(-1)) for at in cells}
-        return [Evidence(f"{above} / {below}, beta {at:g}", each, low=low) for at, each in found.items()]
-
-    return evidence
+    return find_at_each(
+        f"{above} / {below}", [MS], "beta", [above, below], lambda s: s[..., 0].mean(-1) / s[..., 1].mean(-1), low=low
+    )
 
 
 @experiment(
     "msvae2020/fig5",
-    reference="msvae2020, figure 5",
     **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4)),
     scores=(M1, M2, M3, M4, DISTANCE),
     claims=(
@@ -73,13 +67,12 @@ def define_attribute_study() -> dict[str, Any]:
 
 @experiment(
     "msvae2020/fig6",
-    reference="msvae2020, figure 6",
     **define_attribute_study(),
     scores=(FROM_C, FROM_Z, FROM_BOTH, GAIN),
     claims=(
         Claim(
             "on every attribute, C and Z together are better than either alone",
-            pool_runs([MS], [GAIN], lambda s: s[..., 0].mean(-1), f"mean {GAIN}", low=0.0),
+            find_mean(MS, GAIN, f"mean {GAIN}", low=0.0),
         ),
         Claim("the accuracy from C falls as beta rises", compare_settings(MS, "beta", 1, 10, FROM_C, high=0.0)),
         Claim("and that from Z rises", compare_settings(MS, "beta", 1, 10, FROM_Z, low=0.0)),

@@ -15,8 +15,8 @@ from torch import Tensor, no_grad
 from unbraid import noise
 from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, StandIn, experiment
 from unbraid.experiments.drawing import draw_pictures, label_axes
-from unbraid.experiments.evidence import Finding, compare_means, pool_runs
-from unbraid.experiments.statistics import estimate
+from unbraid.experiments.evidence import compare_means, find_mean
+from unbraid.experiments.statistics import estimate, mean_difference
 from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
 from unbraid.report.pictures import WHITE, tile_images
@@ -41,7 +41,6 @@ SCALES = {
     "paper": Scale({**BUDGET, "steps": 20_000, "decay": "none", "seed": range(10)}),
 }
 SHARED: dict[str, Any] = {
-    "year": 2020,
     "scales": SCALES,
     "metrics": (MIXTURE, FLOW, GAIN, PURITY),
     "notes": (
@@ -55,20 +54,14 @@ SHARED: dict[str, Any] = {
 }
 
 
-def mean_of(score: str, what: str, low: float) -> Finding:
-    """Return the evidence that the mean of a score over the runs that see means is above `low`."""
-    return pool_runs([MEANS], [score], lambda s: s[..., 0].mean(-1), what, low=low)
-
-
 @experiment(
     "msvae2020/fig18",
-    reference="msvae2020, figure 18",
     series={MEANS: SERIES[MEANS]},
     scores=(PURITY, MIXTURE),
     claims=(
         Claim(
             f"the components of the mixture go with digits (purity above {MIN_PURITY}, ours)",
-            mean_of(PURITY, PURITY, low=MIN_PURITY),
+            find_mean(MEANS, PURITY, PURITY, low=MIN_PURITY),
             trained=False,  # by EM, before the first step
         ),
     ),
@@ -83,14 +76,13 @@ def fig18(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/fig19",
-    reference="msvae2020, figure 19",
     series={MEANS: SERIES[MEANS]},
     scores=(MIXTURE, FLOW, GAIN),
     published={MEANS: {MIXTURE: -1585.1, FLOW: -1356.1, GAIN: 229.0}},
     claims=(
         Claim(
             "the log density rises from the mixture to the flow",
-            mean_of(GAIN, f"{GAIN}, nats per held-out image", low=0.0),
+            find_mean(MEANS, GAIN, f"{GAIN}, nats per held-out image", low=0.0),
         ),
     ),
     **SHARED,
@@ -115,13 +107,12 @@ def read_curves(results: Results, series: str) -> list[np.ndarray]:
 def means_converge_faster(results: Results) -> list[Evidence]:
     """Return the evidence that the log density, averaged over training, is higher with means than with samples."""
     cells = {name: np.array([[c[:, 1].mean()] for c in read_curves(results, name)]) for name in (MEANS, SAMPLES)}
-    found = estimate(cells, lambda c: c[MEANS][..., 0].mean(-1) - c[SAMPLES][..., 0].mean(-1))
+    found = estimate(cells, lambda c: mean_difference(c, SAMPLES, MEANS))
     return [Evidence(f"log density on average over training, {MEANS} minus {SAMPLES}", found, low=0.0)]
 
 
 @experiment(
     "msvae2020/fig20",
-    reference="msvae2020, figure 20",
     series=SERIES,
     scores=(FLOW, GAIN, MIXTURE),
     contrast=(SAMPLES, MEANS),

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from unbraid.experiments.base import REFINES, Claim, Results, Scale, experiment
+from unbraid.experiments.base import REFINES, Claim, Results, Scale, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import Finding, combine, compare_means, pool_runs
+from unbraid.experiments.evidence import Finding, combine, compare_means, find_mean
 from unbraid.metrics import Evaluation, Score
 from unbraid.metrics.generative.features.feature_sets import draw_prior_codes
 from unbraid.metrics.intervention.factor_preservation import choose_latents, decode_pictures, set_latent
@@ -84,19 +84,15 @@ NOTES = (
 )
 
 
-def score_above_chance(scores: Mapping[str, Score]) -> Score:
+def remove_chance(score: Score) -> float:
     """Return (kept - p) / (1 - p), with p the share of pairs of different rows whose pictures look alike."""
-    score = scores[KEPT]
     chance = score.details["chance"]
-    value = (score.value - chance) / (1 - chance) if chance < 1 else 0.0
-    return Score("kept", "drawn", value, score.samples, part="above-chance")
+    return (score.value - chance) / (1 - chance) if chance < 1 else 0.0
 
 
-def mean_change(scores: Mapping[str, Score]) -> Score:
-    """Return the mean absolute change per pixel between the ends of a traversal, over dimensions of C."""
-    score = scores[KEPT]
-    moves = list(score.details["moved"].values())
-    return Score("kept", "drawn", sum(moves) / len(moves), score.samples, part="moved")
+score_above_chance = derive(KEPT, "above-chance", remove_chance)
+mean_change = derive(KEPT, "moved", lambda s: sum(s.details["moved"].values()) / len(s.details["moved"]))
+"""Mean absolute change per pixel between the ends of a traversal, over dimensions of C."""
 
 
 def classifier_accuracy(scores: Mapping[str, Score]) -> Score:
@@ -119,7 +115,7 @@ def define_study(series: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         measure = ("kept/drawn", {"span": SPAN, **CLASSIFIERS.get(scale, {"steps": 4_000})})
         scales[scale] = Scale(shared, per_series=own, measures={KEPT: measure})
     derived = {ABOVE_CHANCE: score_above_chance, CHANGE: mean_change, ACCURACY: classifier_accuracy}
-    return {"year": 2020, "series": series, "scales": scales, "derived": derived, "scores": SCORES}
+    return {"series": series, "scales": scales, "derived": derived, "scores": SCORES}
 
 
 def label_settings(scale: str, series: str) -> dict[str, Any]:
@@ -133,14 +129,13 @@ def label_settings(scale: str, series: str) -> dict[str, Any]:
 
 def keeps_more_than(other: str) -> Finding:
     """Return the evidence that MS-GAN keeps identity more often than another model although its C moves something."""
-    what = f"mean {CHANGE} of {MS}"
-    moves = pool_runs((MS,), (CHANGE,), lambda s: s[..., 0].mean(-1), what, low=MIN_CHANGE)
+    moves = find_mean(MS, CHANGE, f"mean {CHANGE} of {MS}", low=MIN_CHANGE)
     return combine(compare_means(other, MS, ABOVE_CHANCE, low=0.0), moves)
 
 
 @experiment(
     "msvae2020/fig21",
-    reference="msvae2020, figures 21 and 25 to 27",
+    reference="figures 21 and 25 to 27",
     **define_study(SUPERVISED),
     contrast=(CGAN, MS),
     claims=(Claim("with labels, MS-GAN keeps identity while C moves more often than CGAN", keeps_more_than(CGAN)),),
@@ -156,7 +151,7 @@ def fig21(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/fig29",
-    reference="msvae2020, figures 22, 23 and 28 to 31",
+    reference="figures 22, 23 and 28 to 31",
     **define_study(UNSUPERVISED),
     claims=(
         Claim("without labels, MS-GAN keeps identity while C moves more often than InfoGAN", keeps_more_than(INFO)),

@@ -59,7 +59,6 @@ def make_scale(steps: int, seeds: int, batch: int, hidden: tuple[int, ...], **da
 GRID = {"lengths": 201, "dampings": 191, "masses": 191, "rows": 5_000}
 HIDDEN = (256, 256)
 SHARED: dict[str, Any] = {
-    "year": 2020,
     "series": SERIES,
     "scales": {
         "smoke": make_scale(3, 2, 8, (8,), lengths=5, dampings=5, masses=5, rows=60),
@@ -134,7 +133,6 @@ def matches(factor: str) -> Finding:
 
 @experiment(
     "msvae2020/fig15",
-    reference="msvae2020, figure 15",
     claims=(
         Claim(
             f"moving the length or the damping alone, with z fixed, does what it does to the simulated pendulum (error "
@@ -170,7 +168,6 @@ def ranks_by_mass(statistic: Callable[..., Any], what: str) -> Finding:
 
 @experiment(
     "msvae2020/fig16",
-    reference="msvae2020, figure 16",
     claims=(
         Claim(
             "z ranks pendulums as their mass does, which was never given "

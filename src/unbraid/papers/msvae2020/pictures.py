@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.experiments.base import REFINES, Claim, Evidence, Results, StandIn, experiment
+from unbraid.experiments.base import REFINES, Claim, Results, StandIn, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import compare_means
-from unbraid.experiments.statistics import estimate
+from unbraid.experiments.evidence import Finding, compare_means, find_one
+from unbraid.experiments.statistics import Cells
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import as_stage
 from unbraid.papers.msvae2020 import cars
@@ -74,7 +74,6 @@ def define_study(data: StandIn, *sizes: Sizes, notes: tuple[str, ...] = (), **st
         of_series = {each.second: refiner for each in sizes}
         scales[name] = cars.make_scale(name, cars.shared_settings(name, data), of_series)
     return {
-        "year": 2020,
         "series": series,
         "scales": scales,
         "metrics": ("mig-of/blocks", "kl/closed-form"),
@@ -87,12 +86,6 @@ def define_study(data: StandIn, *sizes: Sizes, notes: tuple[str, ...] = (), **st
 def nearer(sizes: Sizes, text: str = "refined images are nearer to the data than what they refine") -> Claim:
     """Return the claim that second stages have a smaller distance to the data than first stages."""
     return Claim(text, compare_means(sizes.first, sizes.second, DISTANCE, high=0.0))
-
-
-def load_nearest(results: Results, sizes: Sizes) -> Evaluation:
-    """Return the second stage whose images are nearest to the data."""
-    runs = results.select_members(sizes.second, DISTANCE)
-    return results.load_evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
 
 
 def draw_both_stages(model: Evaluation) -> Picture:
@@ -156,23 +149,15 @@ def draw_codes(model: Evaluation, count: int) -> DrawnCodes:
     return DrawnCodes(x, *(images.unflatten(0, (-1, DRAWS_PER_IMAGE)) for images in (y, refined)))
 
 
-def deviations(results: Results) -> dict[None, np.ndarray]:
-    """Return the deviations of y and of refined images over draws of c, [runs, 2]."""
-    models = [results.load_evaluation(member) for member in results.select_members(FACE.second, DISTANCE)]
-    draws = [draw_codes(model, IMAGES_COMPARED) for model in models]
-    return {None: np.array([[each.deviation(each.y), each.deviation(each.refined)] for each in draws])}
+def compare_draws(what: str, statistic: Callable[[np.ndarray], np.ndarray], **bounds: float) -> Finding:
+    """Find a statistic of the deviations of y and of refined images over draws of c, [..., runs, 2]."""
 
+    def read_cells(results: Results) -> Cells:
+        models = [results.load_evaluation(member) for member in results.select_members(FACE.second, DISTANCE)]
+        draws = [draw_codes(model, IMAGES_COMPARED) for model in models]
+        return {None: np.array([[each.deviation(each.y), each.deviation(each.refined)] for each in draws])}
 
-def y_varies(results: Results) -> list[Evidence]:
-    """Return the evidence that y varies over draws of c."""
-    found = estimate(deviations(results), lambda c: c[None][..., 0].mean(-1))
-    return [Evidence("deviation of y over draws of c, as a share of that over images", found, low=MIN_DEVIATION)]
-
-
-def refined_varies_less(results: Results) -> list[Evidence]:
-    """Return the evidence that refined images vary less than y."""
-    found = estimate(deviations(results), lambda c: (c[None][..., 1] - c[None][..., 0]).mean(-1))
-    return [Evidence("deviation over draws of c, refined images minus y", found, high=0.0)]
+    return find_one(what, read_cells, lambda c: statistic(c[None]).mean(-1), **bounds)
 
 
 def draw_x_and_y(model: Evaluation) -> Picture:
@@ -187,46 +172,85 @@ def draw_y_and_refined(model: Evaluation) -> Picture:
     return tile_images(torch.stack([drawn.y, drawn.refined], 1).flatten(0, 1), WHITE)
 
 
-def register(
-    number: int, sizes: Sizes, study: Any, claims: tuple[Claim, ...], draw: Draw, title: str, shown: str | None = None
-) -> None:
-    """Register the experiment of a figure, which draws the best run of a size; `shown` names the drawn series."""
-
-    def figure(results: Results, make: Any) -> Any:
-        return draw_pictures(make, [[(shown or sizes.second, draw(load_nearest(results, sizes)))]])
-
-    figure.__doc__ = title
-    experiment(f"msvae2020/fig{number}", reference=f"msvae2020, figure {number}", claims=claims, **study)(figure)
+def draw_nearest(results: Results, make: Any, sizes: Sizes, draw: Draw, shown: str | None = None) -> Any:
+    """Draw the second stage whose images are nearest to the data; `shown` names the drawn series."""
+    runs = results.select_members(sizes.second, DISTANCE)
+    model = results.load_evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
+    return draw_pictures(make, [[(shown or sizes.second, draw(model))]])
 
 
-TRIPLES = "their reconstructions by a beta-TCVAE, and those refined by MS-VAE."
-STAGES = "images of the first stage above those of the second."
-
-
-def register_traversals(number: int, data: StandIn, small: Sizes, large: Sizes, *notes: str) -> None:
-    """Register two figures: traversals of a small C, and of a large one."""
-    study, name = define_study(data, small, large, notes=notes), "Cars3D" if data is CARS else "SmallNORB"
-    few, many = (f"Traversals of a {word} C on {name}: {STAGES}" for word in ("small", "large"))
-    register(number, small, study, fewer_leave_more(small, large), draw_both_stages, few)
-    register(number + 1, large, study, more_separate_better(small, large), draw_both_stages, many)
-
-
-CAR, TOY = Sizes(10, 5), Sizes(10, 10)
+CAR, TOY, FEW, STRONG, FACE = Sizes(10, 5), Sizes(10, 10), Sizes(2, 8), Sizes(10, 10, beta=6), Sizes(15, 5, beta=15)
 CARS_STUDY = define_study(CARS, CAR, notes=("beta = 4 and the data are ours: the paper's figure names neither.",))
-register(1, CAR, CARS_STUDY, (nearer(CAR),), draw_triples, f"Images of cars, {TRIPLES}")
-register(3, TOY, define_study(NORB, TOY), (nearer(TOY),), draw_triples, f"Images of toys (SmallNORB), {TRIPLES}")
+CARS_BY_SIZE = define_study(CARS, FEW, CAR)
 BETAS = "As in the paper, the small C has beta = 4 and the large one beta = 6: a difference may be due to either."
-register_traversals(9, CARS, Sizes(2, 8), Sizes(10, 5))
-register_traversals(11, NORB, Sizes(2, 8), Sizes(10, 10, beta=6), BETAS)
-
-FACE = Sizes(15, 5, beta=15)
+TOYS_BY_SIZE = define_study(NORB, FEW, STRONG, notes=(BETAS,))
 DRAWS = "beta = 15, |C| = 15 and ten draws of c for each x (appendix I) are the paper's; |Z| = 5 is ours."
 PHOTOS = define_study(FACES, FACE, notes=(DRAWS,), samples=10)
-VARIES = Claim(f"y of one x vary much: by {MIN_DEVIATION:.0%} of what images do, or more (ours)", y_varies)
-STEADIER = Claim("refined images vary less than the y that they refine", refined_varies_less)
-register(13, FACE, PHOTOS, (nearer(FACE),), draw_both_stages, f"Traversals of C on CelebA: {STAGES}")
-register(14, FACE, PHOTOS, (nearer(FACE),), draw_triples, f"Photographs of CelebA, {TRIPLES}")
-register(32, FACE, PHOTOS, (VARIES,), draw_x_and_y, "Photographs above five y of draws of c, on CelebA.", FACE.first)
-register(
-    33, FACE, PHOTOS, (STEADIER,), draw_y_and_refined, "Five y of draws of c above their refined images, on CelebA."
+Y_VARIES = compare_draws(
+    "deviation of y over draws of c, as a share of that over images", lambda d: d[..., 0], low=MIN_DEVIATION
 )
+VARIES_LESS = compare_draws(
+    "deviation over draws of c, refined images minus y", lambda d: d[..., 1] - d[..., 0], high=0.0
+)
+VARIES = Claim(f"y of one x vary much: by {MIN_DEVIATION:.0%} of what images do, or more (ours)", Y_VARIES)
+STEADIER = Claim("refined images vary less than the y that they refine", VARIES_LESS)
+
+
+@experiment("msvae2020/fig1", **CARS_STUDY, claims=(nearer(CAR),))
+def fig1(results: Results, make: Any) -> Any:
+    """Images of cars, their reconstructions by a beta-TCVAE, and those refined by MS-VAE."""
+    return draw_nearest(results, make, CAR, draw_triples)
+
+
+@experiment("msvae2020/fig3", **define_study(NORB, TOY), claims=(nearer(TOY),))
+def fig3(results: Results, make: Any) -> Any:
+    """Images of toys (SmallNORB), their reconstructions by a beta-TCVAE, and those refined by MS-VAE."""
+    return draw_nearest(results, make, TOY, draw_triples)
+
+
+@experiment("msvae2020/fig9", **CARS_BY_SIZE, claims=fewer_leave_more(FEW, CAR))
+def fig9(results: Results, make: Any) -> Any:
+    """Traversals of a small C on Cars3D: images of the first stage above those of the second."""
+    return draw_nearest(results, make, FEW, draw_both_stages)
+
+
+@experiment("msvae2020/fig10", **CARS_BY_SIZE, claims=more_separate_better(FEW, CAR))
+def fig10(results: Results, make: Any) -> Any:
+    """Traversals of a large C on Cars3D: images of the first stage above those of the second."""
+    return draw_nearest(results, make, CAR, draw_both_stages)
+
+
+@experiment("msvae2020/fig11", **TOYS_BY_SIZE, claims=fewer_leave_more(FEW, STRONG))
+def fig11(results: Results, make: Any) -> Any:
+    """Traversals of a small C on SmallNORB: images of the first stage above those of the second."""
+    return draw_nearest(results, make, FEW, draw_both_stages)
+
+
+@experiment("msvae2020/fig12", **TOYS_BY_SIZE, claims=more_separate_better(FEW, STRONG))
+def fig12(results: Results, make: Any) -> Any:
+    """Traversals of a large C on SmallNORB: images of the first stage above those of the second."""
+    return draw_nearest(results, make, STRONG, draw_both_stages)
+
+
+@experiment("msvae2020/fig13", **PHOTOS, claims=(nearer(FACE),))
+def fig13(results: Results, make: Any) -> Any:
+    """Traversals of C on CelebA: images of the first stage above those of the second."""
+    return draw_nearest(results, make, FACE, draw_both_stages)
+
+
+@experiment("msvae2020/fig14", **PHOTOS, claims=(nearer(FACE),))
+def fig14(results: Results, make: Any) -> Any:
+    """Photographs of CelebA, their reconstructions by a beta-TCVAE, and those refined by MS-VAE."""
+    return draw_nearest(results, make, FACE, draw_triples)
+
+
+@experiment("msvae2020/fig32", **PHOTOS, claims=(VARIES,))
+def fig32(results: Results, make: Any) -> Any:
+    """Photographs above five y of draws of c, on CelebA."""
+    return draw_nearest(results, make, FACE, draw_x_and_y, FACE.first)
+
+
+@experiment("msvae2020/fig33", **PHOTOS, claims=(STEADIER,))
+def fig33(results: Results, make: Any) -> Any:
+    """Five y of draws of c above their refined images, on CelebA."""
+    return draw_nearest(results, make, FACE, draw_y_and_refined)

@@ -9,18 +9,10 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
-from unbraid.experiments.evidence import Finding, pool_runs
+from unbraid.experiments.evidence import Finding, find_largest, pool_runs
 from unbraid.metrics import Score
-from unbraid.papers.msvae2020.masks import (
-    CODES,
-    COINS,
-    PIXELS,
-    Joint,
-    Process,
-    dependence,
-    list_processes,
-    smallest_process,
-)
+from unbraid.papers.msvae2020 import masks
+from unbraid.papers.msvae2020.masks import CODES, COINS, PIXELS, Joint, Process, dependence, list_processes
 from unbraid.report.svg import PALETTE
 from unbraid.report.tables import Member
 
@@ -38,7 +30,6 @@ EXACT = 1e-12
 """Bound on differences of floats; the fractions themselves are equal."""
 
 SHARED: dict[str, Any] = {
-    "year": 2020,
     "scales": {name: Scale({"seed": range(6)}) for name in ("smoke", "small", "budget", "paper")},
     "scores": (*CELLS.values(), DEVIATION, DEPENDENCE),
 }
@@ -64,7 +55,7 @@ def measure_given_both(settings: Mapping[str, Any]) -> list[Member]:
 
 def _rename(seeds: Sequence[int]) -> list[Process]:
     orders = list(permutations(PIXELS))
-    return [smallest_process(orders[seed % len(orders)]) for seed in seeds]
+    return [masks.smallest_process(orders[seed % len(orders)]) for seed in seeds]
 
 
 def _measure(
@@ -86,7 +77,7 @@ def _measure(
 
 def is_zero(series: Sequence[str], score: str) -> Finding:
     """Return the evidence that a score is 0 for all processes of some series."""
-    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), f"largest {score}", low=-EXACT, high=EXACT)
+    return find_largest(series, score, low=-EXACT, high=EXACT)
 
 
 def draw_joint(results: Results, make: Any, title: str) -> Any:
@@ -113,7 +104,6 @@ def as_published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
 
 @experiment(
     "msvae2020/table2",
-    reference="msvae2020, table 2",
     measure=measure_given_x,
     claims=(
         Claim("P(C, Z | X = 4) is that of table 2", is_zero([WITNESS], DEVIATION)),
@@ -133,7 +123,6 @@ def table2(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/table3",
-    reference="msvae2020, table 3",
     measure=measure_given_both,
     claims=(
         Claim("P(C, Z | X = 4, Y = 1) is that of table 3", is_zero([WITNESS, ALL], DEVIATION)),

@@ -4,19 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments import evidence
+from unbraid.experiments.base import Claim, Results, experiment
 from unbraid.experiments.curves import draw_curves
-from unbraid.experiments.evidence import (
-    Finding,
-    combine,
-    compare_at_each,
-    compare_on_average,
-    compare_pairs,
-    compare_settings,
-    group_series,
-    mean_curve,
-)
-from unbraid.experiments.statistics import Cells, estimate
+from unbraid.experiments.evidence import Finding, combine, compare_on_average, compare_pairs, mean_curve
+from unbraid.experiments.statistics import Cells
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, BIG, BIG_VAE, DISTANCE, LARGE, MIG, MS, PAIRED_BY, RE_ENCODED, STUDENT
 from unbraid.report.sweep_figures import draw_trade_off
@@ -33,7 +25,7 @@ def mig_is_kept(series: str, score: str, what: str) -> Finding:
 
 def nearer_than(other: str) -> Finding:
     """Return the evidence that MS-VAE's reconstructions are nearer to the data than those of another series."""
-    return compare_at_each(other, MS, "beta", DISTANCE, high=0.0)
+    return evidence.compare_at_each(other, MS, "beta", DISTANCE, high=0.0)
 
 
 SCORES = (DISTANCE, MIG, RE_ENCODED)
@@ -52,7 +44,6 @@ BETTER_AT_EQUAL_SIZE = (
 
 @experiment(
     "msvae2020/table1",
-    reference="msvae2020, table 1",
     **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE]),
     published={BIG: {DISTANCE: 35.24, MIG: 0.09}, MS: {DISTANCE: 22.72, MIG: 0.10}},
     claims=(*BETTER_AT_EQUAL_SIZE, UNCHANGED),
@@ -65,12 +56,12 @@ def table1(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/table1-norb",
-    reference="msvae2020, table 1 and figure 4",
+    reference="table 1 and figure 4",
     **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE], data=cars.NORB),
     published={BIG: {DISTANCE: 152.19, MIG: 0.16}, MS: {DISTANCE: 59.16, MIG: 0.22}},
     claims=(
         *BETTER_AT_EQUAL_SIZE,
-        Claim("MIG falls with beta on SmallNORB", compare_settings(BASE, "beta", 1, 10, MIG, high=0.0)),
+        Claim("MIG falls with beta on SmallNORB", evidence.compare_settings(BASE, "beta", 1, 10, MIG, high=0.0)),
         UNCHANGED,
     ),
     scores=SCORES,
@@ -82,7 +73,6 @@ def table1_norb(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/fig4",
-    reference="msvae2020, figure 4",
     **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE]),
     contrast=(BASE, MS),
     claims=(
@@ -99,7 +89,7 @@ def table1_norb(results: Results, make: Any) -> Any:
             mig_is_kept(MS, RE_ENCODED, "mean change of MIG after encoding refined images"),
         ),
         Claim("at the lowest beta, nearer than Big-VAE's", nearer_than(BIG_VAE)),
-        Claim("MIG rises with beta on Cars3D", compare_settings(BASE, "beta", 1, 10, MIG, low=0.0)),
+        Claim("MIG rises with beta on Cars3D", evidence.compare_settings(BASE, "beta", 1, 10, MIG, low=0.0)),
         Claim(
             "beta-TCVAE has a higher MIG than beta-TCVAE-L, on average over beta",
             compare_on_average(LARGE, BASE, "beta", MIG, low=0.0),
@@ -117,7 +107,6 @@ APART = "The student is not in fig4, since its loss has another scale and settle
 
 @experiment(
     "msvae2020/fig4-student",
-    reference="msvae2020, figure 4",
     **cars.sweep_beta(BASE, MS, STUDENT, notes=[cars.SIZES_NOTE, APART]),
     contrast=(STUDENT, MS),
     claims=(
@@ -138,18 +127,16 @@ def fig4_student(results: Results, make: Any) -> Any:
 
 
 def falls_less_than_distance(score: str) -> Finding:
-    """Return the evidence that a score falls less from beta-TCVAE to MS-VAE than the distance, as shares of it."""
+    """Find the share by which a score falls from beta-TCVAE to MS-VAE, minus that of the distance."""
 
-    def evidence(results: Results) -> list[Evidence]:
-        cells = group_series(results, (BASE, MS), "beta", score, DISTANCE)
+    def gap(cells: Cells) -> np.ndarray:
+        fall = 1 - mean_curve(cells, MS) / mean_curve(cells, BASE)
+        return (fall[..., 0] - fall[..., 1]).mean(-1)
 
-        def gap(c: Cells) -> np.ndarray:
-            fall = 1 - mean_curve(c, MS) / mean_curve(c, BASE)
-            return (fall[..., 0] - fall[..., 1]).mean(-1)
-
-        return [Evidence(f"share by which {score} falls, less that of {DISTANCE}", estimate(cells, gap), high=0.0)]
-
-    return evidence
+    what = f"share by which {score} falls, less that of {DISTANCE}"
+    return evidence.find_one(
+        what, lambda results: evidence.group_series(results, (BASE, MS), "beta", score, DISTANCE), gap, high=0.0
+    )
 
 
 def define_pixel_study(name: str, score: str) -> dict[str, Any]:
@@ -165,13 +152,13 @@ def define_pixel_study(name: str, score: str) -> dict[str, Any]:
     return {**cars.sweep_beta(BASE, MS, LARGE), "scores": (score, DISTANCE), "contrast": (BASE, MS), "claims": claims}
 
 
-@experiment("msvae2020/fig34", reference="msvae2020, figure 34", **define_pixel_study("L1", cars.L1))
+@experiment("msvae2020/fig34", **define_pixel_study("L1", cars.L1))
 def fig34(results: Results, make: Any) -> Any:
     """L1 error of reconstructions over beta, on Cars3D."""
     return draw_curves(make, results, "beta", (cars.L1,))
 
 
-@experiment("msvae2020/fig35", reference="msvae2020, figure 35", **define_pixel_study("L2", cars.L2))
+@experiment("msvae2020/fig35", **define_pixel_study("L2", cars.L2))
 def fig35(results: Results, make: Any) -> Any:
     """L2 error of reconstructions over beta, on Cars3D."""
     return draw_curves(make, results, "beta", (cars.L2,))

@@ -16,8 +16,6 @@ SHARED = {scale: {**settings, "beta": 4} for scale, settings in cars.SHARED.item
 
 @experiment(
     "msvae2020/fig7",
-    year=2020,
-    reference="msvae2020, figure 7",
     series={BASE: {"recipe": "beta-tcvae"}},
     scales={scale: Scale({**settings, "z": WIDTHS_OF_C[scale]}) for scale, settings in SHARED.items()},
     metrics=("mig-of/blocks", ELBO),
@@ -47,8 +45,6 @@ def make_scale(scale: str) -> Scale:
 
 @experiment(
     "msvae2020/fig8",
-    year=2020,
-    reference="msvae2020, figure 8",
     series={BASE: SERIES[BASE], MS: SERIES[MS]},
     scales={scale: make_scale(scale) for scale in SHARED},
     metrics=("mig-of/blocks", RE_ENCODED, CONDITIONING),

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from unbraid.density import batch_aggregate
+from unbraid.experiments.base import make_member
 from unbraid.latents import CorrelatedNormal, Normal, Space
-from unbraid.metrics import Score
 from unbraid.objectives import divergences, leaf_information
 from unbraid.report.tables import Member
 from unbraid.types import Output
@@ -56,15 +56,16 @@ def score_lemmas(settings: Mapping[str, Any]) -> list[Member]:
         posterior = torch.from_numpy(drawn)
         whole, single = compute_information(posterior, correlation, settings["nodes"])
         terms = sum_over_grid(drawn, correlation, settings["grid"])
-        scores = _score("lemma1", (terms.conditional, whole - single[0]), settings["points"])
-        scores |= _score("lemma2", (whole - sum(single), terms.inner - terms.outer), settings["points"])
-        members.append(Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores))
+        values = _compare("lemma1", terms.conditional, whole - single[0])
+        values |= _compare("lemma2", whole - sum(single), terms.inner - terms.outer)
+        members.append(make_member(series, seed, values, settings["points"]))
     return members
 
 
-def _score(lemma: str, sides: tuple[float, float], points: int) -> dict[str, Score]:
-    values = {**dict(zip(SIDES[lemma], sides, strict=True)), "deviation": abs(sides[0] - sides[1])}
-    return {f"{lemma}/{name}": Score(lemma, name, value, points) for name, value in values.items()}
+def _compare(lemma: str, *sides: float) -> dict[str, float]:
+    """Return both sides of a lemma and their distance, by the name of a score."""
+    names = [f"{lemma}/{name}" for name in (*SIDES[lemma], "deviation")]
+    return dict(zip(names, (*sides, abs(sides[0] - sides[1])), strict=True))
 
 
 def compute_information(posterior: Tensor, correlation: float, nodes: int) -> tuple[float, list[float]]:

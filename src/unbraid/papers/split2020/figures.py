@@ -5,33 +5,42 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, experiment
-from unbraid.experiments.drawing import draw_decoded
-from unbraid.experiments.evidence import Finding, combine, compare_means, find_one, pool_runs, pool_series
-from unbraid.papers.split2020.setup import (
-    CORRELATED,
-    ERROR,
-    FACTOR,
-    KL,
-    MIG,
-    MODELS,
-    WIDE,
-    build_car_facts,
-    build_sprite_facts,
-    compare_split,
-    correlate_with_mig,
-    select_best_of_each,
-)
+from unbraid.experiments.drawing import draw_decoded, format_title
+from unbraid.experiments.evidence import Finding, combine, compare_means, find_largest, find_one, pool_runs, pool_series
+from unbraid.experiments.statistics import pearson
+from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG, MODELS, build_facts, build_series, compare_split
 from unbraid.report.sweep_figures import draw_boxes, draw_scatter
+
+SPLIT = list(build_series(MODELS, ["split"]))
+WIDE = "the gain in MIG is more than that of as many parameters in a vanilla encoder (ours)"
+WELL_CORRELATED, WELL_DISENTANGLED = 0.5, 0.3
+"""Correlation above which two scores are well correlated, and MIG above which a model is well disentangled."""
+
+CORRELATED = f"Well correlated means above {WELL_CORRELATED} (ours)."
+NOT_CORRELATED = Claim(
+    "the FactorVAE score is not well correlated with MIG",
+    pool_runs(
+        SPLIT,
+        [MIG, FACTOR],
+        lambda s: pearson(s[..., 0], s[..., 1]),
+        "correlation of the FactorVAE score and MIG, over all runs of both models and encoders",
+        high=WELL_CORRELATED,
+    ),
+)
+
+
+def draw_best_of_each(results: Results, make: Any) -> Any:
+    """Draw reconstructions and traversals from -2 to 2 of the run of each series with the highest MIG."""
+    best = [results.select_best(name, MIG) for name in results.series]
+    return draw_decoded(make, results, {format_title(member, MIG): member for member in best}, span=2.0)
 
 
 @experiment(
     "split2020/fig2",
-    **build_sprite_facts(
-        "figure 2",
-        MODELS,
-        ("correlated noise", "shared"),
+    **build_facts(
         "Correlated noise adds the constant 9.26 to the KL and does not change its gradient. MIG looks at one latent "
         "at a time, whose posterior is the same without the correlation.",
+        encoders=("correlated noise", "shared"),
     ),
     claims=tuple(
         Claim(f"{what} lowers the MIG of {model}", compare_means(model, f"{model}, {encoder}", MIG, high=0.0))
@@ -44,13 +53,9 @@ def fig2(results: Results, make: Any) -> Any:
     return draw_boxes(make, results.members, MIG, "recipe")
 
 
-WELL_DISENTANGLED = 0.3
-"""A model is well disentangled if its MIG is above this."""
-
-
 @experiment(
     "split2020/fig3",
-    **build_sprite_facts("figure 3", MODELS, ("split", "wide")),
+    **build_facts(),
     claims=(
         *(
             Claim(f"the split encoder raises the MIG of {model}", compare_split([model], MIG, low=0.0))
@@ -66,7 +71,7 @@ def fig3(results: Results, make: Any) -> Any:
 
 @experiment(
     "split2020/fig4",
-    **build_sprite_facts("figure 4", MODELS, ("split", "wide")),
+    **build_facts(),
     claims=(
         Claim("the split encoder lowers the reconstruction error of both", compare_split(MODELS, ERROR, high=0.0)),
         Claim("it lowers the KL of VAE", compare_split(["VAE"], KL, high=0.0)),
@@ -82,33 +87,23 @@ def fig4(results: Results, make: Any) -> Any:
     return draw_scatter(make, results.members, ERROR, KL)
 
 
-def find_highest() -> Finding:
-    """Find the MIG of the best run of each series."""
-    names = [name for model in MODELS for name in (model, f"{model}, split")]
-    return combine(
-        *(
-            pool_runs([name], [MIG], lambda s: s[..., 0].max(-1), f"highest MIG of {name}", low=WELL_DISENTANGLED)
-            for name in names
-        )
-    )
+HIGHEST = [find_largest([name], MIG, f"highest MIG of {name}", low=WELL_DISENTANGLED) for name in SPLIT]
 
 
 @experiment(
     "split2020/fig5",
-    **build_sprite_facts(
-        "figure 5", MODELS, ("split",), f"Well disentangled means a MIG above {WELL_DISENTANGLED} (ours)."
-    ),
-    claims=(Claim("the best of all four models are well disentangled", find_highest()),),
+    **build_facts(f"Well disentangled means a MIG above {WELL_DISENTANGLED} (ours).", encoders=["split"]),
+    claims=(Claim("the best of all four models are well disentangled", combine(*HIGHEST)),),
 )
 def fig5(results: Results, make: Any) -> Any:
     """Reconstructions and traversals from -2 to 2 of the models with the highest MIG on dSprites."""
-    return draw_decoded(make, results, select_best_of_each(results), span=2.0)
+    return draw_best_of_each(results, make)
 
 
 @experiment(
     "split2020/fig9",
-    **build_sprite_facts("figure 9", MODELS, ("split", "wide"), CORRELATED),
-    claims=(Claim("the FactorVAE score is not well correlated with MIG", correlate_with_mig()),),
+    **build_facts(CORRELATED),
+    claims=(NOT_CORRELATED,),
 )
 def fig9(results: Results, make: Any) -> Any:
     """FactorVAE score of VAE and FactorVAE on dSprites, with and without split encoder."""
@@ -117,7 +112,7 @@ def fig9(results: Results, make: Any) -> Any:
 
 @experiment(
     "split2020/fig11",
-    **build_sprite_facts("figure 11", ["beta-VAE"], ("split", "wide")),
+    **build_facts(models=["beta-VAE"]),
     claims=(
         Claim("the split encoder raises the MIG of beta-VAE", compare_split(["beta-VAE"], MIG, low=0.0)),
         Claim("it raises its KL", compare_split(["beta-VAE"], KL, low=0.0)),
@@ -132,7 +127,7 @@ def fig11(results: Results, make: Any) -> Any:
 
 @experiment(
     "split2020/fig6",
-    **build_car_facts("figure 6", MODELS, ("split", "wide")),
+    **build_facts(cars=True),
     claims=(
         Claim("the split encoder lowers the MIG of VAE", compare_split(["VAE"], MIG, high=0.0)),
         Claim("it raises the MIG of FactorVAE", compare_split(["FactorVAE"], MIG, low=0.0)),
@@ -146,13 +141,10 @@ def fig6(results: Results, make: Any) -> Any:
 
 @experiment(
     "split2020/fig7",
-    **build_car_facts("figure 7", MODELS, ("split", "wide")),
+    **build_facts(cars=True),
     claims=(
         Claim("the split encoder lowers the reconstruction error of both", compare_split(MODELS, ERROR, high=0.0)),
-        Claim(
-            "it raises the KL of both",
-            compare_split(MODELS, KL, low=0.0),
-        ),
+        Claim("it raises the KL of both", compare_split(MODELS, KL, low=0.0)),
     ),
 )
 def fig7(results: Results, make: Any) -> Any:
@@ -178,7 +170,7 @@ def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
 
 @experiment(
     "split2020/fig8",
-    **build_car_facts("figure 8", MODELS, ("split",)),
+    **build_facts(encoders=["split"], cars=True),
     claims=(
         Claim(
             "the models that are shown have better reconstructions with a split encoder",
@@ -192,13 +184,13 @@ def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
 )
 def fig8(results: Results, make: Any) -> Any:
     """Reconstructions and traversals from -2 to 2 of the models with the highest MIG on Cars3D."""
-    return draw_decoded(make, results, select_best_of_each(results), span=2.0)
+    return draw_best_of_each(results, make)
 
 
 @experiment(
     "split2020/fig10",
-    **build_car_facts("figure 10", MODELS, ("split", "wide"), CORRELATED),
-    claims=(Claim("the FactorVAE score is not well correlated with MIG", correlate_with_mig()),),
+    **build_facts(CORRELATED, cars=True),
+    claims=(NOT_CORRELATED,),
 )
 def fig10(results: Results, make: Any) -> Any:
     """FactorVAE score of VAE and FactorVAE on Cars3D, with and without split encoder."""
