@@ -1,7 +1,7 @@
 """One modality of a data set: images, vectors or class labels, which some rows may lack."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from unbraid.types import Shape
 Kind = Literal["image", "vector", "label"]
 
 
-@runtime_checkable
 class Values(Protocol):
     """Rows of a modality, stored or computed."""
 
@@ -33,15 +32,6 @@ class Values(Protocol):
         ...
 
     def to(self, device: torch.device | str) -> "Values": ...
-
-
-@runtime_checkable
-class NoisyValues(Protocol):
-    """Values to which the data set adds noise."""
-
-    def expected(self, index: Tensor) -> Tensor:
-        """Return means [*index, *shape] over the noise."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,8 +93,8 @@ class Modality:
 
     def expected(self, index: Tensor) -> Tensor:
         """Return `rows` without the noise that the data set may add: the means that a perfect decoder returns."""
-        values = self.values
-        return self._blank_missing(values.expected(index) if isinstance(values, NoisyValues) else values[index], index)
+        read = getattr(self.values, "expected", self.values.__getitem__)  # only values with noise have `expected`
+        return self._blank_missing(read(index), index)
 
     def _blank_missing(self, rows: Tensor, index: Tensor) -> Tensor:
         if self.present is None:

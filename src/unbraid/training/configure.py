@@ -21,7 +21,7 @@ from unbraid.objectives import bind
 from unbraid.registry import Registry
 from unbraid.store import select_prefix
 from unbraid.training.modality_config import SIZES, Sections, check_modalities, check_units, choose_sections
-from unbraid.types import Shape
+from unbraid.types import NO_MODULES, Modules, Shape
 
 MAX_BATCHES_TO_COUNT = 64
 """Data with more batches than this have a full one, whatever is held out."""
@@ -34,8 +34,7 @@ def configure(
     data: Choice,
     dataset: FactorDataset,
     overrides: Mapping[str, Any],
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
+    modules: Modules = NO_MODULES,
     parent: Mapping[str, Any] | None = None,
 ) -> Config:
     """Return the config of a recipe on a data set.
@@ -51,7 +50,7 @@ def configure(
     given = {**entry.facts.defaults, **overrides}
     check_settings(recipe, given)
     refuse_two_sizes(overrides)
-    _refuse_module_settings(overrides, encoder=encoder, decoder=decoder)
+    _refuse_module_settings(overrides, modules)
     if given.get("latents", "") is None and entry.facts.defaults.get("latents", "") is not None:
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
@@ -74,8 +73,8 @@ def configure(
         objective=Choice(recipe, chosen),
         model=model,
         data=data,
-        encoder=parts.encoder if encoder is None else _describe_module(encoder),
-        decoder=parts.decoder if decoder is None else _describe_module(decoder),
+        encoder=parts.encoder if modules.encoder is None else _describe_module(modules.encoder),
+        decoder=parts.decoder if modules.decoder is None else _describe_module(modules.decoder),
         likelihood=parts.likelihood,
         latents=parts.latents,
         training=training,
@@ -107,9 +106,9 @@ def _choose_single_sections(recipe: str, dataset: FactorDataset, given: Mapping[
     )
 
 
-def _refuse_module_settings(overrides: Mapping[str, Any], **modules: nn.Module | None) -> None:
+def _refuse_module_settings(overrides: Mapping[str, Any], modules: Modules) -> None:
     """Raise if the user gives settings for a module of their own."""
-    for side, module in modules.items():
+    for side, module in modules._asdict().items():
         settings = select_prefix(f"{side}.", overrides)
         if module is not None and settings:
             raise UsageError(f"{side} is a module of your own; leave {side}_{next(iter(settings))} out.")
