@@ -21,7 +21,7 @@ install = @echo "installing unbraid[$(1)] into .venv (minutes the first time)" &
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo      train a small model on rendered sprites, score it, write runs/demo/report.html"
+	@echo "make demo      train a small model on rendered sprites, score it, write runs/demo/report.html and explore.html"
 	@echo "make test      lint, types, layers and the quick tests"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make lint      ruff check and ruff format --check"
@@ -62,7 +62,7 @@ docs: .venv/.docs
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf .venv dist build docs/_build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist build docs/_build docs/_live .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/pyvenv.cfg:

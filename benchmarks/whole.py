@@ -31,7 +31,7 @@ def run_command(arguments: list[str], environment: dict[str, str]) -> dict[str, 
     seconds = time.perf_counter() - start
     if done.returncode:
         sys.exit(f"unbraid {' '.join(arguments)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return {"command": "unbraid " + " ".join(arguments), "seconds": round(seconds, 2)}
+    return {"command": "unbraid " + " ".join(arguments[:-2]), "seconds": round(seconds, 2)}  # without --root
 
 
 def main() -> None:

@@ -15,7 +15,6 @@ SETTINGS: dict[str, Any] = {
     "beta": 25,
     "z": 6,
     "encoder": "mlp",
-    "encoder_hidden": (64, 64),
     "decoder": "broadcast-pixel",
     "decoder_channels": 16,
     "steps": 2000,

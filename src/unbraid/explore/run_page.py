@@ -10,6 +10,7 @@ from unbraid import atomic
 from unbraid.config import Config
 from unbraid.explore.bundle import render
 from unbraid.explore.facts import (
+    MAX_ROWS_TO_MEASURE,
     describe_blocks,
     describe_factors,
     describe_latents,
@@ -46,17 +47,24 @@ def write_run_page(
 
 def render_run_page(config: Config, evaluation: Evaluation, scores: Sequence[Score], weights: Precision = AUTO) -> str:
     """Return the page as text."""
+    evaluation = choose_rows(evaluation)
     graphs, numbers = trace_model(evaluation), Numbers()
     facts = describe_run(config, evaluation, scores, graphs, numbers)
     for precision in range(16, FEWEST_BITS - 1, -1) if weights == AUTO else [weights]:
         stored = Weights(precision)
         networks = store_networks(graphs, stored)
-        data = {"kind": "run", "weights": stored.records, "run": {**facts, "networks": networks}, "modules": modules()}
+        run = {**facts, "networks": networks}
+        data = {"kind": "run", "weights": stored.records, "run": run, "modules": modules(), "precision": precision}
         blocks = {"numbers": pack(numbers.bytes()), "weights": to_text(stored.compressed())}
         page = render(title_of(config), data, blocks)
         if len(page.encode()) <= MAX_BYTES:
             break
     return page
+
+
+def choose_rows(evaluation: Evaluation) -> Evaluation:
+    """Return the model on as many random rows as the page's numbers are measured on."""
+    return evaluation if len(evaluation) <= MAX_ROWS_TO_MEASURE else evaluation.subsample(MAX_ROWS_TO_MEASURE)
 
 
 def title_of(config: Config) -> str:

@@ -14,7 +14,7 @@ from unbraid.errors import UsageError
 from unbraid.explore.bundle import render
 from unbraid.explore.model import ModelGraphs, trace_model
 from unbraid.explore.rows import Numbers
-from unbraid.explore.run_page import AUTO, FEWEST_BITS, describe_run, modules, pack, store_networks
+from unbraid.explore.run_page import AUTO, FEWEST_BITS, choose_rows, describe_run, modules, pack, store_networks
 from unbraid.explore.text import to_text
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
@@ -48,25 +48,35 @@ def render_sweep_page(title: str, members: Sequence[MemberPage], weights: Precis
     """Return the page as text."""
     if not members:
         raise UsageError(f"{title} has no finished run that could be explored.")
+    members = [member._replace(evaluation=choose_rows(member.evaluation)) for member in members]
     graphs = [trace_model(member.evaluation) for member in members]
-    bits, with_encoders = (weights, True) if weights != AUTO else choose_bits(graphs)
-    blocks, runs = {}, []
-    for place, (member, own) in enumerate(zip(members, graphs, strict=True)):
-        kept = own if with_encoders else own._replace(encode=None)
-        numbers, stored = Numbers(), Weights(bits)
-        facts = describe_run(member.config, member.evaluation, member.scores, kept, numbers)
-        networks = store_networks(kept, stored)
-        if place and facts["rows"]["observed"] == runs[0]["run"]["rows"]["observed"]:
+    first, with_encoders = (weights, True) if weights != AUTO else choose_bits(graphs)
+    kept = graphs if with_encoders else [own._replace(encode=None) for own in graphs]
+    blocks, described = {}, []
+    for place, (member, own) in enumerate(zip(members, kept, strict=True)):
+        numbers = Numbers()
+        facts = describe_run(member.config, member.evaluation, member.scores, own, numbers)
+        if place and facts["rows"]["observed"] == described[0]["rows"]["observed"]:
             facts["rows"]["observed"] = None  # the first member's
-        runs.append({
-            "name": member.name,
-            "settings": {key: _plain(value) for key, value in member.settings.items()},
-            "weights": stored.records,
-            "run": {**facts, "networks": networks},
-        })  # fmt: skip
-        blocks |= {f"numbers-{place}": pack(numbers.bytes()), f"weights-{place}": to_text(stored.compressed())}
-    data = {"kind": "sweep", "title": title, "members": runs, "modules": modules()}
-    return render(title, data, blocks)
+        described.append(facts)
+        blocks[f"numbers-{place}"] = pack(numbers.bytes())
+    for bits in range(first, FEWEST_BITS_OF_MANY - 1, -1) if isinstance(first, int) and weights == AUTO else [first]:
+        stored = [Weights(bits) for _ in members]
+        runs = [
+            {
+                "name": member.name,
+                "settings": {key: _plain(value) for key, value in member.settings.items()},
+                "run": {**facts, "networks": store_networks(own, place)},
+                "weights": place.records,
+            }
+            for member, own, facts, place in zip(members, kept, described, stored, strict=True)
+        ]
+        packed = {f"weights-{place}": to_text(each.compressed()) for place, each in enumerate(stored)}
+        data = {"kind": "sweep", "title": title, "members": runs, "modules": modules(), "precision": bits}
+        page = render(title, data, {**blocks, **packed})
+        if len(page.encode()) <= MAX_BYTES:
+            break
+    return page
 
 
 def choose_bits(graphs: Sequence[ModelGraphs]) -> tuple[int, bool]:

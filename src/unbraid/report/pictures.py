@@ -2,6 +2,7 @@
 
 import base64
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from unbraid import atomic
 from unbraid.errors import UsageError
+from unbraid.report.animation import ANIMATED, save_frames
 from unbraid.types import Shape
 
-FORMATS = ("png", "jpg", "jpeg", "webp", "gif", "tif", "tiff", "bmp", "pdf")
+FORMATS = ("png", "jpg", "jpeg", "webp", "gif", "apng", "tif", "tiff", "bmp", "pdf")
 OPAQUE_FORMATS = ("jpg", "jpeg", "pdf")
 MIN_TILE_WIDTH = 64
 CLEAR = (0, 0, 0, 0)
@@ -21,7 +23,12 @@ WHITE = (255, 255, 255, 255)
 
 
 class Picture(Image.Image):
-    """A Pillow image whose `save` creates missing folders and refuses unknown formats in one sentence."""
+    """A Pillow image whose `save` creates missing folders and refuses unknown formats in one sentence.
+
+    A picture with `frames` is saved as an animation where the format holds one (.gif, .apng).
+    """
+
+    frames: Sequence[Image.Image] = ()
 
     @classmethod
     def of(cls, image: Image.Image) -> "Picture":
@@ -39,6 +46,9 @@ class Picture(Image.Image):
         if ending not in FORMATS:
             raise UsageError(f"A picture file must end in .{', .'.join(FORMATS)}, not as {path} does.")
         path.parent.mkdir(parents=True, exist_ok=True)
+        if self.frames and ending in ANIMATED:
+            save_frames(path, self.frames, ending)
+            return
         with atomic.replacing(path) as part:
             plain = Image.Image.copy(self)
             if plain.mode == "RGBA" and ending in OPAQUE_FORMATS:

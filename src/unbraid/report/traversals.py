@@ -10,6 +10,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
 from unbraid.metrics.unsupervised.elbo import compute_latent_kl
+from unbraid.report.animation import make_frames
 from unbraid.report.pictures import WHITE, Picture, check_images, choose_scale, measure_pitch, tile_images
 
 Range = Literal["range", "quantiles"]
@@ -31,12 +32,17 @@ class Traversal(NamedTuple):
 
 
 def traversal(evaluation: Evaluation, **options: Any) -> Picture:
-    """Return a labelled picture of `traverse`, with its options; save it with `.save("traversal.png")`."""
+    """Return a labelled picture of `traverse`, with its options.
+
+    Save it with `.save("traversal.png")`, or as an animation with `.save("traversal.gif")` or `.apng`.
+    """
     shown = traverse(evaluation, **options)
     labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(shown.names, shown.kl, strict=True)]
     same = bool((shown.values == shown.values[0]).all())  # a heading must hold for all rows below it
     headings = [f"{v:+.1f}" for v in shown.values[0].tolist()] if same else []
-    return add_labels(tile_images(shown.images, WHITE), labels, headings, *shown.images.shape[-2:])
+    picture = add_labels(tile_images(shown.images, WHITE), labels, headings, *shown.images.shape[-2:])
+    picture.frames = make_frames([tile_images(column[None], WHITE) for column in shown.images.unbind(1)], shown.names)
+    return picture
 
 
 def traverse(

@@ -14,17 +14,17 @@ const GAP = 2;
  */
 export function makeGrid(model, store, background, view, onRow) {
   const { run } = model;
-  const shown = run.latents.map((latent, i) => ({ latent, i })).filter(({ latent, i }) => latent.nats >= QUIET || i < 2);
-  let limit = MAX_ROWS;
-  const rows = shown.map(({ latent, i }) => makeRow(model, store, view, latent, i));
+  const active = run.latents.filter((latent, i) => latent.nats >= QUIET || i < 2).length;  // they come first
+  let limit = Math.min(MAX_ROWS, active);
+  const rows = run.latents.map((latent, i) => makeRow(model, store, view, latent, i));
   const body = make("div.grid");
-  const more = makeButton(`Show all ${rows.length}`, () => {
+  const more = makeButton(`Show all ${rows.length} latents`, () => {
     limit = rows.length;
     more.hidden = true;
     place();
     refresh();
   });
-  more.hidden = rows.length <= MAX_ROWS;
+  more.hidden = rows.length <= limit;
   const place = () => body.replaceChildren(...rows.slice(0, limit).map((row) => row.element));
   place();
   let dirty = new Set(), cursor = 0, started = 0;
@@ -34,8 +34,8 @@ export function makeGrid(model, store, background, view, onRow) {
     if (!dirty.has(cursor)) return false;
     dirty.delete(cursor);
     const { values, count } = rows[cursor].draw(store.state.code);
-    onRow(shown[cursor].i, values, count);
-    if (!dirty.size) performance.measure("grid", { start: started });
+    onRow(cursor, values, count);
+    if (!dirty.size) performance.measure("grid", { start: started, detail: limit * count });
     return dirty.size > 0;
   };
   const refresh = () => {

@@ -68,6 +68,7 @@ function showTitle(title, subtitle) {
 
 async function openPage() {
   const data = JSON.parse(byId("data").textContent), say = sayIn(byId("message"));
+  byId("precision").textContent = `Weights have ${Number.isInteger(data.precision) ? `${data.precision} bits` : data.precision} in this file.`;
   await (data.kind === "sweep" ? openSweep : openRun)(data, say);
 }
 
