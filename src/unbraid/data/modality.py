@@ -1,7 +1,7 @@
 """One modality of a data set: images, vectors or class labels, which some rows may lack."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from unbraid.types import Shape
 Kind = Literal["image", "vector", "label"]
 
 
+@runtime_checkable
 class Values(Protocol):
     """Rows of a modality, stored or computed."""
 
