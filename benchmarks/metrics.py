@@ -281,16 +281,16 @@ def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
     }
     for title, asked in parts.items():
         seconds, begin = {}, time.perf_counter()
-        with schedule_metrics(asked[0][0], {name: {} for _, name in asked}) as (order, measure):
-            for name in order:
-                start = time.perf_counter()
-                try:
-                    measure(name)
-                except UsageError as error:
-                    print(f"{name} is left out: {error}", file=sys.stderr)
-                    continue
-                seconds[name] = round(time.perf_counter() - start, 3)
-                print(f"{name:40} {seconds[name]:8.2f} s", file=sys.stderr, flush=True)
+        order, measure = schedule_metrics(asked[0][0], {name: {} for _, name in asked})
+        for name in order:
+            start = time.perf_counter()
+            try:
+                measure(name)
+            except UsageError as error:
+                print(f"{name} is left out: {error}", file=sys.stderr)
+                continue
+            seconds[name] = round(time.perf_counter() - start, 3)
+            print(f"{name:40} {seconds[name]:8.2f} s", file=sys.stderr, flush=True)
         total = round(time.perf_counter() - begin, 3)
         found[title] = {"total": total, **dict(sorted(seconds.items(), key=lambda item: -item[1]))}
     return found

@@ -4,8 +4,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 
 class Progress:
@@ -61,3 +64,12 @@ def progress(
         yield bar
     finally:
         bar.close()
+
+
+def track(description: str, items: Sequence[Item]) -> Iterator[Item]:
+    """Yield items under a bar; a tensor counts its rows, anything else counts as one."""
+    sizes = [len(item) if hasattr(item, "shape") else 1 for item in items]  # type: ignore[arg-type]
+    with progress(description, sum(sizes)) as bar:
+        for item, size in zip(items, sizes, strict=True):
+            yield item
+            bar.advance(size)

@@ -7,6 +7,7 @@ its signature states; nothing else has to be written for it to be listed, config
 import inspect
 import numbers
 import operator
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -113,7 +114,7 @@ class Registry(Generic[Made, FactsT]):
     def __call__(
         self, name: str, *, year: int | None = None, reference: str = "", **facts: Any
     ) -> Callable[[Made], Made]:
-        """Return the decorator that registers a function under `name`."""
+        """Return the decorator that registers a function under `name`; the year may be that of the reference."""
         known = [item.name for item in fields(self.facts)]
         for key in facts:
             if key not in known:
@@ -124,7 +125,9 @@ class Registry(Generic[Made, FactsT]):
             # a reloaded module or notebook cell may register the same source again
             if (known.__module__, known.__qualname__) != (make.__module__, make.__qualname__):
                 raise UsageError(f"There is already a {self.kind} named '{name}'.")
-            self._entries[name] = self.entry(name, make, self.facts(**facts), year, reference)
+            found = re.search(r"\d{4}$", reference)  # the year of kingma2014
+            own = int(found[0]) if year is None and found else year
+            self._entries[name] = self.entry(name, make, self.facts(**facts), own, reference)
             return make
 
         return register

@@ -109,20 +109,20 @@ def _score(
     encoded: Sequence[Evaluation],
 ) -> Result:
     result, scores = Result(), dict[str, list[Score]]()
-    with schedule_metrics(subject.evaluation, requested) as (order, measure):
-        for name in order:
-            check_not_stopped(stop)
-            try:
-                scores[name] = _measure_within_memory(name, measure, encoded)
-            except (DataError, UsageError) as error:
-                if name in required or (requested[name] and isinstance(error, SettingError)):
-                    raise
-                result.skipped[name] = error
-            except RunError as error:
-                result.failures.append(f"{subject.folder.path.name}: {error}")
-            else:
-                for score in scores[name]:
-                    subject.folder.append_line("scores", score.as_record())
+    order, measure = schedule_metrics(subject.evaluation, requested)
+    for name in order:
+        check_not_stopped(stop)
+        try:
+            scores[name] = _measure_within_memory(name, measure, encoded)
+        except (DataError, UsageError) as error:
+            if name in required or (requested[name] and isinstance(error, SettingError)):
+                raise
+            result.skipped[name] = error
+        except RunError as error:
+            result.failures.append(f"{subject.folder.path.name}: {error}")
+        else:
+            for score in scores[name]:
+                subject.folder.append_line("scores", score.as_record())
     result.scores = {name: scores[name] for name in requested if name in scores}
     return result
 

@@ -32,24 +32,24 @@ def untimed(scores):
 
 def test_both_ways_give_the_same_scores_and_forests_come_last():
     in_turn = {name: untimed(evaluate(evaluation(), [name], **own)) for name, own in ASKED.items()}
-    with schedule_metrics(evaluation(), ASKED, background=True) as (order, measure):
-        assert order == ["sap/linear-svm", "mig/histogram-mean", *FORESTS]
-        assert {name: untimed(measure(name)) for name in order} == {name: in_turn[name] for name in order}
+    order, measure = schedule_metrics(evaluation(), ASKED, background=True)
+    assert order == ["sap/linear-svm", "mig/histogram-mean", *FORESTS]
+    assert {name: untimed(measure(name)) for name in order} == {name: in_turn[name] for name in order}
 
 
 def test_without_a_gpu_nothing_is_computed_aside(monkeypatch):
     monkeypatch.setattr("unbraid.metrics.background._start", lambda *_: pytest.fail("something was started"))
-    with schedule_metrics(evaluation(), ASKED) as (order, measure):
-        assert order == list(ASKED)
-        assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
+    order, measure = schedule_metrics(evaluation(), ASKED)
+    assert order == list(ASKED)
+    assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
 
 
 def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
     asked = {**ASKED, "dci/random-forest": {"factors": ("colour",)}}
-    with schedule_metrics(evaluation(), asked, background=True) as (_, measure):
-        assert measure("downstream/random-forest")
-        with pytest.raises(UsageError, match="colour"):  # before it has read anything
-            measure("dci/random-forest")
+    _, measure = schedule_metrics(evaluation(), asked, background=True)
+    assert measure("downstream/random-forest")
+    with pytest.raises(UsageError, match="colour"):  # before it has read anything
+        measure("dci/random-forest")
 
 
 def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch):
@@ -58,10 +58,8 @@ def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch
 
     monkeypatch.setattr("unbraid.metrics.background._run_quietly", broken)
     in_turn = evaluate(evaluation(), ["dci/random-forest"], **ASKED["dci/random-forest"])
-    with (
-        schedule_metrics(evaluation(), ASKED, background=True) as (_, measure),
-        pytest.warns(UserWarning, match="no more proc"),
-    ):
+    _, measure = schedule_metrics(evaluation(), ASKED, background=True)
+    with pytest.warns(UserWarning, match="no more proc"):
         assert untimed(measure("dci/random-forest")) == untimed(in_turn)
 
 

@@ -13,9 +13,10 @@ from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate, mig
+from unbraid.metrics.arrays import to_tensor
 from unbraid.metrics.intervention.betavae import _classifier, average_differences, betavae
 from unbraid.metrics.intervention.factorvae import factorvae
-from unbraid.metrics.intervention.fixed_factor_batches import Population, read_fixable_factors, to_code_tensor
+from unbraid.metrics.intervention.fixed_factor_batches import Population, read_fixable_factors
 
 SMALL = {"train": 1_000, "test": 500}
 
@@ -111,7 +112,7 @@ def test_agrees_with_a_slow_version(compat):
 def test_on_the_same_points_the_classifier_agrees_with_a_slow_one(compat):
     codes, factors = mixed_data()
     pairs = Population(read_fixable_factors(factors, len(codes))).draw_pairs(np.random.default_rng(0), 1_000, 8)
-    features = average_differences(to_code_tensor(codes), pairs)
+    features = average_differences(to_tensor("codes", codes), pairs)
     expected = [np.abs(codes[a] - codes[b]).mean(0) for a, b in zip(pairs.first, pairs.second, strict=True)]
     np.testing.assert_allclose(features, expected, atol=1e-12)
     if compat is None:

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 import torch
 from hypothesis import given, settings, strategies as st
-from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import Lasso
 
 from tests.support.evaluations import fixed_evaluation
@@ -17,7 +17,7 @@ from tests.support.slow_dci import oracle_data, slow_accuracy, slow_completeness
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.predictive.dci import dci
-from unbraid.metrics.predictive.predictors import predict_forest, rescale
+from unbraid.metrics.predictive.predictors import rescale
 from unbraid.metrics.train_test_split import TrainTestRows
 
 PREDICTORS = ["gbt", "booster", "random-forest", "lasso"]
@@ -286,13 +286,3 @@ def test_evaluations_may_be_smaller_than_asked_for():
     evaluation = fixed_evaluation(CODES, np.full(CODES.shape, 0.1), FACTORS)
     assert isinstance(evaluation, Evaluation)
     assert evaluate(evaluation, ["dci/lasso"])[0].samples == 150
-
-
-@pytest.mark.parametrize("kind", ["classifier", "regressor"])
-def test_a_forest_asked_tree_by_tree_predicts_as_scikit_learn_has_it(kind):
-    rng = np.random.default_rng(0)
-    codes, wanted = rng.standard_normal((300, 4)), rng.standard_normal(300)
-    make = RandomForestClassifier if kind == "classifier" else RandomForestRegressor
-    forest = make(20, random_state=0).fit(codes, wanted > 0 if kind == "classifier" else wanted)
-    others = rng.standard_normal((200, 4))
-    np.testing.assert_allclose(predict_forest(forest, others), forest.predict(others), rtol=1e-12)

@@ -14,8 +14,9 @@ from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation
 from tests.support.messages import names, naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
+from unbraid.metrics.arrays import to_tensor
 from unbraid.metrics.intervention.factorvae import _accuracy, factorvae, find_winners
-from unbraid.metrics.intervention.fixed_factor_batches import Population, read_fixable_factors, to_code_tensor
+from unbraid.metrics.intervention.fixed_factor_batches import Population, read_fixable_factors
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -132,9 +133,9 @@ def test_each_vote_goes_to_the_latent_of_least_relative_variance():
     drawn = Population(read_fixable_factors(factors, len(codes))).draw_batches(np.random.default_rng(0), 300, 7)
     spread = codes.var(0, ddof=1)
     expected = [np.argmin(codes[rows].var(0, ddof=1) / spread) for rows in drawn.rows]
-    found = find_winners(to_code_tensor(codes), torch.from_numpy(spread), drawn)
+    found = find_winners(to_tensor("codes", codes), torch.from_numpy(spread), drawn)
     assert found.tolist() == expected
-    offset = find_winners(to_code_tensor(codes + 1e6), torch.from_numpy(spread), drawn)
+    offset = find_winners(to_tensor("codes", codes + 1e6), torch.from_numpy(spread), drawn)
     assert offset.tolist() == expected
 
 

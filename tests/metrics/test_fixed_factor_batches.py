@@ -8,12 +8,12 @@ from hypothesis import given, settings, strategies as st
 from tests.support.evaluations import full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
+from unbraid.metrics.arrays import to_tensor
 from unbraid.metrics.intervention.fixed_factor_batches import (
     Population,
     gather_codes,
     read_fixable_factors,
     sort_rows,
-    to_code_tensor,
 )
 
 
@@ -116,7 +116,7 @@ def test_continuous_factors_are_refused():
 
 
 def test_codes_come_in_chunks_and_are_checked(monkeypatch):
-    codes = to_code_tensor(np.arange(12.0).reshape(6, 2).astype(np.float32))
+    codes = to_tensor("codes", np.arange(12.0).reshape(6, 2).astype(np.float32))
     assert codes.dtype == torch.float64
     rows = np.array([[0, 5], [1, 1], [2, 3]], dtype=np.int32)
     whole = torch.cat(list(gather_codes(codes, rows)))
@@ -124,13 +124,13 @@ def test_codes_come_in_chunks_and_are_checked(monkeypatch):
     assert torch.equal(torch.cat(list(gather_codes(codes, rows))), whole)
     assert torch.equal(whole[0, 1], codes[5])
     with pytest.raises(DataError, match="NaN"):
-        to_code_tensor([[0.0, float("nan")], [1.0, 2.0]])
+        to_tensor("codes", [[0.0, float("nan")], [1.0, 2.0]])
 
 
 @pytest.mark.gpu
 def test_codes_on_a_gpu_stay_there_and_are_checked():
-    assert to_code_tensor(torch.ones(3, 2, device="cuda")).is_cuda
+    assert to_tensor("codes", torch.ones(3, 2, device="cuda")).is_cuda
     with pytest.raises(DataError, match="NaN"):
-        to_code_tensor(torch.full((3, 2), float("nan"), device="cuda"))
+        to_tensor("codes", torch.full((3, 2), float("nan"), device="cuda"))
     with pytest.raises(UsageError, match="shape"):
-        to_code_tensor(torch.ones(3, device="cuda"))
+        to_tensor("codes", torch.ones(3, device="cuda"))

@@ -8,10 +8,11 @@ from tests.support.messages import naming
 from unbraid.api import train
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
+from unbraid.metrics.generative.features.feature_sets import decode_means
 from unbraid.report import traversal, traverse
 from unbraid.report.latent_factor import active_latents, codes_by_label, draw_latent_factor
 from unbraid.report.pictures import choose_scale, measure_pitch, tile_images, to_uint8
-from unbraid.report.traversals import compute_coordinate_kl, decode
+from unbraid.report.traversals import compute_coordinate_kl
 
 
 def recorded(evaluation, monkeypatch):
@@ -44,7 +45,7 @@ def test_rows_are_ordered_by_kl_and_show_the_decoder(evaluation):
     assert made.names == tuple(f"z{j}" for j in made.latents)
     code = evaluation.means[evaluation.choose(1)[0]].clone()
     code[made.latents[1]] = 2.0
-    assert torch.allclose(made.images[1, 2], decode(evaluation, code[None])[0], atol=1e-6)
+    assert torch.allclose(made.images[1, 2], decode_means(evaluation, code[None])[0], atol=1e-6)
 
 
 def mixed(tmp_path):

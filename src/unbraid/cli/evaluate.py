@@ -24,7 +24,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="mig, mig/exact, full or disentanglement_lib; repeat for more.",
-            autocompletion=complete("metrics", "metric|metric_protocol"),
+            autocompletion=complete("metrics", r"\w*metric\w*"),
         ),
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Score this many random rows; default: all.")] = None,

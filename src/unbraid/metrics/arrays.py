@@ -1,6 +1,7 @@
 """Checked arrays: codes as float64 [rows, latents], factors as class numbers [rows, factors]."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,25 +65,22 @@ def check_known(kind: str, value: str, known: Sequence[str]) -> None:
         raise unknown(kind, value, known)
 
 
-def to_normal_parameters(means: Any, stds: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the means and standard deviations [rows, latents] of Normal posteriors as float64."""
-    centres, widths = to_matrix("means", means), to_matrix("stds", stds)
-    if widths.shape != centres.shape:
-        raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
-    if not (widths > 0).all():
-        raise DataError("stds must all be greater than 0.")
-    return centres, widths
+def to_tensor(name: str, array: Any) -> Tensor:
+    """Return finite numbers [rows, columns] as a float64 tensor, on its GPU if the array is on one."""
+    if not (isinstance(array, Tensor) and array.is_cuda and array.ndim == 2 and bool(array.isfinite().all())):
+        return torch.from_numpy(np.ascontiguousarray(to_matrix(name, array)))  # says what is wrong with others
+    return array.detach().double().contiguous()
 
 
 def to_normal_tensors(means: Any, stds: Any) -> tuple[Tensor, Tensor]:
-    """Return what `to_normal_parameters` returns as tensors; those of a GPU are checked there and stay there."""
-    if not (isinstance(means, Tensor) and isinstance(stds, Tensor) and means.is_cuda and stds.is_cuda):
-        centres, widths = to_normal_parameters(means, stds)
-        return torch.as_tensor(centres), torch.as_tensor(widths)
-    usable = means.shape == stds.shape and means.ndim == 2 and means.is_floating_point() and stds.is_floating_point()
-    if not usable or not bool(means.isfinite().all() & stds.isfinite().all() & (stds > 0).all()):
-        to_normal_parameters(means, stds)  # raises, and says what is wrong
-    return means.double(), stds.double()
+    """Return the means and standard deviations [rows, latents] of Normal posteriors as float64 tensors."""
+    centres = to_tensor("means", means)
+    widths = to_tensor("stds", stds).to(centres.device)
+    if widths.shape != centres.shape:
+        raise UsageError(f"means have the shape {list(centres.shape)}, but stds {list(widths.shape)}.")
+    if not bool((widths > 0).all()):
+        raise DataError("stds must all be greater than 0.")
+    return centres, widths
 
 
 def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
@@ -112,20 +110,14 @@ def to_factor_table(factors: Any, rows: int) -> np.ndarray:
     return table
 
 
-def name_latents(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return `names`, or z0, z1, … if it is None."""
-    return _name_columns("latents", "z", count, names)
-
-
-def name_factors(count: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return `names`, or v0, v1, … if it is None."""
-    return _name_columns("factors", "v", count, names)
-
-
 def _name_columns(kind: str, letter: str, count: int, names: Sequence[str] | None) -> tuple[str, ...]:
     if names is not None and len(names) != count:
         raise UsageError(f"There are {count} {kind}, but {len(names)} names.")
     return tuple(names) if names is not None else tuple(f"{letter}{k}" for k in range(count))
+
+
+name_latents, name_factors = partial(_name_columns, "latents", "z"), partial(_name_columns, "factors", "v")
+"""Functions of a count and names that return the names, or z0, z1, … and v0, v1, … if they are None."""
 
 
 def choose_factors(names: Sequence[str], wanted: Sequence[str] | None) -> list[int]:

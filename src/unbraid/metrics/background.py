@@ -7,8 +7,7 @@ not import the user's script again, unlike those of the standard library.
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -21,11 +20,10 @@ Requests = Mapping[str, Mapping[str, Any]]
 Measure = Callable[[str], list[Score]]
 
 
-@contextmanager
 def schedule_metrics(
     evaluation: Evaluation, requests: Requests, background: bool | None = None
-) -> Iterator[tuple[list[str], Measure]]:
-    """Yield the names in the best order to measure them, and the function that measures one of them.
+) -> tuple[list[str], Measure]:
+    """Return the names in the best order to measure them, and the function that measures one of them.
 
     With `background`, metrics that are `cpu_only` start at once in other processes and come last. The default is to do
     so if the data are on a GPU and there are several metrics.
@@ -38,7 +36,7 @@ def schedule_metrics(
     def measure(name: str) -> list[Score]:
         return wait(name) if wait and name in started else evaluate(evaluation, [name], **requests[name])
 
-    yield [name for name in requests if name not in started] + started, measure
+    return [name for name in requests if name not in started] + started, measure
 
 
 def _start(evaluation: Evaluation, requests: Requests) -> Measure:

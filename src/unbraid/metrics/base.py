@@ -18,16 +18,9 @@ from unbraid.errors import DataError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import choose_factors, to_numpy
 from unbraid.metrics.needs import check_needs
-from unbraid.metrics.score import (
-    LOCATELLO as LOCATELLO,
-    RANDOM_ROWS,
-    MetricFacts,
-    Score,
-    metric,
-    metric_protocol as metric_protocol,
-)
+from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
-from unbraid.progress import progress
+from unbraid.progress import track
 from unbraid.registry import Entry
 from unbraid.training.group import Group, System, allow_tf32
 
@@ -134,13 +127,12 @@ class Evaluation:
         wanted = torch.zeros(len(self), dtype=torch.bool)
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
-        with torch.no_grad(), allow_tf32(self.uses_tf32), progress("encoding", len(missing)) as bar:
-            for chunk in missing.split(self.batch) if len(missing) else ():
+        with torch.no_grad(), allow_tf32(self.uses_tf32):
+            for chunk in track("encoding", missing.split(self.batch) if len(missing) else ()):
                 for name, part in self.model.encode(self.dataset.inputs(self.rows[chunk])).items():
                     if name not in whole:
                         whole[name] = part.new_zeros(len(self), *part.shape[1:])
                     whole[name][chunk] = part
-                bar.advance(len(chunk))
         known |= wanted
         return {name: part[positions] for name, part in whole.items()}
 
@@ -201,10 +193,13 @@ class Evaluation:
                 f"{int(has_labels.sum())} of {len(self):,} rows have labels of all of {names}; "
                 "choose other factors with factors=…."
             )
-        part = Evaluation(self.model, self.dataset, self.rows[has_labels], self.seed, self.batch, self.precision)
-        part._whole = self, has_labels.nonzero().squeeze(-1)
-        part.held_out, part.peers = self.held_out, self.peers
-        part.which = f"{len(part):,} labelled rows of {self.which}"
+        part = self._take(self.rows[has_labels], "labelled rows")
+        part._whole, part.peers = (self, has_labels.nonzero().squeeze(-1)), self.peers
+        return part
+
+    def _take(self, rows: Tensor, words: str) -> "Evaluation":
+        part = Evaluation(self.model, self.dataset, rows, self.seed, self.batch, self.precision)
+        part.held_out, part.which = self.held_out, f"{len(part):,} {words} of {self.which}"
         return part
 
     def compute_once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
@@ -217,10 +212,7 @@ class Evaluation:
         """Return this model on `count` random rows; no score then looks beyond them."""
         if count < 2:
             raise UsageError(f"A score needs at least 2 rows, not {count}.")
-        rows = self.rows[self.choose(count)]
-        part = Evaluation(self.model, self.dataset, rows, self.seed, self.batch, self.precision)
-        part.held_out, part.which = self.held_out, f"{min(count, len(self)):,} {RANDOM_ROWS} of {self.which}"
-        return part
+        return self._take(self.rows[self.choose(count)], RANDOM_ROWS)
 
     def forget(self) -> None:
         """Free the memory of all results; they are computed again on demand."""
@@ -244,11 +236,10 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
     systems = [System(_Encoder(model), {}) for model in models]
     group = Group(systems, device, "tf32" if first.uses_tf32 else "f32")
     batch = max(1, first.batch // members) if device.type == "cpu" else first.batch
-    with torch.no_grad(), group.set_tf32(), progress("encoding", len(first)) as bar:
-        for chunk in first.rows.split(batch):
+    with torch.no_grad(), group.set_tf32():
+        for chunk in track("encoding", first.rows.split(batch)):
             inputs = tree_map_only(Tensor, lambda x: x.expand(members, *x.shape), first.dataset.inputs(chunk))
             parts.append(group.apply("model", inputs))
-            bar.advance(len(chunk))
     for name in first.space.blocks:
         whole = torch.cat([part[name] for part in parts], dim=1)  # [member, rows, parameters]
         for evaluation, posterior in zip(evaluations, whole, strict=True):

@@ -4,10 +4,10 @@ A metric is a decorated function `(evaluation, *, settings) -> Score | list[Scor
 metrics wrap a function on plain arrays in the same file.
 """
 
-import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from unbraid.errors import unknown
@@ -44,34 +44,39 @@ class MetricFacts(Facts):
 
 
 metric: Registry[Callable[..., Any], MetricFacts] = Registry("metric", MetricFacts)
-"""Decorator for a metric: `@metric("mig/exact", year=2018, reference="chen2018", needs=("factors",))`."""
+"""Decorator for a metric: `@metric("mig/exact", reference="chen2018", needs=("factors",))`."""
 
 
-def metric_protocol(name: str, summary: str, **facts: Any) -> Callable[[Any], Any]:
+def metric_protocol(name: str, summary: str, reference: str, **facts: Any) -> Callable[[Any], Any]:
     """Return the decorator that registers one protocol of a function `(evaluation, protocol, *, settings)`.
 
-    Use one decorator per protocol on a function whose protocols share their settings.
+    Use one decorator per protocol on a function whose protocols share their settings. A function whose second argument
+    is `family` gets the part of the name before the protocol instead.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
-        parameters = [parameter for key, parameter in signature.parameters.items() if key != "protocol"]
+        _, which, *settings = signature(function).parameters.values()
+        family, _, protocol = name.partition("/")
+        word = family if which.name == "family" else protocol
 
-        def bound(evaluation: Any, **settings: Any) -> Any:
-            return function(evaluation, name.partition("/")[2], **settings)
+        def call(evaluation: Any, **chosen: Any) -> Any:
+            return function(evaluation, word, **chosen)
 
-        bound.__doc__, bound.__module__ = summary, function.__module__
-        bound.__qualname__ = f"{function.__qualname__}[{name}]"
-        bound.__wrapped__ = function  # type: ignore[attr-defined]
-        bound.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        metric(name, **facts)(bound)
+        register_variant(name, summary, function, call, settings, reference=reference, **facts)
         return function
 
     return register
 
 
-LOCATELLO: dict[str, Any] = {"year": 2019, "reference": "locatello2019"}
-"""Source of the protocol disentanglement_lib."""
+def register_variant(
+    name: str, summary: str, function: Callable[..., Any], call: Any, settings: Iterable[Parameter], **facts: Any
+) -> None:
+    """Register `call(evaluation, **settings)`, a variant of a function, as a metric with its own summary."""
+    call.__doc__, call.__module__ = summary, function.__module__
+    call.__qualname__ = f"{function.__qualname__}[{name}]"
+    call.__signature__ = Signature([Parameter("evaluation", Parameter.POSITIONAL_OR_KEYWORD), *settings])
+    metric(name, **facts)(call)
+
 
 RANDOM_ROWS = "random rows"
 """Mark of a record whose rows were drawn."""

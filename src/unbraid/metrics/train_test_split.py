@@ -19,11 +19,6 @@ def is_published(compat: str | None) -> bool:
     return compat is not None
 
 
-def find_compat(protocol: str) -> Compat | None:
-    """Return the `compat` of a function on arrays for the protocol of a metric."""
-    return "disentanglement_lib" if protocol == "disentanglement_lib" else None
-
-
 class TrainTestRows(NamedTuple):
     """Row numbers to train on and to test on."""
 

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unbraid import atomic, noise
+from unbraid import atomic
 from unbraid.metrics import Evaluation, Score, metric
+from unbraid.metrics.generative.features.feature_sets import decode_means, draw_prior_codes
 from unbraid.report.latent_factor import draw_latent_factor
 from unbraid.report.multimodal_page import build_multimodal_section
 from unbraid.report.pictures import Picture, tile_images, to_data_uri
@@ -18,7 +19,7 @@ from unbraid.report.run_card import EXPLORER
 from unbraid.report.stage_pictures import decode_by_stage
 from unbraid.report.svg import draw_curve, import_report_extra
 from unbraid.report.tables import is_number
-from unbraid.report.traversals import decode, traverse
+from unbraid.report.traversals import traverse
 from unbraid.store import RunFolder
 
 IMAGES_PER_ROW = 12
@@ -185,7 +186,7 @@ def draw_reconstructions(evaluation: Evaluation) -> Picture:
     """Return a picture of originals above the decoder means at their posterior means."""
     rows = evaluation.choose(IMAGES_PER_ROW)
     originals = evaluation.dataset.images(evaluation.rows[rows])
-    decoded = decode(evaluation, evaluation.means[rows])
+    decoded = decode_means(evaluation, evaluation.means[rows])
     return tile_images(torch.stack([originals, decoded]))
 
 
@@ -195,10 +196,8 @@ def _draw_stages(evaluation: Evaluation) -> dict[str, str]:
 
 
 def _draw_samples(evaluation: Evaluation, rows: int = 3) -> str:
-    seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
-    drawn = noise.draw(evaluation.model.prior_needs(rows * IMAGES_PER_ROW), seeds, step=0)
-    codes = evaluation.model.prior_codes({name: draw[0] for name, draw in drawn.items()})
-    return to_data_uri(tile_images(decode(evaluation, codes).unflatten(0, (rows, IMAGES_PER_ROW))))
+    codes = draw_prior_codes(evaluation, rows * IMAGES_PER_ROW, step=0)
+    return to_data_uri(tile_images(decode_means(evaluation, codes).unflatten(0, (rows, IMAGES_PER_ROW))))
 
 
 def _build_information(scores: Sequence[Score]) -> dict[str, Any] | None:

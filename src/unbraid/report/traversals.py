@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation
+from unbraid.metrics.generative.features.feature_sets import decode_means
 from unbraid.metrics.unsupervised.elbo import compute_latent_kl
 from unbraid.report.animation import make_frames
 from unbraid.report.pictures import WHITE, Picture, check_images, choose_scale, measure_pitch, tile_images
@@ -71,7 +72,7 @@ def traverse(
     chosen = order if latents is None else [names.index(name) for name in latents]
     paths, start = _choose_paths(evaluation, by, span, columns), _encode_base(evaluation, base)
     codes = torch.stack([set_coordinates(start, *paths[leaf]) for leaf in chosen])
-    images = decode(evaluation, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
+    images = decode_means(evaluation, codes.flatten(0, 1)).unflatten(0, codes.shape[:2])
     values = torch.full(codes.shape[:2], torch.nan, device=codes.device)
     for row, leaf in enumerate(chosen):
         path = paths[leaf].codes
@@ -93,14 +94,6 @@ def set_coordinates(base: Tensor, coordinates: Sequence[int], values: Tensor, co
     codes = base.expand(columns, -1).clone()
     codes[: len(values), list(coordinates)] = values.to(codes)
     return codes
-
-
-def decode(evaluation: Evaluation, codes: Tensor) -> Tensor:
-    """Return the decoder means of codes [n, width]."""
-    model = evaluation.model
-    with torch.no_grad():
-        parts = [model.likelihood.mean(model.decode(part)) for part in codes.split(1024)]  # type: ignore
-    return torch.cat(parts)
 
 
 def compute_coordinate_kl(evaluation: Evaluation) -> Tensor:

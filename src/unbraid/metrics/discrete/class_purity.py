@@ -23,7 +23,6 @@ from unbraid.metrics.intervals import mean_interval
 
 @metric(
     "generated/purity",
-    year=2018,
     reference="esmaeili2018",
     needs=("factors", "discrete"),
     bounds=(0, 1),

@@ -13,6 +13,7 @@ Raghavan and Schuetze (2008), Introduction to information retrieval, section 16.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -24,22 +25,18 @@ from unbraid.metrics.discrete.discrete_latents import choose_discrete_latent
 from unbraid.metrics.intervals import score_mean
 
 Match = Literal["hungarian", "majority"]
-FACTS: dict[str, Any] = {"needs": ("factors", "discrete"), "bounds": (0, 1)}
+cluster_metric = partial(metric_protocol, needs=("factors", "discrete"), bounds=(0, 1))
 
 
-@metric_protocol(
+@cluster_metric(
     "clusters/hungarian",
     "Accuracy of a discrete latent as a label of a factor (the first), classes and values matched one to one.",
-    year=2016,
-    reference="xie2016",
-    **FACTS,
+    "xie2016",
 )
-@metric_protocol(
+@cluster_metric(
     "clusters/majority",
     "Accuracy of a discrete latent as a label of a factor (the first), each class matched to its most frequent value.",
-    year=2008,
-    reference="manning2008",
-    **FACTS,
+    "manning2008",
 )
 def on_run(evaluation: Evaluation, protocol: Match, *, factor: str | None = None, latent: str | None = None) -> Score:
     variable = choose_discrete_latent(evaluation, latent)

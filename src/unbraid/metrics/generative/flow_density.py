@@ -10,7 +10,7 @@ sees samples y_c averages its density over `draws` of them: a lower bound that m
 """
 
 import math
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,22 +21,21 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.intervals import score_mean
 from unbraid.models.dequantise import DEQUANTISE
-from unbraid.progress import progress
+from unbraid.progress import track
 
 MAX_VALUES_PER_BATCH = {"cpu": 1 << 22, "cuda": 1 << 26}
 """Product of rows, mixture components and values per observation."""
 
 FLOW, MIXTURE, GAIN = "flow", "mixture", "gain"
-FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("density",)}
+density_metric = partial(metric_protocol, reference="msvae2020", needs=("density",))
 
 
-@metric_protocol("density/mixture", "Log density under the mixture of Gaussians, nats per observation.", **FACTS)
-@metric_protocol(
+@density_metric("density/mixture", "Log density under the mixture of Gaussians, nats per observation.")
+@density_metric(
     "density/flow",
     "Log density under the flow after a mixture, or given the draw of the run that it refines, nats per observation.",
-    **FACTS,
 )
-@metric_protocol("density/gain", "Gain of the flow over the mixture in log density, nats per observation.", **FACTS)
+@density_metric("density/gain", "Gain of the flow over the mixture in log density, nats per observation.")
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000, draws: int = 1) -> Score:
     check_at_least(2, samples=samples)
     check_at_least(1, draws=draws)
@@ -57,8 +56,8 @@ def _compute_densities(evaluation: Evaluation, samples: int, draws: int) -> dict
     seeds = noise.seed_tensor(evaluation.seed, device=dataset.device)
     length = max(1, MAX_VALUES_PER_BATCH.get(rows.device.type, 1 << 22) // (model.space.width * math.prod(model.shape)))
     densities: dict[str, list[Tensor]] = {}
-    with torch.no_grad(), progress("density", len(rows)) as bar:
-        for number, part in enumerate(rows.split(length)):
+    with torch.no_grad():
+        for number, part in enumerate(track("density", rows.split(length))):
             inputs = model.training_inputs(dataset, evaluation.rows[part])
             each: dict[str, list[Tensor]] = {}
             needs = model.needs(len(part))
@@ -70,5 +69,4 @@ def _compute_densities(evaluation: Evaluation, samples: int, draws: int) -> dict
                     each.setdefault(name, []).append(values.double())
             for name, parts in each.items():
                 densities.setdefault(name, []).append(torch.stack(parts).logsumexp(0) - math.log(len(parts)))
-            bar.advance(len(part))
     return {name: torch.cat(parts) for name, parts in densities.items()}

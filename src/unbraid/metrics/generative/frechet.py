@@ -23,9 +23,9 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
 from unbraid.metrics.intervals import resampling_interval
-from unbraid.progress import progress
+from unbraid.progress import track
 
-FACTS: dict[str, Any] = {"year": 2017, "reference": "heusel2017"}
+FACTS: dict[str, Any] = {"reference": "heusel2017"}
 
 
 @metric("frechet/efficientnet-lite0", **FACTS, **EFFICIENTNET)
@@ -89,10 +89,8 @@ def _factor(x: Tensor) -> Tensor:
 
 def _bootstrap(a: Tensor, b: Tensor, paired: bool, count: int, rng: np.random.Generator) -> list[float]:
     values = []
-    with progress("bootstrap", count) as bar:
-        for _ in range(count):
-            rows = rng.integers(len(a), size=len(a))
-            others = rows if paired else rng.integers(len(b), size=len(b))
-            values.append(sum(_terms(take_rows(a, rows), take_rows(b, others))))
-            bar.advance()
+    for _ in track("bootstrap", range(count)):
+        rows = rng.integers(len(a), size=len(a))
+        others = rows if paired else rng.integers(len(b), size=len(b))
+        values.append(sum(_terms(take_rows(a, rows), take_rows(b, others))))
     return values

@@ -24,9 +24,9 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, split_rows, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
 from unbraid.metrics.intervals import NORMAL_95
-from unbraid.progress import progress
+from unbraid.progress import track
 
-FACTS: dict[str, Any] = {"year": 2018, "reference": "binkowski2018"}
+FACTS: dict[str, Any] = {"reference": "binkowski2018"}
 
 
 @metric("kid/efficientnet-lite0", **FACTS, **EFFICIENTNET)
@@ -116,12 +116,10 @@ def _subset_values(a: Tensor, b: Tensor, paired: bool, count: int, size: int, rn
     check_at_least(1, subsets=count)
     check_at_least(2, size=size)
     size, values = min(size, len(a), len(b)), []
-    with progress("subsets", count) as bar:
-        for _ in range(count):
-            rows = rng.choice(len(a), size, replace=False)
-            others = rows if paired else rng.choice(len(b), size, replace=False)
-            values.append(_discrepancy(take_rows(a, rows), take_rows(b, others), paired)[0])
-            bar.advance()
+    for _ in track("subsets", range(count)):
+        rows = rng.choice(len(a), size, replace=False)
+        others = rows if paired else rng.choice(len(b), size, replace=False)
+        values.append(_discrepancy(take_rows(a, rows), take_rows(b, others), paired)[0])
     return np.array(values)
 
 

@@ -19,28 +19,28 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.unsupervised.elbo import SampledTerms
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import log_likelihoods
-from unbraid.progress import progress
+from unbraid.progress import track
 
 MAX_DRAWS_IN_MEMORY = 16_384
 NEEDS = ("modalities",)
 TRIAL = {"draws": 4, "samples": 20}
 
 
-@metric("log-likelihood/joint", year=2016, reference="burda2016", needs=NEEDS, trial=TRIAL)
+@metric("log-likelihood/joint", reference="burda2016", needs=NEEDS, trial=TRIAL)
 def joint(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> Score:
     """log p of all modalities of a row, mean over random rows."""
     names = _get_model(evaluation, draws, samples).modalities
     return _average(_estimate(evaluation, names, names, draws, samples), "joint", None)
 
 
-@metric("log-likelihood/marginal", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
+@metric("log-likelihood/marginal", reference="wu2018", needs=NEEDS, trial=TRIAL)
 def marginal(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m) of each modality, mean over random rows that have it."""
     names = _get_model(evaluation, draws, samples).modalities
     return [_average(_estimate(evaluation, (name,), (name,), draws, samples), "marginal", name) for name in names]
 
 
-@metric("log-likelihood/conditional", year=2018, reference="wu2018", needs=NEEDS, trial=TRIAL)
+@metric("log-likelihood/conditional", reference="wu2018", needs=NEEDS, trial=TRIAL)
 def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_000) -> list[Score]:
     """log p(x_m|all other modalities of the row), mean over random rows that have x_m and another one."""
     model, scores = _get_model(evaluation, draws, samples), []
@@ -81,10 +81,8 @@ def _estimate(
     rows, values = rows[:samples], []
     if len(rows) < 2:
         raise UsageError(f"Fewer than 2 rows of {data.name} have the modalities {', '.join(needed + others)}.")
-    with progress("log likelihood", len(rows)) as bar:
-        for number, part in enumerate(rows.split(max(1, MAX_DRAWS_IN_MEMORY // draws))):
-            inputs = data.inputs(part)
-            inputs = inputs._replace(x={name: inputs.x[name] for name in explained})
-            values.append(log_likelihoods(model, inputs, explained, draws, evaluation.seed, number))
-            bar.advance(len(part))
+    for number, part in enumerate(track("log likelihood", rows.split(max(1, MAX_DRAWS_IN_MEMORY // draws)))):
+        inputs = data.inputs(part)
+        inputs = inputs._replace(x={name: inputs.x[name] for name in explained})
+        values.append(log_likelihoods(model, inputs, explained, draws, evaluation.seed, number))
     return torch.cat(values)

@@ -7,7 +7,7 @@ comparable. L2 is the mean squared error, not its root.
 """
 
 import math
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,21 +17,17 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.generative.features.feature_sets import reconstruct
 from unbraid.metrics.intervals import score_mean
-from unbraid.progress import progress
+from unbraid.progress import track
 
 DECODE_BATCH = 1024
-FACTS: dict[str, Any] = {"year": 2014, "reference": "kingma2014", "bounds": (0.0, math.inf)}
+pixel_metric = partial(metric_protocol, reference="kingma2014", bounds=(0.0, math.inf))
 
 
-@metric_protocol(
-    "reconstruction/l1",
-    "Mean absolute difference per pixel between originals and decoder means of posterior means.",
-    **FACTS,
+@pixel_metric(
+    "reconstruction/l1", "Mean absolute difference per pixel between originals and decoder means of posterior means."
 )
-@metric_protocol(
-    "reconstruction/l2",
-    "Mean squared difference per pixel between originals and decoder means of posterior means.",
-    **FACTS,
+@pixel_metric(
+    "reconstruction/l2", "Mean squared difference per pixel between originals and decoder means of posterior means."
 )
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000) -> Score:
     check_at_least(2, samples=samples)
@@ -49,11 +45,10 @@ def _compute_errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:
     """Return both errors [rows] of the chosen rows, in float64."""
     parts: dict[str, list[Tensor]] = {"l1": [], "l2": []}
     rows = evaluation.choose(samples)
-    with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
-        for part in rows.split(DECODE_BATCH):
+    with torch.no_grad():
+        for part in track("reconstruction", rows.split(DECODE_BATCH)):
             x = evaluation.dataset.images(evaluation.rows[part])
             difference = (x - reconstruct(evaluation, part)).flatten(1).double()
             parts["l1"].append(difference.abs().mean(1))
             parts["l2"].append(difference.square().mean(1))
-            bar.advance(len(part))
     return {name: torch.cat(values) for name, values in parts.items()}

@@ -20,7 +20,7 @@ from unbraid.metrics.intervals import score_mean
 SAME = 1e-12
 """Squared distance, relative to the sum of squared lengths, below which two features differ by rounding only."""
 
-FACTS: dict[str, Any] = {"year": 2019, "reference": "kynkaanniemi2019"}
+FACTS: dict[str, Any] = {"reference": "kynkaanniemi2019"}
 
 
 @metric("precision-recall/efficientnet-lite0", **FACTS, **EFFICIENTNET)

@@ -26,7 +26,6 @@ from unbraid.metrics.intervention.factor_preservation import find_normal_coordin
 
 Measure = Literal["thickness", "width"]
 FACTS: dict[str, Any] = {
-    "year": 2018,
     "reference": "esmaeili2018",
     "needs": ("strokes", "images"),
     "trial": {"samples": 64},

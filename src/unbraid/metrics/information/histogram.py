@@ -9,9 +9,6 @@ from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
 
-EDGE_TOLERANCE = 1e-6
-"""Distance from a bin's edge, in bin widths, below which rounding may decide."""
-
 MAX_ROWS_PER_CHUNK = 2**16
 
 
@@ -21,29 +18,8 @@ def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
     Bins include their lower edge, and the last one its upper edge, as in `numpy.histogram`. A constant column falls
     into one bin.
     """
-    binned = np.empty((codes.shape[1], len(codes)), dtype=np.int64)
-    for column, target in zip(codes.T, binned, strict=True):  # one at a time stays in the cache
-        target[:] = _discretise_column(np.ascontiguousarray(column), bins)
-    return binned.T
-
-
-def _discretise_column(column: np.ndarray, bins: int) -> np.ndarray:
-    """Multiply, which is fast, and search the edges where rounding may decide."""
-    low, high = column.min(), column.max()
-    width = (high - low) / bins
-    tolerance = EDGE_TOLERANCE * width
-    coarse = max(abs(low), abs(high)) * np.finfo(np.float64).eps >= tolerance / 10  # few distinct floats, or one
-    if coarse or width < np.finfo(np.float64).tiny:
-        return find_bins(column, low, high, bins)
-    place = (column - low) * (1 / width)
-    binned = place.astype(np.int64)
-    place -= binned
-    np.minimum(binned, bins - 1, out=binned)  # the greatest value belongs to the last bin
-    doubtful = np.flatnonzero((place < EDGE_TOLERANCE) | (place > 1 - EDGE_TOLERANCE))
-    values = column[doubtful]
-    if ((values > low) & (values < high)).any():
-        binned[doubtful] = find_bins(values, low, high, bins)
-    return binned
+    columns = np.ascontiguousarray(codes.T)
+    return np.stack([find_bins(column, column.min(), column.max(), bins) for column in columns]).T
 
 
 def find_bins(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:

@@ -27,7 +27,8 @@ and InfoC are ratios and ignore amounts: under `knn`, which is at least 0, pure 
 InfoE.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -43,7 +44,8 @@ from unbraid.metrics.arrays import (
     to_labels,
     to_matrix,
 )
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import JointHistograms, discretise
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
 from unbraid.metrics.intervals import mean_interval, resampling_interval
@@ -57,45 +59,29 @@ MIN_ACTIVE_RANGE = 1 / 20
 RIDGE = 1e-10
 """Penalty per row on the predictor's weights, so that it has an optimum even if values are separable."""
 
-FACTS: dict[str, Any] = {
-    "year": 2023,
-    "reference": "hsu2023",
-    "needs": ("factors",),
-    "bounds": (0, 1),
-    "invariant": ("order", "sign"),  # which latents are active depends on their scales
-    "perfect": 1.0,
-    "noise": {"explicitness": 0.0},
-}
+infomec_metric = partial(
+    code_metric,
+    reference="hsu2023",
+    needs=("factors",),
+    bounds=(0, 1),
+    invariant=("order", "sign"),  # which latents are active depends on their scales
+    perfect=1.0,
+    noise={"explicitness": 0.0},
+)
 
 
-@metric("infomec/knn", **FACTS)
-def knn(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int = 10_000,
-    neighbours: int = 10,
-    resamples: int = 20,
-) -> list[Score]:
-    """InfoMEC of continuous latents, by nearest neighbours."""
-    table = evaluation.tabulate(samples, factors)
-    return table.score(infomec, protocol="knn", neighbours=neighbours, resamples=resamples)
-
-
-@metric("infomec/histogram", **FACTS)
-def histogram(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int = 10_000,
-    bins: int = 20,
-    resamples: int = 100,
-) -> list[Score]:
-    """InfoMEC with information by histograms."""
-    table = evaluation.tabulate(samples, factors)
-    return table.score(infomec, protocol="histogram", bins=bins, resamples=resamples)
-
-
+@infomec_metric(
+    "infomec/knn",
+    "InfoMEC of continuous latents, by nearest neighbours.",
+    settings="samples neighbours resamples",
+    defaults={"resamples": 20},
+)
+@infomec_metric(
+    "infomec/histogram",
+    "InfoMEC with information by histograms.",
+    settings="samples bins resamples",
+    defaults={"resamples": 100},
+)
 def infomec(
     codes: Any,
     factors: Any,
@@ -135,61 +121,38 @@ def infomec(
     if protocol == "knn":
         jitter_seed, halves = int(rng.integers(2**31)), resamples if len(values) >= 20 else 0
         estimates = estimate_with_halves(values, labels, neighbours, halves, rng, jitter_seed, device)
-        normalised, *drawn = (information / _replace_zeros(some.entropy) for information, some in estimates)
+        found = [(information, some.entropy) for information, some in estimates]
     else:
-        normalised, *drawn = _count(values, labels, None if quantised else bins, resamples, rng, device)
-    shared = {"active": [name for name, is_active in zip(names, active, strict=True) if is_active]}
-    modularity, compactness = _score_ratios(protocol, normalised, drawn, active, labels, names, shared)
-    inputs = _encode_one_hot(values) if quantised else values
-    return [modularity, _score_explicitness(protocol, inputs, labels, device, shared), compactness]
+        of_values = (np.unique(column, return_inverse=True)[1] for column in values.T)
+        binned = np.stack(list(of_values), axis=1) if quantised else discretise(values, bins)
+        draws = [None, *(rng.integers(len(values), size=len(values)) for _ in range(resamples))]
+        found = JointHistograms(binned, int(binned.max()) + 1, labels, device).informations(draws)
+    normalised = [information / _replace_zeros(entropy) for information, entropy in found]  # N of all rows, then drawn
+    details: dict[str, Any] = {"active": [name for name, is_active in zip(names, active, strict=True) if is_active]}
+    one_hot = (column[:, None] == np.unique(column) for column in values.T)
+    inputs = np.concatenate(list(one_hot), axis=1).astype(np.float64) if quantised else values
+    explicitness = _score_explicitness(protocol, inputs, labels, device, details)
+    information = dict(zip(labels.names, normalised[0].T.tolist(), strict=True))
+    details |= {"normalised_information": information, "latents": list(names)}
+    score = partial(_score_ratio, protocol, len(values), details)
+    modularity = score("modularity", details["active"], [one[active] for one in normalised])
+    return [modularity, explicitness, score("compactness", labels.names, [one[active].T for one in normalised])]
 
 
-def _count(
-    codes: np.ndarray,
-    labels: FactorLabels,
-    bins: int | None,
-    resamples: int,
-    rng: np.random.Generator,
-    device: torch.device,
-) -> list[np.ndarray]:
-    """Return normalised information [latents, factors] of all rows, then of resamples; without `bins`, of values."""
-    if bins is None:
-        binned = np.stack([np.unique(column, return_inverse=True)[1] for column in codes.T], axis=1)
-    else:
-        binned = discretise(codes, bins)
-    histograms = JointHistograms(binned, int(binned.max()) + 1, labels, device)
-    draws = [None, *(rng.integers(len(codes), size=len(codes)) for _ in range(resamples))]
-    return [information / _replace_zeros(entropy) for information, entropy in histograms.informations(draws)]
-
-
-def _score_ratios(
+def _score_ratio(
     protocol: Protocol,
-    normalised: np.ndarray,
-    drawn: Sequence[np.ndarray],
-    active: np.ndarray,
-    labels: FactorLabels,
-    latents: Sequence[str],
-    shared: dict[str, Any],
-) -> list[Score]:
-    """Return the scores of modularity and compactness from N [latents, factors]."""
-    details = {
-        "normalised_information": dict(zip(labels.names, normalised.T.tolist(), strict=True)),
-        "latents": list(latents),
-        **shared,
-    }
-    parts: dict[str, tuple[Sequence[str], int, Callable[[np.ndarray], np.ndarray]]] = {
-        "modularity": (shared["active"], len(labels.names), lambda one: _find_shares(one[active])),
-        "compactness": (labels.names, int(active.sum()), lambda one: _find_shares(one[active].T)),
-    }
-    scores = []
-    for part, (owners, others, find_shares) in parts.items():
-        shares = find_shares(normalised)
-        value = _rescale_above_chance(shares, others)
-        resampled = [_rescale_above_chance(find_shares(one), others) for one in drawn]
-        interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
-        each = {"share": dict(zip(owners, shares.tolist(), strict=True)), **details}
-        scores.append(Score("infomec", protocol, value, len(labels.values), interval, part, details=each))
-    return scores
+    rows: int,
+    details: dict[str, Any],
+    part: str,
+    owners: Sequence[str],
+    normalised: Sequence[np.ndarray],
+) -> Score:
+    """Return the score of the owners' largest shares from N [owners, others] of all rows and of resamples."""
+    others, shares = normalised[0].shape[1], [_find_shares(one) for one in normalised]
+    value, *resampled = (_rescale_above_chance(one, others) for one in shares)
+    interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
+    own = {"share": dict(zip(owners, shares[0].tolist(), strict=True)), **details}
+    return Score("infomec", protocol, value, rows, interval, part, details=own)
 
 
 def _find_shares(normalised: np.ndarray) -> np.ndarray:
@@ -225,10 +188,6 @@ def _score_explicitness(
     interval = mean_interval(by_row.sum(1) / len(by_factor), (0.0, 1.0)) if by_row.size else None
     details = {"of_factors": dict(zip(labels.names, by_factor.clip(0).tolist(), strict=True)), **shared}
     return Score("infomec", protocol, value, len(x), interval, "explicitness", "softmax", details=details)
-
-
-def _encode_one_hot(codes: np.ndarray) -> np.ndarray:
-    return np.concatenate([column[:, None] == np.unique(column) for column in codes.T], axis=1).astype(np.float64)
 
 
 def _replace_zeros(divisors: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ from unbraid.metrics.arrays import (
     to_normal_tensors,
     to_numpy,
 )
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
 from unbraid.metrics.information.histogram import JointHistograms, discretise, find_bins
 from unbraid.metrics.information.quadrature import integrate_information
 from unbraid.metrics.intervals import resampling_interval
@@ -48,7 +48,7 @@ Histogram = Literal["histogram-mean", "histogram-sampled"]
 
 RANGE: dict[str, Any] = {"bounds": (0, 1), "noise": 0.0}
 FACTS: dict[str, Any] = {"needs": ("factors",), **RANGE}
-CHEN: dict[str, Any] = {"year": 2018, "reference": "chen2018"}
+CHEN: dict[str, Any] = {"reference": "chen2018"}
 PERFECT: dict[str, Any] = {"invariant": ("order", "sign", "scale"), "perfect": 1.0}
 
 
@@ -78,7 +78,7 @@ def by_histograms(
     return note_left_out(table.score(mig, protocol=protocol, **settings), evaluation)
 
 
-@metric("mig/disentanglement_lib", **LOCATELLO, **PERFECT, **FACTS)
+@metric("mig/disentanglement_lib", reference="locatello2019", **PERFECT, **FACTS)
 def disentanglement_lib(
     evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, bins: int = 20, samples: int = 10_000
 ) -> Score:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unbraid.density import exact_aggregate
 from unbraid.latents import Normal, Space
-from unbraid.metrics.arrays import check_at_least, find_device, name_latents, to_labels, to_normal_parameters
+from unbraid.metrics.arrays import check_at_least, find_device, name_latents, to_labels, to_normal_tensors
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.mig import build_gap_score, note_left_out, refuse_single_latent
 from unbraid.metrics.intervals import NORMAL_95
@@ -34,7 +34,6 @@ SAMPLES_PER_CHUNK = {"cpu": 256, "cuda": 4096}
 
 @metric(
     "mig/chen2018",
-    year=2018,
     reference="chen2018",
     needs=("factors", "normal"),
     perfect=1.0,
@@ -67,7 +66,7 @@ def mig_monte_carlo(
 
     It scores all factors that it gets, in float32, on the device of the means.
     """
-    centres, widths = to_normal_parameters(means, stds)
+    centres, widths = (part.cpu().numpy() for part in to_normal_tensors(means, stds))
     refuse_single_latent(centres)
     check_at_least(2, samples=samples)
     labels, named = to_labels(factors, len(centres), names), name_latents(centres.shape[1], latents)

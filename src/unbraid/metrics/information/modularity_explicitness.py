@@ -26,6 +26,7 @@ softmax (`classifier="softmax"`) ranks all values and comes near 1.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -41,74 +42,27 @@ from unbraid.metrics.arrays import (
     to_labels,
     to_matrix,
 )
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import JointHistograms, discretise
 from unbraid.metrics.intervals import mean_interval, resampling_interval
 from unbraid.metrics.predictive.logistic import Classifiers, fit_one_vs_rest, fit_softmax, standardise
-from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, draw_table, is_published, split_rows
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, is_published, split_rows
 
 Classifier = Literal["one-vs-rest", "softmax"]
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "invariant": ("order", "sign", "scale")}
+shared_metric = partial(code_metric, needs=("factors",), invariant=("order", "sign", "scale"))
+modularity_metric = partial(shared_metric, settings="bins samples resamples", bounds=(0, 1))
 
 
-@metric_protocol(
-    "modularity/histogram-mean",
-    "Modularity of posterior means, by histograms.",
-    year=2018,
-    reference="ridgeway2018",
-    bounds=(0, 1),
-    perfect=1.0,
-    **FACTS,
+@modularity_metric(
+    "modularity/histogram-mean", "Modularity of posterior means, by histograms.", "ridgeway2018", perfect=1.0
 )
-@metric_protocol(
+@modularity_metric(
     "modularity/disentanglement_lib",
     "Modularity as disentanglement_lib computes it: a latent without information counts as 0.",
-    bounds=(0, 1),
-    **LOCATELLO,
-    **FACTS,
+    "locatello2019",
 )
-def modularity_of_run(
-    evaluation: Evaluation,
-    protocol: str,
-    *,
-    factors: tuple[str, ...] | None = None,
-    bins: int = 20,
-    samples: int = 10_000,
-    resamples: int = 100,
-) -> Score:
-    """Return the modularity of a run."""
-    settings = {"bins": bins, "resamples": resamples}
-    if protocol == "histogram-mean":
-        return evaluation.tabulate(samples, factors).score(modularity, samples=samples, **settings)
-    table, split = draw_table(evaluation, samples, 1, factors)
-    return table.score(modularity, rows=split.train, compat="disentanglement_lib", **settings)
-
-
-@metric("explicitness/logistic", year=2018, reference="ridgeway2018", bounds=(-1, 1), noise=0.0, **FACTS)
-def explicitness_logistic(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    classifier: Classifier = "one-vs-rest",
-    train: int = 10_000,
-    test: int = 5_000,
-    C: float = 1.0,
-) -> Score:
-    """Explicitness: area under the ROC curve of linear classifiers on the whole code."""
-    table = evaluation.tabulate(train + test, factors)
-    return table.score(explicitness, classifier=classifier, train=train, test=test, C=C)
-
-
-@metric("explicitness/disentanglement_lib", bounds=(0, 1), perfect=1.0, noise=0.5, **LOCATELLO, **FACTS)
-def explicitness_disentanglement_lib(
-    evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
-) -> Score:
-    """Explicitness as disentanglement_lib computes it: the mean area itself, by softmax regressions."""
-    table, split = draw_table(evaluation, train, test, factors)
-    return table.score(explicitness, rows=split, compat="disentanglement_lib")
-
-
 def modularity(
     codes: Any,
     factors: Any,
@@ -157,6 +111,23 @@ def modularity(
     return Score("modularity", compat or "histogram-mean", value, len(rows), interval, details=details)
 
 
+@shared_metric(
+    "explicitness/logistic",
+    "Explicitness: area under the ROC curve of linear classifiers on the whole code.",
+    "ridgeway2018",
+    settings="classifier train test C",
+    bounds=(-1, 1),
+    noise=0.0,
+)
+@shared_metric(
+    "explicitness/disentanglement_lib",
+    "Explicitness as disentanglement_lib computes it: the mean area itself, by softmax regressions.",
+    "locatello2019",
+    settings="train test",
+    bounds=(0, 1),
+    perfect=1.0,
+    noise=0.5,
+)
 def explicitness(
     codes: Any,
     factors: Any,
@@ -241,15 +212,11 @@ def _compute_areas(
 
 def compute_auc(scores: np.ndarray, positive: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the chance that a positive row outranks a negative one (ties: half) and each row's influence on it."""
-    order = np.argsort(scores)
-    sorted_scores, sorted_positive = scores[order], positive[order]
-    first, last = (np.searchsorted(sorted_scores, sorted_scores, side=side) for side in ("left", "right"))
-    below = np.concatenate([[0], np.cumsum(sorted_positive)])
-    positives_below = (below[first] + below[last]) / 2
-    negatives_below = (first + last) / 2 - positives_below
-    count, rest = below[-1], len(scores) - below[-1]
-    placement = np.where(sorted_positive, negatives_below / rest, 1 - positives_below / count)
-    area = float(placement[sorted_positive].mean())
-    influence = np.empty(len(scores))
-    influence[order] = (placement - area) * len(scores) / np.where(sorted_positive, count, rest)
-    return area, influence
+    from scipy.stats import rankdata
+
+    ranks, count, rest = rankdata(scores), positive.sum(), (~positive).sum()
+    placement = np.empty(len(scores))
+    placement[positive] = (ranks[positive] - rankdata(scores[positive])) / rest
+    placement[~positive] = 1 - (ranks[~positive] - rankdata(scores[~positive])) / count
+    area = float(placement[positive].mean())
+    return area, (placement - area) * len(scores) / np.where(positive, count, rest)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
-from unbraid.progress import progress
+from unbraid.progress import track
 from unbraid.threads import one_thread
 
 JITTER = 1e-10
@@ -56,12 +56,9 @@ def estimate_with_halves(
         drawn = labels._replace(values=labels.values[rows])
         return estimate_information(codes[rows], drawn, neighbours, seed, device), drawn
 
-    results, workers = [], 1 if device.type == "cuda" else torch.get_num_threads()
-    with progress("neighbours", len(draws)) as bar, one_thread(), ThreadPoolExecutor(workers) as pool:
-        for result in pool.map(estimate, draws):
-            results.append(result)
-            bar.advance()
-    return results
+    workers = 1 if device.type == "cuda" else torch.get_num_threads()
+    with one_thread(), ThreadPoolExecutor(workers) as pool:
+        return [result for _, result in zip(track("neighbours", draws), pool.map(estimate, draws), strict=True)]
 
 
 def standardise_codes(codes: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unbraid.errors import DataError
 from unbraid.metrics.information.histogram import plogp
-from unbraid.progress import progress
+from unbraid.progress import track
 from unbraid.threads import one_thread
 
 POINTS_PER_SIGMA = 2
@@ -110,13 +110,12 @@ def integrate_information(
     classes, total = labels + starts, sum(sizes)
     counts = torch.bincount(classes.flatten(), minlength=total).double()
     rows, spacing = [], []
-    with one_thread(), progress("mutual information", means.shape[1]) as bar:
-        for j, latent in enumerate(names):
+    with one_thread():
+        for j, latent in enumerate(track("mutual information", names)):
             mean, std = means[:, j].contiguous(), stds[:, j].contiguous()
             grid = QuadratureGrid.over(latent, mean, std)
             rows.append(_integrate(grid, _merge_equal_rows(mean, std, classes, total), counts, sizes))
             spacing.append(grid.finest)
-            bar.advance()
     matrix, entropy = (torch.stack(part).cpu() for part in zip(*rows, strict=True))
     return Information(matrix, entropy, torch.tensor(spacing, dtype=torch.float64))
 

@@ -19,57 +19,48 @@ shows that the code identifies a factor, not that one latent does: most rotation
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.metrics.arrays import check_at_least, name_latents
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.arrays import check_at_least, name_latents, to_tensor
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import mean_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorPairs,
     Population,
     gather_codes,
     read_several_factors,
-    to_code_tensor,
 )
-from unbraid.metrics.train_test_split import Compat, find_compat, is_published
+from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import one_thread
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "perfect": 1.0}
+betavae_metric = partial(
+    code_metric,
+    settings="samples batch train test",
+    defaults={"samples": None},
+    needs=("factors",),
+    bounds=(0, 1),
+    perfect=1.0,
+)
 
 
-@metric_protocol(
+@betavae_metric(
     "betavae/logistic",
     "beta-VAE score: accuracy of a logistic regression that predicts which factor two images share.",
-    year=2017,
-    reference="higgins2017",
+    "higgins2017",
     invariant=("order", "sign", "scale"),
-    **FACTS,
 )
-@metric_protocol(
+@betavae_metric(
     "betavae/disentanglement_lib",
     "beta-VAE score as disentanglement_lib computed it.",
+    "locatello2019",
     invariant=("order", "sign"),
-    **LOCATELLO,
-    **FACTS,
 )
-def on_run(
-    evaluation: Evaluation,
-    protocol: str,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = None,
-    batch: int = 64,
-    train: int = 10_000,
-    test: int = 5_000,
-) -> Score:
-    table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
-    return table.score(betavae, batch=batch, train=train, test=test, compat=compat)
-
-
 def betavae(
     codes: Any,
     factors: Any,
@@ -89,7 +80,7 @@ def betavae(
     """
     check_at_least(1, batch=batch, test=test)
     check_at_least(100, train=train)
-    values = to_code_tensor(codes)
+    values = to_tensor("codes", codes)
     labels = read_several_factors("beta-VAE", factors, len(values), names)
     rng = np.random.default_rng(seed)
     population = Population(labels)

@@ -37,7 +37,7 @@ MIN_ACTIVE_VARIANCE = 0.01
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "trial": {"samples": 32, "steps": 20}}
 
 
-@metric("kept/classifier", year=2018, reference="esmaeili2018", **FACTS)
+@metric("kept/classifier", reference="esmaeili2018", **FACTS)
 def kept(
     evaluation: Evaluation,
     *,
@@ -58,7 +58,7 @@ def kept(
     return replace(score, details={**score.details, "correlation": correlation})
 
 
-@metric("kept/drawn", year=2020, reference="msvae2020", **FACTS)
+@metric("kept/drawn", reference="msvae2020", **FACTS)
 def kept_drawn(
     evaluation: Evaluation,
     *,

@@ -21,56 +21,45 @@ The score ignores that two latents may share a factor, and it depends on the bat
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents, to_tensor
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorBatches,
     Population,
     gather_codes,
     read_several_factors,
-    to_code_tensor,
 )
-from unbraid.metrics.train_test_split import Compat, find_compat, is_published
+from unbraid.metrics.train_test_split import Compat, is_published
 from unbraid.threads import one_thread
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": ("order", "sign"), "perfect": 1.0}
+factorvae_metric = partial(
+    code_metric,
+    settings="samples batch train test pool threshold resamples",
+    defaults={"samples": None},
+    needs=("factors",),
+    bounds=(0, 1),
+    invariant=("order", "sign"),
+    perfect=1.0,
+)
 
 
-@metric_protocol(
+@factorvae_metric(
     "factorvae/majority-vote",
     "FactorVAE score: does the same latent always vary least when a factor is fixed, by majority vote.",
-    year=2018,
-    reference="kim2018",
-    **FACTS,
+    "kim2018",
 )
-@metric_protocol(
-    "factorvae/disentanglement_lib", "FactorVAE score as disentanglement_lib computes it.", **LOCATELLO, **FACTS
+@factorvae_metric(
+    "factorvae/disentanglement_lib", "FactorVAE score as disentanglement_lib computes it.", "locatello2019"
 )
-def on_run(
-    evaluation: Evaluation,
-    protocol: str,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = None,
-    batch: int = 64,
-    train: int = 10_000,
-    test: int = 5_000,
-    pool: int = 10_000,
-    threshold: float = 0.05,
-    resamples: int = 200,
-) -> Score:
-    settings = {"batch": batch, "train": train, "test": test, "pool": pool, "resamples": resamples}
-    table, compat = evaluation.tabulate(samples, factors), find_compat(protocol)
-    return table.score(factorvae, threshold=threshold, compat=compat, **settings)
-
-
 def factorvae(
     codes: Any,
     factors: Any,
@@ -95,7 +84,7 @@ def factorvae(
     check_at_least(2, batch=batch, pool=pool)
     check_at_least(1, train=train, test=test)
     check_at_least(0, threshold=threshold)
-    values = to_code_tensor(codes)
+    values = to_tensor("codes", codes)
     labels = read_several_factors("FactorVAE", factors, len(values), names)
     latents = name_latents(values.shape[1], latents)
     population, rng = Population(labels), np.random.default_rng(seed)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import FactorLabels, name_factors, to_factor_table, to_labels, to_matrix
+from unbraid.metrics.arrays import FactorLabels, name_factors, to_factor_table, to_labels
 
 MAX_GATHERED_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes that fit a core's cache, or a small part of a GPU's memory."""
@@ -101,17 +101,6 @@ def read_fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = 
                     "cut it into bins (factor_bins=…)."
                 )
     return to_labels(table, rows, names)
-
-
-def to_code_tensor(codes: Any) -> Tensor:
-    """Return finite codes [rows, latents] as float64, on their GPU if they are on one."""
-    if not (isinstance(codes, Tensor) and codes.is_cuda):
-        return torch.from_numpy(np.ascontiguousarray(to_matrix("codes", codes)))
-    if codes.ndim != 2:
-        raise UsageError(f"codes must have the shape [rows, latents], not {list(codes.shape)}.")
-    if not codes.isfinite().all():
-        raise DataError("codes hold NaN or infinite values.")
-    return codes.detach().double().contiguous()
 
 
 def gather_codes(codes: Tensor, rows: np.ndarray) -> Iterator[Tensor]:

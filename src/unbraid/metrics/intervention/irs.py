@@ -19,43 +19,38 @@ and if all are constant the score is 0. Noise does not score 0, since its .99 qu
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from unbraid.errors import SettingError
 from unbraid.metrics.arrays import FactorLabels, name_latents, to_matrix
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervention.fixed_factor_batches import read_fixable_factors, sort_rows
-from unbraid.metrics.train_test_split import Compat, find_compat, is_published
+from unbraid.metrics.train_test_split import Compat, is_published
 
 BINS_OF_DISENTANGLEMENT_LIB = 20
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (-1, 1), "invariant": ("order", "sign"), "perfect": 1.0}
+irs_metric = partial(
+    code_metric,
+    settings="samples quantile",
+    defaults={"samples": 10_000},
+    needs=("factors",),
+    bounds=(-1, 1),
+    invariant=("order", "sign"),
+    perfect=1.0,
+)
 
 
-@metric_protocol(
+@irs_metric(
     "irs/quantile",
     "Interventional robustness: how little other factors move a latent whose own factor is fixed.",
-    year=2019,
-    reference="suter2019",
-    **FACTS,
+    "suter2019",
 )
-@metric_protocol(
-    "irs/disentanglement_lib", "Interventional robustness as disentanglement_lib computes it.", **LOCATELLO, **FACTS
-)
-def on_run(
-    evaluation: Evaluation,
-    protocol: str,
-    *,
-    factors: tuple[str, ...] | None = None,
-    samples: int | None = 10_000,
-    quantile: float = 0.99,
-) -> Score:
-    return evaluation.tabulate(samples, factors).score(irs, quantile=quantile, compat=find_compat(protocol))
-
-
+@irs_metric("irs/disentanglement_lib", "Interventional robustness as disentanglement_lib computes it.", "locatello2019")
 def irs(
     codes: Any,
     factors: Any,

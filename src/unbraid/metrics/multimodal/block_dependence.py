@@ -28,9 +28,9 @@ from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import CHOICE
 from unbraid.models.multimodal import SHARED
 from unbraid.noise import Need
-from unbraid.progress import progress
+from unbraid.progress import track
 
-SOURCE: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019"}
+SOURCE: dict[str, Any] = {"reference": "daunhawer2019"}
 
 
 @metric("tc-blocks/ratio", **SOURCE, needs=("modalities",), trial={"width": 32, "steps": 40})
@@ -106,11 +106,10 @@ def draw_blocks(evaluation: Evaluation, model: MultimodalModel, samples: int) ->
 
 
 def _draw(evaluation: Evaluation, model: MultimodalModel, positions: Tensor) -> dict[str, BlockDraws]:
-    present, parts, draws = find_rows_with_block(evaluation, model, evaluation.rows[positions]), [], {}
-    with torch.no_grad(), progress("codes", len(positions)) as bar:
-        for number, part in enumerate(positions.split(evaluation.batch)):
-            parts.append(_draw_batch(evaluation, model, part, number))
-            bar.advance(len(part))
+    present, draws = find_rows_with_block(evaluation, model, evaluation.rows[positions]), {}
+    with torch.no_grad():
+        batches = enumerate(track("codes", positions.split(evaluation.batch)))
+        parts = [_draw_batch(evaluation, model, part, number) for number, part in batches]
     for block, mask in present.items():
         value, kl, ratio = (torch.cat(each) for each in zip(*(part[block] for part in parts), strict=True))
         draws[block] = BlockDraws(value, kl, ratio, mask)

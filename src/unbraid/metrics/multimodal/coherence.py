@@ -35,19 +35,14 @@ from unbraid.metrics.multimodal.conditional_draws import (
     encode_in_batches,
     infer_shared_codes,
 )
-from unbraid.metrics.multimodal.modality_classifiers import (
-    ModalityClassifier,
-    choose_shared_factor,
-    get_modality_classifier,
-)
-from unbraid.models import MultimodalModel, as_multimodal
+from unbraid.metrics.multimodal.modality_classifiers import FactorClassifiers, get_factor_classifiers
+from unbraid.models import as_multimodal
 
 BOUNDS = (0.0, 1.0)
 
 
 @metric(
     "coherence/classifier",
-    year=2019,
     reference="daunhawer2019",
     needs=("modalities", "factors"),
     bounds=(0, 1),
@@ -66,40 +61,34 @@ def coherence(
     check_at_least(2, samples=samples)
     if len(model.modalities) < 2:
         raise UsageError("coherence/classifier generates one modality from others, and this model has only one.")
-    name, values = choose_shared_factor(evaluation, factor)
-    classifiers = {each: get_modality_classifier(evaluation, each, steps) for each in model.modalities}
+    classifiers = get_factor_classifiers(evaluation, factor, steps)
     positions = evaluation.choose(samples)
-    correct = _score_pairs(evaluation, model, classifiers, name, values, positions, shared)
-    chance = float(values[positions].bincount().max() / len(positions))
-    details: dict[str, Any] = {"factor": name, "shared": shared, "chance": chance}
-    details["classifiers"] = {each: one.details for each, one in classifiers.items()}
-    conditional = _average_pairs(model.modalities, correct, details)
-    return [*conditional, _score_joint(evaluation, model, classifiers, name, samples, details)]
+    correct = _score_pairs(evaluation, classifiers, positions, shared)
+    details: dict[str, Any] = {"factor": classifiers.factor}
+    details["classifiers"] = {name: one.details for name, one in classifiers.of.items()}
+    joint = _score_joint(evaluation, classifiers, samples, details)
+    chance = float(classifiers.values[positions].bincount().max() / len(positions))
+    return [*_average_pairs(model.modalities, correct, {**details, "shared": shared, "chance": chance}), joint]
 
 
 def _score_pairs(
-    evaluation: Evaluation,
-    model: MultimodalModel,
-    classifiers: dict[str, ModalityClassifier],
-    factor: str,
-    values: Tensor,
-    positions: Tensor,
-    shared: Shared,
+    evaluation: Evaluation, classifiers: FactorClassifiers, positions: Tensor, shared: Shared
 ) -> np.ndarray:
     """Return 1 for correct and 0 for wrong predictions [rows, sets, M].
 
     NaN stands for modalities inside the set, and for rows that lack a modality of the set.
     """
+    model = as_multimodal(evaluation.model)
     sets = subsets(len(model.modalities), positions.device)  # [S, M]
     seeds, parts = noise.seed_tensor(evaluation.seed, device=positions.device), []
     without = [(~sets[:, m]).nonzero().squeeze(-1) for m in range(len(model.modalities))]
     for number, part, posteriors in encode_in_batches(evaluation, model, positions, len(without[0]), "coherence"):
         c = infer_shared_codes(model, posteriors, sets, 1, seeds, number, shared).squeeze(2)  # [rows, S, D]
         correct = torch.full((len(part), *sets.shape), torch.nan, device=c.device)
-        for m, (name, classifier) in enumerate(classifiers.items()):
+        for m, (name, classifier) in enumerate(classifiers.of.items()):
             expected = decode_modality(model, name, c[:, without[m]].flatten(0, 1), seeds, number)
-            predicted = classifier.predict(expected, [factor]).view(len(part), -1)
-            correct[:, without[m], m] = (predicted == values[part, None]).float()
+            predicted = classifier.predict(expected, [classifiers.factor]).view(len(part), -1)
+            correct[:, without[m], m] = (predicted == classifiers.values[part, None]).float()
         correct[(sets & ~posteriors.present.unsqueeze(1)).any(-1)] = torch.nan
         parts.append(correct)
     return torch.cat(parts).cpu().double().numpy()
@@ -117,7 +106,8 @@ def _average_pairs(names: tuple[str, ...], correct: np.ndarray, details: dict[st
     for size in range(1, len(names)):
         chosen = {pair: correct[:, s, m] for pair, (s, m) in pairs.items() if sizes[s] == size}
         shares = {pair: float(np.nanmean(c)) for pair, c in chosen.items() if not np.isnan(c).all()}
-        by_row = _nanmean_rows(np.stack(list(chosen.values()), 1))
+        table = np.stack(list(chosen.values()), 1)
+        by_row = np.nanmean(table[~np.isnan(table).all(1)], 1)
         scores += _average_rows(by_row, f"given-{size}", {**details, "pairs": shares})
     for pair, (s, m) in pairs.items():
         if sizes[s] == 1:
@@ -131,31 +121,19 @@ def _average_rows(values: np.ndarray, part: str, details: dict[str, Any]) -> lis
     return [score_mean("coherence", "classifier", known, part, BOUNDS, details)] if len(known) else []
 
 
-def _nanmean_rows(table: np.ndarray) -> np.ndarray:
-    """Return np.nanmean(table, 1) without its warning for rows of NaN."""
-    known = ~np.isnan(table)
-    total = np.where(known, table, 0.0).sum(1)
-    return np.divide(total, known.sum(1), out=np.full(len(table), np.nan), where=known.any(1))
-
-
 def _score_joint(
-    evaluation: Evaluation,
-    model: MultimodalModel,
-    classifiers: dict[str, ModalityClassifier],
-    factor: str,
-    samples: int,
-    details: dict[str, Any],
+    evaluation: Evaluation, classifiers: FactorClassifiers, samples: int, details: dict[str, Any]
 ) -> Score:
     """Return the agreement of all modalities drawn from the prior."""
+    model, factor = as_multimodal(evaluation.model), classifiers.factor
     codes, parts = draw_prior_codes(evaluation, samples), []
     with torch.no_grad():
         for part in codes.split(choose_batch_size(codes.device, *DECODE_BATCHES)):
             expected = model.expected(part)
-            parts.append(torch.cat([one.predict(expected[name], [factor]) for name, one in classifiers.items()], 1))
+            parts.append(torch.cat([one.predict(expected[name], [factor]) for name, one in classifiers.of.items()], 1))
     predicted = torch.cat(parts).cpu()  # [samples, M]
     same = (predicted == predicted[:, :1]).all(1).double().numpy()
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(factor)]
     shares = torch.stack([column.bincount(minlength=size) for column in predicted.T]).double() / samples
-    own = {key: value for key, value in details.items() if key not in ("shared", "chance")}
-    own |= {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
-    return score_mean("coherence", "classifier", same, "joint", BOUNDS, own)
+    own = {"apart": float(shares.prod(0).sum()), "seen": dict(zip(model.modalities, shares.tolist(), strict=True))}
+    return score_mean("coherence", "classifier", same, "joint", BOUNDS, {**details, **own})

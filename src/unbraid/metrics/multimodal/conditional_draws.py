@@ -15,7 +15,7 @@ from unbraid.models import MultimodalModel
 from unbraid.models.generation import CHOICE
 from unbraid.models.multimodal import SHARED, ModalityPosteriors, private_block
 from unbraid.noise import Need
-from unbraid.progress import progress
+from unbraid.progress import track
 
 Shared = Literal["drawn", "mean"]
 """Take c as a draw from q(c|x_A), or as its mean."""
@@ -66,10 +66,9 @@ def encode_in_batches(
 ) -> Iterator[tuple[int, Tensor, ModalityPosteriors]]:
     """Yield batch number, positions and posteriors; batches leave room for `decodings` decoded observations per row."""
     rows = max(1, choose_batch_size(positions.device, *DECODE_BATCHES) // decodings)
-    with torch.no_grad(), progress(task, len(positions)) as bar:
-        for number, part in enumerate(positions.split(rows)):
+    with torch.no_grad():
+        for number, part in enumerate(track(task, positions.split(rows))):
             yield number, part, model.encode_each(evaluation.dataset.inputs(evaluation.rows[part]))
-            bar.advance(len(part))
 
 
 def find_rows_with_block(evaluation: Evaluation, model: MultimodalModel, rows: Tensor) -> dict[str, Tensor]:

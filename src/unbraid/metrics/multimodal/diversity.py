@@ -30,16 +30,15 @@ from unbraid.metrics.information.histogram import plogp
 from unbraid.metrics.intervals import score_mean
 from unbraid.metrics.multimodal.conditional_draws import Shared, decode_modality, encode_in_batches, infer_shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import (
+    FactorClassifiers,
     ModalityClassifier,
-    choose_shared_factor,
-    get_modality_classifier,
+    get_factor_classifiers,
 )
 from unbraid.models import as_multimodal
 
 
 @metric(
     "diversity/entropy",
-    year=2019,
     reference="daunhawer2019",
     needs=("modalities", "factors"),
     bounds=(0, float("inf")),
@@ -69,16 +68,14 @@ def diversity(
             raise unknown("modality", name, model.modalities, error=SettingError)
     if len(model.modalities) < 2 or (target is not None and target == source):
         raise UsageError("diversity/entropy generates one modality from another, so it needs two modalities.")
-    common, values = choose_shared_factor(evaluation, factor)
-    classifiers = {name: get_modality_classifier(evaluation, name, steps) for name in model.modalities}
+    common, _, _ = classifiers = get_factor_classifiers(evaluation, factor, steps)
     scores: list[Score] = []
     for name in [target] if target else [n for n in model.modalities if n != source]:
-        specific = [f for f in _specific_factors(classifiers, name, common) if factors is None or f in factors]
+        specific = [f for f in _specific_factors(classifiers, name) if factors is None or f in factors]
         if specific:
             others = [n for n in model.modalities if n == source or (source is None and n != name)]
-            scores += _score_target(
-                evaluation, classifiers[name], (name, others), (common, specific), values, (draws, shared), samples
-            )
+            rows = evaluation.choose(samples)
+            scores += _score_target(evaluation, classifiers, (name, others), specific, rows, (draws, shared))
     if not scores:
         raise DataError(
             f"No factor of {evaluation.dataset.name} except {common} is predictable from exactly one modality, so "
@@ -87,24 +84,23 @@ def diversity(
     return scores
 
 
-def _specific_factors(classifiers: dict[str, ModalityClassifier], name: str, common: str) -> list[str]:
+def _specific_factors(classifiers: FactorClassifiers, name: str) -> list[str]:
     """Return the factors that are predictable from one modality and no other."""
-    others = {f for other, one in classifiers.items() if other != name for f in one.predictable_factors}
-    return [f for f in classifiers[name].predictable_factors if f not in others and f != common]
+    others = {f for other, one in classifiers.of.items() if other != name for f in one.predictable_factors}
+    return [f for f in classifiers.of[name].predictable_factors if f not in (*others, classifiers.factor)]
 
 
 def _score_target(
     evaluation: Evaluation,
-    classifier: ModalityClassifier,
+    classifiers: FactorClassifiers,
     modalities: tuple[str, list[str]],
-    factors: tuple[str, list[str]],
-    values: Tensor,
+    specific: list[str],
+    positions: Tensor,
     drawn: tuple[int, Shared],
-    samples: int,
 ) -> list[Score]:
     """Return the scores of one target modality, generated from each source: the mean over its factors, then each."""
-    positions, (target, sources), (common, specific) = evaluation.choose(samples), modalities, factors
-    data, model, (draws, shared) = evaluation.dataset, as_multimodal(evaluation.model), drawn
+    (target, sources), (common, values, _), (draws, shared) = modalities, classifiers, drawn
+    data, model, classifier = evaluation.dataset, as_multimodal(evaluation.model), classifiers.of[target]
     sizes = [data.sizes[data.factor_position(factor)] for factor in specific]
     sets = torch.stack([torch.tensor([n == s for n in model.modalities]) for s in sources]).to(positions.device)
     seeds, entropies, coherent = noise.seed_tensor(evaluation.seed, device=positions.device), [], []

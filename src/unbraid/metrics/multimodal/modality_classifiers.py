@@ -84,6 +84,22 @@ class ModalityClassifier(NamedTuple):
         return {**own, "steps": self.network.details["steps"], "training_rows": self.network.details["training_rows"]}
 
 
+class FactorClassifiers(NamedTuple):
+    """The factor that modalities share, its value in every row [rows], and the classifier of each modality."""
+
+    factor: str
+    values: Tensor
+    of: dict[str, ModalityClassifier]
+
+
+def get_factor_classifiers(evaluation: Evaluation, factor: str | None, steps: int | None) -> FactorClassifiers:
+    """Return the classifiers of all modalities, and the factor that these share: by default the data set's first."""
+    data = evaluation.dataset
+    name = factor or data.factor_names[0]
+    values = evaluation.factors[:, data.factor_position(name)]
+    return FactorClassifiers(name, values, {m: get_modality_classifier(evaluation, m, steps) for m in data.modalities})
+
+
 def get_modality_classifier(evaluation: Evaluation, name: str, steps: int | None) -> ModalityClassifier:
     """Return the classifier of a modality, trained at the first call."""
     return evaluation.compute_once(("modality classifier", name, steps), lambda: _train(evaluation, name, steps))
@@ -117,10 +133,3 @@ def _split_rows(evaluation: Evaluation) -> tuple[Tensor, Tensor]:
         return others.nonzero().squeeze(-1), shuffled
     test, train = shuffled.tensor_split([len(shuffled) // 5])
     return train, test
-
-
-def choose_shared_factor(evaluation: Evaluation, factor: str | None) -> tuple[str, Tensor]:
-    """Return the name and the values [rows] of the factor that modalities share: by default the data set's first."""
-    data = evaluation.dataset
-    name = factor or data.factor_names[0]
-    return name, evaluation.factors[:, data.factor_position(name)]

@@ -32,7 +32,7 @@ from unbraid.metrics.train_test_split import split_rows
 from unbraid.models import as_multimodal
 
 Codes = Literal["sampled", "mean"]
-FACTS: dict[str, Any] = {"year": 2019, "reference": "daunhawer2019", "needs": ("modalities", "factors")}
+FACTS: dict[str, Any] = {"reference": "daunhawer2019", "needs": ("modalities", "factors")}
 
 
 @metric("probe/linear", **FACTS, bounds=(0, 1))

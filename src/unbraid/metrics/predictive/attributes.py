@@ -34,7 +34,7 @@ NEVER = -1e30
 """Logit of an output without a value of the factor."""
 
 
-@metric("attributes/mlp", year=2020, reference="msvae2020", needs=("factors",), bounds=(0, 1), perfect=1.0)
+@metric("attributes/mlp", reference="msvae2020", needs=("factors",), bounds=(0, 1), perfect=1.0)
 def mlp(
     evaluation: Evaluation,
     *,

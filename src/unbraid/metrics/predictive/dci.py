@@ -26,87 +26,54 @@ import torch
 
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import find_device, name_latents, to_factor_table, to_matrix
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.factor_types import FactorColumn, parse_factors
 from unbraid.metrics.intervals import mean_interval
 from unbraid.metrics.predictive.booster import FactorFit, Target
 from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescale
-from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, draw_table, is_published, split_rows
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, is_published, split_rows
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1)}
 PERFECT = {"disentanglement": 1.0, "completeness": 1.0, "informativeness": 1.0}
 COSTLY: dict[str, Any] = {"costly": True, "trial": {"train": 60, "test": 30}, "perfect": PERFECT}
-NOISE: dict[str, Any] = {"noise": {"disentanglement": 0.0, "completeness": 0.0}}
-TREES: dict[str, Any] = {"year": 2018, "reference": "eastwood2018", "invariant": ("scale",), **FACTS}
+NOISE = {"disentanglement": 0.0, "completeness": 0.0}
+
+dci_metric = partial(code_metric, needs=("factors",), bounds=(0, 1))
+tree_metric = partial(dci_metric, reference="eastwood2018", settings="continuous train test", invariant=("scale",))
 
 
-@metric_protocol(
-    "dci/gbt",
-    "DCI by scikit-learn's gradient boosting, which takes minutes at full size.",
-    cpu_only=True,
-    **COSTLY,
-    **TREES,
+@tree_metric(
+    "dci/gbt", "DCI by scikit-learn's gradient boosting, which takes minutes at full size.", cpu_only=True, **COSTLY
 )
-@metric_protocol(
+@tree_metric(
     "dci/booster",
     "DCI by gradient boosting as in dci/gbt, of binned codes and all trees at once.",
     perfect=PERFECT,
-    **NOISE,
-    **TREES,
+    noise=NOISE,
 )
-@metric_protocol(
+@tree_metric(
     "dci/random-forest",
     "DCI by scikit-learn's random forest.",
     cpu_only=True,
     perfect={"informativeness": 1.0},
-    **NOISE,
-    **TREES,
+    noise=NOISE,
 )
-def by_trees(
-    evaluation: Evaluation,
-    protocol: Predictor,
-    *,
-    factors: tuple[str, ...] | None = None,
-    continuous: tuple[str, ...] = (),
-    train: int = 10_000,
-    test: int = 5_000,
-) -> list[Score] | partial[list[Score]]:
-    """Return the DCI scores of a run by trees."""
-    table = evaluation.tabulate(train + test, factors)
-    score = table.score if protocol == "booster" else table.defer
-    return score(dci, predictor=protocol, continuous=continuous, train=train, test=test)
-
-
-@metric(
+@dci_metric(
     "dci/lasso",
-    year=2018,
-    reference="eastwood2018",
+    "DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated by default.",
+    "eastwood2018",
+    settings="alpha train test",
     invariant=("order", "sign", "scale"),
     perfect=PERFECT,
     noise={"informativeness": 0.0},
-    **FACTS,
 )
-def linear(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    alpha: float | None = None,
-    train: int = 10_000,
-    test: int = 5_000,
-) -> list[Score]:
-    """DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated by default."""
-    return evaluation.tabulate(train + test, factors).score(dci, predictor="lasso", train=train, test=test, alpha=alpha)
-
-
-@metric("dci/disentanglement_lib", **LOCATELLO, **FACTS, **COSTLY)
-def disentanglement_lib(
-    evaluation: Evaluation, *, factors: tuple[str, ...] | None = None, train: int = 10_000, test: int = 5_000
-) -> list[Score]:
-    """DCI as disentanglement_lib computes it, which takes minutes at full size."""
-    table, rows = draw_table(evaluation, train, test, factors)
-    return table.score(dci, rows=rows, compat="disentanglement_lib")
-
-
+@dci_metric(
+    "dci/disentanglement_lib",
+    "DCI as disentanglement_lib computes it, which takes minutes at full size.",
+    "locatello2019",
+    settings="train test",
+    **COSTLY,
+)
 def dci(
     codes: Any,
     factors: Any,

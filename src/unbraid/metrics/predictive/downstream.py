@@ -25,46 +25,33 @@ import torch
 
 from unbraid.errors import SettingError
 from unbraid.metrics.arrays import check_known, find_device, to_labels, to_matrix
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import mean_interval, resampling_interval
 from unbraid.metrics.predictive.booster import Target
 from unbraid.metrics.predictive.logistic import fit_softmax, standardise
-from unbraid.metrics.predictive.predictors import Problem, random_forest as fit_forests
+from unbraid.metrics.predictive.predictors import Problem, random_forest
 from unbraid.metrics.train_test_split import count_draws, split_rows
 
 Protocol = Literal["logistic", "random-forest"]
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, float("inf"))}  # efficiency is a ratio
+downstream_metric = partial(
+    code_metric, reference="locatello2019", needs=("factors",), bounds=(0, float("inf"))
+)  # efficiency is a ratio
 
 
-@metric("downstream/logistic", invariant=("order", "sign", "scale"), **LOCATELLO, **FACTS)
-def logistic(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    labels: tuple[int, ...] = (100, 1_000, 10_000),
-    test: int = 5_000,
-    C: float = 1.0,
-) -> list[Score]:
-    """Accuracy of softmax regression with few and many labels, and their ratio."""
-    table = evaluation.tabulate(max(labels, default=0) + test, factors)
-    return table.score(downstream, protocol="logistic", labels=labels, test=test, C=C)
-
-
-@metric("downstream/random-forest", cpu_only=True, **LOCATELLO, **FACTS)
-def random_forest(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    labels: tuple[int, ...] = (100, 1_000, 10_000),
-    test: int = 5_000,
-    trees: int = 30,
-) -> partial[list[Score]]:
-    """Accuracy of a random forest with few and many labels, and their ratio."""
-    table = evaluation.tabulate(max(labels, default=0) + test, factors)
-    return table.defer(downstream, protocol="random-forest", labels=labels, test=test, trees=trees)
-
-
+@downstream_metric(
+    "downstream/logistic",
+    "Accuracy of softmax regression with few and many labels, and their ratio.",
+    settings="labels test C",
+    invariant=("order", "sign", "scale"),
+)
+@downstream_metric(
+    "downstream/random-forest",
+    "Accuracy of a random forest with few and many labels, and their ratio.",
+    settings="labels test trees",
+    cpu_only=True,
+)
 def downstream(
     codes: Any,
     factors: Any,
@@ -101,7 +88,7 @@ def downstream(
             predicted = fit_softmax(x, labelled, C=C, precision=1e-9).predict(x_test)
         else:
             targets = [Target(column, int(column.max()) + 1) for column in labelled.T]
-            fits = fit_forests(Problem(train, values[split.test], targets, seed=seed, trees=trees))
+            fits = random_forest(Problem(train, values[split.test], targets, seed=seed, trees=trees))
             predicted = np.stack([fit.test for fit in fits], axis=1)
         correct[size] = predicted == truth  # [test, factors]
     scores = []

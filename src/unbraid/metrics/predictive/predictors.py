@@ -15,8 +15,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import reduce
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -24,12 +23,9 @@ import torch
 
 from unbraid.errors import UsageError, unknown
 from unbraid.metrics.predictive.booster import FactorFit, Target, boost
-from unbraid.progress import progress
+from unbraid.progress import track
 
 Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
-
-VOTE_SUMS = 8
-"""Partial sums of the votes of a forest; one thread adds up each of them."""
 
 FOLDS = 5
 TOLERANCE = 1e-9
@@ -102,25 +98,10 @@ def random_forest(problem: Problem) -> list[FactorFit]:
     def fit_one(target: Target) -> FactorFit:
         make = RandomForestRegressor if target.size is None else RandomForestClassifier
         forest = make(problem.trees, random_state=problem.seed, n_jobs=share).fit(problem.train, target.values)
-        return FactorFit(forest.feature_importances_, predict_forest(forest, problem.test, share))
+        forest.set_params(n_jobs=1)  # threads add votes in any order, which would decide ties
+        return FactorFit(forest.feature_importances_, forest.predict(problem.test))
 
     return _fit_each(problem, fit_one)
-
-
-def predict_forest(forest: Any, codes: np.ndarray, threads: int = 1) -> np.ndarray:
-    """Return the predictions of scikit-learn's forest, the same for any number of threads.
-
-    Votes are always added in the same order, so that ties end the same. `tree_` is called directly because the input
-    checks of the trees take longer than their predictions.
-    """
-    rows = np.ascontiguousarray(codes, dtype=np.float32)
-    trees = [tree.tree_ for tree in forest.estimators_]
-    parts = [trees[first::VOTE_SUMS] for first in range(min(VOTE_SUMS, len(trees)))]
-    with ThreadPoolExecutor(threads) as pool:
-        total = reduce(np.add, pool.map(lambda part: reduce(np.add, (tree.predict(rows) for tree in part)), parts))
-    if not hasattr(forest, "classes_"):
-        return total[:, 0] / len(trees)
-    return forest.classes_[np.argmax(total, axis=1)]
 
 
 def booster(problem: Problem) -> list[FactorFit]:
@@ -157,16 +138,10 @@ def _fit_each(problem: Problem, fit_one: Callable[[Target], FactorFit]) -> list[
     """Fit every target in threads, the longest first, so that none of them is left for the end."""
     workers = min(torch.get_num_threads(), os.cpu_count() or 1, len(problem.targets))
     order = sorted(range(len(problem.targets)), key=lambda k: -problem.targets[k].trees)
-    with progress("predicting factors", len(order)) as bar, ThreadPoolExecutor(workers) as pool:
-        jobs = {k: pool.submit(fit_one, problem.targets[k]) for k in order}
-        try:
-            for job in as_completed(jobs.values()):
-                job.result()
-                bar.advance()
-        finally:
-            for job in jobs.values():
-                job.cancel()
-    return [jobs[k].result() for k in range(len(order))]
+    with ThreadPoolExecutor(workers) as pool:
+        results = pool.map(fit_one, [problem.targets[k] for k in order])
+        fits = dict(zip(track("predicting factors", order), results, strict=True))
+    return [fits[k] for k in range(len(order))]
 
 
 def _build_lasso(alpha: float | None, rows: int) -> Any:

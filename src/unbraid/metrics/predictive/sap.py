@@ -18,60 +18,36 @@ from factors with few values. Codes are not rescaled, and the penalty makes the 
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import name_latents, to_factor_table, to_matrix
-from unbraid.metrics.base import LOCATELLO, Evaluation, Score, metric_protocol
+from unbraid.metrics.base import Score
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.factor_types import parse_factors
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.metrics.predictive.linear_svm import fit_lines
-from unbraid.metrics.train_test_split import (
-    Compat,
-    TrainTestRows,
-    count_draws,
-    draw_rows,
-    draw_table,
-    is_published,
-    split_rows,
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, count_draws, draw_rows, is_published, split_rows
+
+sap_metric = partial(
+    code_metric,
+    settings="continuous train test resamples",
+    needs=("factors",),
+    bounds=(0, 1),
+    invariant=("order", "sign"),
+    noise=0.0,
 )
 
-FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "invariant": ("order", "sign"), "noise": 0.0}
 
-
-@metric_protocol(
-    "sap/linear-svm",
-    "Separated attribute predictability by linear support vector machines.",
-    year=2018,
-    reference="kumar2018",
-    **FACTS,
-)
-@metric_protocol(
+@sap_metric("sap/linear-svm", "Separated attribute predictability by linear support vector machines.", "kumar2018")
+@sap_metric(
     "sap/disentanglement_lib",
     "Separated attribute predictability as disentanglement_lib draws its rows.",
-    **LOCATELLO,
-    **FACTS,
+    "locatello2019",
 )
-def on_run(
-    evaluation: Evaluation,
-    protocol: str,
-    *,
-    factors: tuple[str, ...] | None = None,
-    continuous: tuple[str, ...] = (),
-    train: int = 10_000,
-    test: int = 5_000,
-    resamples: int = 200,
-) -> Score:
-    """Return the SAP score of a run."""
-    settings = {"continuous": continuous, "train": train, "test": test, "resamples": resamples}
-    if protocol == "linear-svm":
-        return evaluation.tabulate(train + test, factors).score(sap, **settings)
-    table, rows = draw_table(evaluation, train, test, factors)
-    return table.score(sap, rows=rows, compat="disentanglement_lib", **settings)
-
-
 def sap(
     codes: Any,
     factors: Any,

@@ -20,6 +20,7 @@ hold the value for the same codes with shuffled rows (`chance`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,28 +34,22 @@ from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import discretise
 from unbraid.metrics.intervals import resampling_interval
 from unbraid.models import LaterStage, as_stage
-from unbraid.progress import progress
+from unbraid.progress import track
 
 BATCH = 256
 SHUFFLES = 4
 """Random orders of the rows that estimate chance."""
 
-FACTS: dict[str, Any] = {"year": 2020, "reference": "msvae2020", "needs": ("staged",), "bounds": (0, 1)}
+conditioning_metric = partial(metric_protocol, reference="msvae2020", needs=("staged",), bounds=(0, 1))
 
 
-@metric_protocol(
-    "cond/Y", "Information about the code of x in the code of the first stage's y, by histograms.", **FACTS
+@conditioning_metric("cond/Y", "Information about the code of x in the code of the first stage's y, by histograms.")
+@conditioning_metric(
+    "cond/X", "Information about the code of x in the code of the second stage's reconstruction, by histograms."
 )
-@metric_protocol(
-    "cond/X",
-    "Information about the code of x in the code of the second stage's reconstruction, by histograms.",
-    **FACTS,
-)
-@metric_protocol("cond/Z-noise", "As cond/X, with Normal noise in place of z: the information that y conveys.", **FACTS)
-@metric_protocol(
-    "cond/Y-noise",
-    "As cond/X, with Normal noise in place of y: the information that z conveys, which should be 0.",
-    **FACTS,
+@conditioning_metric("cond/Z-noise", "As cond/X, with Normal noise in place of z: the information that y conveys.")
+@conditioning_metric(
+    "cond/Y-noise", "As cond/X, with Normal noise in place of y: the information that z conveys, which should be 0."
 )
 def on_run(
     evaluation: Evaluation, protocol: str, *, bins: int = 20, samples: int = 10_000, resamples: int = 100
@@ -129,8 +124,8 @@ def _encode(evaluation: Evaluation, model: LaterStage, positions: Tensor, protoc
     space = model.first.space
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
     real, others = [], []
-    with torch.no_grad(), progress(f"cond/{protocol}", len(positions)) as bar:
-        for step, part in enumerate(positions.split(BATCH)):
+    with torch.no_grad():
+        for step, part in enumerate(track(f"cond/{protocol}", positions.split(BATCH))):
             c, z = evaluation.encode_means(part).tensor_split([space.width], dim=1)
             images = evaluation.dataset.images(evaluation.rows[part])
             real.append(space.center(model.encode_first(images)))  # differs from c if a student encodes
@@ -143,5 +138,4 @@ def _encode(evaluation: Evaluation, model: LaterStage, positions: Tensor, protoc
                 z = noise.normal(seeds, step, "cond", tuple(z.shape))[0] if protocol == "Z-noise" else z
                 x = model.likelihood.mean(model.decode(torch.cat([c, z], dim=1)))
             others.append(space.center(model.first.encode(x)))
-            bar.advance(len(part))
     return torch.cat(real), torch.cat(others)

@@ -21,7 +21,7 @@ from unbraid.models import as_stage
 BATCH = 256
 
 
-@metric("mig-of/blocks", year=2020, reference="msvae2020", needs=("factors",), bounds=(0, 1))
+@metric("mig-of/blocks", reference="msvae2020", needs=("factors",), bounds=(0, 1))
 def blocks(
     evaluation: Evaluation,
     *,
@@ -44,7 +44,7 @@ def blocks(
     return scores
 
 
-@metric("mig-of/re-encoded", year=2020, reference="msvae2020", needs=("factors", "staged"), bounds=(0, 1))
+@metric("mig-of/re-encoded", reference="msvae2020", needs=("factors", "staged"), bounds=(0, 1))
 def re_encoded(
     evaluation: Evaluation,
     *,

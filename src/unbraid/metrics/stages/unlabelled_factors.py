@@ -9,7 +9,8 @@ for each factor v that varies and is none of those labels; z are the stage's own
 latents has more.
 """
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,23 +23,18 @@ from unbraid.models import as_stage
 
 Protocol = Literal["spearman", "pearson"]
 
-FACTS: dict[str, Any] = {
-    "year": 2020,
-    "reference": "msvae2020",
-    "needs": ("staged", "given labels", "factors"),
-    "bounds": (0, 1),
-}
+unseen_metric = partial(
+    metric_protocol, reference="msvae2020", needs=("staged", "given labels", "factors"), bounds=(0, 1)
+)
 
 
-@metric_protocol(
+@unseen_metric(
     "unseen/spearman",
     "Largest absolute rank correlation of a stage's own latents with each factor whose label it is not given.",
-    **FACTS,
 )
-@metric_protocol(
+@unseen_metric(
     "unseen/pearson",
     "Largest absolute correlation of a stage's own latents with each factor whose label it is not given.",
-    **FACTS,
 )
 def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
     given, data = as_stage(evaluation.model).given_factors, evaluation.dataset

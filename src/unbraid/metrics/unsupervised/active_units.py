@@ -17,7 +17,6 @@ from unbraid.metrics.base import Evaluation, Score, metric
 
 @metric(
     "units/active",
-    year=2016,
     reference="burda2016",
     bounds=(0, math.inf),
     invariant=("order", "sign"),

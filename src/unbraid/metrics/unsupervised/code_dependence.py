@@ -57,7 +57,7 @@ def total_correlation(
     return replace(score_mean("tc", "ratio", ratios), samples=len(values))
 
 
-@metric("tc/gaussian", year=2019, reference="locatello2019", needs=("normal",), invariant=("scale",))
+@metric("tc/gaussian", reference="locatello2019", needs=("normal",), invariant=("scale",))
 def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
     """Total correlation of Gaussians with the covariance of posterior samples, and with that of posterior means."""
     chosen, seed = evaluation.choose(samples), evaluation.seed
@@ -65,7 +65,7 @@ def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 
     return [replace(total_correlation(c, resamples=resamples, seed=seed), part=part) for part, c in codes.items()]
 
 
-@metric("tc/ratio", year=2019, reference="daunhawer2019", trial={"width": 32, "steps": 40})
+@metric("tc/ratio", reference="daunhawer2019", trial={"width": 32, "steps": 40})
 def ratio(
     evaluation: Evaluation,
     *,
@@ -85,7 +85,6 @@ def ratio(
 
 @metric(
     "latent-mi/exact",
-    year=2018,
     reference="esmaeili2018",
     needs=("some normal",),
     invariant=("sign", "scale"),

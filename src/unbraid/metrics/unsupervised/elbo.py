@@ -9,6 +9,7 @@ a row's index and its code is at most the logarithm of the number of rows.
 """
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,9 +19,9 @@ from unbraid.density import Aggregate, batch_aggregate, exact_aggregate
 from unbraid.density.estimators import can_fuse
 from unbraid.latents import Space
 from unbraid.metrics.arrays import check_at_least
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
 from unbraid.objectives.decomposition import divergences, total_correlation_names, total_correlations
-from unbraid.progress import progress
+from unbraid.progress import track
 from unbraid.types import Output
 
 SAMPLES_PER_CHUNK = {"cpu": 64, "cuda": 4096}
@@ -48,13 +49,13 @@ class SampledTerms(NamedTuple):
         return Score(name, protocol, value, self.rows, (value - error, value + error))
 
 
-@metric("reconstruction/nats", year=2014, reference="kingma2014", needs=("posterior", "likelihood"))
+@metric("reconstruction/nats", reference="kingma2014", needs=("posterior", "likelihood"))
 def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """-E[log p(x|z)], summed over pixels, one posterior sample per row."""
     return _reconstruct(evaluation, samples).score("reconstruction", "reconstruction", "nats")
 
 
-@metric("kl/closed-form", year=2014, reference="kingma2014", needs=CLOSED, deterministic=True)
+@metric("kl/closed-form", reference="kingma2014", needs=CLOSED, deterministic=True)
 def kl(evaluation: Evaluation) -> Score:
     """E_n KL(q(z|x_n) || p(z)) over all rows, in closed form.
 
@@ -68,7 +69,7 @@ def kl(evaluation: Evaluation) -> Score:
     return Score("kl", "closed-form", value, len(evaluation), (value, value), details=details)
 
 
-@metric("elbo/closed-form", year=2014, reference="kingma2014", needs=(*CLOSED, "likelihood"))
+@metric("elbo/closed-form", reference="kingma2014", needs=(*CLOSED, "likelihood"))
 def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z)] - E_n KL(q(z|x_n) || p(z)), the KL in closed form."""
     loss, divergence = reconstruction(evaluation, samples=samples), kl(evaluation)
@@ -76,13 +77,13 @@ def elbo(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return Score("elbo", "closed-form", -loss.value - divergence.value, loss.samples, interval)
 
 
-@metric("kl/sampled", year=2014, reference="kingma2014", needs=SAMPLED)
+@metric("kl/sampled", reference="kingma2014", needs=SAMPLED)
 def kl_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log q(z|x) - log p(z)], one posterior sample per row, for any latents."""
     return _compute_log_ratios(evaluation, samples).score("kl", "kl", "sampled")
 
 
-@metric("elbo/sampled", year=2014, reference="kingma2014", needs=(*SAMPLED, "likelihood"))
+@metric("elbo/sampled", reference="kingma2014", needs=(*SAMPLED, "likelihood"))
 def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     """E[log p(x|z) + log p(z) - log q(z|x)], one posterior sample per row, for any latents."""
     loss, ratio = _reconstruct(evaluation, samples), _compute_log_ratios(evaluation, samples)
@@ -90,43 +91,22 @@ def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return SampledTerms({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
 
 
-@metric("mi/exact", year=2018, reference="chen2018", needs=SAMPLED)
-def mi_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
-    """I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows."""
-    return _compute_exact(evaluation, samples).score("mi", "mi", "exact")
+exact_metric = partial(metric_protocol, reference="chen2018", needs=SAMPLED)
+stratified_metric = partial(metric_protocol, reference="esmaeili2018", needs=SAMPLED)
 
 
-@metric("tc/exact", year=2018, reference="chen2018", needs=SAMPLED)
-def tc_exact(evaluation: Evaluation, *, samples: int = 1_024) -> list[Score]:
-    """TC = E[log q(z) - sum_d log q(z_d)], q over all rows.
-
-    Grouped latents have one more score for each level.
-    """
-    return _score_correlations(evaluation, _compute_exact(evaluation, samples), "exact")
+@exact_metric("mi/exact", "I(n; z) = E[log q(z|x) - log q(z)], q(z) over all rows.")
+@exact_metric("tc/exact", "TC = E[log q(z) - sum_d log q(z_d)], q over all rows.")
+@exact_metric("dimension-kl/exact", "sum_d KL(q(z_d) || p(z_d)), q over all rows.")
+def exact(evaluation: Evaluation, family: str, *, samples: int = 1_024) -> list[Score]:
+    return _score_terms(evaluation, _compute_exact(evaluation, samples), family, "exact")
 
 
-@metric("dimension-kl/exact", year=2018, reference="chen2018", needs=SAMPLED)
-def dimension_exact(evaluation: Evaluation, *, samples: int = 1_024) -> Score:
-    """sum_d KL(q(z_d) || p(z_d)), q over all rows."""
-    return _compute_exact(evaluation, samples).score("dimension", "dimension-kl", "exact")
-
-
-@metric("mi/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
-def mi_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
-    """I(n; z) with q(z) estimated from batches."""
-    return _compute_stratified(evaluation, batch, batches).score("mi", "mi", "stratified")
-
-
-@metric("tc/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
-def tc_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> list[Score]:
-    """TC with q(z) and q(z_d) estimated from batches."""
-    return _score_correlations(evaluation, _compute_stratified(evaluation, batch, batches), "stratified")
-
-
-@metric("dimension-kl/stratified", year=2018, reference="esmaeili2018", needs=SAMPLED)
-def dimension_stratified(evaluation: Evaluation, *, batch: int = 256, batches: int = 16) -> Score:
-    """sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches."""
-    return _compute_stratified(evaluation, batch, batches).score("dimension", "dimension-kl", "stratified")
+@stratified_metric("mi/stratified", "I(n; z) with q(z) estimated from batches.")
+@stratified_metric("tc/stratified", "TC with q(z) and q(z_d) estimated from batches.")
+@stratified_metric("dimension-kl/stratified", "sum_d KL(q(z_d) || p(z_d)) with q(z_d) estimated from batches.")
+def stratified(evaluation: Evaluation, family: str, *, batch: int = 256, batches: int = 16) -> list[Score]:
+    return _score_terms(evaluation, _compute_stratified(evaluation, batch, batches), family, "stratified")
 
 
 def compute_latent_kl(evaluation: Evaluation) -> Tensor:
@@ -152,11 +132,10 @@ def _reconstruct(evaluation: Evaluation, samples: int) -> SampledTerms:
         model, losses = evaluation.model, []
         check_at_least(2, samples=samples)
         rows = evaluation.choose(samples)
-        with torch.no_grad(), progress("reconstruction", len(rows)) as bar:
-            for part in rows.split(min(evaluation.batch, 1024)):
+        with torch.no_grad():
+            for part in track("reconstruction", rows.split(min(evaluation.batch, 1024))):
                 code = evaluation.draw_codes(part)
                 losses.append(-model.log_likelihood(evaluation.dataset, evaluation.rows[part], code))
-                bar.advance(len(part))
         return SampledTerms({"reconstruction": torch.cat(losses)}, len(rows))
 
     return evaluation.compute_once(("reconstruction", samples), compute)
@@ -179,11 +158,10 @@ def _compute_exact(evaluation: Evaluation, samples: int) -> SampledTerms:
         check_at_least(2, samples=samples)
         rows, space = evaluation.choose(samples), evaluation.space
         parts, posterior = [], _widen(space, evaluation.posterior)
-        with torch.no_grad(), progress("aggregate posterior", len(rows)) as bar:
-            for part in rows.split(SAMPLES_PER_CHUNK.get(rows.device.type, 64)):
+        with torch.no_grad():
+            for part in track("aggregate posterior", rows.split(SAMPLES_PER_CHUNK.get(rows.device.type, 64))):
                 sample = _widen(space, evaluation.draw_values(part))
                 parts.append(exact_aggregate(space, posterior, sample).levels)
-                bar.advance(len(part))
         levels = tuple(torch.cat(level).unsqueeze(-2) for level in zip(*parts, strict=True))
         return _compute_terms(
             evaluation, rows[:, None], Aggregate(levels)
@@ -228,6 +206,10 @@ def _compute_terms(evaluation: Evaluation, rows: Tensor, aggregate: Aggregate) -
     return SampledTerms(values, rows.numel())
 
 
-def _score_correlations(evaluation: Evaluation, sampled: SampledTerms, protocol: str) -> list[Score]:
-    levels = [name for name in total_correlation_names(evaluation.space) if name != "tc"]
-    return [sampled.score(name, name.replace("_", "-"), protocol) for name in ("tc", *levels)]
+def _score_terms(evaluation: Evaluation, sampled: SampledTerms, family: str, protocol: str) -> list[Score]:
+    """Return the score of a term; the total correlation of grouped latents has one more score for each level."""
+    names = {family.removesuffix("-kl"): family}
+    if family == "tc":
+        levels = [name for name in total_correlation_names(evaluation.space) if name != "tc"]
+        names |= {name: name.replace("_", "-") for name in levels}
+    return [sampled.score(term, name, protocol) for term, name in names.items()]

@@ -38,7 +38,7 @@ Correlation = Literal["spearman", "lasso"]
 TOLERANCE = 1e-9
 MAX_SWEEPS = 10_000
 
-FACTS: dict[str, Any] = {"year": 2020, "reference": "duan2020", "needs": ("peers",), "invariant": ("order", "sign")}
+FACTS: dict[str, Any] = {"reference": "duan2020", "needs": ("peers",), "invariant": ("order", "sign")}
 
 
 @metric("udr/spearman", bounds=(0, 1), **FACTS)

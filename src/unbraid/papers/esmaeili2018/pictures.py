@@ -5,10 +5,11 @@ import torch
 from unbraid.experiments.base import Results
 from unbraid.metrics import Evaluation
 from unbraid.metrics.discrete.discrete_latents import list_discrete_latents
+from unbraid.metrics.generative.features.feature_sets import decode_means
 from unbraid.metrics.intervention.factor_preservation import choose_latents, find_normal_coordinates
 from unbraid.report import Picture, traversal
 from unbraid.report.pictures import WHITE, tile_images
-from unbraid.report.traversals import compute_coordinate_kl, decode, set_coordinates
+from unbraid.report.traversals import compute_coordinate_kl, set_coordinates
 
 SPAN, COLUMNS = 3.0, 7
 
@@ -34,7 +35,7 @@ def traverse_class(results: Results, series: str, number: int) -> Picture:
     latents = sort_by_information(model)
     values = make_steps(model)[:, None]
     codes = torch.stack([set_coordinates(base, [latent], values, len(values)) for latent in latents])
-    return tile_images(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
+    return tile_images(decode_means(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
 
 
 def traverse_factor(results: Results, series: str, factor: str, keep: str) -> Picture:
@@ -45,7 +46,7 @@ def traverse_factor(results: Results, series: str, factor: str, keep: str) -> Pi
     (latent,), _ = choose_latents(model, factor)
     codes = model.encode_means(torch.tensor(rows, device=values.device))[:, None].repeat(1, COLUMNS, 1)
     codes[:, :, latent] = make_steps(model)
-    return tile_images(decode(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
+    return tile_images(decode_means(model, codes.flatten(0, 1)).unflatten(0, codes.shape[:2]), WHITE)
 
 
 def sort_by_information(model: Evaluation) -> list[int]:

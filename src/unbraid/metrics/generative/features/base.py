@@ -15,7 +15,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import find_device, to_matrix, to_numpy
 from unbraid.models import seeded
-from unbraid.progress import progress
+from unbraid.progress import track
 from unbraid.registry import Facts, Registry
 
 
@@ -71,12 +71,8 @@ def image_features(images: Any, network: str = "efficientnet-lite0", *, seed: in
     dataset = from_array(images, name="images")
     dataset = dataset.to(images.device) if isinstance(images, Tensor) else dataset
     rows = torch.arange(len(dataset), device=dataset.device)
-    module, features = build_network(network, dataset, rows, seed, settings), []
-    with progress(f"features of {network}", len(rows)) as bar:
-        for part in rows.split(64):
-            features.append(module(dataset.images(part)))
-            bar.advance(len(part))
-    return torch.cat(features)
+    module = build_network(network, dataset, rows, seed, settings)
+    return torch.cat([module(dataset.images(part)) for part in track(f"features of {network}", rows.split(64))])
 
 
 def read_feature_pair(
@@ -105,11 +101,7 @@ MAX_PAIRS_IN_MEMORY = {"cpu": 2**20, "cuda": 2**27}
 def split_rows(rows: Tensor, columns: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yield blocks of rows, each with its first index, so that their pairs with all columns fit into memory."""
     count = max(1, MAX_PAIRS_IN_MEMORY.get(rows.device.type, 2**20) // len(columns))
-    with progress("pairs of features", len(rows)) as bar:
-        for start in range(0, len(rows), count):
-            part = rows[start : start + count]
-            yield start, part
-            bar.advance(len(part))
+    yield from zip(range(0, len(rows), count), track("pairs of features", rows.split(count)), strict=True)
 
 
 def take_rows(x: Tensor, rows: np.ndarray) -> Tensor:

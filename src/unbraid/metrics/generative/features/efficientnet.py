@@ -27,7 +27,7 @@ WIDTH = 1280
 SIZE = 224
 
 
-@feature_network(NAME, year=2019, reference="tan2019", width=WIDTH)
+@feature_network(NAME, reference="tan2019", width=WIDTH)
 def efficientnet(dataset: FactorDataset, rows: Tensor, seed: int, *, size: int = SIZE) -> FeatureNetwork:
     """EfficientNet-Lite0, pooled features; images are resized to `size` x `size` pixels (published: 224)."""
     refuse_non_images(NAME, dataset)

@@ -99,14 +99,15 @@ def reconstruct(evaluation: Evaluation, positions: Tensor) -> Tensor:
 
 def decode_means(evaluation: Evaluation, codes: Tensor) -> Tensor:
     """Return the decoder means [n, *shape] of codes [n, width]."""
+    model = evaluation.model
     with torch.no_grad():
-        return evaluation.model.likelihood.mean(evaluation.model.decode(codes))
+        return torch.cat([model.likelihood.mean(model.decode(part)) for part in codes.split(1024)])
 
 
-def draw_prior_codes(evaluation: Evaluation, count: int) -> Tensor:
+def draw_prior_codes(evaluation: Evaluation, count: int, step: int = 1) -> Tensor:
     """Return decoder inputs for `count` draws from the prior, fixed by the evaluation's seed."""
     seeds = noise.seed_tensor(evaluation.seed, device=evaluation.dataset.device)
-    drawn = noise.draw(evaluation.model.prior_needs(count), seeds, step=1)
+    drawn = noise.draw(evaluation.model.prior_needs(count), seeds, step)
     return evaluation.model.prior_codes({name: tensor[0] for name, tensor in drawn.items()})
 
 

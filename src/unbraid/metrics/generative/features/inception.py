@@ -38,7 +38,7 @@ Layer = tuple[str, int, tuple[int, int]]
 Branches = dict[str, Sequence[Layer]]
 
 
-@feature_network(NAME, year=2017, reference="heusel2017", width=WIDTH)
+@feature_network(NAME, reference="heusel2017", width=WIDTH)
 def inception(dataset: FactorDataset, rows: Tensor, seed: int, *, weights: str | None = None) -> FeatureNetwork:
     """Inception v3 of the FID; `weights` is its file, by default the environment variable UNBRAID_INCEPTION."""
     refuse_non_images(NAME, dataset)

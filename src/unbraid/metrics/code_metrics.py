@@ -1,0 +1,63 @@
+"""Functions on arrays of codes and factors that are metrics of runs, too."""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any, get_args, get_origin
+
+from unbraid.metrics.base import CodeTable, Evaluation
+from unbraid.metrics.score import register_variant
+from unbraid.metrics.train_test_split import draw_table
+
+PUBLISHED = "disentanglement_lib"
+FACTORS = Parameter("factors", Parameter.KEYWORD_ONLY, default=None, annotation=tuple[str, ...] | None)
+
+
+def code_metric(
+    name: str, summary: str, reference: str, *, settings: str, defaults: Mapping[str, Any] | None = None, **facts: Any
+) -> Callable[[Any], Any]:
+    """Return the decorator that registers one protocol of a function `(codes, factors, *, settings)` on arrays.
+
+    `settings` names the function's arguments that a run may set. `samples`, or `train` and `test` together, is the
+    number of rows; a function without `samples` scores as many as the default says. `defaults` differ from those of the
+    function. An argument `protocol` or `predictor` gets the protocol, and `compat` gets disentanglement_lib.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        known, protocol = signature(function).parameters, name.partition("/")[2]
+        published = protocol == PUBLISHED
+        fixed = {key: protocol for key in (("compat",) if published else ("protocol", "predictor")) if key in known}
+
+        def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
+            table, rows = _tabulate(evaluation, factors, chosen, draw=published and "rows" in known)
+            own = {key: value for key, value in chosen.items() if key in known}
+            return (table.defer if facts.get("cpu_only") else table.score)(function, **fixed, **rows, **own)
+
+        parameters = [_build_setting(known.get(key), key, defaults or {}) for key in settings.split()]
+        register_variant(name, summary, function, call, [FACTORS, *parameters], reference=reference, **facts)
+        return function
+
+    return register
+
+
+def _tabulate(
+    evaluation: Evaluation, factors: Sequence[str] | None, chosen: Mapping[str, Any], draw: bool
+) -> tuple[CodeTable, dict[str, Any]]:
+    """Return the codes and factors of the rows that the settings choose, and which of them are for training."""
+    test = chosen.get("test", 1)
+    if draw and "samples" in chosen:
+        table, rows = draw_table(evaluation, chosen["samples"] or len(evaluation), 1, factors)
+        return table, {"rows": rows.train}
+    if draw:
+        table, rows = draw_table(evaluation, chosen["train"], test, factors)
+        return table, {"rows": rows}
+    train = max(chosen["labels"], default=0) if "labels" in chosen else chosen.get("train", 0)
+    return evaluation.tabulate(chosen["samples"] if "samples" in chosen else train + test, factors), {}
+
+
+def _build_setting(own: Parameter | None, key: str, defaults: Mapping[str, Any]) -> Parameter:
+    """Return a setting like an argument of a function; what is a sequence there is a tuple."""
+    kind = int | None if own is None else own.annotation
+    kind = types.GenericAlias(tuple, (*get_args(kind), ...)) if get_origin(kind) is Sequence else kind
+    default = defaults[key] if key in defaults or own is None else own.default
+    return Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
