@@ -121,10 +121,9 @@ def _run_on_ray(work: Work, jobs: Sequence[GroupJob], on: str) -> Iterator[JobOu
         gpus = ray.cluster_resources().get("GPU", 0) >= 1 and jobs[0].device != "cpu"
         resources = {"num_gpus": 1} if gpus else {"num_cpus": 1}
         task = ray.remote(max_retries=MAX_RETRIES, **resources)(_run_on_ray_worker)
-        running = {}
-        for job in jobs:
-            contents = {name: (Path(job.folder) / name).read_bytes() for name in job.needs}
-            running[task.options(name=f"unbraid-{job.group}").remote(work, job, contents, token)] = job
+        running = {
+            task.options(name=f"unbraid-{job.group}").remote(work, job, _read_files(job), token): job for job in jobs
+        }
         try:
             while running:
                 for reference in ray.wait(list(running), timeout=POLL_SECONDS)[0]:
@@ -205,6 +204,10 @@ def _token(folder: Path) -> Iterator[str]:
         yield name
     finally:
         (folder / name).unlink(missing_ok=True)
+
+
+def _read_files(job: GroupJob) -> dict[str, bytes]:
+    return {name: (Path(job.folder) / name).read_bytes() for name in job.needs}
 
 
 def _run_on_slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any]) -> Iterator[JobOutcome]:
