@@ -21,7 +21,7 @@ def recipe(missing: float, seed: int) -> Recipe:
     return replace(fashion_recipe(), name=NAME, file="fashion-mnist")
 
 
-@dataset(NAME, images=70_000, shape=(1, 28, 28), factors=("class",), modalities=MODALITIES, recipe=recipe)
+@dataset("fashion-labels", images=70_000, shape=(1, 28, 28), factors=("class",), modalities=MODALITIES, recipe=recipe)
 def fashion_labels(*, missing: float = 0.0, seed: int = 0) -> MultimodalDataset:
     """Pictures of clothing and their classes as two modalities; the official test rows are held out.
 

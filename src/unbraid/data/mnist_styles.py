@@ -85,7 +85,7 @@ def recipe(modalities: int, seed: int) -> Recipe:
     return replace(mnist_recipe(), name=NAME, file="mnist")
 
 
-@dataset(NAME, images=70_000, shape=(3, 28, 28), factors=("digit",), modalities=tuple(STYLES), recipe=recipe)
+@dataset("mnist-styles", images=70_000, shape=(3, 28, 28), factors=("digit",), modalities=tuple(STYLES), recipe=recipe)
 def mnist_styles(*, modalities: int = 5, seed: int = 0) -> MultimodalDataset:
     """MNIST in up to five styles, each row showing other images of one digit; the official test rows are held out."""
     if not 2 <= modalities <= len(STYLES):

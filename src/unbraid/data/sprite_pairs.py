@@ -85,7 +85,7 @@ class FlippedImages:
         return replace(self, clean=self.clean.to(device), seed=self.seed.to(device))
 
 
-@dataset(NAME, images=737_280, shape=(1, 64, 64), factors=FACTORS, modalities=tuple(FACTORS_OF))
+@dataset("sprites-pairs", images=737_280, shape=(1, 64, 64), factors=FACTORS, modalities=tuple(FACTORS_OF))
 def sprites_pairs(
     *,
     size: int = 64,

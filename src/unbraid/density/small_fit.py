@@ -28,7 +28,7 @@ def descend(
     device = trained[0].device
     rates = rates.to(device, torch.float32)
     clock = torch.zeros(1, dtype=torch.int64, device=device)
-    adam = _Adam(trained, betas)
+    adam = _LeafAdam(trained, betas)
 
     def step() -> None:
         gradients = torch.autograd.grad(loss(clock), trained)
@@ -42,7 +42,7 @@ def descend(
             bar.advance()
 
 
-class _Adam:
+class _LeafAdam:
     """Adam (kingma2015) by the fused kernel of torch's optimizers.
 
     Their own `step` imports the compiler first, which takes longer than most fits.

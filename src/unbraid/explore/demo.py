@@ -41,5 +41,5 @@ def open_demo() -> Path:
 
 
 def is_demo(path: str | Path) -> bool:
-    """Whether a path means the packaged run: its name, and no folder of that name here."""
+    """Return True if a path means the packaged run: its name, and no folder of that name here."""
     return str(path) == NAME and not Path(path).exists()

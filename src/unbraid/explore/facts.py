@@ -1,4 +1,4 @@
-"""What the page says of a model beside its pictures: latents, factors, and rows of the data with their codes."""
+"""The facts that the page shows beside its pictures: latents, factors, and rows of the data with their codes."""
 
 import math
 from typing import Any
@@ -140,5 +140,5 @@ def draw_from_prior(model: Model) -> Tensor:
 
 
 def is_standard_prior(space: Space) -> bool:
-    """Whether the page can draw from the prior itself: standard Normals and nothing else."""
+    """Return True if the page can draw from the prior itself: standard Normals and nothing else."""
     return space.learned is None and space.has_density and not any(block.discrete for block in space.blocks.values())

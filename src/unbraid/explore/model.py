@@ -1,4 +1,4 @@
-"""What of a model goes into the page: its encoder, from observations to codes, and its decoder back, as graphs.
+"""The parts of a model that go into the page, as graphs: encoder, from observations to codes, and decoder, back.
 
 Both are traced whole, with the model's own code around the networks: the centre of each latent block, the fusion of
 several modalities, the stages, the likelihood's mean. So the page needs no rule for any of them.

@@ -38,7 +38,7 @@ class ExplorerPage(os.PathLike[str]):
 
 
 def has_display() -> bool:
-    """Whether a browser window could be seen: not in a notebook, nor on a server."""
+    """Return True if a browser window could be seen: not in a notebook, nor on a server."""
     if "ipykernel" in sys.modules:
         return False
     if sys.platform in ("darwin", "win32"):

@@ -79,5 +79,5 @@ def to_fixed(array: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_whole(array: np.ndarray) -> bool:
-    """Whether a tensor holds whole numbers, as places do."""
+    """Return True if a tensor holds whole numbers, such as positions."""
     return bool((array == np.rint(array)).all())

@@ -114,7 +114,7 @@ class Evaluation:
 
     @property
     def uses_tf32(self) -> bool:
-        """Whether encoding may use TF32 on a GPU: of runs that were trained in TF32 or bfloat16."""
+        """True if encoding may use TF32 on a GPU, as for runs that were trained in TF32 or bfloat16."""
         return self.precision in ("tf32", "bf16")
 
     def encode_posterior(self, positions: Tensor) -> dict[str, Tensor]:

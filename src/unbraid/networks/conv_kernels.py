@@ -34,7 +34,7 @@ from unbraid.kernels import launch
 from unbraid.networks.conv_tiles import gradient_tile, product_tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether the kernels run in Triton's interpreter, on the CPU, as in tests."""
+"""True if the kernels run in Triton's interpreter, on the CPU, as in tests."""
 
 PROGRAMS = 528
 """Programs that fill an H200, four per multiprocessor; `kernel_gradient` splits its rows into that many."""

@@ -1,1 +1,1 @@
-"""What codes do when one factor is held fixed."""
+"""Scores of how codes behave when one factor is held fixed."""
