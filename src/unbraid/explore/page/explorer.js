@@ -34,7 +34,8 @@ export function showExplorer(root, model, rows, say, extra = {}) {
   const pictures = views.map((view) => makeView(view.modality, view.title));
   const latents = makeLatents(run, store);
   const source = makeSource(model, rows, store, say);
-  const grid = pictured ? makeGrid(model, store, background, pictured, (i, values, count) => latents.paintEnds(i, values, count, pictured.shape)) : null;
+  const images = views.filter((view) => view.modality.kind === "image");
+  const grid = pictured ? makeGrid(model, store, background, images, latents.paintEnds) : null;
   const map = makeMap(model, rows, store);
   const mix = makeMix(model, rows, store, background, main);
   const speed = make("span.speed");

@@ -1,22 +1,23 @@
 // The traversal grid: each row moves one latent through its range while all others stay as they are now.
 
-import { make, makeButton } from "./dom.js";
+import { make, makeButton, makeChoice } from "./dom.js";
 import { imageStrip, show } from "./paint.js";
-import { placesOf, sizeOfShape, withLatent } from "./model.js";
+import { placesOf, withLatent } from "./model.js";
 import { QUIET } from "./latents.js";
 
 const MAX_ROWS = 12;
 const GAP = 2;
 
 /**
- * @param view which of the decoder's outputs the grid shows: {place, shape}
+ * @param views which of the decoder's outputs the grid can show, the last one first: {place, shape, title}
  * @param onRow called with a latent's number, pictures and their count when a row has been drawn
  */
-export function makeGrid(model, store, background, view, onRow) {
+export function makeGrid(model, store, background, views, onRow) {
+  let view = views.at(-1);
   const { run } = model;
   const active = run.latents.filter((latent, i) => latent.nats >= QUIET || i < 2).length;  // they come first
   let limit = Math.min(MAX_ROWS, active);
-  const rows = run.latents.map((latent, i) => makeRow(model, store, view, latent, i));
+  const rows = run.latents.map((latent, i) => makeRow(model, store, () => view, latent, i));
   const body = make("div.grid");
   const more = makeButton(`Show all ${rows.length} latents`, () => {
     limit = rows.length;
@@ -34,7 +35,7 @@ export function makeGrid(model, store, background, view, onRow) {
     if (!dirty.has(cursor)) return false;
     dirty.delete(cursor);
     const { values, count } = rows[cursor].draw(store.state.code);
-    onRow(cursor, values, count);
+    onRow(cursor, values, count, view.shape);
     if (!dirty.size) performance.measure("grid", { start: started, detail: limit * count });
     return dirty.size > 0;
   };
@@ -43,11 +44,12 @@ export function makeGrid(model, store, background, view, onRow) {
     dirty = new Set(rows.slice(0, limit).keys());
     background.ask("grid", piece);
   };
-  return { element: make("div", {}, body, more), refresh };
+  const choice = views.length > 1 ? makeChoice("show", views.map(({ title }) => title), views.length - 1, (i) => { view = views[i]; refresh(); }).element : null;
+  return { element: make("div", {}, choice, body, more), refresh };
 }
 
 function makeRow(model, store, view, latent, i) {
-  const places = placesOf(latent), size = sizeOfShape(view.shape);
+  const places = placesOf(latent);
   const canvas = make("canvas", { role: "img", "aria-label": `pictures while ${latent.name} moves through its range` });
   const choose = (event) => {
     const share = event.offsetX / canvas.clientWidth;
@@ -59,9 +61,10 @@ function makeRow(model, store, view, latent, i) {
   const draw = (code) => {
     const codes = new Float32Array(places.length * model.width);
     places.forEach((value, k) => codes.set(withLatent(code, latent, value), k * model.width));
-    const values = model.decode(codes, places.length)[view.place];
-    show(canvas, imageStrip(values, places.length, view.shape, GAP));
-    return { values, count: places.length, size };
+    const { place, shape } = view();
+    const values = model.decode(codes, places.length)[place];
+    show(canvas, imageStrip(values, places.length, shape, GAP));
+    return { values, count: places.length };
   };
   return { element, draw };
 }

@@ -47,16 +47,19 @@ async function openSweep(data, say) {
   for (const { run } of data.members) run.rows.observed ??= observed;
   let close = () => {};
   const open = async (member) => {
-    const { run, weights, name } = data.members[member];
+    const { run, weights } = data.members[member];
     const { model, rows, kind } = await openModel(run, weights, modules, `-${member}`);
     close();
     close = showExplorer(place, model, rows, say, { member }).close;
     sweep.mark(member);
-    say(`${name} is below.`);
     document.documentElement.dataset.ready = kind;
     document.documentElement.dataset.member = String(member);
   };
-  const sweep = makeSweep(data, (member) => open(member).then(() => place.scrollIntoView({ block: "start" })));
+  const sweep = makeSweep(data, async (member) => {
+    await open(member);
+    say(`${data.members[member].name} is below.`);
+    place.scrollIntoView({ block: "start" });
+  });
   byId("explorer").replaceChildren(sweep.element, place);
   await open(memberOfLink(location.hash, data.members.length) ?? 0);
 }
