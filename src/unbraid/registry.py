@@ -34,13 +34,17 @@ FactsT = TypeVar("FactsT", bound=Facts)
 
 @dataclass(frozen=True)
 class Entry(Generic[Made, FactsT]):
-    """A registered function with its facts."""
+    """A registered function with its facts; the year is that of the reference, unless it is given."""
 
     name: str
     make: Made
     facts: FactsT
     year: int | None = None
     reference: str = ""
+
+    def __post_init__(self) -> None:
+        if self.year is None and (found := re.search(r"\d{4}", self.reference)):
+            object.__setattr__(self, "year", int(found[0]))
 
     @property
     def summary(self) -> str:

@@ -32,7 +32,7 @@ def made_output(space, members=2, rows=6, seed=0, posterior=None):
 def made_context(space, objective=None, members=2, rows=6, size=50, seed=0, apply=None):
     """A context with the noise that an objective asks for."""
     seeds = noise.seed_tensor(*range(seed, seed + members))
-    needs = (objective or Objective(lambda *_: None)).needs(rows, space)
+    needs = (objective or Objective()).needs(rows, space)
     drawn = {key: value.double() for key, value in noise.draw(needs, seeds, 0).items()}
     return Context(space, {"x": make_likelihood("bernoulli", {})}, size, 0, drawn, apply or (lambda *_: None))
 

@@ -61,7 +61,7 @@ def test_losses_by_hand_and_whom_they_move():
     batch = Batch({"x": torch.rand(2, 6, *PIXELS)}, torch.arange(6).expand(2, 6))
     context = made_context(space, apply=lambda name, tensor: {"model.codebooks.z": book}[name](tensor))
     qlae = bind("qlae", {"beta_commit": 0.5})
-    commitment = qlae.model_terms(out, batch, context)["commitment"]
+    commitment = qlae.terms(out, batch, context)["commitment"]
     quantisation = qlae.codebook_terms(out, batch, context)["quantisation"]
     expected = (x - book(x)).square().sum(-1).mean(-1)
     torch.testing.assert_close(commitment.value, expected)

@@ -190,10 +190,7 @@ def aggregate_densities(
 
 
 @aggregate_densities.register_fake
-def _fake_densities(
-    sample: Tensor, parameters: Tensor, log_p: Tensor | None, masks: Sequence[int], weights: Sequence[float],
-    with_scores: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _(sample: Tensor, parameters: Tensor, log_p: Any, masks: Sequence[int], *settings: Any) -> tuple[Tensor, ...]:
     return _find_size(sample, parameters).allocate_outputs(sample, len(masks))
 
 
@@ -207,7 +204,7 @@ def aggregate_densities_backward(
     plan = _plan_chunks(size, len(masks), held=size.components, streamed=size.rows)
     parts = plan.group_splits * len(masks) + plan.leaf_splits, size.members, 2 * size.leaves, size.components_padded
     partial = _allocate_sums(grad, parts, masks, size.leaves)
-    of_sample, of_parameters = _allocate_gradients(grad, rows, count)
+    of_sample, of_parameters = _allocate_gradients(grad, normaliser, rows, components, scores, count)
     padded = torch.empty_like(normaliser)
     with torch.cuda.device_of(grad):
         kernels.backward_rows[_ceil_div(size.rows_padded, 128), size.leaves, size.members](
@@ -225,17 +222,12 @@ def aggregate_densities_backward(
     return of_sample, of_parameters
 
 
-def _allocate_gradients(grad: Tensor, rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+@aggregate_densities_backward.register_fake
+def _allocate_gradients(
+    grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, scores: Tensor, count: int, *settings: Any
+) -> tuple[Tensor, Tensor]:
     members, leaves, _ = rows.shape
     return grad.new_empty(members, grad.shape[2], leaves), grad.new_empty(members, count, 2 * leaves)
-
-
-@aggregate_densities_backward.register_fake
-def _fake_gradients(
-    grad: Tensor, normaliser: Tensor, rows: Tensor, components: Tensor, scores: Tensor, count: int,
-    masks: Sequence[int], weights: Sequence[float],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _allocate_gradients(grad, rows, count)
 
 
 def _save_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

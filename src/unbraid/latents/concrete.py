@@ -17,6 +17,7 @@ nearest vertex, with the gradient of y. The KL has no closed form; its value at 
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +36,9 @@ class Tempered(Block):
     closed_form = False
     discrete = True
 
-    def __init__(self, temperature: float, final: float | None, anneal: int, straight_through: bool) -> None:
+    def __init__(
+        self, *, temperature: float = 0.66, final: float | None = None, anneal: int = 0, straight_through: bool = False
+    ) -> None:
         final = temperature if final is None else final
         if not (temperature > 0 and final > 0):
             raise UsageError(f"A temperature must be above 0, not {min(temperature, final)}.")
@@ -76,17 +79,8 @@ class Tempered(Block):
 class Concrete(Tempered):
     """Relaxed categorical variables of `classes` values each; parameters are their logits."""
 
-    def __init__(
-        self,
-        *,
-        classes: int = 10,
-        size: int = 1,
-        temperature: float = 0.66,
-        final: float | None = None,
-        anneal: int = 0,
-        straight_through: bool = False,
-    ) -> None:
-        super().__init__(temperature, final, anneal, straight_through)
+    def __init__(self, *, classes: int = 10, size: int = 1, **tempered: Any) -> None:
+        super().__init__(**tempered)
         if classes < 2 or size < 1:
             raise UsageError(f"A Concrete block needs at least 2 classes and 1 variable, not {classes} and {size}.")
         self.classes, self.leaves, self.width = classes, size, classes * size
@@ -130,16 +124,8 @@ class Concrete(Tempered):
 class Bernoulli(Tempered):
     """Relaxed binary variables; parameters are their logits."""
 
-    def __init__(
-        self,
-        *,
-        size: int = 1,
-        temperature: float = 0.66,
-        final: float | None = None,
-        anneal: int = 0,
-        straight_through: bool = False,
-    ) -> None:
-        super().__init__(temperature, final, anneal, straight_through)
+    def __init__(self, *, size: int = 1, **tempered: Any) -> None:
+        super().__init__(**tempered)
         if size < 1:
             raise UsageError(f"A latent block needs at least 1 variable, not {size}.")
         self.width = self.leaves = size

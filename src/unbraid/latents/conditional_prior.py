@@ -19,7 +19,7 @@ from unbraid.latents.concrete import Concrete
 from unbraid.latents.learned_priors import Prior, Tensors, prior
 
 
-@prior("conditional", year=2018, reference="esmaeili2018")
+@prior("conditional", reference="esmaeili2018")
 class ConditionalPrior(Prior):
     """Learned class probabilities of a chain of Concrete variables; all classes are equally likely at first."""
 

@@ -21,7 +21,7 @@ MIN_VARIANCE = 1e-12
 """Rounding could make a smaller variance negative."""
 
 
-@prior("covariance", year=2018, reference="esmaeili2018")
+@prior("covariance", reference="esmaeili2018")
 class CovariancePrior(Prior):
     """Gaussian with a learned covariance over all Normal variables; starts as the standard normal prior."""
 

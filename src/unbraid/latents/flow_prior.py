@@ -33,7 +33,7 @@ BISECTION_STEPS = 64
 Layers = Literal["planar", "spline"]
 
 
-@prior("flow", year=2018, reference="chen2018")
+@prior("flow", reference="chen2018")
 class FlowPrior(Prior):
     """Factorial normalising flow: each Normal variable has its own flexible prior."""
 

@@ -14,7 +14,7 @@ from unbraid.objectives.decomposition import Estimator, elbo_terms, leaf_informa
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-@objective("anchored-corex", year=2018, reference="gao2018")
+@objective("anchored-corex", reference="gao2018")
 def anchored_corex(
     out: Output,
     batch: Batch,

@@ -12,7 +12,7 @@ from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-@objective("annealed-vae", year=2018, reference="burgess2018")
+@objective("annealed-vae", reference="burgess2018")
 def annealed_vae(
     out: Output,
     batch: Batch,

@@ -20,7 +20,7 @@ from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-@objective("dip-vae-i", year=2018, reference="kumar2018")
+@objective("dip-vae-i", reference="kumar2018")
 def dip_vae_i(
     out: Output, batch: Batch, context: Context, *, lambda_od: Weight = 10.0, lambda_d: Weight = 100.0
 ) -> Terms:
@@ -29,7 +29,7 @@ def dip_vae_i(
     return _terms(out, batch, context, covariance(mean), lambda_od, lambda_d)
 
 
-@objective("dip-vae-ii", year=2018, reference="kumar2018")
+@objective("dip-vae-ii", reference="kumar2018")
 def dip_vae_ii(
     out: Output, batch: Batch, context: Context, *, lambda_od: Weight = 10.0, lambda_d: Weight = 10.0
 ) -> Terms:

@@ -13,19 +13,13 @@ from unbraid.models.base import model
 from unbraid.models.modality_subsets import single_modalities
 from unbraid.models.multimodal import MultimodalModel
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import (
-    TRIAL_PAIRS,
-    MultimodalObjective,
-    reconstruction_losses,
-    subset_kls,
-    used_subsets,
-)
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms
 
 TRIAL = {**TRIAL_PAIRS, "s": 2}
 
 
-@model("multimodal-cross", year=2021, reference="lee2021")
+@model("multimodal-cross", reference="lee2021")
 class CrossModel(MultimodalModel):
     """A model whose subsets are all modalities of a row, and each single one."""
 
@@ -37,16 +31,16 @@ class CrossModel(MultimodalModel):
         return torch.cat([present.unsqueeze(-2), single_modalities(present)], -2)
 
 
-@objective("dmvae", model="multimodal-cross", year=2021, reference="lee2021", defaults={"c": 5, "s": 5}, trial=TRIAL)
+@objective("dmvae", model="multimodal-cross", reference="lee2021", defaults={"c": 5, "s": 5}, trial=TRIAL)
 class DMVAE(MultimodalObjective):
     """DMVAE: all modalities from c of all of them, and again from c of each one, with private latents s_m."""
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        used, terms = used_subsets(out), {}  # [member, rows, 1 + M]
-        for name, loss in reconstruction_losses(out.decoded, batch, context).items():
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        used, terms = self.used_subsets(out), {}  # [member, rows, 1 + M]
+        for name, loss in self.reconstruction_losses(out.decoded, batch, context).items():
             terms[f"reconstruction_{name}"] = (loss[..., 0].mean(-1), self.weight(name))
             terms[f"cross_{name}"] = ((loss * used)[..., 1:].sum(-1).mean(-1), self.weight(name))
-        kl, beta = subset_kls(out, context.space).mean(1), self.anneal_weight(self.beta_c, context)
+        kl, beta = self.subset_kls(out, context.space).mean(1), self.anneal_weight(self.beta_c, context)
         terms |= {"kl_c": (kl[..., 0], beta), "kl_c_unimodal": (kl[..., 1:].sum(-1), beta)}
         again = dict.fromkeys(context.likelihoods, used[..., 1:].sum(-1))
         return Terms({**terms, **self.private_kls(out, context, again)})

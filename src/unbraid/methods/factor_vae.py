@@ -15,22 +15,15 @@ from torch import Tensor, nn
 from unbraid.density.density_ratio import Discriminator, check_layers
 from unbraid.latents import Space
 from unbraid.noise import Need
+from unbraid.objectives import density_ratio
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.objectives.decomposition import elbo_terms
-from unbraid.objectives.density_ratio import (
-    JOINT,
-    SHUFFLED,
-    apply_discriminator,
-    check_batch,
-    log_ratio,
-    make_discriminator_player,
-)
 from unbraid.types import Batch, Output, Player, Terms, Weight
 
 ORDER = "order/codes"
 
 
-@objective("factor-vae", year=2018, reference="kim2018", trial={"width": 32, "depth": 2})
+@objective("factor-vae", reference="kim2018", trial={"width": 32, "depth": 2})
 class FactorVAE(Objective):
     """FactorVAE: E[log p(x|z)] - KL(q(z|x) || p(z)) - gamma TC(z), TC by a discriminator's density ratio.
 
@@ -40,21 +33,25 @@ class FactorVAE(Objective):
     def __init__(self, *, gamma: Weight = 35.0, width: int = 1000, depth: int = 6) -> None:
         check_layers(width, depth)
         self.gamma, self.width, self.depth = gamma, width, depth
-        super().__init__(self.model_terms)
 
     def players(self) -> list[Player]:
-        return [*super().players(), make_discriminator_player("objective.discriminator.", self.discriminator_terms)]
+        return [
+            *super().players(),
+            density_ratio.make_discriminator_player("objective.discriminator.", self.discriminator_terms),
+        ]
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
         return {"discriminator": Discriminator(space.width, width=self.width, depth=self.depth)}
 
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
         """Return numbers whose order permutes the batch's second half, for each variable."""
-        check_batch(batch, "factor-vae")
+        density_ratio.check_batch(batch, "factor-vae")
         return {ORDER: Need("uniform", (batch - batch // 2, space.leaves))}
 
-    def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        ratio = log_ratio(apply_discriminator(context, "discriminator", context.space.join(out.sample)))
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        ratio = density_ratio.log_ratio(
+            density_ratio.apply_discriminator(context, "discriminator", context.space.join(out.sample))
+        )
         return elbo_terms(out, batch, context) | Terms({"tc/ratio": (ratio.mean(-1), self.gamma)})
 
     def discriminator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
@@ -63,8 +60,10 @@ class FactorVAE(Objective):
         half = codes.shape[-2] // 2
         shuffled = permute_variables(codes[..., half:, :], context.noise[ORDER], context.space)
         both = torch.cat([codes[..., :half, :], shuffled], -2)
-        logits = apply_discriminator(context, "discriminator", both).log_softmax(-1)
-        log_likelihood = logits[..., :half, JOINT].mean(-1) + logits[..., half:, SHUFFLED].mean(-1)
+        logits = density_ratio.apply_discriminator(context, "discriminator", both).log_softmax(-1)
+        log_likelihood = logits[..., :half, density_ratio.JOINT].mean(-1) + logits[
+            ..., half:, density_ratio.SHUFFLED
+        ].mean(-1)
         return Terms({"cross_entropy": (-0.5 * log_likelihood, 1.0)})
 
 

@@ -21,14 +21,13 @@ from torch.nn import functional
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
-from unbraid.models.adversarial import AdversarialModel
+from unbraid.models.adversarial import AdversarialModel, Generator
 from unbraid.models.base import model, run_decoder, run_encoder
-from unbraid.networks import Likelihood
 from unbraid.networks.gan import choose_gan_network
 from unbraid.noise import Need
 from unbraid.objectives.adversarial import AdversarialObjective
 from unbraid.objectives.base import Context, objective
-from unbraid.types import Inputs, Noise, Output, Shape, Terms, Weight
+from unbraid.types import Inputs, Noise, Output, Terms, Weight
 
 Draws = Literal["uniform", "normal"]
 
@@ -42,25 +41,21 @@ class Generated(NamedTuple):
     images: Tensor
 
 
-class Generator(nn.Module):
+class CodeGenerator(Generator):
     """A network from standard normal codes and noise to observations.
 
     With uniform draws the decoder sees erf(c / sqrt 2), which is uniform on (-1, 1) if c is standard normal. The latent
     space, its entropy and the mutual information are the same for both.
     """
 
-    def __init__(self, decoder: nn.Module, likelihood: Likelihood, shape: Shape, draws: Draws) -> None:
-        super().__init__()
-        self.decoder, self.likelihood = decoder, likelihood
-        self.shape, self.draws = shape, draws
+    def __init__(self, *parts: Any, draws: Draws) -> None:
+        super().__init__(*parts)
+        self.draws = draws
 
-    def forward(self, code: Tensor, noise: Tensor) -> Tensor:
-        return self.likelihood.mean(self.decode(torch.cat([code, noise], -1)))
-
-    def decode(self, code: Tensor) -> dict[str, Tensor]:
-        """Return likelihood parameters of codes followed by their noise."""
-        inputs = torch.erf(code / math.sqrt(2)) if self.draws == "uniform" else code
-        return self.likelihood(run_decoder(self.decoder, self.shape, inputs))
+    def decode(self, *given: Tensor) -> dict[str, Tensor]:
+        code = torch.cat(given, -1)
+        seen = torch.erf(code / math.sqrt(2)) if self.draws == "uniform" else code
+        return self.likelihood(run_decoder(self.decoder, self.shape, seen))
 
 
 class Critic(nn.Module):
@@ -76,25 +71,16 @@ class Critic(nn.Module):
         return flat[:, -1], self.space.split(flat[:, :-1])
 
 
-@model("adversarial", year=2016, reference="chen2016")
+@model("adversarial", reference="chen2016")
 class InfoGANModel(AdversarialModel):
     """A generator of observations from codes and noise, and a critic that judges observations and infers the codes."""
 
-    def __init__(
-        self,
-        space: Space,
-        shape: Shape,
-        encoder: nn.Module,
-        decoder: nn.Module,
-        likelihood: Likelihood,
-        *,
-        noise: int = 5,
-        draws: Draws = "uniform",
-    ) -> None:
+    def __init__(self, *parts: Any, noise: int = 5, draws: Draws = "uniform") -> None:
         super().__init__()
-        self.space, self.shape, self.noise = space, shape, noise
-        self.generator = Generator(decoder, likelihood, shape, draws)
-        self.critic = Critic(encoder, space)
+        self.space, self.shape, encoder, decoder, likelihood = parts
+        self.noise = noise
+        self.generator = CodeGenerator(decoder, likelihood, self.shape, draws=draws)
+        self.critic = Critic(encoder, self.space)
 
     @classmethod
     def check(cls, space: Space, settings: Mapping[str, Any]) -> None:
@@ -116,7 +102,6 @@ class InfoGANModel(AdversarialModel):
         return Output({}, prior, codes, {}, Generated(self.generator(self.space.join(codes), noise[NOISE])))
 
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
-        """Return the parameters of Q(c|x) by block."""
         return self.critic(inputs.x["x"])[1]
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:
@@ -131,9 +116,7 @@ class InfoGANModel(AdversarialModel):
         return torch.cat([super().prior_codes(noise), noise[NOISE]], -1)
 
 
-@objective(
-    "info-gan", model="adversarial", year=2016, reference="chen2016", network=choose_gan_network, defaults=DEFAULTS
-)
+@objective("info-gan", model="adversarial", reference="chen2016", network=choose_gan_network, defaults=DEFAULTS)
 class InfoGAN(AdversarialObjective):
     """InfoGAN: a GAN that also raises H(c) + E[log Q(c|G(c, e))], a lower bound on I(c; G(c, e)).
 

@@ -32,7 +32,7 @@ PRIOR = "prior/"
 """Prefix of the noise for draws of the prior."""
 
 
-@objective("info-vae", year=2017, reference="zhao2017, zhao2019", signed=("alpha",))
+@objective("info-vae", reference="zhao2017, zhao2019", signed=("alpha",))
 class InfoVAE(Objective):
     """InfoVAE: E[log p(x|z)] - (1 - alpha) KL(q(z|x) || p(z)) - (alpha + lambda_mmd - 1) MMD(q(z), p(z))."""
 
@@ -47,14 +47,13 @@ class InfoVAE(Objective):
             total = f"alpha + lambda_mmd must be at least 1, not {alpha + lambda_mmd:g}"
             raise UsageError(f"{total}: the weight of the discrepancy is this sum minus 1.")
         self.alpha, self.lambda_mmd, self.kernel, self.bandwidth = alpha, lambda_mmd, kernel, bandwidth
-        super().__init__(self.bound_terms)
 
     def needs(self, batch: int, space: Space) -> dict[str, Need]:
         if batch < 2:
             raise UsageError("info-vae compares pairs of codes; use a batch of at least 2.")
         return {PRIOR + name: block.need(batch) for name, block in space.blocks.items()}
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         space = context.space
         drawn = space.sample_prior(out.prior, {name: context.noise[PRIOR + name] for name in space.blocks})
         mmd = squared_mmd(space.join(out.sample), space.join(drawn), self.kernel, self.bandwidth)

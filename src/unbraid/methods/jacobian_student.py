@@ -24,7 +24,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Normal, Space
 from unbraid.models.base import Model, model, run_encoder
 from unbraid.models.staged import StageOnCodes
-from unbraid.networks import Likelihood, Outputs
+from unbraid.networks import Outputs
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, Objective, objective
 from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
@@ -44,17 +44,14 @@ class JacobianDifferences(NamedTuple):
     teacher: Tensor
 
 
-@model("student", year=2019, reference="lezama2019")
+@model("student", reference="lezama2019")
 class Student(StageOnCodes):
     """A deterministic encoder from x to (c, z), and a deterministic decoder from (c, z) to x."""
 
-    def __init__(
-        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
-    ) -> None:
-        for block in (*first.space.blocks.values(), *space.blocks.values()):
-            if not isinstance(block, Normal) or block.coupled:
-                raise UsageError("A student's codes are points: it and its teacher need independent normal latents.")
-        super().__init__(space, shape, encoder, decoder, likelihood, first)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        if any(not isinstance(block, Normal) or block.coupled for block in self.space.blocks.values()):
+            raise UsageError("A student's codes are points: it and its teacher need independent normal latents.")
 
     @classmethod
     def network_widths(cls, space: Space, settings: Mapping[str, Any]) -> tuple[dict[str, int], int]:
@@ -94,7 +91,7 @@ class Student(StageOnCodes):
         return {name: torch.cat([mean, torch.full_like(mean, log_variance)], -1) for name, mean in means.items()}
 
 
-@objective("jacobian-student", model="student", year=2019, reference="lezama2019", stage="student", defaults=DEFAULTS)
+@objective("jacobian-student", model="student", reference="lezama2019", stage="student", defaults=DEFAULTS)
 class JacobianStudent(Objective):
     """Jacobian supervision: an autoencoder learns a finished run's codes, and how images move with them."""
 
@@ -107,7 +104,6 @@ class JacobianStudent(Objective):
             weight_covariance,
         )
         self.dataset: FactorDataset | None = None
-        super().__init__(self.student_terms)
 
     def begin(self, dataset: FactorDataset, rows: Tensor) -> None:
         self.dataset = dataset
@@ -117,7 +113,7 @@ class JacobianStudent(Objective):
         assert self.dataset is not None
         return {OTHER: self.dataset.images(batch.index.roll(1, -1)).to(batch.x["x"].dtype)}
 
-    def student_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         x = batch.x["x"]
         image = context.likelihoods["x"].mean(out.decoded["x"])
         c, taught = (_means(part, list(out.prior)) for part in (out.posterior, out.prior))

@@ -19,7 +19,7 @@ from unbraid.objectives.checks import check_label_latents
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-@objective("label-decoder", year=2020, reference="msvae2020", untrained=("conditional", "covariance", "flow"))
+@objective("label-decoder", reference="msvae2020", untrained=("conditional", "covariance", "flow"))
 class LabelDecoder(Objective):
     """Supervised C -> Y: E[log p(x|c)] + E[log q(c|x)] of labels c, for a second stage to refine.
 
@@ -34,7 +34,6 @@ class LabelDecoder(Objective):
     ) -> None:
         self.factors, self.circular, self.weight_encoder = factors, circular, weight_encoder
         self.labels: LabelCodes | None = None
-        super().__init__(self.label_terms)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         labels = LabelCodes(dataset, self.factors, self.circular)
@@ -46,7 +45,7 @@ class LabelDecoder(Objective):
         self.labels = LabelCodes(dataset, self.factors, self.circular)
         self.labels.check_complete(rows)
 
-    def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         assert batch.factors is not None and self.labels is not None
         x, (name, block) = batch.x["x"], next(iter(context.space.blocks.items()))
         codes = self.labels.codes(batch.factors, x.dtype)

@@ -27,14 +27,14 @@ from unbraid.models.base import model
 from unbraid.models.modality_subsets import single_modalities
 from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, reconstruction_losses, used_subsets
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms, Weight
 
 TRIAL = {**TRIAL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
 Gradient = Literal["reparameterised", "dreg"]
 
 
-@model("multimodal-experts", year=2019, reference="shi2019")
+@model("multimodal-experts", reference="shi2019")
 class ExpertsModel(MultimodalModel):
     """A model whose subsets are single modalities, `samples` times each; q(c|x_A) is the mixture of present experts."""
 
@@ -66,7 +66,7 @@ class ExpertsModel(MultimodalModel):
         return self.decode_subsets(c.detach(), s), frozen
 
 
-@objective("mmvae", model="multimodal-experts", year=2019, reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL)
+@objective("mmvae", model="multimodal-experts", reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL)
 class MMVAE(MultimodalObjective):
     """MMVAE: a mixture of experts, each of which explains all modalities; the ELBO, or IWAE with `samples`.
 
@@ -79,18 +79,18 @@ class MMVAE(MultimodalObjective):
         super().__init__(**shared)
         self.samples, self.dreg = samples, gradient == "dreg"
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the bound as one term, which cannot be split; reconstructions and the KL are only logged."""
-        present = self._by_expert(used_subsets(out))[..., 0]  # [member, rows, M]
+        present = self._by_expert(self.used_subsets(out))[..., 0]  # [member, rows, M]
         share = present / present.sum(-1, keepdim=True).clamp(min=1.0)
-        losses, c = reconstruction_losses(out.decoded, batch, context), out.extra.draws
+        losses, c = self.reconstruction_losses(out.decoded, batch, context), out.extra.draws
         posterior = self._posterior(out, present > 0)
         ratio = posterior.log_density(c) - log_prior(c, context)
         weights = self._log_weights(losses, ratio, context)
         bound = weights.logsumexp(-1) - math.log(self.samples)
         if self.dreg:
             held = (weights.softmax(-1).detach() * self._log_weights(losses, ratio.detach(), context)).sum(-1)
-            frozen = reconstruction_losses(out.extra.frozen, batch, context)
+            frozen = self.reconstruction_losses(out.extra.frozen, batch, context)
             surrogate = held + self._encoder_surrogate(weights, frozen, c, posterior, context)
             bound = bound.detach() + surrogate - surrogate.detach()
         terms = {"bound": (-(share * bound).sum(-1).mean(-1), 1.0)}

@@ -20,20 +20,13 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
 from unbraid.models.multimodal import ModalityPosteriors, MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import (
-    TRIAL_PAIRS,
-    MultimodalObjective,
-    Value,
-    reconstruction_losses,
-    subset_kls,
-    used_subsets,
-)
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value
 from unbraid.types import Batch, Noise, Output, Terms
 
 TRIAL = {**TRIAL_PAIRS, "s": 0}
 
 
-@model("multimodal-subsets", year=2021, reference="sutter2021")
+@model("multimodal-subsets", reference="sutter2021")
 class EverySubsetModel(MultimodalModel):
     """A model whose subsets are all of a row's modalities, or random ones.
 
@@ -71,19 +64,17 @@ class EverySubsetModel(MultimodalModel):
         return table & (every | ~table).all(-1, keepdim=True)
 
 
-@objective(
-    "mopoe", model="multimodal-subsets", year=2021, reference="sutter2021", defaults={"c": 10, "s": 0}, trial=TRIAL
-)
+@objective("mopoe", model="multimodal-subsets", reference="sutter2021", defaults={"c": 10, "s": 0}, trial=TRIAL)
 class MoPoE(MultimodalObjective):
     """MoPoE-VAE: all modalities from the product of experts of every subset of them, on average."""
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        used = used_subsets(out)
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        used = self.used_subsets(out)
         share = used / used.sum(-1, keepdim=True).clamp(min=1.0)  # [member, rows, subsets]
         terms: dict[str, Value] = {
             f"reconstruction_{name}": ((loss * share).sum(-1).mean(-1), self.weight(name))
-            for name, loss in reconstruction_losses(out.decoded, batch, context).items()
+            for name, loss in self.reconstruction_losses(out.decoded, batch, context).items()
         }
-        kl = (subset_kls(out, context.space) * share).sum(-1).mean(-1)
+        kl = (self.subset_kls(out, context.space) * share).sum(-1).mean(-1)
         terms["kl_c"] = (kl, self.anneal_weight(self.beta_c, context))
         return Terms({**terms, **self.private_kls(out, context)})

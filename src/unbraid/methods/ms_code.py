@@ -24,7 +24,7 @@ from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms, Weight
 DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
 
 
-@model("coded", year=2020, reference="msvae2020")
+@model("coded", reference="msvae2020")
 class CodedStage(StageOnCodes):
     """A frozen model of q(c|x), an encoder of q(z|x - y) or q(z|x), and a decoder of p(x|c, z)."""
 
@@ -65,9 +65,7 @@ def code_networks(shape: Shape) -> dict[str, str]:
     return {"encoder": choose_stage_networks(shape)["encoder"], "decoder": decoder or "mlp"}
 
 
-@objective(
-    "ms-code", model="coded", year=2020, reference="msvae2020", stage="code", network=code_networks, defaults=DEFAULTS
-)
+@objective("ms-code", model="coded", reference="msvae2020", stage="code", network=code_networks, defaults=DEFAULTS)
 class MSCode(Objective):
     """A second stage on codes: E[log p(x|c, z)] - beta KL(q(z|x) || p(z)), c of a finished run, no y for the decoder.
 
@@ -78,7 +76,6 @@ class MSCode(Objective):
 
     def __init__(self, *, beta: Weight = 1.0) -> None:
         self.beta = beta
-        super().__init__(self.stage_terms)
 
-    def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         return elbo_terms(out, batch, context, self.beta)

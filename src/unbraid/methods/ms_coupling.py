@@ -13,24 +13,23 @@ densities are per level. The history compares with a Normal around y + m with th
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.models.base import Model, model
+from unbraid.models.base import model
 from unbraid.models.dequantise import BASE, DEQUANTISE, FlowModel, dequantise, level_step, pad_variance
 from unbraid.models.staged import FIRST, LaterStage
-from unbraid.networks import Likelihood
-from unbraid.networks.coupling_flow import CouplingFlow, choose_flow_networks
+from unbraid.networks.coupling_flow import choose_flow_networks
 from unbraid.noise import Need, permutation, seed_tensor
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.staged import StageObjective
 from unbraid.store import select_prefix
-from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms
+from unbraid.types import Batch, Inputs, Noise, Output, Terms
 
 MAX_ROWS_TO_FIT, ROWS_AT_ONCE = 10_000, 500
 """Training rows for the mean and the variance of x - y, in all and in one pass."""
@@ -46,7 +45,7 @@ class StageDensities(NamedTuple):
     normal: Tensor
 
 
-@model("staged-flow", year=2020, reference="msvae2020")
+@model("staged-flow", reference="msvae2020")
 class StagedFlow(FlowModel, LaterStage):
     """A frozen model of c and y, and a flow of p(x|y) on x - y."""
 
@@ -54,21 +53,11 @@ class StagedFlow(FlowModel, LaterStage):
     variance: Tensor
 
     def __init__(
-        self,
-        space: Space,
-        shape: Shape,
-        encoder: nn.Module,
-        decoder: CouplingFlow,
-        likelihood: Likelihood,
-        first: Model,
-        *,
-        features: int = 64,
-        given: tuple[str, ...] = (),
-        circular: tuple[str, ...] = (),
+        self, *parts: Any, features: int = 64, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(space, shape, first)
-        self.set_networks(encoder, decoder, likelihood, features)
-        self.set_label_factors(given, circular)
+        space, shape, *networks, first = parts
+        super().__init__(space, shape, first, given, circular)
+        self.set_networks(*networks, features=features)
         self.register_buffer("center", torch.zeros(math.prod(shape)))
         self.register_buffer("variance", torch.ones(math.prod(shape)))
 
@@ -150,7 +139,6 @@ class StagedFlow(FlowModel, LaterStage):
 @objective(
     "ms-coupling",
     model="staged-flow",
-    year=2020,
     reference="msvae2020",
     stage="flow",
     network=choose_flow_networks,
@@ -164,16 +152,12 @@ class MSCoupling(StageObjective):
     order, and y is decoded from the row's own labels; `circular` ones return to their first value after the last.
     """
 
-    def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()) -> None:
-        self.use_labels(given, circular)
-        super().__init__(self.density_terms)
-
     def check(self, dataset: FactorDataset, space: Space) -> None:
         if space.blocks:
             raise UsageError("A flow adds as many latents as an observation has values, no others: leave z= out.")
         if math.prod(dataset.shape) < 2:
             raise UsageError("A flow splits the values of an observation in two; these observations have only one.")
 
-    def density_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the flow's log density, and the Normal's for the history."""
         return Terms({"flow": (out.extra.flow.mean(-1), -1.0), "normal": (out.extra.normal.mean(-1), 0.0)})

@@ -28,11 +28,10 @@ from unbraid.errors import UsageError
 from unbraid.latents import Concrete, Space
 from unbraid.models.base import model
 from unbraid.models.dequantise import BASE, DEQUANTISE, FlowModel, dequantise, level_step, pad_variance
-from unbraid.networks import Likelihood
-from unbraid.networks.coupling_flow import CouplingFlow, choose_flow_networks
+from unbraid.networks.coupling_flow import choose_flow_networks
 from unbraid.noise import Need, permutation, seed_tensor, uniform
 from unbraid.objectives.base import Context, Objective, objective
-from unbraid.types import Batch, Inputs, Noise, Output, Shape, Terms
+from unbraid.types import Batch, Inputs, Noise, Output, Terms
 
 Condition = Literal["mean", "sample"]
 
@@ -49,7 +48,7 @@ class MixtureDensities(NamedTuple):
     mixture: Tensor
 
 
-@model("mixture-flow", year=2020, reference="msvae2020")
+@model("mixture-flow", reference="msvae2020")
 class MixtureFlow(FlowModel):
     """A frozen mixture of Gaussians, and a flow conditioned on a component's mean or sample."""
 
@@ -57,23 +56,12 @@ class MixtureFlow(FlowModel):
     means: Tensor
     variances: Tensor
 
-    def __init__(
-        self,
-        space: Space,
-        shape: Shape,
-        encoder: nn.Module,
-        decoder: CouplingFlow,
-        likelihood: Likelihood,
-        *,
-        condition: Condition = "mean",
-        floor: float = 1e-4,
-        features: int = 64,
-    ) -> None:
+    def __init__(self, *parts: Any, condition: Condition = "mean", floor: float = 1e-4, features: int = 64) -> None:
         super().__init__()
-        self.set_networks(encoder, decoder, likelihood, features)
-        self.space, self.shape = space, shape
+        self.space, self.shape, *networks = parts
+        self.set_networks(*networks, features=features)
         self.condition, self.floor = condition, floor
-        components, size = space.width, math.prod(shape)
+        components, size = self.space.width, math.prod(self.shape)
         self.register_buffer("log_weights", torch.full((components,), -math.log(components)))
         self.register_buffer("means", torch.zeros(components, size))
         self.register_buffer("variances", torch.ones(components, size))
@@ -179,7 +167,6 @@ def _make_continuous(x: Tensor, seeds: Tensor, step: float) -> None:
 @objective(
     "ms-flow",
     model="mixture-flow",
-    year=2020,
     reference="msvae2020",
     network=choose_flow_networks,
     defaults={"latents": "concrete:10", "likelihood": "gaussian", "batch": 1000, "lr": 1e-3},
@@ -192,9 +179,6 @@ class MSFlow(Objective):
     component, in units of the observations squared, and `features` the number of features of y that the flow sees.
     """
 
-    def __init__(self) -> None:
-        super().__init__(self.density_terms)
-
     def check(self, dataset: FactorDataset, space: Space) -> None:
         blocks = list(space.blocks.values())
         if len(blocks) != 1 or not isinstance(blocks[0], Concrete) or blocks[0].leaves != 1:
@@ -202,6 +186,6 @@ class MSFlow(Objective):
         if math.prod(dataset.shape) < 2:
             raise UsageError("An ms-flow splits the values of an observation in two; these observations have only one.")
 
-    def density_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the flow's log density, and the mixture's for the history."""
         return Terms({"flow": (out.extra.flow.mean(-1), -1.0), "mixture": (out.extra.mixture.mean(-1), 0.0)})

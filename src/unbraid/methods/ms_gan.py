@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from unbraid.config import Choice
 from unbraid.data.factors import FactorDataset
 from unbraid.latents import Space
-from unbraid.models.adversarial import AdversarialModel
+from unbraid.models.adversarial import AdversarialModel, Generator
 from unbraid.models.base import Model, model, run_decoder, run_encoder
 from unbraid.models.staged import LaterStage
-from unbraid.networks import Likelihood, Outputs, refiner
+from unbraid.networks import Outputs, refiner
 from unbraid.networks.gan import choose_cgan_network, choose_staged_gan_networks
 from unbraid.noise import Need
 from unbraid.objectives.adversarial import AdversarialObjective
@@ -43,20 +43,16 @@ class GeneratedGiven(NamedTuple):
     condition: Tensor
 
 
-class ConditionalGenerator(nn.Module):
+class ConditionalGenerator(Generator):
     """A network from conditions and z, or from both as one code, to observations."""
 
-    def __init__(self, decoder: nn.Module, likelihood: Likelihood, shape: Shape, joined: bool) -> None:
-        super().__init__()
-        self.decoder, self.likelihood = decoder, likelihood
-        self.shape, self.joined = shape, joined
+    def __init__(self, *parts: Any, joined: bool) -> None:
+        super().__init__(*parts)
+        self.joined = joined
 
-    def forward(self, condition: Tensor, z: Tensor) -> Tensor:
-        return self.likelihood.mean(self.decode(condition, z))
-
-    def decode(self, condition: Tensor, z: Tensor) -> dict[str, Tensor]:
-        inputs = (torch.cat([condition, z], -1),) if self.joined else (condition, z)
-        return self.likelihood(run_decoder(self.decoder, self.shape, *inputs))
+    def decode(self, *given: Tensor) -> dict[str, Tensor]:
+        seen = (torch.cat(given, -1),) if self.joined else given
+        return self.likelihood(run_decoder(self.decoder, self.shape, *seen))
 
 
 class ConditionalCritic(nn.Module):
@@ -72,7 +68,7 @@ class ConditionalCritic(nn.Module):
         return run_encoder(self.encoder, torch.cat([x, condition], 1), 1)[:, 0]
 
 
-@model("conditional-gan", year=2014, reference="mirza2014")
+@model("conditional-gan", reference="mirza2014")
 class ConditionalGAN(AdversarialModel, LaterStage):
     """A frozen model of c, a generator of x from c and z, and a critic of x and c.
 
@@ -81,11 +77,10 @@ class ConditionalGAN(AdversarialModel, LaterStage):
 
     joined = True
 
-    def __init__(
-        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
-    ) -> None:
+    def __init__(self, *parts: Any) -> None:
+        space, shape, encoder, decoder, likelihood, first = parts
         super().__init__(space, shape, first)
-        self.generator = ConditionalGenerator(decoder, likelihood, shape, self.joined)
+        self.generator = ConditionalGenerator(decoder, likelihood, shape, joined=self.joined)
         self.critic = ConditionalCritic(encoder)
 
     @classmethod
@@ -131,7 +126,7 @@ class ConditionalGAN(AdversarialModel, LaterStage):
         return self.generator.decode(self.condition(c), z)
 
 
-@model("staged-gan", year=2020, reference="msvae2020")
+@model("staged-gan", reference="msvae2020")
 class StagedGAN(ConditionalGAN):
     """A frozen model of y = E p(y|c), a refiner of y that z modulates, and a critic of x and y."""
 
@@ -156,10 +151,6 @@ class StagedGAN(ConditionalGAN):
 class ConditionalGame(StageObjective, AdversarialObjective):
     """A generator against a critic; both see the condition of the row."""
 
-    def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = (), **game: Any) -> None:
-        self.use_labels(given, circular)
-        super().__init__(**game)
-
     def check(self, dataset: FactorDataset, space: Space) -> None:
         check_normal(space, "z is standard normal noise")
 
@@ -174,7 +165,6 @@ class ConditionalGame(StageObjective, AdversarialObjective):
 @objective(
     "ms-gan",
     model="staged-gan",
-    year=2020,
     reference="msvae2020",
     stage="gan",
     network=choose_staged_gan_networks,
@@ -193,7 +183,6 @@ class MSGAN(ConditionalGame):
 @objective(
     "cgan",
     model="conditional-gan",
-    year=2014,
     reference="mirza2014",
     stage="cgan",
     network=choose_cgan_network,

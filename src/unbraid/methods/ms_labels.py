@@ -6,6 +6,8 @@ with b the coordinates of the row's labels (`unbraid.data.label_codes`), and c t
 of other labels. The model is `unbraid.models.staged.StagedVAE`, whose z is b.
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
@@ -25,7 +27,6 @@ from unbraid.types import Batch, Output, Terms, Weight
     "ms-labels",
     model="staged",
     fixed=("samples",),
-    year=2020,
     reference="msvae2020",
     stage="labels",
     network=choose_stage_networks,
@@ -39,20 +40,13 @@ class MSLabels(StageObjective):
     `circular` ones return to their first value after the last. There must be as many latents (`z`) as coordinates.
     """
 
-    def __init__(
-        self,
-        *,
-        factors: tuple[str, ...] = (),
-        given: tuple[str, ...] = (),
-        circular: tuple[str, ...] = (),
-        weight_encoder: Weight = 1.0,
-    ) -> None:
-        if set(factors) & set(given):
-            raise UsageError("factors and given name the same label; leave it out of one of them.")
+    own_labels: LabelCodes | None = None
+
+    def __init__(self, *, factors: tuple[str, ...] = (), weight_encoder: Weight = 1.0, **labels: Any) -> None:
         self.factors, self.weight_encoder = factors, weight_encoder
-        self.own_labels: LabelCodes | None = None
-        self.use_labels(given, circular, factors)
-        super().__init__(self.label_terms)
+        super().__init__(**labels)
+        if set(factors) & set(self.given_factors):
+            raise UsageError("factors and given name the same label; leave it out of one of them.")
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         if not self.factors:
@@ -68,7 +62,7 @@ class MSLabels(StageObjective):
         assert self.own_labels is not None and batch.factors is not None
         return {**super().given(batch), OWN_CODE: self.own_labels.codes(batch.factors, batch.x["x"].dtype)}
 
-    def label_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         ((name, block),) = context.space.last_stage.blocks.items()
         encoding = -block.log_density(out.posterior[name], out.sample[name]).sum(-1).mean(-1)
         return Terms(

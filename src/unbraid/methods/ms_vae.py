@@ -7,6 +7,8 @@ The posterior, prior and decoder of c are the first stage's and do not change. T
 (`unbraid.models.recentre`, ours).
 """
 
+from typing import Any
+
 from torch import Tensor
 
 from unbraid.data.factors import FactorDataset
@@ -23,7 +25,6 @@ DEFAULTS = {"latents": "normal:5", "lr": 1e-4, "batch": 32}
 @objective(
     "ms-vae",
     model="staged",
-    year=2020,
     reference="msvae2020",
     stage="vae",
     network=choose_stage_networks,
@@ -39,20 +40,17 @@ class MSVAE(StageObjective):
 
     recentres = True
 
-    def __init__(
-        self, *, beta: Weight = 1.0, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, *, beta: Weight = 1.0, samples: int = 0, **labels: Any) -> None:
+        super().__init__(**labels)
         if samples < 0:
             raise UsageError(f"samples must be 0, for the mean code, or a number of draws, not {samples}.")
-        if samples and given:
+        if samples and self.given_factors:
             raise UsageError("given labels cannot be sampled; leave out samples or given.")
         self.beta, self.samples = beta, samples
-        self.use_labels(given, circular)
-        super().__init__(self.stage_terms)
 
     def choose_rows(self, index: Tensor, dataset: FactorDataset, draw: Draw) -> Tensor:
         """Repeat each row for each of its draws of c."""
         return index if self.samples < 2 else index.repeat_interleave(self.samples, -1)
 
-    def stage_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         return elbo_terms(out, batch, context, self.beta)

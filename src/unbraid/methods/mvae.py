@@ -20,13 +20,13 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_proper_subsets, s
 from unbraid.models.multimodal import MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, reconstruction_losses, subset_kls
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms
 
 TRIAL = {**TRIAL_PAIRS, "s": 0}
 
 
-@model("multimodal-subsampled", year=2018, reference="wu2018")
+@model("multimodal-subsampled", reference="wu2018")
 class SubsampledModel(MultimodalModel):
     """A model whose subsets are all modalities of a row, single ones, and random ones of at least two, but not all.
 
@@ -64,9 +64,7 @@ class SubsampledModel(MultimodalModel):
         return torch.cat(chosen, -2)
 
 
-@objective(
-    "mvae", model="multimodal-subsampled", year=2018, reference="wu2018", defaults={"c": 10, "s": 0}, trial=TRIAL
-)
+@objective("mvae", model="multimodal-subsampled", reference="wu2018", defaults={"c": 10, "s": 0}, trial=TRIAL)
 class MVAE(MultimodalObjective):
     """MVAE: the joint bound, the bounds of single modalities, and those of random subsets, by products of experts.
 
@@ -78,11 +76,11 @@ class MVAE(MultimodalObjective):
         super().__init__(**shared)
         self.unimodal = unimodal
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         count, first, terms, again = len(context.likelihoods), 1 + self.unimodal, {}, {}
         masks = out.extra.masks.to(out.extra.draws.dtype)
         random = masks[..., 1 + count * self.unimodal :, :]  # [member, rows, random, M]
-        for m, (name, loss) in enumerate(reconstruction_losses(out.decoded, batch, context).items()):
+        for m, (name, loss) in enumerate(self.reconstruction_losses(out.decoded, batch, context).items()):
             parts = {"reconstruction": loss[..., 0].mean(-1)}
             if self.unimodal:
                 parts["unimodal"] = loss[..., 1].mean(-1)
@@ -90,7 +88,10 @@ class MVAE(MultimodalObjective):
                 parts["subsets"] = (loss[..., first:] * random[..., m]).sum(-1).mean(-1)
             terms |= {f"{label}_{name}": (part, self.weight(name)) for label, part in parts.items()}
             again[name] = self.unimodal + random[..., m].sum(-1)
-        kl, beta = subset_kls(out, context.space).mean(1), self.anneal_weight(self.beta_c, context)  # [member, subsets]
+        kl, beta = (
+            self.subset_kls(out, context.space).mean(1),
+            self.anneal_weight(self.beta_c, context),
+        )  # [member, subsets]
         terms["kl_c"] = (kl[..., 0], beta)
         if kl.shape[-1] > 1:
             terms["kl_c_subsets"] = (kl[..., 1:].sum(-1), beta)

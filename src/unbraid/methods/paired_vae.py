@@ -49,7 +49,7 @@ ORDER, COUNT, VALUES = "pairs/order", "pairs/count", "pairs/values"
 """Names of the numbers that choose the factors to draw again, how many, and their values."""
 
 
-@model("paired-vae", year=2020, reference="locatello2020")
+@model("paired-vae", reference="locatello2020")
 class PairedVAE(VAE):
     """A VAE whose training rows are pairs x_0, p_0, x_1, p_1, …; elsewhere it encodes single rows, as any VAE.
 
@@ -117,7 +117,6 @@ class PairedObjective(Objective):
 
     def __init__(self, *, beta: Weight = 1.0, differing: int | None = 1) -> None:
         self.beta, self.differing = beta, differing
-        super().__init__(self.pair_terms)
         for name in (ORDER, COUNT, VALUES):
             noise.hash_name(name)  # before a step that draws them is compiled
 
@@ -145,18 +144,16 @@ class PairedObjective(Objective):
         partners = draw_partners(index, dataset, draw, self.differing, self.factors)
         return torch.stack([index, partners], -1).flatten(-2)
 
-    def pair_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         return elbo_terms(out, batch, context, self.beta)
 
 
-@objective("ada-gvae", model="paired-vae", fixed=("shared",), year=2020, reference="locatello2020")
+@objective("ada-gvae", model="paired-vae", fixed=("shared",), reference="locatello2020")
 class AdaGVAE(PairedObjective):
     """Ada-GVAE: beta-VAE on pairs that finds the latents which a pair shares, and averages means and variances."""
 
 
-@objective(
-    "ada-ml-vae", model="paired-vae", fixed=("shared",), year=2020, reference="locatello2020", defaults=GEOMETRIC
-)
+@objective("ada-ml-vae", model="paired-vae", fixed=("shared",), reference="locatello2020", defaults=GEOMETRIC)
 class AdaMLVAE(PairedObjective):
     """Ada-ML-VAE: Ada-GVAE with the product of the two posteriors to the power 1/2 as the average."""
 
@@ -173,7 +170,7 @@ class GroupObjective(PairedObjective):
         if not 0 < self.shared < space.leaves:
             raise UsageError(f"shared must be 1 to {space.leaves - 1} of {space.leaves} latents, not {self.shared}.")
 
-    def pair_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return half the bound of each pair; shared variables have one KL for both rows."""
         kl = context.space.kl(out.posterior, out.prior, out.sample).mean(-2)  # [member, leaves]
         terms = {
@@ -184,7 +181,7 @@ class GroupObjective(PairedObjective):
         return Terms(terms)
 
 
-@objective("gvae", model="paired-vae", year=2019, reference="hosoya2019", defaults={"shared": 5}, trial={"shared": 2})
+@objective("gvae", model="paired-vae", reference="hosoya2019", defaults={"shared": 5}, trial={"shared": 2})
 class GVAE(GroupObjective):
     """GVAE: pairs share `factors` of the data and the first `shared` latents, whose means and variances are averaged.
 
@@ -193,7 +190,7 @@ class GVAE(GroupObjective):
     """
 
 
-@objective("ml-vae", model="paired-vae", year=2018, reference="bouchacourt2018", defaults=PRODUCT, trial={"shared": 2})
+@objective("ml-vae", model="paired-vae", reference="bouchacourt2018", defaults=PRODUCT, trial={"shared": 2})
 class MLVAE(GroupObjective):
     """ML-VAE: pairs share `factors` of the data and the first `shared` latents, by the product of their posteriors."""
 

@@ -13,13 +13,12 @@ from unbraid.objectives.decomposition import reconstruction
 from unbraid.types import Batch, Output, Terms, Weight
 
 
-@objective("partial-beta-vae", year=2020, reference="msvae2020")
+@objective("partial-beta-vae", reference="msvae2020")
 class PartialBetaVAE(Objective):
     """beta-VAE on some latents: E[log p(x|z)] - beta KL of the first `penalised` variables - KL of the others."""
 
     def __init__(self, *, beta: Weight = 4.0, penalised: int = 2) -> None:
         self.beta, self.penalised = beta, penalised
-        super().__init__(self.bound_terms)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         if not 0 < self.penalised < space.leaves:
@@ -27,7 +26,7 @@ class PartialBetaVAE(Objective):
         if space.learned is not None or any(block.coupled for block in space.blocks.values()):
             raise UsageError("partial-beta-vae weighs the KL of each latent, and these latents only have a joint one.")
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         each = context.space.kl(out.posterior, out.prior, out.sample).mean(-2)  # [member, latents]
         terms = {
             "reconstruction": (reconstruction(out, batch, context), 1.0),

@@ -23,16 +23,9 @@ from unbraid.models.base import model
 from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
 from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
 from unbraid.noise import Need
+from unbraid.objectives import density_ratio
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.density_ratio import (
-    JOINT,
-    SHUFFLED,
-    apply_discriminator,
-    check_batch,
-    log_ratio,
-    make_discriminator_player,
-)
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value, reconstruction_losses, subset_kls
+from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value
 from unbraid.types import Batch, Noise, Output, Player, Terms, Weight
 
 ORDER = "order/shared"
@@ -42,7 +35,7 @@ SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
 """Weights of L(x_m; A) and L(x_m; S_m)."""
 
 
-@model("multimodal-partitioned", year=2019, reference="daunhawer2019")
+@model("multimodal-partitioned", reference="daunhawer2019")
 class PartitionedModel(MultimodalModel):
     """A model whose subsets are all modalities of a row, and for each m a random one of the others, or all again."""
 
@@ -64,7 +57,7 @@ class PartitionedModel(MultimodalModel):
         return torch.cat([every, torch.where(others.any(-1, keepdim=True), drawn, every)], -2)
 
 
-@objective("partitioned-mvae", model="multimodal-partitioned", year=2019, reference="daunhawer2019", **SETTINGS)
+@objective("partitioned-mvae", model="multimodal-partitioned", reference="daunhawer2019", **SETTINGS)
 class PartitionedMVAE(MultimodalObjective):
     """Partitioned MVAE: each modality from its private s_m, and from c of all modalities and of others without it.
 
@@ -105,7 +98,7 @@ class PartitionedMVAE(MultimodalObjective):
             raise UsageError("penalty=ratio penalises the dependence of c and s_m, so s must be at least 1.")
 
     def players(self) -> list[Player]:
-        discriminators = make_discriminator_player("objective.discriminator_", self.discriminator_terms)
+        discriminators = density_ratio.make_discriminator_player("objective.discriminator_", self.discriminator_terms)
         return [*super().players(), discriminators] if self.penalised else super().players()
 
     def networks(self, space: Space) -> dict[str, nn.Module]:
@@ -120,21 +113,21 @@ class PartitionedMVAE(MultimodalObjective):
         """Return numbers whose order permutes c in the batch's second half, for each s_m."""
         if not self.penalised:
             return {}
-        check_batch(batch, "penalty=ratio")
+        density_ratio.check_batch(batch, "penalty=ratio")
         return {ORDER: Need("uniform", (batch - batch // 2, len(space.blocks) - 1))}
 
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         terms: dict[str, Value] = {}
-        for name, loss in reconstruction_losses(out.decoded, batch, context).items():
+        for name, loss in self.reconstruction_losses(out.decoded, batch, context).items():
             parts = zip(("reconstruction", "cross"), loss.mean(1).unbind(-1), self.shares, strict=True)
             terms |= {f"{label}_{name}": (part, share * self.weight(name)) for label, part, share in parts}
-        kl = subset_kls(out, context.space).mean(1)  # [member, subsets]
+        kl = self.subset_kls(out, context.space).mean(1)  # [member, subsets]
         terms["kl_c"] = (kl[..., 0], self.anneal_weight(self.beta_c, context))
         terms["kl_c_subsets"] = (kl[..., 1:].mean(-1), self.anneal_weight(self.beta_subsets, context))
         terms |= self.private_kls(out, context)
         for name, present in private_rows(out, batch, context).items() if self.penalised else ():
             codes = torch.cat([out.sample[SHARED], out.sample[name]], -1)
-            ratio = log_ratio(apply_discriminator(context, f"discriminator_{name}", codes))
+            ratio = density_ratio.log_ratio(density_ratio.apply_discriminator(context, f"discriminator_{name}", codes))
             terms[f"tc_{name}/ratio"] = (_mean(ratio, present), self.tc)
         return Terms(terms)
 
@@ -149,9 +142,9 @@ class PartitionedMVAE(MultimodalObjective):
             order = _permute_among(present[..., half:], context.noise[ORDER][..., place]).unsqueeze(-1)
             permuted = c[..., half:, :].gather(-2, order.expand(*order.shape[:-1], c.shape[-1]))
             codes = torch.cat([torch.cat([c[..., :half, :], permuted], -2), out.sample[name].detach()], -1)
-            logits = apply_discriminator(context, f"discriminator_{name}", codes).log_softmax(-1)
-            joint = _mean(logits[..., :half, JOINT], present[..., :half])
-            shuffled = _mean(logits[..., half:, SHUFFLED], present[..., half:])
+            logits = density_ratio.apply_discriminator(context, f"discriminator_{name}", codes).log_softmax(-1)
+            joint = _mean(logits[..., :half, density_ratio.JOINT], present[..., :half])
+            shuffled = _mean(logits[..., half:, density_ratio.SHUFFLED], present[..., half:])
             terms[f"cross_entropy_{name}"] = (-0.5 * (joint + shuffled), 1.0)
         return Terms(terms)
 

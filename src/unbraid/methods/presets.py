@@ -93,19 +93,19 @@ def _by_level(weights: Weights, space: Space) -> Weights:
     return {name: weight for key, weight in weights.items() for name in (names if key == "tc" else [key])}
 
 
-@preset("vae", year=2014, reference="kingma2014")
+@preset("vae", reference="kingma2014")
 def vae() -> Weights:
     """VAE: the evidence lower bound, E[log p(x|z)] - KL(q(z|x) || p(z))."""
     return {"kl": 1.0}
 
 
-@preset("beta-vae", year=2017, reference="higgins2017")
+@preset("beta-vae", reference="higgins2017")
 def beta_vae(*, beta: Weight = 4.0) -> Weights:
     """beta-VAE: E[log p(x|z)] - beta KL(q(z|x) || p(z))."""
     return {"kl": beta}
 
 
-@preset("beta-tcvae", year=2018, reference="chen2018")
+@preset("beta-tcvae", reference="chen2018")
 def beta_tcvae(*, alpha: Weight = 1.0, beta: Weight = 6.0, gamma: Weight = 1.0) -> Weights:
     """beta-TCVAE: E[log p(x|z)] - alpha MI - beta TC - gamma dimension-wise KL (eq. 5)."""
     return {"mi": alpha, "tc": beta, "dimension": gamma}
@@ -115,19 +115,19 @@ MNIST_LATENTS = {"latents": "normal:10+concrete:10"}
 """Latents of esmaeili2018 on MNIST."""
 
 
-@preset("beta-svae", year=2018, reference="esmaeili2018", defaults=MNIST_LATENTS)
+@preset("beta-svae", reference="esmaeili2018", defaults=MNIST_LATENTS)
 def beta_svae(*, beta: Weight = 4.0) -> Weights:
     """beta-SVAE: beta-VAE on Normal and Concrete latents, E[log p(x|z)] - beta KL(q(z|x) || p(z))."""
     return {"kl": beta}
 
 
-@preset("hfvae", year=2018, reference="esmaeili2018", defaults={**MNIST_LATENTS, "groups": "blocks"})
+@preset("hfvae", reference="esmaeili2018", defaults={**MNIST_LATENTS, "groups": "blocks"})
 def hfvae(*, alpha: Weight = 1.0, beta: Weight = 4.0, gamma: Weight = 3.0) -> Weights:
     """HFVAE: E[log p(x|z)] - alpha MI - beta TC between groups - gamma TC within them - dimension-wise KL (eq. 7)."""
     return {"mi": alpha, "tc_between": beta, "tc_within": gamma, "dimension": 1.0}
 
 
-@preset("zhao2017", year=2017, reference="zhao2017")
+@preset("zhao2017", reference="zhao2017")
 def zhao2017(*, lambda_kl: Weight = 1.0) -> Weights:
     """InfoVAE's family without mutual information: E[log p(x|z)] - lambda_kl KL(q(z) || p(z)).
 
@@ -137,7 +137,7 @@ def zhao2017(*, lambda_kl: Weight = 1.0) -> Weights:
     return {"mi": 0.0, "tc": lambda_kl, "dimension": lambda_kl}
 
 
-@preset("information-dropout", year=2018, reference="achille2018", untrained=("flow",))
+@preset("information-dropout", reference="achille2018", untrained=("flow",))
 def information_dropout(*, beta: Weight = 1.0, gamma: Weight = 1.0) -> Weights:
     """Information dropout: E[log p(x|z)] - beta I(x; z) - gamma TC(z), an information bottleneck with factors.
 

@@ -52,7 +52,7 @@ class Codebook(nn.Module):
         return torch.where(chosen, self.values, 0.0).sum(-1)
 
 
-@model("qlae", year=2023, reference="hsu2023")
+@model("qlae", reference="hsu2023")
 class QuantisedAutoencoder(VAE):
     """An autoencoder whose latents are rounded to the nearest of their learned values; there is no prior."""
 
@@ -79,7 +79,7 @@ class QuantisedAutoencoder(VAE):
         return torch.cat([self.codebooks[name].draw(noise[name]) for name in self.space.blocks], -1)  # type: ignore
 
 
-@objective("qlae", model="qlae", year=2023, reference="hsu2023", defaults={"latents": "quantised"})
+@objective("qlae", model="qlae", reference="hsu2023", defaults={"latents": "quantised"})
 class QLAE(Objective):
     """QLAE: an autoencoder with few values per latent and strong weight decay, E[log p(x|z)] - beta_commit |c - q|^2.
 
@@ -90,12 +90,11 @@ class QLAE(Objective):
         if not weight_decay >= 0:
             raise UsageError(f"weight_decay must be at least 0, not {weight_decay}.")
         self.beta_quantise, self.beta_commit, self.weight_decay = beta_quantise, beta_commit, weight_decay
-        super().__init__(self.model_terms)
 
     def players(self) -> list[Player]:
         networks = ("model.encoder.", "model.decoder.", "model.likelihood.")
         return [
-            Player("model", networks, self.model_terms, optimizer={"weight_decay": self.weight_decay}),
+            Player("model", networks, self.terms, optimizer={"weight_decay": self.weight_decay}),
             Player("codebook", ("model.codebooks.",), self.codebook_terms),
         ]
 
@@ -104,7 +103,7 @@ class QLAE(Objective):
             if block.has_density:
                 raise UsageError(f"qlae needs quantised latents, and {name!r} is not: use latents=quantised:10.")
 
-    def model_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         pairs = [flat.chunk(2, -1) for flat in out.posterior.values()]
         distance = _sum([(continuous - nearest.detach()).square() for continuous, nearest in pairs])
         terms = {

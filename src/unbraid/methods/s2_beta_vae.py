@@ -25,7 +25,7 @@ LABEL_EPOCH = -2
 """Epoch of the permutation that chooses the labelled rows: a constant, so that all runs on the same data agree."""
 
 
-@objective("s2-beta-vae", year=2020, reference="locatello2020b", trial={"labels": 0.5})
+@objective("s2-beta-vae", reference="locatello2020b", trial={"labels": 0.5})
 class S2BetaVAE(Objective):
     """S2-beta-VAE: beta-VAE whose first posterior means learn the factors, on the few rows with `labels`.
 
@@ -39,7 +39,6 @@ class S2BetaVAE(Objective):
         self.is_labelled = torch.empty(0)  # of each row of the data
         self.share = 1.0  # of labelled rows among the training rows
         self.spans: dict[int, int] = {}  # largest value of each factor, by its column
-        super().__init__(self.supervised_terms)
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         check_normal(space, "A factor is compared with a mean")
@@ -63,7 +62,7 @@ class S2BetaVAE(Objective):
         self.is_labelled[labelled[order[: max(1, round(count))]]] = True
         self.share = float(self.is_labelled[rows].double().mean())
 
-    def supervised_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         assert batch.factors is not None
         means = context.space.center(out.posterior)[..., : len(self.spans)]
         values = torch.stack([batch.factors[..., k] for k in self.spans], -1)

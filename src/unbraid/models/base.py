@@ -25,6 +25,9 @@ model: Registry[type["Model"], Facts] = Registry("model")
 CUSTOM = "custom"
 """Name that a config records for a module that the user passed in."""
 
+OwnNetworks = tuple[nn.Module | None, nn.Module | None]
+"""Encoder and decoder that the user passed in; None for those of the config."""
+
 
 class Model(nn.Module):
     """The interface of a model for training, metrics and reports.
@@ -32,6 +35,9 @@ class Model(nn.Module):
     `forward` is a tensor function of inputs and noise whose only state are buffers: no random draw, no `.item()`, no
     branch on a tensor. So it can be compiled, captured and stacked. The class attributes say what a model can do;
     callers read them and do not ask for its class.
+
+    `build` calls `model(space, shape, encoder, decoder, likelihood, **settings)`, with the first stage after the
+    likelihood if there is one. Subclasses call these arguments `parts`.
     """
 
     space: Space
@@ -67,17 +73,10 @@ class Model(nn.Module):
 
     @classmethod
     def make_networks(
-        cls,
-        config: Config,
-        space: Space,
-        shape: Any,
-        encoder: nn.Module | None,
-        decoder: nn.Module | None,
-        settings: Mapping[str, Any],
-        *first: "Model",
+        cls, config: Config, space: Space, shape: Any, own: OwnNetworks, settings: Mapping[str, Any], *first: "Model"
     ) -> tuple[nn.Module, nn.Module, nn.Module]:
-        """Return the encoder, the decoder (the given ones, or those of the config) and the likelihood."""
-        outputs, width = cls.network_widths(space, settings)
+        """Return the encoder, the decoder (the user's own, or those of the config) and the likelihood."""
+        (encoder, decoder), (outputs, width) = own, cls.network_widths(space, settings)
         encoder = cls.make_encoder(config.encoder, outputs, shape, *first) if encoder is None else encoder
         decoder = cls.make_decoder(config.decoder, width, shape, *first) if decoder is None else decoder
         return encoder, decoder, make_likelihood(config.likelihood.name, config.likelihood.settings)
@@ -193,8 +192,8 @@ def build(config: Config, shape: Layout, encoder: nn.Module | None = None, decod
     space = Space.from_config(config.latents, config.groups, config.prior)
     kind, settings = model[config.model].make, select_model_settings(config.model, config.objective.settings)
     kind.check(space, settings)
-    encoder, decoder = copy.deepcopy(encoder), copy.deepcopy(decoder)
+    own = copy.deepcopy(encoder), copy.deepcopy(decoder)
     first = () if config.parent is None else (build(Config.from_dict(config.parent["config"]), shape),)
     with seeded(config.training.seed):
-        networks = kind.make_networks(config, space, shape, encoder, decoder, settings, *first)
+        networks = kind.make_networks(config, space, shape, own, settings, *first)
         return kind(space, shape, *networks, *first, **settings)  # pyrefly: ignore[bad-argument-count]

@@ -23,7 +23,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.latents.fusion import DiagonalNormal, ExpertMixture, product
-from unbraid.models.base import Model, run_decoder, run_encoder
+from unbraid.models.base import Model, OwnNetworks, run_decoder, run_encoder
 from unbraid.networks import Likelihood, make_likelihood
 from unbraid.noise import Need
 from unbraid.types import Inputs, Noise, Output, Shape
@@ -72,32 +72,25 @@ class MultimodalModel(Model):
 
     multimodal = True
 
-    def __init__(
-        self,
-        space: Space,
-        shape: Mapping[str, Shape],
-        encoder: nn.Module,
-        decoder: nn.Module,
-        densities: nn.ModuleDict,
-        *,
-        prior_expert: bool = True,
-    ) -> None:
+    encoder: Any
+    decoder: Any
+    shapes: dict[str, Shape]
+
+    def __init__(self, *parts: Any, prior_expert: bool = True) -> None:
         super().__init__()
-        self.space, self.shapes, self.prior_expert = space, dict(shape), prior_expert
-        self.modalities = tuple(self.shapes)
-        for side, networks in (("encoder", encoder), ("decoder", decoder)):
+        self.space, self.shapes, self.encoder, self.decoder, self.densities = parts
+        self.modalities, self.prior_expert = tuple(self.shapes), prior_expert
+        for side, networks in (("encoder", self.encoder), ("decoder", self.decoder)):
             if not isinstance(networks, nn.ModuleDict) or set(networks) != set(self.modalities):
                 names = ", ".join(self.modalities)
                 raise UsageError(f"The {side} of several modalities must be a torch.nn.ModuleDict with keys {names}.")
-        self.encoder: Any = encoder
-        self.decoder: Any = decoder
-        self.densities = densities
 
     @classmethod
     def make_networks(
-        cls, config: Config, space: Space, shape: Any, encoder: Any, decoder: Any, settings: Any, *first: Model
+        cls, config: Config, space: Space, shape: Any, own: OwnNetworks, settings: Any, *first: Model
     ) -> tuple[nn.Module, nn.Module, nn.Module]:
         encoders, decoders, densities = nn.ModuleDict(), nn.ModuleDict(), nn.ModuleDict()
+        encoder, decoder = own
         for name, modality_shape in shape.items():
             outputs, width = cls.modality_widths(space, name)
             if encoder is None:
@@ -128,7 +121,6 @@ class MultimodalModel(Model):
         return self.likelihood(code)
 
     def begin(self, dataset: FactorDataset, rows: Tensor, seed: int) -> None:
-        """Raise a `UsageError` if an encoder with BatchNorm would mix blanks with rows that have its modality."""
         for name in self.modalities:
             complete = bool(dataset.has(name, rows).all())
             if not complete and any(isinstance(module, _BatchNorm) for module in self.encoder[name].modules()):

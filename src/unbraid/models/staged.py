@@ -36,26 +36,24 @@ class LaterStage(Model):
 
     space: StackedSpace  # type: ignore[override]
     first: Model  # type: ignore[override]
-    circular_factors: tuple[str, ...] = ()
 
-    def __init__(self, space: Space, shape: Shape, first: Model) -> None:
+    def __init__(
+        self, space: Space, shape: Shape, first: Model, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
+    ) -> None:
         super().__init__()
         if not space.has_density:
             raise UsageError("Quantised latents have no density, and a later stage needs one; choose other latents.")
         self.space = StackedSpace(first.space, space)
         self.shape = shape
         self.first = first.requires_grad_(False).eval()
+        self.given_factors = given  # whose labels replace c
+        self.circular_factors = tuple(name for name in circular if name in given)
 
     def train(self, mode: bool = True) -> "LaterStage":
         """Set the mode of this stage; the first stage, including its BatchNorms, stays in evaluation mode."""
         super().train(mode)
         self.first.eval()
         return self
-
-    def set_label_factors(self, given: tuple[str, ...], circular: tuple[str, ...]) -> None:
-        """Choose the factors whose labels replace c."""
-        self.given_factors = given
-        self.circular_factors = tuple(name for name in circular if name in given)
 
     def label_codes(self, dataset: FactorDataset) -> LabelCodes | None:
         """Return the codes of the labels that replace c; None if c is encoded."""
@@ -130,10 +128,9 @@ def as_stage(model: Model) -> LaterStage:
 class AutoencodingStage(LaterStage):
     """A stage with its own encoder, decoder and likelihood."""
 
-    def __init__(
-        self, space: Space, shape: Shape, encoder: nn.Module, decoder: nn.Module, likelihood: Likelihood, first: Model
-    ) -> None:
-        super().__init__(space, shape, first)
+    def __init__(self, *parts: Any, **labels: Any) -> None:
+        space, shape, encoder, decoder, likelihood, first = parts
+        super().__init__(space, shape, first, **labels)
         self.encoder, self.decoder, self.likelihood = encoder, decoder, likelihood
 
     @property
@@ -152,7 +149,7 @@ class StageOnCodes(AutoencodingStage):
         return self.likelihood(run_decoder(self.decoder, self.shape, code))
 
 
-@model("staged", year=2020, reference="msvae2020")
+@model("staged", reference="msvae2020")
 class StagedVAE(AutoencodingStage):
     """q(c|x) and E p(y|c) by a frozen model, q(z|x - y) by the encoder, p(x|y, z) by a refiner and the likelihood.
 
@@ -166,9 +163,8 @@ class StagedVAE(AutoencodingStage):
     def __init__(
         self, *parts: Any, samples: int = 0, given: tuple[str, ...] = (), circular: tuple[str, ...] = ()
     ) -> None:
-        super().__init__(*parts)
+        super().__init__(*parts, given=given, circular=circular)
         self.samples, self.frame = samples, Frame(self.space.last_stage)
-        self.set_label_factors(given, circular)
 
     @classmethod
     def make_decoder(cls, chosen: Choice, width: int, shape: Shape, *first: Model) -> nn.Module:

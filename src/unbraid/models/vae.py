@@ -13,7 +13,7 @@ from unbraid.noise import Need
 from unbraid.types import Inputs, Noise, Output, Shape
 
 
-@model("vae", year=2014, reference="kingma2014")
+@model("vae", reference="kingma2014")
 class VAE(Model):
     """q(z|x) by the encoder, p(x|z) by the decoder and the likelihood."""
 

@@ -27,13 +27,13 @@ class Broadcast(nn.Module):
         return self.code(code)[..., None, None] + position
 
 
-@decoder("broadcast", year=2019, reference="watters2019")
+@decoder("broadcast", reference="watters2019")
 def broadcast(code: int, shape: Shape, *, channels: int = 64, layers: int = 4, kernel: int = 3) -> nn.Module:
     """Broadcast, then 3x3 convolutions at full resolution, ReLU."""
     return _build("broadcast", code, shape, channels, layers, kernel)
 
 
-@decoder("broadcast-pixel", year=2019, reference="watters2019")
+@decoder("broadcast-pixel", reference="watters2019")
 def broadcast_pixel(code: int, shape: Shape, *, channels: int = 64, layers: int = 3) -> nn.Module:
     """Broadcast with 1x1 convolutions: the same MLP at every pixel, the strongest bias towards positions."""
     return _build("broadcast-pixel", code, shape, channels, layers, kernel=1)

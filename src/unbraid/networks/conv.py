@@ -11,23 +11,33 @@ from unbraid.types import Shape
 Widths = tuple[int, int, int, int, int]
 
 
-@encoder("conv-locatello", year=2019, reference="locatello2019")
+@encoder("conv-locatello", reference="locatello2019")
 def locatello_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> nn.Module:
     """32k4, 32k4, 64k2, 64k2, each stride 2, then 256 (table 1)."""
-    channels, _ = image_side("conv-locatello", shape, 64)
-    body = [*halve([channels, 32, 32]), *halve([32, 64, 64], kernel=2, padding=0)]
-    return nn.Sequential(*body, nn.Flatten(), *dense([64 * 4 * 4, hidden, total(outputs)], nn.ReLU))
+    return wide_locatello_encoder(shape, outputs, width=32, hidden=hidden)
 
 
-@decoder("conv-locatello", year=2019, reference="locatello2019")
+@decoder("conv-locatello", reference="locatello2019")
 def locatello_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
     """256, 4x4x64, then 64k4, 32k4, 32k4 and the image, each stride 2 (table 1)."""
+    return wide_locatello_decoder(code, shape, width=32, hidden=hidden)
+
+
+def wide_locatello_encoder(shape: Shape, outputs: Outputs, *, width: int, hidden: int) -> nn.Module:
+    """Build conv-locatello's encoder with `width` channels in the first convolution."""
     channels, _ = image_side("conv-locatello", shape, 64)
-    start = [*dense([code, hidden, 64 * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (64, 4, 4))]
-    return nn.Sequential(*start, *double([64, 64, 32, 32, channels]))
+    body = [*halve([channels, width, width]), *halve([width, 2 * width, 2 * width], kernel=2, padding=0)]
+    return nn.Sequential(*body, nn.Flatten(), *dense([2 * width * 4 * 4, hidden, total(outputs)], nn.ReLU))
 
 
-@encoder("conv-burgess", year=2018, reference="burgess2018")
+def wide_locatello_decoder(code: int, shape: Shape, *, width: int, hidden: int) -> nn.Module:
+    """Build conv-locatello's decoder with `width` channels in the last but one convolution."""
+    channels, _ = image_side("conv-locatello", shape, 64)
+    start = [*dense([code, hidden, 2 * width * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (2 * width, 4, 4))]
+    return nn.Sequential(*start, *double([2 * width, 2 * width, width, width, channels]))
+
+
+@encoder("conv-burgess", reference="burgess2018")
 def burgess_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> nn.Module:
     """Four convolutions 32k4 stride 2, then 256, 256 (appendix A.1)."""
     channels, _ = image_side("conv-burgess", shape, 64)
@@ -35,7 +45,7 @@ def burgess_encoder(shape: Shape, outputs: Outputs, *, hidden: int = 256) -> nn.
     return nn.Sequential(*halve([channels, 32, 32, 32, 32]), nn.Flatten(), *tail)
 
 
-@decoder("conv-burgess", year=2018, reference="burgess2018")
+@decoder("conv-burgess", reference="burgess2018")
 def burgess_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
     """The transpose of the encoder (appendix A.1)."""
     channels, _ = image_side("conv-burgess", shape, 64)
@@ -43,7 +53,7 @@ def burgess_decoder(code: int, shape: Shape, *, hidden: int = 256) -> nn.Module:
     return nn.Sequential(*start, *double([32, 32, 32, 32, channels]))
 
 
-@encoder("conv-daunhawer", year=2019, reference="daunhawer2019")
+@encoder("conv-daunhawer", reference="daunhawer2019")
 def daunhawer_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     """32, 32, 64, 64, each k4 stride 2, then 256k4 (table 1)."""
     channels, _ = image_side("conv-daunhawer", shape, 64)
@@ -51,7 +61,7 @@ def daunhawer_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     return nn.Sequential(*halve([channels, 32, 32, 64, 64]), *tail)
 
 
-@decoder("conv-daunhawer", year=2019, reference="daunhawer2019")
+@decoder("conv-daunhawer", reference="daunhawer2019")
 def daunhawer_decoder(code: int, shape: Shape) -> nn.Module:
     """256, then 64k4, 64k4, 32k4, 32k4 and the image; the last layer gives logits (table 2)."""
     channels, _ = image_side("conv-daunhawer", shape, 64)
@@ -59,14 +69,14 @@ def daunhawer_decoder(code: int, shape: Shape) -> nn.Module:
     return nn.Sequential(*start, *double([64, 64, 32, 32, channels]))
 
 
-@encoder("conv-chen", year=2018, reference="chen2018")
+@encoder("conv-chen", reference="chen2018")
 def chen_encoder(shape: Shape, outputs: Outputs, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """Convolutions with BatchNorm (appendix H.1: 3D faces and chairs; CelebA has widths 64, 128, 128, 256, 512)."""
     channels, _ = image_side("conv-chen", shape, 64)
     return to_single_pixel(channels, widths, total(outputs), nn.ReLU)
 
 
-@decoder("conv-chen", year=2018, reference="chen2018")
+@decoder("conv-chen", reference="chen2018")
 def chen_decoder(code: int, shape: Shape, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """The transpose of the encoder, with BatchNorm (appendix H.1)."""
     channels, _ = image_side("conv-chen", shape, 64)
@@ -90,7 +100,7 @@ def small_decoder(code: int, shape: Shape, *, width: int = 32, hidden: int = 256
     return nn.Sequential(*start, *double([2 * width, width, channels]))
 
 
-@encoder("conv-residual", year=2020, reference="msvae2020")
+@encoder("conv-residual", reference="msvae2020")
 def residual_encoder(shape: Shape, outputs: Outputs, *, channels: int = 64) -> nn.Module:
     """64k5, 128k5, 256k5, 512k5, each stride 2, ReLU, and one linear layer; sees x - y of a second stage."""
     colours, side = image_side("conv-residual", shape, 28, 32, 64)

@@ -118,10 +118,12 @@ class ProductLayer(nn.modules.conv._ConvNd):
         # Members of a strict float32 group must equal single runs, so TF32 needs the run's consent.
         return self.kernels == "triton" or (on_cuda and (half or bool(torch.backends.cuda.matmul.allow_tf32)))
 
-    def _settings(self, x: Tensor, dtype: torch.dtype, size: Sequence[int]) -> tuple[bool, bool, bool, torch.dtype]:
-        """Return the arguments `relu`, `premasked`, `mask_input` and `compute` of the operators."""
+    def _run_kernels(self, x: Tensor, size: Pair, dtype: torch.dtype, out: torch.dtype) -> Tensor:
+        """Return the layer's output of this size, computed in `dtype` and stored as `out`."""
         premasked = any(layer.runs_kernels(size, dtype, x.is_cuda) for layer in self.successor)
-        return self.relu, premasked, self.masks_input, dtype
+        shape = (self.transposed, _pair(self.stride)[0], _pair(self.padding)[0], *size)
+        settings = (self.relu, premasked, self.masks_input, dtype, out)
+        return torch.ops.unbraid.convolve(x, self.weight, self.bias, None, *shape, *settings)
 
     def _activate(self, out: Tensor) -> Tensor:
         return F.relu(out) if self.relu else out
@@ -140,8 +142,7 @@ class ProductConv2d(ProductLayer, nn.Conv2d):
         stride, padding, dtype = _pair(self.stride), _pair(self.padding), _compute_type(input)
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = convolved_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding)
-            settings = (stride[0], padding[0], *self._settings(input, dtype, size), dtype)
-            return torch.ops.unbraid.correlate(input, self.weight, self.bias, None, *settings)
+            return self._run_kernels(input, size, dtype, dtype)
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         dense = x.shape[2:] == weight.shape[2:] and padding == (0, 0)
         if not dense and self.kernels == "cpu":
@@ -164,8 +165,7 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
             size = transposed_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding, more)
             # losses take observations in float32
             out = torch.float32 if self.out_channels <= MAX_IMAGE_CHANNELS else dtype
-            settings = (stride[0], padding[0], *size, *self._settings(input, dtype, size), out)
-            return torch.ops.unbraid.spread(input, self.weight, self.bias, None, *settings)
+            return self._run_kernels(input, size, dtype, out)
         x, weight, bias = cast_as_convolution(input, self.weight, self.bias)
         if x.shape[2:] != (1, 1) and self.kernels == "cpu" and self.out_channels > MAX_IMAGE_CHANNELS:
             # Autocast ignores this layer on a CPU, but an earlier layer may have cast its input.

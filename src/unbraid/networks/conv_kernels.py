@@ -31,7 +31,7 @@ import triton.language as tl
 from torch import Tensor
 
 from unbraid.kernels import launch
-from unbraid.networks.conv_tiles import ConvTile, gradient_tile, product_tile
+from unbraid.networks.conv_tiles import gradient_tile, product_tile
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether the kernels run in Triton's interpreter, on the CPU, as in tests."""
@@ -250,8 +250,8 @@ class Epilogue:
 
 
 def launch_product(
-    x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, transposed: bool, compute: torch.dtype,
-    epilogue: Epilogue, tile: ConvTile | None = None,
+    transposed: bool, x: Tensor, weight: Tensor, out: Tensor, stride: int, padding: int, compute: torch.dtype,
+    epilogue: Epilogue,
 ) -> None:  # fmt: skip
     """Run `_product` on x and out [member, batch, row, column, channel], contiguous, and a weight [member, …]."""
     members, batch, H, W, C = x.shape
@@ -260,7 +260,7 @@ def launch_product(
     U, V = -(-out.shape[2] // classes), -(-out.shape[3] // classes)
     run = C * (-(-kernel // stride) if transposed else kernel)
     half = compute != torch.float32
-    tile = tile or product_tile(H, run, N, transposed, half)
+    tile = product_tile(H, run, N, transposed, half)
     weight = weight.to(compute)  # a small copy is faster than a conversion in every program
     if transposed and not half:  # tensor cores read float32 only along the summed axis
         weight = weight.movedim(1, -1).contiguous().movedim(-1, 1)
@@ -287,7 +287,7 @@ def launch_folded_product(
     kernel = weight.shape[-1]
     entries = weight.permute(0, 1, 3, 4, 2).reshape(members, C, -1, 1, 1).transpose(1, 2)  # [member, (ky, kx, n), C]
     products = x.new_empty(members, batch, H, W, entries.shape[1], dtype=torch.float32)
-    launch_product(x, entries, products, 1, 0, False, compute, Epilogue(None, False, None))
+    launch_product(False, x, entries, products, 1, 0, compute, Epilogue(None, False, None))
     pixels, block = batch * out_h * out_w * N, 512
     launch(
         _fold, (-(-pixels // block), members),
@@ -298,16 +298,15 @@ def launch_folded_product(
 
 
 def launch_gradient(
-    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype, totals: int,
-    tile: ConvTile | None = None,
-) -> Tensor:  # fmt: skip
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, compute: torch.dtype, totals: int
+) -> Tensor:
     """Return sums (n, ky, kx, c), then the totals, [member, …], of channels-last images."""
     members, batch, H, W, C = large.shape
     U, V, N = small.shape[2:]
     rows, entries = batch * U * V, kernel * kernel * C
     half = compute != torch.float32
     split = not half and _precision() == "tf32"
-    tile = tile or gradient_tile(entries, N, half)
+    tile = gradient_tile(entries, N, half)
     tiles = -(-N // tile.block_n) * -(-entries // tile.block_k)
     splits = max(1, min(-(-PROGRAMS // (tiles * members)), rows // (4 * tile.block_m)))
     chunk = -(-rows // (splits * tile.block_m)) * tile.block_m

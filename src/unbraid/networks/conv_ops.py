@@ -1,6 +1,7 @@
 """The convolution kernels as operators for autograd, vmap and the compiler (see `conv_kernels.py`)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,67 +17,42 @@ SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
 
 
 @Operator
-def correlate(
-    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, relu: bool,
-    premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
+def convolve(
+    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, transposed: bool, stride: int, padding: int,
+    rows: int, columns: int, relu: bool, premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """Convolve [(member,) batch, C, H, W] to [(member,) batch, N, U, V].
+    """Convolve [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]; `transposed` means `spread`.
 
     `premasked`: the incoming gradient is masked by this layer's ReLU already. `mask_input`: this layer masks the
     gradient of x by x > 0.
     """
-    result = _correlate_shape(x, weight, bias, mask, stride, padding, relu, premasked, mask_input, compute, out)
-    weights = _stacked(weight)
+    result = _allocate_images(x, weight, bias, mask, transposed, stride, padding, rows, columns, out)
+    weights, kernel = _stacked(weight), weight.shape[-1]
     if kernels.runs_kernels(x, compute):
+        folds = transposed and weight.shape[-3] * kernel * kernel <= kernels.MAX_NUMBERS_TO_FOLD
+        launch = kernels.launch_folded_product if folds else partial(kernels.launch_product, transposed)
         epilogue = Epilogue(bias, relu, mask)
-        kernels.launch_product(
-            channels_last(x), weights, channels_last(result), stride, padding, False, compute, epilogue
-        )
+        launch(channels_last(x), weights, channels_last(result), stride, padding, compute, epilogue)
         return result
+    settings: list[Any] = [None, stride, padding]
+    if transposed:  # the output's padding
+        sides = zip((rows, columns), x.shape[-2:], strict=True)
+        settings.append([n - (m - 1) * stride + 2 * padding - kernel for n, m in sides])
     for one, image, matrix in zip(_stacked(result), _stacked(x), weights, strict=True):
-        one[:] = F.conv2d(image.to(compute), matrix.to(compute), None, stride, padding)
-    return _finish(result, bias, relu, mask)
+        one[:] = (F.conv_transpose2d if transposed else F.conv2d)(image.to(compute), matrix.to(compute), *settings)
+    if bias is not None:
+        result += bias[..., None, :, None, None].to(result.dtype)
+    if relu:
+        result.clamp_(min=0)
+    return result if mask is None else result.mul_(mask > 0)
 
 
-@correlate.register_fake
-def _correlate_shape(
-    x: Tensor, weight: Tensor, bias: Any, mask: Any, stride: int, padding: int, relu: bool, premasked: bool,
-    mask_input: bool, compute: torch.dtype, out: torch.dtype,
+@convolve.register_fake
+def _allocate_images(
+    x: Tensor, weight: Tensor, bias: Any, mask: Any, transposed: bool, stride: int, padding: int, rows: int,
+    columns: int, *settings: Any,
 ) -> Tensor:  # fmt: skip
-    U, V = ((side + 2 * padding - weight.shape[-1]) // stride + 1 for side in x.shape[-2:])
-    return kernels.new_images(x, U, V, weight.shape[-4], out)
-
-
-@Operator
-def spread(
-    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, stride: int, padding: int, rows: int,
-    columns: int, relu: bool, premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
-) -> Tensor:  # fmt: skip
-    """Apply the transpose of `correlate`: [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]."""
-    result = _spread_shape(
-        x, weight, bias, mask, stride, padding, rows, columns, relu, premasked, mask_input, compute, out
-    )
-    weights = _stacked(weight)
-    kernel, N = weight.shape[-1], weight.shape[-3]
-    if kernels.runs_kernels(x, compute):
-        epilogue, images = Epilogue(bias, relu, mask), channels_last(x)
-        if N * kernel * kernel > kernels.MAX_NUMBERS_TO_FOLD:
-            kernels.launch_product(images, weights, channels_last(result), stride, padding, True, compute, epilogue)
-        else:
-            kernels.launch_folded_product(images, weights, channels_last(result), stride, padding, compute, epilogue)
-        return result
-    more = [n - (m - 1) * stride + 2 * padding - kernel for n, m in zip((rows, columns), x.shape[-2:], strict=True)]
-    for one, image, matrix in zip(_stacked(result), _stacked(x), weights, strict=True):
-        one[:] = F.conv_transpose2d(image.to(compute), matrix.to(compute), None, stride, padding, more)
-    return _finish(result, bias, relu, mask)
-
-
-@spread.register_fake
-def _spread_shape(
-    x: Tensor, weight: Tensor, bias: Any, mask: Any, stride: int, padding: int, rows: int, columns: int, relu: bool,
-    premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
-) -> Tensor:  # fmt: skip
-    return kernels.new_images(x, rows, columns, weight.shape[-3], out)
+    return kernels.new_images(x, rows, columns, weight.shape[-3 if transposed else -4], dtype=settings[-1])
 
 
 @Operator
@@ -105,9 +81,7 @@ def kernel_gradient(
 
 
 @kernel_gradient.register_fake
-def _kernel_gradient_shape(
-    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
-) -> Tensor:
+def _(large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: Any) -> Tensor:
     N, entries = small.shape[-3], kernel * kernel * large.shape[-3]
     return large.new_empty(*large.shape[:-4], N * entries + (0, N, entries)[sums_of], dtype=torch.float32)
 
@@ -126,74 +100,46 @@ def _stacked(x: Tensor) -> Tensor:
     return x if x.ndim == 5 else x[None]
 
 
-def _finish(result: Tensor, bias: Tensor | None, relu: bool, mask: Tensor | None) -> Tensor:
-    """Apply the epilogue to sums that torch computed."""
-    if bias is not None:
-        result += bias[..., None, :, None, None].to(result.dtype)
-    if relu:
-        result.clamp_(min=0)
-    return result if mask is None else result.mul_(mask > 0)
-
-
-def _save_correlate(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, mask, *ctx.settings = inputs
-    relu, premasked = ctx.settings[2:4]
-    ctx.biased = bias is not None
+def _save_convolution(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, mask, *ctx.settings = inputs
+    relu, premasked = ctx.settings[5:7]
     ctx.save_for_backward(x, weight, mask, output if relu and not premasked else None)
 
 
-def _save_spread(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, bias, mask, stride, padding, _, _, *others = inputs
-    _save_correlate(ctx, (x, weight, bias, mask, stride, padding, *others), output)
-
-
-def _undo_epilogue(grad: Tensor, mask: Tensor | None, output: Tensor | None) -> Tensor:
-    """Return the gradient of a layer's sums from that of its output."""
-    for kept in (mask, output):
-        if kept is not None:
-            grad = grad * (kept > 0)
-    return grad
-
-
-def _correlate_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, mask, output = ctx.saved_tensors
-    stride, padding, _, _, mask_input, compute, _ = ctx.settings
-    needs, grad = ctx.needs_input_grad, _undo_epilogue(grad, mask, output)
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, *masks = ctx.saved_tensors
+    (transposed, stride, padding), (mask_input, compute) = ctx.settings[:3], ctx.settings[7:9]
+    needs, kernel, sums_of = ctx.needs_input_grad, weight.shape[-1], 0
+    for kept in masks:  # from the gradient of the output to that of the sums
+        grad = grad if kept is None else grad * (kept > 0)
     dx = dw = db = None
     if needs[0]:
-        masked = x if mask_input else None
-        dx = spread(
-            grad, weight, None, masked, stride, padding, *x.shape[-2:], False, False, False, compute, x.dtype
-        )  # fmt: skip
+        dx = _convolve_back(grad, weight, x, not transposed, stride, padding, compute, x if mask_input else None)
     if needs[1]:
-        sums_of = SUMS_OF_SMALL if needs[2] else 0
-        dw, db = weight_gradient(x, grad, weight.shape[-1], stride, padding, sums_of, compute)
+        # If the output is s times as large as the input, the s x s entries from the padding on meet every pixel once.
+        covered = tuple(stride * side for side in x.shape[-2:]) == tuple(grad.shape[-2:]) and padding + stride <= kernel
+        if needs[2]:
+            sums_of = SUMS_OF_SMALL if not transposed else SUMS_OF_LARGE if covered else 0
+        large, small = (grad, x) if transposed else (x, grad)
+        dw, total = weight_gradient(large, small, kernel, stride, padding, sums_of, compute)
         dw = dw.to(weight.dtype)
-    elif needs[2]:
-        db = grad.float().sum((-4, -2, -1))
-    return dx, dw, db if needs[2] else None, *[None] * 8
-
-
-def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, mask, output = ctx.saved_tensors
-    stride, padding, _, _, mask_input, compute, _ = ctx.settings
-    needs, grad, kernel = ctx.needs_input_grad, _undo_epilogue(grad, mask, output), weight.shape[-1]
-    dx = dw = db = None
-    if needs[0]:
-        masked = x if mask_input else None
-        dx = correlate(grad, weight, None, masked, stride, padding, False, False, False, compute, x.dtype)
-    # If the output is s times as large as the input, the s x s entries from the padding on meet every pixel once.
-    covered = tuple(stride * side for side in x.shape[-2:]) == tuple(grad.shape[-2:]) and padding + stride <= kernel
-    if needs[1]:
-        sums_of = SUMS_OF_LARGE if needs[2] and covered else 0
-        dw, total = weight_gradient(grad, x, kernel, stride, padding, sums_of, compute)
-        dw = dw.to(weight.dtype)
-        if sums_of:
+        if sums_of == SUMS_OF_SMALL:
+            db = total
+        elif sums_of == SUMS_OF_LARGE:
             part = slice(padding, padding + stride)
             db = total.unflatten(-1, (kernel, kernel, -1))[..., part, part, :].sum((-3, -2))
     if needs[2] and db is None:
         db = grad.float().sum((-4, -2, -1))
-    return dx, dw, db, *[None] * 10
+    return dx, dw, db, *[None] * 11
+
+
+def _convolve_back(
+    grad: Tensor, weight: Tensor, like: Tensor, transposed: bool, stride: int, padding: int, compute: torch.dtype,
+    mask: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Return the convolution of a gradient, with the size and type of `like`, without bias or ReLU."""
+    off = (False, False, False)
+    return convolve(grad, weight, None, mask, transposed, stride, padding, *like.shape[-2:], *off, compute, like.dtype)
 
 
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -206,15 +152,14 @@ def _kernel_gradient_backward(ctx: Any, flat: Tensor) -> tuple[Tensor | None, ..
     N, C = small.shape[-3], large.shape[-3]
     grad, total = flat.split([N * kernel * kernel * C, flat.shape[-1] - N * kernel * kernel * C], -1)
     grad = grad.unflatten(-1, (N, kernel, kernel, C)).movedim(-1, -3)
-    size, last = large.shape[-2:], (False, False, False, compute)
-    dlarge = spread(small, grad, None, None, stride, padding, *size, *last, large.dtype)
-    dsmall = correlate(large, grad, None, None, stride, padding, *last, small.dtype)
+    dlarge = _convolve_back(small, grad, large, True, stride, padding, compute)
+    dsmall = _convolve_back(large, grad, small, False, stride, padding, compute)
     if sums_of == SUMS_OF_SMALL:
         dsmall = dsmall + total[..., None, :, None, None].to(dsmall.dtype)
     elif sums_of == SUMS_OF_LARGE:
         each = total.unflatten(-1, (1, kernel, kernel, C)).movedim(-1, -3)
         ones = torch.ones_like(small[..., :1, :, :])
-        dlarge = dlarge + spread(ones, each, None, None, stride, padding, *size, *last, large.dtype)
+        dlarge = dlarge + _convolve_back(ones, each, large, True, stride, padding, compute)
     return dlarge, dsmall, *[None] * 5
 
 
@@ -237,8 +182,7 @@ def _batching_rule(operator: Any) -> Callable[..., tuple[Tensor, int]]:
     return rule
 
 
-correlate.register_autograd(_correlate_backward, setup_context=_save_correlate)
-spread.register_autograd(_spread_backward, setup_context=_save_spread)
+convolve.register_autograd(_differentiate, setup_context=_save_convolution)
 kernel_gradient.register_autograd(_kernel_gradient_backward, setup_context=_save_gradient)
-for _operator in (correlate, spread, kernel_gradient):
+for _operator in (convolve, kernel_gradient):
     _operator.register_vmap(_batching_rule(_operator))

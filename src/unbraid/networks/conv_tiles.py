@@ -1,6 +1,6 @@
 """Tiles of the convolution kernels, fixed by shape, so that no process has to search.
 
-They are the best of a search on an NVIDIA H200 (`benchmarks/convolutions.py --tune`) by the sum of the times of one
+They are the best of a search on an NVIDIA H200 by the sum of the times of one
 model and of 64 members. They suit other cards of the same generation or newer, too. A tile changes the speed, never the
 order of a sum.
 """

@@ -58,7 +58,7 @@ class Coupling(nn.Module):
         return (raw if raw.dtype == torch.float64 else raw.float()).unflatten(-1, (-1, self.per))
 
 
-@flow("coupling", year=2016, reference="dinh2016")
+@flow("coupling", reference="dinh2016")
 class CouplingFlow(nn.Module):
     """Couplings that move two parts of the values in turn, each by a network with ReLU."""
 

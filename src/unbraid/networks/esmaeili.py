@@ -32,7 +32,7 @@ class Branches(nn.Module):
         return torch.cat([head(features) for head in self.heads], dim=-1)
 
 
-@encoder("mlp-esmaeili-28", year=2018, reference="esmaeili2018")
+@encoder("mlp-esmaeili-28", reference="esmaeili2018")
 def mlp_28_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     """400, then class logits and branches of 200 for mean and log variance, ReLU (table 3: MNIST, Fashion-MNIST)."""
     image_side("mlp-esmaeili-28", shape, 28)
@@ -40,14 +40,14 @@ def mlp_28_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     return Branches(trunk, 400, 200, outputs)
 
 
-@decoder("mlp-esmaeili-28", year=2018, reference="esmaeili2018")
+@decoder("mlp-esmaeili-28", reference="esmaeili2018")
 def mlp_28_decoder(code: int, shape: Shape) -> nn.Module:
     """200, 400, ReLU (table 3: MNIST, Fashion-MNIST)."""
     image_side("mlp-esmaeili-28", shape, 28)
     return nn.Sequential(dense([code, 200, 400, pixels(shape)], nn.ReLU), nn.Unflatten(1, shape))
 
 
-@encoder("mlp-esmaeili-64", year=2018, reference="esmaeili2018")
+@encoder("mlp-esmaeili-64", reference="esmaeili2018")
 def mlp_64_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     """1200, 1200, then class logits and branches of 400 for mean and log variance, ReLU (table 4: dSprites)."""
     image_side("mlp-esmaeili-64", shape, 64)
@@ -55,14 +55,14 @@ def mlp_64_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     return Branches(trunk, 1200, 400, outputs)
 
 
-@decoder("mlp-esmaeili-64", year=2018, reference="esmaeili2018")
+@decoder("mlp-esmaeili-64", reference="esmaeili2018")
 def mlp_64_decoder(code: int, shape: Shape) -> nn.Module:
     """400, 1200, 1200, tanh (table 4: dSprites)."""
     image_side("mlp-esmaeili-64", shape, 64)
     return nn.Sequential(dense([code, 400, 1200, 1200, pixels(shape)], nn.Tanh), nn.Unflatten(1, shape))
 
 
-@encoder("conv-esmaeili", year=2018, reference="esmaeili2018")
+@encoder("conv-esmaeili", reference="esmaeili2018")
 def conv_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     """32, 32, 64, 64, each k4 stride 2 with BatchNorm, then logits and branches of 256 (table 5: CelebA)."""
     channels, _ = image_side("conv-esmaeili", shape, 64)
@@ -70,7 +70,7 @@ def conv_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     return Branches(trunk, 64 * 4 * 4, 256, outputs)
 
 
-@decoder("conv-esmaeili", year=2018, reference="esmaeili2018")
+@decoder("conv-esmaeili", reference="esmaeili2018")
 def conv_decoder(code: int, shape: Shape) -> nn.Module:
     """256, 4x4x64 tanh, then 64, 32, 32 with BatchNorm and the image, each k4 stride 2 (table 5: CelebA)."""
     channels, _ = image_side("conv-esmaeili", shape, 64)

@@ -21,21 +21,21 @@ HALVINGS = {64: 4, 32: 3, 28: 2}
 leaky = partial(nn.LeakyReLU, 0.2)
 
 
-@encoder("conv-infogan", year=2018, reference="chen2018")
+@encoder("conv-infogan", reference="chen2018")
 def conv_encoder(shape: Shape, outputs: Outputs, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """Convolutions with BatchNorm and leaky ReLU (appendix H.1, InfoGAN), initial weights of DCGAN."""
     channels, _ = image_side("conv-infogan", shape, 64)
     return _init_like_dcgan(to_single_pixel(channels, widths, total(outputs), leaky))
 
 
-@decoder("conv-infogan", year=2018, reference="chen2018")
+@decoder("conv-infogan", reference="chen2018")
 def conv_decoder(code: int, shape: Shape, *, widths: Widths = (32, 32, 64, 64, 512)) -> nn.Module:
     """The transpose of the encoder, with BatchNorm and leaky ReLU (appendix H.1, InfoGAN)."""
     channels, _ = image_side("conv-infogan", shape, 64)
     return _init_like_dcgan(from_single_pixel(code, widths, channels, leaky))
 
 
-@encoder("dcgan", year=2016, reference="radford2016")
+@encoder("dcgan", reference="radford2016")
 def dcgan_encoder(shape: Shape, outputs: Outputs, *, channels: int = 64) -> nn.Module:
     """Halving convolutions 64, 128, 256, 512 with leaky ReLU, BatchNorm in all but the first; 28x28, 32x32 or 64x64."""
     colours, side = image_side("dcgan", shape, *HALVINGS)
@@ -45,7 +45,7 @@ def dcgan_encoder(shape: Shape, outputs: Outputs, *, channels: int = 64) -> nn.M
     return _init_like_dcgan(nn.Sequential(*body, last, nn.Flatten()))
 
 
-@decoder("dcgan", year=2016, reference="radford2016")
+@decoder("dcgan", reference="radford2016")
 def dcgan_decoder(code: int, shape: Shape, *, channels: int = 64) -> nn.Module:
     """The transpose of the encoder with ReLU and BatchNorm in all but the last: 4x4x512, 256, 128, 64, image."""
     colours, side = image_side("dcgan", shape, *HALVINGS)

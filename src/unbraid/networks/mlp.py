@@ -18,13 +18,13 @@ def mlp_decoder(code: int, shape: Shape, *, hidden: tuple[int, ...] = (256, 256)
     return nn.Sequential(dense([code, *hidden, pixels(shape)], nn.ReLU), nn.Unflatten(1, shape))
 
 
-@encoder("mlp-chen", year=2018, reference="chen2018")
+@encoder("mlp-chen", reference="chen2018")
 def mlp_chen_encoder(shape: Shape, outputs: Outputs, *, width: int = 1200) -> nn.Module:
     """Two hidden layers of 1200, ReLU (appendix H.1, dSprites)."""
     return nn.Sequential(nn.Flatten(), dense([pixels(shape), width, width, total(outputs)], nn.ReLU))
 
 
-@decoder("mlp-chen", year=2018, reference="chen2018")
+@decoder("mlp-chen", reference="chen2018")
 def mlp_chen_decoder(code: int, shape: Shape, *, width: int = 1200) -> nn.Module:
     """Three hidden layers of 1200, tanh (appendix H.1, dSprites)."""
     return nn.Sequential(dense([code, width, width, width, pixels(shape)], nn.Tanh), nn.Unflatten(1, shape))

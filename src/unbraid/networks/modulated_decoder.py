@@ -14,7 +14,7 @@ MAP_CHANNELS = {64: (64, 64, 32, 32), 32: (64, 32), 28: (64, 32)}
 """Channels of the maps by the side of an image. The side doubles from map to map, and to the image."""
 
 
-@decoder("conv-modulated", year=2020, reference="msvae2020")
+@decoder("conv-modulated", reference="msvae2020")
 class ModulatedDecoder(nn.Module):
     """conv-locatello's or conv-small's decoder of all but the last coordinates, which enter by AdaIN."""
 

@@ -65,7 +65,7 @@ class Modulated(nn.Module):
         return self.modulation(self.layer(a), z).relu()
 
 
-@refiner("adain", year=2020, reference="msvae2020", trial={"channels": 4})
+@refiner("adain", reference="msvae2020", trial={"channels": 4})
 class AdaINRefiner(nn.Module):
     """Convolutions down and up (64, 128, 256, 512 and back) with AdaIN by z at three and four of them."""
 
@@ -123,7 +123,7 @@ class FiLM(nn.Module):
         return (1 + gamma) * a + beta
 
 
-@refiner("mlp", year=2018, reference="perez2018")
+@refiner("mlp", reference="perez2018")
 class FiLMRefiner(nn.Module):
     """Hidden layers of the given widths on y, each scaled and shifted by z, for vectors and images of any size."""
 

@@ -90,7 +90,7 @@ class SplitEncoder(nn.Module):
         return torch.cat([out.permute(1, 2, 0).flatten(1) for out in by_block], dim=-1)
 
 
-@encoder("shared", year=2020, reference="split2020")
+@encoder("shared", reference="split2020")
 class SharedEncoder(nn.Module):
     """conv-locatello without private layers: latent coordinates are positions of its last map (10 of them: 2x5).
 
@@ -133,14 +133,14 @@ def grid_shape(factors: int) -> tuple[int, int]:
     return rows, math.ceil(factors / rows)
 
 
-@encoder("split", year=2020, reference="split2020")
+@encoder("split", reference="split2020")
 def split_encoder(shape: Shape, outputs: Outputs, *, width: int = 64, hidden: int = 256) -> nn.Module:
     """conv-locatello whose last convolution and both linear layers are private to each latent coordinate."""
     channels, _ = image_side("split", shape, 64)
     return SplitEncoder(channels, _group_outputs("split", outputs), width, hidden)
 
 
-@encoder("wide", year=2020, reference="split2020")
+@encoder("wide", reference="split2020")
 def wide_encoder(shape: Shape, outputs: Outputs, *, width: int = 64, hidden: int = 256) -> nn.Module:
     """conv-locatello with its last layers widened until it has as many parameters as `split` of the same settings."""
     channels, _ = image_side("wide", shape, 64)

@@ -5,13 +5,21 @@ and hidden units grow together first. Then the hidden units, in which the number
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 
 from unbraid.errors import UsageError
-from unbraid.networks.base import Outputs, count_parameters, decoder, dense, encoder, image_side, total
-from unbraid.networks.conv import double, halve, locatello_decoder, locatello_encoder, small_decoder, small_encoder
+from unbraid.networks.base import Outputs, count_parameters, decoder, encoder, image_side
+from unbraid.networks.conv import (
+    locatello_decoder,
+    locatello_encoder,
+    small_decoder,
+    small_encoder,
+    wide_locatello_decoder,
+    wide_locatello_encoder,
+)
 from unbraid.types import Shape
 
 CHANNEL_STEP = 8
@@ -21,40 +29,24 @@ HIDDEN_PER_CHANNEL = 8
 """Hidden units per channel of the first convolution, as in conv-locatello and conv-small."""
 
 TOLERANCE = 0.005
-Build = Callable[[int, int], nn.Module]
-"""Function from channels of the first convolution and hidden units to a network."""
+Build = Callable[..., nn.Module]
+"""Function from `width`, the channels of the first convolution, and `hidden` units to a network."""
 
 
-@encoder("conv-wide", year=2020, reference="msvae2020")
+@encoder("conv-wide", reference="msvae2020")
 def wide_encoder(shape: Shape, outputs: Outputs, *, parameters: int = 1_000_000) -> nn.Module:
     """conv-locatello's or conv-small's encoder, widened until it has this many parameters."""
-    channels, side = image_side("conv-wide", shape, 64, 28, 32)
-
-    def build(width: int, hidden: int) -> nn.Module:
-        if side < 64:
-            return small_encoder(shape, outputs, width=width, hidden=hidden)
-        return nn.Sequential(
-            *halve([channels, width, width]),
-            *halve([width, 2 * width, 2 * width], kernel=2, padding=0),
-            nn.Flatten(),
-            *dense([2 * width * 4 * 4, hidden, total(outputs)], nn.ReLU),
-        )
-
-    return _build_with("encoder", build, parameters)
+    _, side = image_side("conv-wide", shape, 64, 28, 32)
+    build = small_encoder if side < 64 else wide_locatello_encoder
+    return _build_with("encoder", partial(build, shape, outputs), parameters)
 
 
-@decoder("conv-wide", year=2020, reference="msvae2020")
+@decoder("conv-wide", reference="msvae2020")
 def wide_decoder(code: int, shape: Shape, *, parameters: int = 1_000_000) -> nn.Module:
     """conv-locatello's or conv-small's decoder, widened until it has this many parameters."""
-    channels, side = image_side("conv-wide", shape, 64, 28, 32)
-
-    def build(width: int, hidden: int) -> nn.Module:
-        if side < 64:
-            return small_decoder(code, shape, width=width, hidden=hidden)
-        start = [*dense([code, hidden, 2 * width * 4 * 4], nn.ReLU), nn.ReLU(), nn.Unflatten(1, (2 * width, 4, 4))]
-        return nn.Sequential(*start, *double([2 * width, 2 * width, width, width, channels]))
-
-    return _build_with("decoder", build, parameters)
+    _, side = image_side("conv-wide", shape, 64, 28, 32)
+    build = small_decoder if side < 64 else wide_locatello_decoder
+    return _build_with("decoder", partial(build, code, shape), parameters)
 
 
 def wide_settings(parameters: int, shape: Shape, outputs: Outputs, code: int) -> dict[str, str | int]:
@@ -76,7 +68,7 @@ def _build_with(side: str, build: Build, parameters: int) -> nn.Module:
 
     def count(width: int, hidden: int) -> int:
         with torch.device("meta"):
-            return count_parameters(build(width, hidden))
+            return count_parameters(build(width=width, hidden=hidden))
 
     def error(width: int) -> int:
         return abs(count(width, HIDDEN_PER_CHANNEL * width) - parameters)
@@ -91,4 +83,4 @@ def _build_with(side: str, build: Build, parameters: int) -> nn.Module:
         raise UsageError(f"The {side} 'conv-wide' needs at least {fewest:,} parameters here, not {parameters:,}.")
     exact_enough = each * CHANNEL_STEP / 2 < TOLERANCE * parameters
     step = CHANNEL_STEP if exact_enough and hidden > CHANNEL_STEP else 1
-    return build(width, max(1, step * round(hidden / step)))
+    return build(width=width, hidden=max(1, step * round(hidden / step)))

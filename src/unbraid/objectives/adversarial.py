@@ -35,7 +35,6 @@ class AdversarialObjective(Objective):
         if instance_noise_steps < 0:
             raise UsageError(f"instance_noise_steps must be 0 or above, not {instance_noise_steps}.")
         self.instance_noise, self.instance_noise_steps = instance_noise, instance_noise_steps
-        super().__init__(self.generator_terms)
 
     @abstractmethod
     def generate(self, out: Output, context: Context) -> Tensor:
@@ -52,11 +51,11 @@ class AdversarialObjective(Objective):
     def players(self) -> list[Player]:
         """Return the generator and then the critic, which sees the updated generator."""
         return [
-            Player("generator", ("model.generator.",), self.generator_terms, optimizer=ADAM),
+            Player("generator", ("model.generator.",), self.terms, optimizer=ADAM),
             Player("critic", ("model.critic.",), self.critic_terms, optimizer=ADAM),
         ]
 
-    def generator_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
         """Return the generator's loss, which falls as the critic takes generated observations for real."""
         logits, outputs = self.criticise(self._blur(out.extra.images, GENERATED_NOISE, context), out, context)
         return Terms({"adversarial": (softplus(-logits).mean(-1), 1.0)}) | self.further_terms(outputs, out, context)

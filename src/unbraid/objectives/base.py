@@ -98,8 +98,9 @@ class Objective:
     recentres = False
     """True if `Model.recentre` is called after training."""
 
-    def __init__(self, terms: Callable[[Output, Batch, Context], Terms]) -> None:
-        self.terms = terms
+    def terms(self, out: Output, batch: Batch, context: Context) -> Terms:
+        """Return the terms of the first player's loss."""
+        raise NotImplementedError
 
     def players(self) -> list[Player]:
         """Return the players, in the order in which they move."""
@@ -134,6 +135,13 @@ class Objective:
         return {}
 
 
+class FunctionObjective(Objective):
+    """An objective whose terms a function returns."""
+
+    def __init__(self, terms: Callable[..., Terms]) -> None:
+        self.terms = terms
+
+
 def bind(name: str, settings: Mapping[str, Any]) -> Objective:
     """Return a registered objective with those of a recipe's settings that it reads.
 
@@ -149,4 +157,4 @@ def bind(name: str, settings: Mapping[str, Any]) -> Objective:
             wanted = "a finite number" if key in entry.facts.signed else "0 or above"
             raise UsageError(f"{key} of {name} must be {wanted}, not {value:g}.")
     used = {key: settings[key] for key in read_settings(entry.make) if key in settings}
-    return entry.make(**used) if isinstance(entry.make, type) else Objective(partial(entry.make, **used))
+    return entry.make(**used) if isinstance(entry.make, type) else FunctionObjective(partial(entry.make, **used))

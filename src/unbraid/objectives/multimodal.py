@@ -18,7 +18,7 @@ from unbraid.latents import Space
 from unbraid.models.multimodal import SHARED, Decoded, private_block
 from unbraid.objectives.base import Context, Objective
 from unbraid.objectives.schedules import ramp
-from unbraid.types import Batch, Output, Terms, Weight
+from unbraid.types import Batch, Output, Weight
 
 Value = tuple[Tensor, Weight]
 
@@ -47,10 +47,6 @@ class MultimodalObjective(Objective):
         self.beta_c, self.beta_m, self.anneal = beta_c, beta_m, anneal
         self.betas: dict[str, Weight] = {**parse_numbers("betas", betas)}
         self.weights = parse_numbers("weights", weights)
-        super().__init__(self.bound_terms)
-
-    def bound_terms(self, out: Output, batch: Batch, context: Context) -> Terms:
-        raise NotImplementedError
 
     def check(self, dataset: FactorDataset, space: Space) -> None:
         for name in (*self.betas, *self.weights):
@@ -86,6 +82,32 @@ class MultimodalObjective(Objective):
                     terms[f"kl_{block}_again"] = ((context.part(kl) * again[name]).mean(-1), beta)
         return terms
 
+    @staticmethod
+    def reconstruction_losses(decoded: Decoded, batch: Batch, context: Context) -> dict[str, Tensor]:
+        """Return -log p(x_m|c, s_m) [member, rows, subsets] of each modality, 0 where it is missing."""
+        losses = {}
+        for m, (name, likelihood) in enumerate(context.likelihoods.items()):
+            x, parameters = batch.x[name], decoded[name]
+            present = None if batch.present is None else context.part(batch.present)[..., m]
+            if present is not None:  # missing rows could hold NaN, whose gradient would survive a mask of the loss
+                x = torch.where(present.view(*present.shape, *[1] * (x.ndim - 2)), x, 0.0)
+            subsets = parameters[""].shape[1] // x.shape[1]
+            repeated = x.unsqueeze(2).expand(-1, -1, subsets, *x.shape[2:]).flatten(1, 2)
+            loss = -likelihood.log_prob(parameters, repeated, x.ndim - 2).unflatten(1, (-1, subsets))
+            losses[name] = loss if present is None else torch.where(present.unsqueeze(-1), loss, 0.0)
+        return losses
+
+    @staticmethod
+    def subset_kls(out: Output, space: Space) -> Tensor:
+        """Return KL(q(c|x_S) || p(c)) [member, rows, subsets]; 0 for the empty subset."""
+        prior = out.prior[SHARED].unsqueeze(-2)
+        return space.blocks[SHARED].kl(out.extra.parameters, prior, out.extra.draws).sum(-1)
+
+    @staticmethod
+    def used_subsets(out: Output) -> Tensor:
+        """Return which subsets [member, rows, subsets] are not empty, as numbers."""
+        return out.extra.masks.any(-1).to(out.extra.parameters.dtype)
+
 
 def parse_numbers(setting: str, items: Sequence[str]) -> dict[str, float]:
     """Return `{"m1": 2.0, "m2": 0.3}` for `("m1:2", "m2:0.3")`."""
@@ -101,29 +123,3 @@ def parse_numbers(setting: str, items: Sequence[str]) -> dict[str, float]:
         if not colon or not 0 <= numbers[name] < float("inf"):
             raise UsageError(f"{setting} holds numbers by modality, as {setting}=[m1:1,m2:0.3], not {item}.")
     return numbers
-
-
-def reconstruction_losses(decoded: Decoded, batch: Batch, context: Context) -> dict[str, Tensor]:
-    """Return -log p(x_m|c, s_m) [member, rows, subsets] of each modality, 0 where it is missing."""
-    losses = {}
-    for m, (name, likelihood) in enumerate(context.likelihoods.items()):
-        x, parameters = batch.x[name], decoded[name]
-        present = None if batch.present is None else context.part(batch.present)[..., m]
-        if present is not None:  # missing rows could hold NaN, whose gradient would survive a mask of the loss
-            x = torch.where(present.view(*present.shape, *[1] * (x.ndim - 2)), x, 0.0)
-        subsets = parameters[""].shape[1] // x.shape[1]
-        repeated = x.unsqueeze(2).expand(-1, -1, subsets, *x.shape[2:]).flatten(1, 2)
-        loss = -likelihood.log_prob(parameters, repeated, x.ndim - 2).unflatten(1, (-1, subsets))
-        losses[name] = loss if present is None else torch.where(present.unsqueeze(-1), loss, 0.0)
-    return losses
-
-
-def subset_kls(out: Output, space: Space) -> Tensor:
-    """Return KL(q(c|x_S) || p(c)) [member, rows, subsets]; 0 for the empty subset."""
-    prior = out.prior[SHARED].unsqueeze(-2)
-    return space.blocks[SHARED].kl(out.extra.parameters, prior, out.extra.draws).sum(-1)
-
-
-def used_subsets(out: Output) -> Tensor:
-    """Return which subsets [member, rows, subsets] are not empty, as numbers."""
-    return out.extra.masks.any(-1).to(out.extra.parameters.dtype)

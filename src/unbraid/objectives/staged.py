@@ -19,15 +19,14 @@ LABEL_DECODER, LABEL_STAGE = "label-decoder", "ms-labels"
 class StageObjective(Objective):
     """An objective of a stage on a frozen one, whose codes may be the labels of the factors that `given` names."""
 
-    given_factors: tuple[str, ...] = ()
-    circular: tuple[str, ...] = ()
+    factors: tuple[str, ...] = ()  # whose labels are codes of this stage
     first_labels: LabelCodes | None = None
 
-    def use_labels(self, given: tuple[str, ...], circular: tuple[str, ...], own: tuple[str, ...] = ()) -> None:
-        """Use labels of the `given` factors as codes of the first stage, and of the `own` factors for this stage."""
-        if set(circular) - {*given, *own}:
-            raise UsageError(f"circular must name some of the labels that are {'named' if own else 'given'}.")
-        self.given_factors, self.circular, self.labelled = given, circular, bool(given or own)
+    def __init__(self, *, given: tuple[str, ...] = (), circular: tuple[str, ...] = (), **others: Any) -> None:
+        if set(circular) - {*given, *self.factors}:
+            raise UsageError(f"circular must name some of the labels that are {'named' if self.factors else 'given'}.")
+        self.given_factors, self.circular, self.labelled = given, circular, bool(given or self.factors)
+        super().__init__(**others)
 
     def check_parent(self, dataset: FactorDataset, parent: Mapping[str, Any]) -> None:
         if self.given_factors:
