@@ -9,26 +9,20 @@ from typing import Any
 from unbraid._version import __version__
 
 _MODULE_OF_NAME = {
-    "train": "unbraid.api",
-    "load": "unbraid.run",
-    "refine": "unbraid.api",
-    "Run": "unbraid.run",
-    "reproduce": "unbraid.papers",
-    "sweep": "unbraid.sweeps",
-    "Sweep": "unbraid.sweeps",
-    "Score": "unbraid.metrics",
-    "FactorDataset": "unbraid.data",
-    "Factor": "unbraid.data",
-    "objective": "unbraid.methods",
-    "preset": "unbraid.methods",
-    "encoder": "unbraid.networks",
-    "decoder": "unbraid.networks",
-    "refiner": "unbraid.networks",
-    "dataset": "unbraid.data",
-    "metric": "unbraid.metrics",
-    "Terms": "unbraid.types",
-    "Weight": "unbraid.types",
-    "UnbraidError": "unbraid.errors",
+    name: f"unbraid.{module}"
+    for module, names in {
+        "api": ("train", "refine"),
+        "run": ("load", "Run"),
+        "papers": ("reproduce",),
+        "sweeps": ("sweep", "Sweep"),
+        "metrics": ("Score", "metric"),
+        "data": ("FactorDataset", "Factor", "dataset"),
+        "methods": ("objective", "preset"),
+        "networks": ("encoder", "decoder", "refiner"),
+        "types": ("Terms", "Weight"),
+        "errors": ("UnbraidError",),
+    }.items()
+    for name in names
 }
 _MODULES = ("data", "metrics", "methods", "objectives", "networks", "latents", "density", "report")
 

@@ -21,8 +21,8 @@ from unbraid.sweeps.stages import (
     find_stage_recipe,
     record_code_change,
 )
-from unbraid.sweeps.worker import GroupFolders, train_and_score
-from unbraid.training import Cadence, check_settings, choose_device, configure
+from unbraid.sweeps.worker import train_and_score
+from unbraid.training import Cadence, GroupFolders, check_settings, choose_device, configure
 from unbraid.training.configure import to_dotted
 from unbraid.training.distributed import World, join_world
 from unbraid.training.first_stage import (
@@ -34,6 +34,7 @@ from unbraid.training.first_stage import (
 from unbraid.training.loop import check_not_diverged
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
+from unbraid.types import Modules
 
 
 class Destination(NamedTuple):
@@ -129,12 +130,11 @@ def _train_one(
     first: FirstStage | None = None,
 ) -> Run:
     """Train a run unless it is finished; `first` is the run that it refines."""
-    modules = {key: settings.pop(key) for key in ("encoder", "decoder") if isinstance(settings.get(key), nn.Module)}
+    own = {key: settings.pop(key) for key in Modules._fields if isinstance(settings.get(key), nn.Module)}
+    modules, parent = Modules(**own), None if first is None else first.description
     with join_world(dataset.device) as world:
-        world.broadcast(tensor for module in modules.values() for tensor in module.state_dict().values())
-        config = configure(
-            recipe, choice, dataset, settings, **modules, parent=None if first is None else first.description
-        )
+        world.broadcast(tensor for module in own.values() for tensor in module.state_dict().values())
+        config = configure(recipe, choice, dataset, settings, modules, parent)
         name = destination.name or config.run_id
         check_folder_name(name)
         path = destination.root / name
@@ -148,12 +148,12 @@ def _train_one(
             if not destination.resume and folder.checkpoints():
                 raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
             group = GroupFolders(folder, [folder], destination.cadence or Cadence())
-            train_and_score(group, dataset, world=world, state=state, **modules)
+            train_and_score(group, dataset, world=world, state=state, modules=modules)
             check_not_diverged(folder, world)
         if first is not None and world.leads:
-            record_code_change(first, folder, dataset, **modules)
+            record_code_change(first, folder, dataset, modules)
         world.wait()
-    run = Run(folder, dataset=dataset, **modules)
+    run = Run(folder, dataset=dataset, **own)
     run.reused = reused
     return run
 
@@ -162,7 +162,7 @@ def _create_folder(
     path: Path,
     config: Config,
     dataset: FactorDataset,
-    modules: dict[str, nn.Module],
+    modules: Modules,
     world: World,
     fresh: bool,
     first: FirstStage | None,
@@ -172,9 +172,8 @@ def _create_folder(
     if not fresh:
         check_same_first_stage(path, config)
     if fresh or not (path / "config.yaml").exists():
-        encoder, decoder = modules.get("encoder"), modules.get("decoder")
         first_weights = () if first is None else [first.weights]
-        state = prepare(config, dataset, encoder, decoder, world=world, first_weights=first_weights)
+        state = prepare(config, dataset, modules, world=world, first_weights=first_weights)
         state.rehearse()
     if not world.leads:
         return RunFolder(path), state

@@ -23,9 +23,13 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
 
 
 def remove_partial_files(folder: Path) -> None:

@@ -12,10 +12,12 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """A counter of work that draws a bar on stderr after `delay` seconds."""
+    """A counter of work that draws a bar on stderr after `delay` seconds, and beside it `terms` if they are set."""
 
-    def __init__(self, description: str, total: int | None, delay: float, visible: bool) -> None:
-        self.description, self.total, self.done = description, total, 0
+    terms: str | None = None
+
+    def __init__(self, description: str, total: int | None, delay: float, visible: bool, done: int = 0) -> None:
+        self.description, self.total, self.done = description, total, done
         self._show_at = time.monotonic() + delay if visible else float("inf")
         self._bar = None
 
@@ -23,7 +25,7 @@ class Progress:
         """Record `n` more units of work."""
         self.done += n
         if self._bar is not None:
-            self._bar.advance(self._task, n)
+            self._bar.update(self._task, advance=n, terms=self.terms)
         elif time.monotonic() >= self._show_at:
             self._start()
 
@@ -33,22 +35,31 @@ class Progress:
 
     def _start(self) -> None:
         from rich.console import Console
-        from rich.progress import Progress as Bar
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
-        self._bar = Bar(console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(self.description, total=self.total, completed=self.done)
+        columns = Bar.get_default_columns()
+        if self.terms is not None:
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # terms take the remaining width
+            columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (*columns, TextColumn("{task.fields[terms]}", table_column=rest))
+        kept = self.terms is not None
+        self._bar = Bar(*columns, console=Console(stderr=True), transient=not kept, expand=kept)
+        self._task = self._bar.add_task(self.description, total=self.total, completed=self.done, terms=self.terms)
         self._bar.start()
 
 
 @contextmanager
-def progress(description: str, total: int | None, delay: float = 2.0) -> Iterator[Progress]:
-    """Yield a counter; a `total` of None draws a bar without an end.
+def progress(
+    description: str, total: int | None, delay: float = 2.0, done: int = 0, shown: bool = True
+) -> Iterator[Progress]:
+    """Yield a counter that starts at `done`; a `total` of None draws a bar without an end.
 
     It draws nothing outside a terminal, with `UNBRAID_QUIET=1`, and outside the main thread.
     """
     main = threading.current_thread() is threading.main_thread()
-    visible = main and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
-    bar = Progress(description, total, delay, visible)
+    visible = shown and main and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
+    bar = Progress(description, total, delay, visible, done)
     try:
         yield bar
     finally:

@@ -193,13 +193,11 @@ class RunFolder:
             "those that it finished with; train it again, or restore them."
         )
 
-    def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> Path:
+    def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> None:
         """Write a checkpoint and remove all but the last two."""
-        path = self.checkpoint_folder / f"step-{step:09d}.safetensors"
-        save_tensors(path, tensors, {"step": str(step)})
+        save_tensors(self.checkpoint_folder / f"step-{step:09d}.safetensors", tensors, {"step": str(step)})
         for old in self.checkpoints()[:-MAX_CHECKPOINTS]:
             old.unlink(missing_ok=True)
-        return path
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoint files, oldest first."""

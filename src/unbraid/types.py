@@ -4,11 +4,13 @@ A compiled or stacked step sees only trees of tensors. In a group of runs each t
 [member, batch, …]; one run is a group of one.
 """
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 Weight = Annotated[float | Tensor, "sweepable"]
 """A number that may differ between members: a float in a config, a tensor [member] inside a stacked step."""
@@ -21,6 +23,16 @@ Layout = Shape | Mapping[str, Shape]
 
 Noise = Mapping[str, Tensor]
 """One named tensor per random draw of a step (see `unbraid.noise`)."""
+
+
+class Modules(NamedTuple):
+    """Networks of the user's own, in place of those that a config names."""
+
+    encoder: nn.Module | None = None
+    decoder: nn.Module | None = None
+
+
+NO_MODULES = Modules()
 
 
 class Batch(NamedTuple):
@@ -95,13 +107,8 @@ class Terms(Mapping[str, Term]):
     @property
     def loss(self) -> Tensor:
         """The weighted sum of all terms [member]."""
-        parts = [
-            t.value * t.weight for t in self._terms.values() if not (isinstance(t.weight, float) and t.weight == 0.0)
-        ]
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
+        trained = [t for t in self._terms.values() if not (isinstance(t.weight, float) and t.weight == 0.0)]
+        return functools.reduce(operator.add, [term.value * term.weight for term in trained])
 
     @property
     def logged(self) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from unbraid.networks import decoder, encoder, make_likelihood
 from unbraid.objectives import Context, bind
 from unbraid.training.configure import configure
 from unbraid.training.prepare import prepare
-from unbraid.types import Batch, Output
+from unbraid.types import Batch, Modules, Output
 
 SMALL = {"network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,), "z": 2, "noise": 1, "batch": 8}
 
@@ -192,4 +192,4 @@ def test_an_encoder_without_a_logit_is_refused():
     data = from_array(torch.rand(20, 6))
     config = configure("info-gan", Choice("given", {}), data, {"z": 2, "batch": 4})
     with pytest.raises(UsageError, match=naming("[batch, 5]", "logit")):
-        prepare(config, data, encoder=torch.nn.Linear(6, 4)).advance()
+        prepare(config, data, Modules(torch.nn.Linear(6, 4))).advance()

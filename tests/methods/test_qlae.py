@@ -13,9 +13,9 @@ from unbraid.methods.qlae import Codebook
 from unbraid.metrics import Evaluation, evaluate
 from unbraid.objectives import bind
 from unbraid.report.traversals import compute_coordinate_kl, traverse
+from unbraid.training.adam import StackedAdam
 from unbraid.training.configure import configure
 from unbraid.training.prepare import prepare
-from unbraid.training.stacked_adam import StackedAdam
 from unbraid.types import Batch, Output
 
 SMALL = {"z": 3, "batch": 8, "steps": 4, "network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,)}

@@ -15,7 +15,7 @@ from pathlib import Path
 from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.store import RunFolder
-from unbraid.training import Cadence, configure, train
+from unbraid.training import Cadence, GroupFolders, configure, train_group
 
 STEPS, EVERY, KILLS = 160, 8, 10
 SETTINGS = {"network": "mlp", "encoder.hidden": (384, 384), "z": 3, "batch": 32, "steps": STEPS}
@@ -27,7 +27,8 @@ def attempt(path: Path) -> int:
     if child == 0:
         dataset = load("sprites-small")
         config = configure("beta-tcvae", Choice("sprites-small", {}), dataset, SETTINGS)
-        train(RunFolder.create(path, config), config, dataset, Cadence(log_steps=1, checkpoint_steps=EVERY))
+        folder = RunFolder.create(path, config)
+        train_group(GroupFolders(folder, [folder], Cadence(log_steps=1, checkpoint_steps=EVERY)), dataset)
         os._exit(0)
     return child
 

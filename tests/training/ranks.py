@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from tests.support.training import train
 from tests.support.two_players import registered
 from unbraid.api import train as train_run
 from unbraid.config import Choice, Config
@@ -19,13 +20,13 @@ from unbraid.data import from_arrays, load
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UnbraidError
 from unbraid.store import RunFolder, save_tensors
-from unbraid.training import Cadence, configure, train
+from unbraid.training import Cadence, configure
 from unbraid.training.collectives import stack_over_ranks
 from unbraid.training.distributed import BACKENDS, World, join_world
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 from unbraid.training.sync_batchnorm import WorldBatchNorm
-from unbraid.types import Output
+from unbraid.types import Modules, Output
 
 SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
 STEPS = 20
@@ -93,13 +94,13 @@ def config_of(case: str, data: FactorDataset, **overrides: object) -> Config:
     if recipe in STAGES:
         first = configure("beta-vae", chosen, data, {**SMALL, "precision": "f64"})
         parent = {"run": "first", "content": "", "config": first.as_dict()}
-    return configure(recipe, chosen, data, given, **modules, parent=parent)
+    return configure(recipe, chosen, data, given, Modules(**modules), parent)
 
 
 def advanced(case: str, data: FactorDataset, world: World | None = None) -> State:
     """A case after some steps."""
     data = data_of(case, data)
-    state = prepare(config_of(case, data), data, **own_modules(case), world=world)
+    state = prepare(config_of(case, data), data, Modules(**own_modules(case)), world=world)
     for _ in range(STEPS):
         state.advance()
     return state
@@ -156,10 +157,10 @@ def part_resume(folder: Path, world: World, data: FactorDataset) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     State.advance = asked_on_the_last_rank  # type: ignore[method-assign]
-    tell(folder, world, "stopped", lambda: train(run, config, data, Cadence(log_steps=4), world=world))
+    tell(folder, world, "stopped", lambda: train(run, data, Cadence(log_steps=4), world=world))
     State.advance = advance  # type: ignore[method-assign]
     (folder / f"status-{world.rank}").write_text(str(run.read_json("status")))
-    train(run, config, data, Cadence(log_steps=4), world=world)
+    train(run, data, Cadence(log_steps=4), world=world)
     assert run.finished
 
 
@@ -170,9 +171,9 @@ def part_refusals(folder: Path, world: World, data: FactorDataset) -> None:
     busy = RunFolder.create(folder / "busy", config_of("beta-tcvae", data))
     if world.leads:
         with busy.locked():
-            tell(folder, world, "locked", lambda: train(busy, busy.config, data, world=world))
+            tell(folder, world, "locked", lambda: train(busy, data, world=world))
     else:
-        tell(folder, world, "locked", lambda: train(busy, busy.config, data, world=world))
+        tell(folder, world, "locked", lambda: train(busy, data, world=world))
 
 
 def part_api(folder: Path, world: World, data: FactorDataset) -> None:

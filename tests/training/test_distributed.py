@@ -14,11 +14,12 @@ import torch
 from torch import nn
 
 from tests.support.messages import names, naming
+from tests.support.training import train
 from tests.support.two_players import registered
 from tests.training import ranks
 from unbraid.errors import UsageError
 from unbraid.store import RunFolder, load_tensors
-from unbraid.training import Cadence, choose_device, train
+from unbraid.training import Cadence, choose_device
 from unbraid.training.distributed import World, join_world, read_launcher
 from unbraid.training.sync_batchnorm import WorldBatchNorm, synchronise_batchnorm
 
@@ -132,7 +133,7 @@ def test_a_stop_asked_of_one_rank_stops_all_at_the_same_step_and_loses_nothing(m
     }
     config, broken = ranks.config_of("beta-tcvae", sprites), RunFolder.open(made / "run")
     whole = RunFolder.create(tmp_path / "whole", config)
-    train(whole, config, sprites, Cadence(log_steps=4))
+    train(whole, sprites, Cadence(log_steps=4))
     for name, tensor in whole.load_model().items():
         torch.testing.assert_close(broken.load_model()[name], tensor, rtol=1e-4, atol=1e-5)
     histories = [folder.read_lines("history") for folder in (whole, broken)]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.support.messages import naming
-from tests.support.training import OWN, SMALL, assert_same, config_of, weights_of
+from tests.support.training import OWN, SMALL, assert_same, config_of, train, weights_of
 from tests.support.two_players import TwoPlayers, registered
 from unbraid.config import Choice
 from unbraid.data import load
@@ -18,12 +18,12 @@ from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.methods import objective
 from unbraid.store import RunFolder
-from unbraid.training import Cadence, Interrupted, configure, train
+from unbraid.training import Cadence, Interrupted, configure
 from unbraid.training.interrupt import catch_interrupts
 from unbraid.training.loop import GroupTraining
 from unbraid.training.optimizer import clip_by_norm, decay_share
 from unbraid.training.prepare import prepare
-from unbraid.types import Player
+from unbraid.types import Modules, Player
 
 
 class Scaled(nn.Module):
@@ -39,7 +39,7 @@ class Scaled(nn.Module):
 
 def trained(tmp_path, config, sprites, name="run", **cadence):
     folder = RunFolder.create(tmp_path / name, config)
-    train(folder, config, sprites, Cadence(**cadence) if cadence else None)
+    train(folder, sprites, Cadence(**cadence) if cadence else None)
     return folder
 
 
@@ -93,18 +93,18 @@ def interrupted_at(step, state_advance):
 def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprites, monkeypatch, network):
     config = config_of(sprites)
     own = {} if network == "mlp" else {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1024), nn.Linear(1024, 6))}
-    config = configure("beta-tcvae", Choice("sprites-small", {}), sprites, OWN, **own) if own else config
+    config = configure("beta-tcvae", Choice("sprites-small", {}), sprites, OWN, Modules(**own)) if own else config
     whole, broken = (RunFolder.create(tmp_path / name, config) for name in ("whole", "broken"))
-    train(whole, config, sprites, Cadence(log_steps=8), **own)
+    train(whole, sprites, Cadence(log_steps=8), **own)
     with monkeypatch.context() as patch:
         from unbraid.training.state import State
 
         patch.setattr(State, "advance", interrupted_at(21, State.advance))
         with pytest.raises(Interrupted, match=naming(21, "--resume")):
-            train(broken, config, sprites, Cadence(log_steps=8), **own)
+            train(broken, sprites, Cadence(log_steps=8), **own)
     assert broken.read_json("status")["state"] == "interrupted"
     assert not broken.finished
-    train(broken, config, sprites, Cadence(log_steps=8), **own)
+    train(broken, sprites, Cadence(log_steps=8), **own)
     assert_same(weights_of(whole), weights_of(broken))
 
     def told(folder):
@@ -124,10 +124,10 @@ def test_a_signal_after_the_last_step_stops_whatever_would_come_next(tmp_path, s
 
     monkeypatch.setattr(GroupTraining, "finish", late)
     with pytest.raises(KeyboardInterrupt):
-        train(folder, config, sprites)
+        train(folder, sprites)
     assert folder.finished
     with pytest.raises(Interrupted, match="heeded True"), catch_interrupts() as outer:
-        train(RunFolder.create(tmp_path / "inside", config), config, sprites)
+        train(RunFolder.create(tmp_path / "inside", config), sprites)
         raise Interrupted(f"heeded {outer.requested}")
 
 
@@ -161,16 +161,16 @@ def test_divergence_names_step_term_and_checkpoint(tmp_path, sprites, monkeypatc
     config = config_of(sprites)
     folder = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(DivergedError, match=naming("step 17", "loss", "step 15")):
-        train(folder, config, sprites, Cadence(log_steps=10, checkpoint_steps=5))
+        train(folder, sprites, Cadence(log_steps=10, checkpoint_steps=5))
     assert folder.read_json("status") == {"format": 1, "state": "diverged", "step": 17, "term": "loss"}
     assert all(t.isfinite().all() for t in folder.latest_checkpoint()[1].values() if t.is_floating_point())
 
 
 def test_a_parameter_without_dimensions_trains_and_is_stored(tmp_path, sprites):
     encoder = Scaled(nn.Sequential(nn.Flatten(), nn.Linear(1024, 6)))
-    config = configure("vae", Choice("sprites-small", {}), sprites, {**OWN, "clip": 1.0}, encoder=encoder)
+    config = configure("vae", Choice("sprites-small", {}), sprites, {**OWN, "clip": 1.0}, Modules(encoder))
     folder = RunFolder.create(tmp_path / "run", config)
-    train(folder, config, sprites, Cadence(checkpoint_steps=10), encoder=encoder)
+    train(folder, sprites, Cadence(checkpoint_steps=10), encoder=encoder)
     stored = weights_of(folder)["model.encoder.scale"]
     assert stored.shape == ()
     assert float(stored) != 1.0
@@ -281,8 +281,8 @@ def test_players_resume_exactly(tmp_path, sprites, two_players, monkeypatch):
 
         patch.setattr(State, "advance", interrupted_at(13, State.advance))
         with pytest.raises(Interrupted):
-            train(broken, config, sprites)
-    train(broken, config, sprites)
+            train(broken, sprites)
+    train(broken, sprites)
     assert_same(weights_of(whole), weights_of(broken))
 
 
@@ -336,12 +336,12 @@ def test_members_equal_single_runs(sprites, two_players, recipe, network, steps)
         "batchnorm": {"encoder": nn.Sequential(nn.Flatten(), nn.BatchNorm1d(1024), nn.Linear(1024, 6))},
         "scaled": {"encoder": Scaled(nn.Sequential(nn.Flatten(), nn.Linear(1024, 6)))},
     }
-    own = encoders[network]
+    own, modules = encoders[network], Modules(**encoders[network])
     weights = {"beta-tcvae": ({"beta": 2.0}, {"beta": 8.0})}.get(recipe, ({}, {}))
     sizes = {**(OWN if own else SMALL), "precision": "f64"}
     made = [{**sizes, **weight, "seed": seed} for seed, weight in enumerate(weights)]
-    configs = [configure(recipe, Choice("sprites-small", {}), sprites, settings, **own) for settings in made]
-    together, alone = prepare(configs, sprites, **own), [prepare(config, sprites, **own) for config in configs]
+    configs = [configure(recipe, Choice("sprites-small", {}), sprites, settings, modules) for settings in made]
+    together, alone = prepare(configs, sprites, modules), [prepare(config, sprites, modules) for config in configs]
     for state in (together, *alone):
         for _ in range(steps):
             state.advance()

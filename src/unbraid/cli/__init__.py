@@ -9,7 +9,6 @@ import typer
 from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
-    refine as refine,
     evaluate as evaluate,
     explore as explore,
     reproduce as reproduce,
@@ -20,7 +19,7 @@ from unbraid.errors import UnbraidError, UsageError
 
 
 @app.callback(invoke_without_command=True)
-def options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def print_version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit

@@ -50,7 +50,7 @@ def evaluate(
         records[str(run.path)] = [score.as_record() for score in scores]
         if not as_json:
             typer.echo(f"{run.config.run_id}, on {_describe_rows(run, rows)}")
-            print_scores(scores, False)
+            print_scores(scores)
         print_notes(run.notes)
     if as_json:
         print_json(records if len(runs) > 1 else next(iter(records.values())))

@@ -8,10 +8,7 @@ from typing import Any
 import typer
 
 
-def print_scores(scores: Iterable[Any], as_json: bool) -> None:
-    if as_json:
-        print_json([score.as_record() for score in scores])
-        return
+def print_scores(scores: Iterable[Any]) -> None:
     rows = []
     for score in scores:
         low, high = score.interval or (None, None)

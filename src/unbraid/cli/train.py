@@ -1,34 +1,25 @@
-"""The commands demo, train and sweep."""
+"""The commands demo, train, sweep and refine."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from unbraid.cli.options import (
-    AsJson,
-    CheckpointSteps,
-    Device,
-    Fresh,
-    LogSteps,
-    Name,
-    Overrides,
-    Recipe,
-    Resume,
-    Root,
-    app,
-    leads,
-)
+import unbraid.cli.options as given
+from unbraid.cli.options import app, leads
 from unbraid.cli.printing import print_json, print_notes, print_rows, print_scores
 from unbraid.errors import UsageError
+
+PRINTED_TERMS = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
+"""Terms of the last history line that are printed at the end."""
 
 
 @app.command(epilog="Example:  unbraid demo --seed 1")
 def demo(
     seed: Annotated[int, typer.Option(help="Seed of the run.")] = 0,
-    root: Root = Path("runs"),
-    device: Device = "cpu",
+    root: given.Root = Path("runs"),
+    device: given.Device = "cpu",
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again even if there is a finished run.")] = False,
 ) -> None:
     """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
@@ -38,7 +29,7 @@ def demo(
     name = "demo" if seed == 0 else f"demo-s{seed}"
     typer.echo(NOTE)
     run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
-    print_scores(run.score(), False)
+    print_scores(run.score())
     run.traverse().save(run.path / "traversal.png")
     page = run.explore(open=False)
     typer.echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
@@ -50,16 +41,16 @@ def demo(
     "  ·  unbraid train vae data=images data.folder=photos data.size=64"
 )
 def train(
-    recipe: Recipe,
-    settings: Overrides = None,
-    device: Device = "auto",
-    root: Root = Path("runs"),
-    name: Name = None,
-    resume: Resume = False,
-    fresh: Fresh = False,
-    checkpoint_steps: CheckpointSteps = None,
-    log_steps: LogSteps = None,
-    as_json: AsJson = False,
+    recipe: given.Recipe,
+    settings: given.Overrides = None,
+    device: given.Device = "auto",
+    root: given.Root = Path("runs"),
+    name: given.Name = None,
+    resume: given.Resume = False,
+    fresh: given.Fresh = False,
+    checkpoint_steps: given.CheckpointSteps = None,
+    log_steps: given.LogSteps = None,
+    as_json: given.AsJson = False,
 ) -> None:
     """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing.
 
@@ -74,25 +65,12 @@ def train(
     from unbraid.training import Cadence
 
     overrides = parse_overrides(settings or [])
-    refuse_options(overrides, "a run", ("device", "root", "name", "resume"), others=("recipe", "cadence"))
-    if fresh and name is None:
-        raise UsageError("--fresh needs --name, the run to remove.")
+    _check_destination(overrides, "a run", ("recipe",), name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
-    data = overrides.pop("data", "sprites")
-    destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh, "cadence": cadence}
-    run = train_run(recipe, data=data, device=device, **destination, **overrides)
-    if not leads():
-        return
-    if run.reused and not as_json:
-        typer.echo("This run is finished already; nothing was trained.")
-    last = (run.history or [{"step": run.config.training.steps}])[-1]
-    if as_json:
-        print_json({"run": str(run.path), "id": run.config.run_id, **last})
-    else:
-        terms = "  ".join(
-            f"{k} {v:.3f}" for k, v in last.items() if k not in ("format", "step", "epoch", "images_per_second")
-        )
-        typer.echo(f"{run.path}  step {last['step']}  {terms}\nNext: unbraid evaluate {run.path}")
+    data, destination = overrides.pop("data", "sprites"), {"root": root, "name": name, "resume": resume, "fresh": fresh}
+    run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
+    hidden = ("format", "step", "epoch", "images_per_second")
+    _print_run(run, as_json, lambda term: term not in hidden, f"Next: unbraid evaluate {run.path}")
 
 
 @app.command(
@@ -100,17 +78,17 @@ def train(
     "  ·  unbraid sweep beta-vae,beta-tcvae beta=1,4 seed=0:10 --on ray"
 )
 def sweep(
-    recipe: Recipe,
+    recipe: given.Recipe,
     settings: Annotated[list[str] | None, typer.Argument(help="Settings; beta=1,2,4 and seed=0:50 are axes.")] = None,
     on: Annotated[str, typer.Option(help="local, ray, ray://HOST:PORT or slurm.")] = "local",
-    device: Device = "auto",
-    root: Root = Path("runs"),
+    device: given.Device = "auto",
+    root: given.Root = Path("runs"),
     name: Annotated[str | None, typer.Option(help="Folder name; default: a hash of the fixed settings.")] = None,
     members: Annotated[int | None, typer.Option(help="Largest group; default: as many members as fit.")] = None,
     metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
     slurm: Annotated[list[str] | None, typer.Option(help="Slurm's options, as partition=gpu; repeat for more.")] = None,
     many: Annotated[bool, typer.Option("--many", help="Allow more than 10,000 members.")] = False,
-    as_json: AsJson = False,
+    as_json: given.AsJson = False,
 ) -> None:
     """Train every combination of settings, many runs as one program; score them; write tables and a report.
 
@@ -139,6 +117,90 @@ def sweep(
         print_notes([f"{more} more scores are in the table."] if more else [])
         files = [f"{key.capitalize()}: {file}" for key, file in result.files.items() if key in ("table", "report")]
         typer.echo("\n".join(files))
+
+
+@app.command(
+    epilog="Examples:  unbraid refine runs/demo --with vae z=5 steps=20000"
+    "  ·  unbraid refine runs/demo --name sharper decoder.modulation=spatial"
+)
+def refine(
+    run: given.RunPath,
+    settings: given.Overrides = None,
+    kind: Annotated[
+        str,
+        typer.Option("--with", help="What the second stage is made of: vae, flow, labels, gan, cgan, code or student."),
+    ] = "vae",
+    device: given.Device = "auto",
+    root: given.Root = Path("runs"),
+    name: given.Name = None,
+    resume: given.Resume = False,
+    fresh: given.Fresh = False,
+    checkpoint_steps: given.CheckpointSteps = None,
+    log_steps: given.LogSteps = None,
+    as_json: given.AsJson = False,
+) -> None:
+    """Sharpen a finished run by a second stage, which keeps the first one unchanged.
+
+    The second stage is a new run. It keeps the first run frozen as latents c, adds latents z for details that the first
+    could not draw, and can be scored, reported and refined like any other run. It uses the data and the split of the
+    first run. Kinds (--with) and their defaults; the other defaults are those of train (steps=20000 batch=256 …):
+
+    \b
+    vae      a refiner draws from z and y, the picture of the run
+             z=5 lr=1e-4 batch=32
+    flow     a coupling flow has the density of x given y; no z
+    labels   z are the labels of factors=[…]
+             z=1
+    gan      a critic judges what a refiner draws, beside y
+             z=10 lr=1e-4 batch=64
+    cgan     a GAN given c but not y, as a baseline of gan
+             z=10 lr=1e-4 batch=64
+    code     an ordinary decoder of c and z, as a baseline of vae
+             z=5 lr=1e-4 batch=32
+    student  an autoencoder that learns c again, and to change pictures
+             by c as the run does; c may change
+             z=5 lr=1e-4
+
+    Other settings: beta and samples of vae; encoder; decoder (a refiner for vae and gan: adain, mlp; for flow
+    decoder.couplings, decoder.hidden); likelihood. If c are labels, given=[…] trains with the labels of the rows.
+    """
+    from unbraid.api import refine as refine_run
+    from unbraid.config import parse_overrides
+    from unbraid.training import Cadence
+
+    overrides = parse_overrides(settings or [])
+    _check_destination(overrides, "a second stage", ("run", "kind"), name, fresh)
+    if "data" in overrides:
+        raise UsageError("A stage uses the data of the run that it refines; leave data=… out.")
+    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
+    destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
+    refined = refine_run(run, kind, device=device, **destination, cadence=cadence, **overrides)
+    check = refined.unchanged
+    change = f"max |c before - c after| = {check['max_change']:g} on {check['rows']:,} rows of {run}"
+    following = f"{change}\nNext: unbraid evaluate {refined.path}  ·  unbraid report {refined.path}"
+    _print_run(refined, as_json, lambda term: term in PRINTED_TERMS, following, parent=check)
+
+
+def _check_destination(
+    overrides: Mapping[str, Any], of: str, others: tuple[str, ...], name: str | None, fresh: bool
+) -> None:
+    refuse_options(overrides, of, ("device", "root", "name", "resume"), others=(*others, "cadence"))
+    if fresh and name is None:
+        raise UsageError("--fresh needs --name, the run to remove.")
+
+
+def _print_run(run: Any, as_json: bool, shown: Callable[[str], bool], following: str, **facts: Any) -> None:
+    """Print the last line of a run's history, and then `following`; `shown` chooses the terms."""
+    if not leads():
+        return
+    last = (run.history or [{"step": run.config.training.steps}])[-1]
+    if as_json:
+        print_json({"run": str(run.path), "id": run.config.run_id, **facts, **last})
+        return
+    if run.reused:
+        typer.echo("This run is finished already; nothing was trained.")
+    terms = "  ".join(f"{term} {value:.3f}" for term, value in last.items() if shown(term))
+    typer.echo(f"{run.path}  step {last['step']}  {terms}\n{following}")
 
 
 def refuse_options(settings: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:

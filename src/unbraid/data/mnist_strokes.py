@@ -1,6 +1,5 @@
 """MNIST with two more factors, thickness and width of the digits, measured on the images and cut into bins."""
 
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -41,13 +40,12 @@ def bin_values(name: str, values: np.ndarray, bins: int = BINS) -> tuple[Factor,
 def _load_measures(data: FactorDataset) -> np.ndarray:
     """Return thickness and width of every image [n, 2], measured once (seconds) and cached in the data folder."""
     path = data_home() / f"{data.name}-strokes-{data.content_hash()[:16]}-v{_CACHE_VERSION}.safetensors"
-    if path.exists():
-        with suppress(DataError):  # a damaged file is replaced
-            return storage.read(path).pixels.stored.numpy()
+    return storage.read_or_make(path, lambda: _measure(data)).pixels.stored.numpy()
+
+
+def _measure(data: FactorDataset) -> FactorDataset:
     images = data.pixels.stored
     if images.ndim != 4 or images.shape[1] != 1 or data.pixels.bits:
         raise DataError(f"{data.name}: strokes can only be measured on images of one channel of bytes or floats.")
-    measures = measure_strokes(images[:, 0].cpu().numpy()).astype(np.float32)
-    pixels = Pixels(torch.from_numpy(measures), (2,))
-    storage.save(path, FactorDataset(f"{data.name}-strokes", pixels, source="measured"))
-    return measures
+    measures = torch.from_numpy(measure_strokes(images[:, 0].cpu().numpy()).astype(np.float32))
+    return FactorDataset(f"{data.name}-strokes", Pixels(measures, (2,)), source="measured")

@@ -4,7 +4,7 @@ Everything is stored on the device and gathered by row, so that a training step 
 modality, it holds zeros; the mask `present` [rows, modalities] marks what each row has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -73,26 +73,25 @@ class MultimodalDataset(FactorDataset):
 
 def multimodal(
     name: str,
-    modalities: Mapping[str, Modality] | list[Modality],
+    modalities: Sequence[Modality],
     factors: tuple[Factor, ...] = (),
     table: Tensor | None = None,
     held_out: Tensor | None = None,
     source: str = "",
 ) -> MultimodalDataset:
     """Return a data set of modalities with the same number of rows; see `FactorDataset` for the other arguments."""
-    listed = list(modalities.values()) if isinstance(modalities, Mapping) else modalities
-    if not listed:
+    if not modalities:
         raise DataError(f"{name} has no modality.")
-    counts = {modality.name: len(modality.values) for modality in listed}
-    if len(counts) < len(listed):
+    counts = {modality.name: len(modality.values) for modality in modalities}
+    if len(counts) < len(modalities):
         raise DataError(f"{name} has two modalities of one name.")
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{each} has {count:,} rows" for each, count in counts.items())
         raise DataError(f"The modalities of {name} must have equally many rows: {shown}.")
-    for modality in listed:
+    for modality in modalities:
         _check_modality(name, modality)
-    rows = torch.zeros(len(listed[0].values), 0, dtype=torch.uint8)
-    by_name = {modality.name: modality for modality in listed}
+    rows = torch.zeros(len(modalities[0].values), 0, dtype=torch.uint8)
+    by_name = {modality.name: modality for modality in modalities}
     return MultimodalDataset(name, Pixels(rows, (0,)), factors, table, held_out, source, by_name)
 
 

@@ -35,15 +35,6 @@ class Values(Protocol):
     def to(self, device: torch.device | str) -> "Values": ...
 
 
-@runtime_checkable
-class NoisyValues(Protocol):
-    """Values to which the data set adds noise."""
-
-    def expected(self, index: Tensor) -> Tensor:
-        """Return means [*index, *shape] over the noise."""
-        ...
-
-
 @dataclass(frozen=True)
 class ClassLabels:
     """Class labels [n] as one-hot rows; -1 means that a row has no class, and gives zeros."""
@@ -103,8 +94,8 @@ class Modality:
 
     def expected(self, index: Tensor) -> Tensor:
         """Return `rows` without the noise that the data set may add: the means that a perfect decoder returns."""
-        values = self.values
-        return self._blank_missing(values.expected(index) if isinstance(values, NoisyValues) else values[index], index)
+        read = getattr(self.values, "expected", self.values.__getitem__)  # only values with noise have `expected`
+        return self._blank_missing(read(index), index)
 
     def _blank_missing(self, rows: Tensor, index: Tensor) -> Tensor:
         if self.present is None:

@@ -7,10 +7,8 @@ outline, so images are exactly binary.
 import hashlib
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +18,7 @@ from torch import Tensor
 from unbraid.data import storage
 from unbraid.data.base import data_home, dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import UsageError
 from unbraid.progress import progress
 from unbraid.threads import one_thread
 
@@ -130,7 +128,7 @@ def sprites(
     values = (shapes, sizes, _space_values(0.0, 2 * math.pi, orientations, single=0.0), places, places)
     key = hashlib.sha256(repr((_RENDERER_VERSION, FRAME, SQUARE, ELLIPSE, HEART, size, values)).encode()).hexdigest()
     path = data_home() / f"sprites-{key[:16]}.safetensors"
-    return _read_cache(path) or _render_to_cache(path, size, values)
+    return storage.read_or_make(path, lambda: _render_all(size, values))
 
 
 @dataset("sprites-small", images=1_536, shape=(1, 32, 32), factors=("scale", "posX", "posY"))
@@ -159,23 +157,7 @@ def _space_values(first: float, last: float, count: int, single: float) -> tuple
     return tuple(np.linspace(first, last, count).tolist()) if count > 1 else (single,)
 
 
-def _read_cache(path: Path) -> FactorDataset | None:
-    if not path.exists():
-        return None
-    try:
-        return storage.read(path)
-    except DataError as error:
-        warnings.warn(f"{error} It is rendered again.", stacklevel=3)
-        return None
-
-
-def _render_to_cache(path: Path, size: int, values: tuple[tuple[Any, ...], ...]) -> FactorDataset:
-    """Render sprites and store them for the next time; a folder that cannot be written only causes a warning."""
+def _render_all(size: int, values: tuple[tuple[Any, ...], ...]) -> FactorDataset:
     factors = tuple(Factor(name, len(v), v) for name, v in zip(FACTORS, values, strict=True) if len(v) > 1)
     pixels = Pixels(render(size, *values), (1, size, size), bits=True)
-    data = FactorDataset("sprites", pixels, factors, source="rendered by unbraid")
-    try:
-        storage.save(path, data)
-    except DataError as error:
-        warnings.warn(f"The rendered sprites are not kept: {error}", stacklevel=3)
-    return data
+    return FactorDataset("sprites", pixels, factors, source="rendered by unbraid")

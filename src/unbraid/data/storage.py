@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,21 @@ def read(path: Path) -> FactorDataset:
     pixels = Pixels(arrays["images"], tuple(description["shape"]), description["bits"])
     rows = arrays.get("table"), arrays.get("held_out")
     return FactorDataset(description["name"], pixels, factors, *rows, description["source"])
+
+
+def read_or_make(path: Path, make: Callable[[], FactorDataset]) -> FactorDataset:
+    """Return the data set in a file, or make and store it; a file that cannot be used only causes a warning."""
+    try:
+        if path.exists():
+            return read(path)
+    except DataError as error:
+        warnings.warn(f"{error} It is made again.", stacklevel=4)
+    data = make()
+    try:
+        save(path, data)
+    except DataError as error:
+        warnings.warn(f"{data.name} is not kept: {error}", stacklevel=4)
+    return data
 
 
 def checksum(arrays: Mapping[str, Tensor]) -> str:

@@ -10,8 +10,8 @@ The folder holds everything that a worker needs to train a group, so a path and 
 import dataclasses
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,9 @@ class SweepFolder:
         RunFolder(self.path).write_json("members", {"members": joined})
         atomic.write_text(self.plan_path, plan.to_yaml())
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keep a second process from running this sweep."""
-        with RunFolder(self.path).locked():
-            yield
+        return RunFolder(self.path).locked()
 
     def create_run(self, config: Config) -> RunFolder:
         """Create the folder of a run unless it exists; its name is a hash of its config."""

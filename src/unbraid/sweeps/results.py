@@ -104,9 +104,6 @@ def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> M
     run_folder = folder.run_folder(run)
     status = run_folder.status
     trouble = f"{status.get('term')} at step {status.get('step')}" if status["state"] == "diverged" else ""
-    newest = {
-        score.name: score
-        for score in map(Score.from_record, folder.run_folder(run).read_lines("scores"))
-        if score.has_default_settings
-    }
+    scores = map(Score.from_record, run_folder.read_lines("scores"))
+    newest = {score.name: score for score in scores if score.has_default_settings}
     return Member(run, settings, status["state"], trouble, newest)

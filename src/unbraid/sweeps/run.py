@@ -182,11 +182,8 @@ def _plan_groups(
     metrics = folder.plan.metrics
     rest = {run: config for run, config in configs.items() if run not in taken}
     waiting = [config for run, config in rest.items() if not folder.run_folder(run).ended]
-    unscored = [
-        c
-        for run, c in rest.items()
-        if folder.run_folder(run).finished and find_missing_metrics(folder.run_folder(run), metrics)
-    ]
+    finished = {run: config for run, config in rest.items() if folder.run_folder(run).finished}
+    unscored = [config for run, config in finished.items() if find_missing_metrics(folder.run_folder(run), metrics)]
     parts: list[list[Config]] = []
     for group in group_by_structure(waiting):
         parts += split_evenly([group], limits.of(group, len(waiting)))
@@ -240,9 +237,8 @@ def _finish(result: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, 
             record_code_change(first, folder, sources.dataset(member.config.data))
     diverged = sum(member.state == "diverged" for member in result.members)
     if diverged:
-        result.notes.append(
-            f"{diverged} of {len(result)} members diverged; they are not trained again (see table.csv)."
-        )
+        note = f"{diverged} of {len(result)} members diverged; they are not trained again (see table.csv)."
+        result.notes.append(note)
     try:
         if report:
             result.report()

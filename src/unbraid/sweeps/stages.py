@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from unbraid.config import Choice, Config
 from unbraid.data import dataset as datasets
 from unbraid.data.factors import FactorDataset
@@ -18,6 +16,7 @@ from unbraid.store import RunFolder
 from unbraid.training import check_settings
 from unbraid.training.configure import to_dotted
 from unbraid.training.first_stage import load_first_stage_weights
+from unbraid.types import NO_MODULES, Modules
 
 MAX_COMPARED_ROWS = 1_000
 """Rows on which codes before and after refining are compared."""
@@ -69,18 +68,14 @@ def find_stage_data(first: Choice, dataset: FactorDataset, settings: dict[str, A
 
 
 def record_code_change(
-    first: FirstStage,
-    folder: RunFolder,
-    dataset: FactorDataset,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
+    first: FirstStage, folder: RunFolder, dataset: FactorDataset, modules: Modules = NO_MODULES
 ) -> None:
     """Write the largest change of the first stage's codes to parent.json, once; only a student changes them."""
     if "max_change" in folder.read_json("parent"):
         return
     before = Run(first.folder, dataset=first.dataset).evaluation
     before = before.subsample(MAX_COMPARED_ROWS) if len(before) > MAX_COMPARED_ROWS else before
-    refined = Run(folder, dataset=dataset, encoder=encoder, decoder=decoder).model
+    refined = Run(folder, dataset=dataset, **modules._asdict()).model
     after = Evaluation(refined, before.dataset, before.rows).means[:, : before.means.shape[1]]
     change = float((before.means - after).abs().max())
     folder.write_json("parent", {"path": str(first.folder.path), "rows": len(before), "max_change": change})

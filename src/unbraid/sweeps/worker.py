@@ -3,9 +3,6 @@
 import functools
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from torch import nn
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import MissingExtraError, RunError
@@ -15,26 +12,18 @@ from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.messages import log
 from unbraid.sweeps.sources import Sources
-from unbraid.training import Cadence, choose_device, train_group
+from unbraid.training import GroupFolders, choose_device, train_group
 from unbraid.training.distributed import World
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Stop
 from unbraid.training.memory import free_memory, is_out_of_memory
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
+from unbraid.types import NO_MODULES, Modules
 
 
 class GroupTooLargeError(RunError):
     """The runs of a group do not fit in the memory of the device."""
-
-
-@dataclass(frozen=True)
-class GroupFolders:
-    """The folder of a group's checkpoints, the folders of its runs, and its cadence."""
-
-    checkpoints: RunFolder
-    runs: Sequence[RunFolder]
-    cadence: Cadence
 
 
 def train_and_score(
@@ -45,8 +34,7 @@ def train_and_score(
     stop: Stop | None = None,
     world: World | None = None,
     state: State | None = None,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
+    modules: Modules = NO_MODULES,
 ) -> list[str]:
     """Train the runs of a group that have not ended, measure missing metrics, and return notes.
 
@@ -54,7 +42,7 @@ def train_and_score(
     between two scores; training catches signals itself.
     """
     if not all(run.ended for run in group.runs):
-        _train(group, dataset, world, state, encoder, decoder)
+        _train(group, dataset, world, state, modules)
     unscored = [run for run in group.runs if run.finished and find_missing_metrics(run, metrics)]
     if not unscored:
         return []
@@ -63,19 +51,14 @@ def train_and_score(
 
 
 def _train(
-    group: GroupFolders,
-    dataset: FactorDataset,
-    world: World | None,
-    state: State | None,
-    encoder: nn.Module | None,
-    decoder: nn.Module | None,
+    group: GroupFolders, dataset: FactorDataset, world: World | None, state: State | None, modules: Modules
 ) -> None:
     configs = [run.config for run in group.runs]
     try:
         if state is not None and len(configs) > 1:
             first_weights = load_first_stages(group.runs, configs)
             state = prepare(configs, dataset, first_weights=first_weights, built=state.group.skeleton)
-        train_group(group.checkpoints, group.runs, configs, dataset, group.cadence, world, state, encoder, decoder)
+        train_group(group, dataset, world, state, modules)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

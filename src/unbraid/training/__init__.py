@@ -3,4 +3,4 @@
 from unbraid.training.configure import check_settings as check_settings, configure as configure
 from unbraid.training.environment import choose_device as choose_device
 from unbraid.training.interrupt import Interrupted as Interrupted
-from unbraid.training.loop import Cadence as Cadence, train as train, train_group as train_group
+from unbraid.training.loop import Cadence as Cadence, GroupFolders as GroupFolders, train_group as train_group

@@ -1,4 +1,4 @@
-"""Adam on a GPU with a learning rate per member, in one launch per parameter (see `stacked_adam.py`)."""
+"""Adam on a GPU with a learning rate per member, in one launch per parameter (see `adam.py`)."""
 
 from typing import no_type_check
 

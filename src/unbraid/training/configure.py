@@ -18,10 +18,16 @@ from unbraid.models import CUSTOM, model as models
 from unbraid.models.base import select_model_settings
 from unbraid.networks import encoder as encoders, likelihood as likelihoods
 from unbraid.objectives import bind
-from unbraid.registry import Registry
 from unbraid.store import select_prefix
-from unbraid.training.modality_config import SIZES, Sections, check_modalities, check_units, choose_sections
-from unbraid.types import Shape
+from unbraid.training.modality_config import (
+    SIZES,
+    Sections,
+    check_modalities,
+    choose_sections,
+    make_choice,
+    refuse_out_of_range,
+)
+from unbraid.types import NO_MODULES, Modules, Shape
 
 MAX_BATCHES_TO_COUNT = 64
 """Data with more batches than this have a full one, whatever is held out."""
@@ -34,8 +40,7 @@ def configure(
     data: Choice,
     dataset: FactorDataset,
     overrides: Mapping[str, Any],
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
+    modules: Modules = NO_MODULES,
     parent: Mapping[str, Any] | None = None,
 ) -> Config:
     """Return the config of a recipe on a data set.
@@ -51,7 +56,7 @@ def configure(
     given = {**entry.facts.defaults, **overrides}
     check_settings(recipe, given)
     refuse_two_sizes(overrides)
-    _refuse_module_settings(overrides, encoder=encoder, decoder=decoder)
+    _refuse_module_settings(overrides, modules)
     if given.get("latents", "") is None and entry.facts.defaults.get("latents", "") is not None:
         raise UsageError(f"{recipe} needs at least one latent block, as latents=normal:10.")
     if isinstance(given.get("split"), str):
@@ -74,8 +79,8 @@ def configure(
         objective=Choice(recipe, chosen),
         model=model,
         data=data,
-        encoder=parts.encoder if encoder is None else _describe_module(encoder),
-        decoder=parts.decoder if decoder is None else _describe_module(decoder),
+        encoder=parts.encoder if modules.encoder is None else _describe_module(modules.encoder),
+        decoder=parts.decoder if modules.decoder is None else _describe_module(modules.decoder),
         likelihood=parts.likelihood,
         latents=parts.latents,
         training=training,
@@ -98,18 +103,18 @@ def _choose_single_sections(recipe: str, dataset: FactorDataset, given: Mapping[
         if names[side] not in registry and names[side] in other:
             raise UsageError(f"'{names[side]}' has no {side}; choose one with {side}=NAME (unbraid list networks).")
     likelihood = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
-    _refuse_out_of_range(likelihood, dataset)
+    refuse_out_of_range(likelihood, dataset.pixels, dataset.name, "likelihood")
     return Sections(
-        _choice(encoders, names["encoder"], select_prefix("encoder.", given)),
-        _choice(decoders, names["decoder"], select_prefix("decoder.", given)),
-        _choice(likelihoods, likelihood, select_prefix("likelihood.", given)),
+        make_choice(encoders, names["encoder"], select_prefix("encoder.", given)),
+        make_choice(decoders, names["decoder"], select_prefix("decoder.", given)),
+        make_choice(likelihoods, likelihood, select_prefix("likelihood.", given)),
         parse_latents(given),
     )
 
 
-def _refuse_module_settings(overrides: Mapping[str, Any], **modules: nn.Module | None) -> None:
+def _refuse_module_settings(overrides: Mapping[str, Any], modules: Modules) -> None:
     """Raise if the user gives settings for a module of their own."""
-    for side, module in modules.items():
+    for side, module in modules._asdict().items():
         settings = select_prefix(f"{side}.", overrides)
         if module is not None and settings:
             raise UsageError(f"{side} is a module of your own; leave {side}_{next(iter(settings))} out.")
@@ -144,16 +149,7 @@ def _choose_prior(recipe: str, given: Mapping[str, Any]) -> Choice | None:
         raise UsageError(f"{recipe} learns no prior; leave prior={name} out.")
     if name in objective[recipe].facts.untrained:
         raise UsageError(f"Nothing in {recipe}'s loss would train prior={name}; leave it out.")
-    return _choice(priors, name, settings)
-
-
-def _refuse_out_of_range(likelihood: str, dataset: FactorDataset) -> None:
-    stored = dataset.pixels.stored
-    if likelihood == "bernoulli" and stored.is_floating_point() and not (stored.min() >= 0 and stored.max() <= 1):
-        raise UsageError(
-            f"likelihood=bernoulli needs values in [0, 1], but {dataset.name} has some from {float(stored.min()):g} to "
-            f"{float(stored.max()):g}; use likelihood=gaussian."
-        )
+    return make_choice(priors, name, settings)
 
 
 def choose_network(shape: Shape) -> str:
@@ -188,14 +184,6 @@ def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
         section = key.partition(".")[0]
         if key not in known and not (section != key and section in SECTIONS):
             raise unknown("setting", key, ["data", *known, *(f"{s}.…" for s in SECTIONS)], of=f"recipe '{recipe}'")
-
-
-def _choice(registry: Registry[Any, Any], name: Any, settings: Mapping[str, Any]) -> Choice:
-    if not isinstance(name, str):
-        raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
-    choice = Choice(name, registry[name].resolve(settings))
-    check_units(choice)
-    return choice
 
 
 def _describe_module(module: nn.Module) -> Choice:

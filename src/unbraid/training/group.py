@@ -5,7 +5,7 @@ One run is a group of one; it takes the same path, without the cost of `vmap`.
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -91,11 +91,9 @@ class Group:
             for name, tensor in current.items():
                 tensor.copy_(tensors[name])
 
-    @contextmanager
-    def set_tf32(self) -> Iterator[None]:
+    def set_tf32(self) -> AbstractContextManager[None]:
         """Allow TF32 inside the block if the run's precision is tf32; the block includes the backward pass."""
-        with allow_tf32(self.precision == "tf32"):
-            yield
+        return allow_tf32(self.precision == "tf32")
 
 
 @contextmanager

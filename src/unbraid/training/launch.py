@@ -32,15 +32,7 @@ SECONDS_TO_CHECKPOINT = 30.0
 """Time that cancelled jobs have for their checkpoints."""
 
 POLL_SECONDS = 0.5
-OPTIONS_OF_ALL_SCHEDULERS = (
-    "name",
-    "timeout_min",
-    "mem_gb",
-    "nodes",
-    "cpus_per_task",
-    "gpus_per_node",
-    "tasks_per_node",
-)
+COMMON_OPTIONS = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Options that submitit knows for every scheduler; all others, such as partition, get the prefix slurm_."""
 
 Work = Callable[[str, str, str], list[str]]
@@ -98,19 +90,15 @@ def launch(
     if not jobs:
         return
     if on == "local":
-        yield from _run_locally(work, jobs)
+        for job in jobs:
+            outcome = run_job(work, job)
+            if outcome.error is not None:
+                free_memory()  # for the next group
+            yield outcome
     elif on == "slurm":
         yield from _run_on_slurm(work, jobs, dict(options or {}))
     else:
         yield from _run_on_ray(work, jobs, on)
-
-
-def _run_locally(work: Work, jobs: Sequence[GroupJob]) -> Iterator[JobOutcome]:
-    for job in jobs:
-        outcome = run_job(work, job)
-        if outcome.error is not None:
-            free_memory()  # for the next group
-        yield outcome
 
 
 def run_job(work: Work, job: GroupJob) -> JobOutcome:
@@ -155,7 +143,7 @@ def _run_on_ray_worker(
     for name, content in contents.items():
         # Files of a run that an earlier attempt left are further trained than those that were sent.
         if not (name.startswith("runs/") and (copy / name).exists()):
-            _write(copy / name, content)
+            atomic.write_bytes(copy / name, content)
     notes = work(str(copy), job.group, job.device)
     runs = {(copy / name).parent for name in contents if name.startswith("runs/")}
     paths = [path for run in sorted(runs) for path in run.glob("*") if path.is_file() and path.name != "lock"]
@@ -172,11 +160,10 @@ def _ray_outcome(ray: ModuleType, reference: Any, job: GroupJob) -> JobOutcome:
         cause = error.cause
         return JobOutcome(job, [], str(cause) if isinstance(cause, UnbraidError) else _describe_error(cause))
     except ray.exceptions.RayError as error:
-        return JobOutcome(
-            job, [], f"The worker was lost {MAX_RETRIES + 1} times or could not start: {_last_line(error)}"
-        )
+        lost = f"The worker was lost {MAX_RETRIES + 1} times or could not start: {_last_line(error)}"
+        return JobOutcome(job, [], lost)
     for name, content in files.items():
-        _write(Path(job.folder) / name, content)
+        atomic.write_bytes(Path(job.folder) / name, content)
     return JobOutcome(job, notes)
 
 
@@ -223,11 +210,6 @@ def _read_files(job: GroupJob) -> dict[str, bytes]:
     return {name: (Path(job.folder) / name).read_bytes() for name in job.needs}
 
 
-def _write(path: Path, content: bytes) -> None:
-    with atomic.replacing(path) as part:
-        part.write_bytes(content)
-
-
 def _run_on_slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any]) -> Iterator[JobOutcome]:
     executor = _executor(Path(jobs[0].folder) / "slurm", jobs[0].device, options)
     with executor.batch():  # one array job, so that the queue sees one entry
@@ -237,11 +219,8 @@ def _run_on_slurm(work: Work, jobs: Sequence[GroupJob], options: dict[str, Any])
         while running:
             for handle in [handle for handle in running if handle.done()]:
                 job, failure = running.pop(handle), handle.exception()
-                yield (
-                    handle.result()
-                    if failure is None
-                    else JobOutcome(job, [], _describe_slurm_failure(failure, handle))
-                )
+                lost = failure and JobOutcome(job, [], _describe_slurm_failure(failure, handle))
+                yield lost or handle.result()
             time.sleep(POLL_SECONDS if running else 0)
     finally:
         for handle in running:
@@ -253,7 +232,7 @@ def _executor(logs: Path, device: str, options: dict[str, Any]) -> Any:
     defaults = {"name": "unbraid", "timeout_min": 24 * 60, "gpus_per_node": 0 if device == "cpu" else 1}
     options = {**defaults, **options}
     cluster = options.pop("cluster", "slurm")
-    named = {key if key in OPTIONS_OF_ALL_SCHEDULERS else f"slurm_{key}": value for key, value in options.items()}
+    named = {key if key in COMMON_OPTIONS else f"slurm_{key}": value for key, value in options.items()}
     try:
         executor = submitit.AutoExecutor(folder=logs, cluster=cluster)
         executor.update_parameters(**named)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UsageError
+from unbraid.progress import Progress, progress
 from unbraid.store import RunFolder
 from unbraid.training.distributed import StoppedElsewhereError, World
 from unbraid.training.environment import describe_environment
@@ -20,9 +20,9 @@ from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, catch_interrupts
 from unbraid.training.modality_config import layout_to_json
 from unbraid.training.prepare import prepare
-from unbraid.training.progress_bar import TrainingBar
 from unbraid.training.readonly_folder import ReadOnlyRunFolder
 from unbraid.training.state import Divergence, State
+from unbraid.types import NO_MODULES, Modules
 
 MAX_CHECKPOINT_SHARE = 1 / 50
 """Share of the training time that checkpoints may take: a large group writes gigabytes."""
@@ -60,18 +60,13 @@ class Cadence:
         return seconds >= self.checkpoint_seconds
 
 
-def train(
-    folder: RunFolder,
-    config: Config,
-    dataset: FactorDataset,
-    cadence: Cadence | None = None,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
-    world: World | None = None,
-) -> None:
-    """Train one run into its folder, continuing from its newest checkpoint; raise if it diverges."""
-    train_group(folder, [folder], [config], dataset, cadence, world, None, encoder, decoder)
-    check_not_diverged(folder, world)
+@dataclass(frozen=True)
+class GroupFolders:
+    """The folder of a group's common checkpoints, the folders of its runs, and its cadence."""
+
+    checkpoints: RunFolder
+    runs: Sequence[RunFolder]
+    cadence: Cadence = Cadence()
 
 
 def check_not_diverged(folder: RunFolder, world: World | None = None) -> None:
@@ -90,23 +85,19 @@ def check_not_diverged(folder: RunFolder, world: World | None = None) -> None:
 
 
 def train_group(
-    checkpoints: RunFolder,
-    folders: Sequence[RunFolder],
-    configs: Sequence[Config],
+    group: GroupFolders,
     dataset: FactorDataset,
-    cadence: Cadence | None = None,
     world: World | None = None,
     state: State | None = None,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
+    modules: Modules = NO_MODULES,
 ) -> list[str]:
-    """Train configs of one structure as one program, and return how each run ended: "finished" or "diverged".
+    """Train runs of one structure as one program, and return how each ended: "finished" or "diverged".
 
-    `checkpoints` is the folder of their common checkpoints, `folders` are their run folders, and `state` is their
-    training state if it has been prepared already. A diverged run stops without touching the others. In a `world` of
-    several processes only rank 0 writes.
+    `state` is their training state if it has been prepared already. A diverged run stops without touching the others.
+    In a `world` of several processes only rank 0 writes.
     """
-    cadence, world = cadence or Cadence(), world or World()
+    checkpoints, folders, cadence, world = group.checkpoints, group.runs, group.cadence, world or World()
+    configs = [folder.config for folder in folders]
     if not world.leads:
         checkpoints = ReadOnlyRunFolder(checkpoints.path)
         folders = [ReadOnlyRunFolder(folder.path) for folder in folders]
@@ -117,7 +108,7 @@ def train_group(
             stop = stack.enter_context(catch_interrupts(second_ends=world.size == 1))
             if state is None:
                 first_weights = load_first_stages(folders, configs)
-                state = prepare(configs, dataset, encoder, decoder, world=world, first_weights=first_weights)
+                state = prepare(configs, dataset, modules, world=world, first_weights=first_weights)
         world.broadcast([*state.group.parameters.values(), *state.group.buffers.values()])
         training = GroupTraining(checkpoints, list(folders), state)
         with world.all_or_none():
@@ -126,7 +117,8 @@ def train_group(
         world.check_equal(str(state.step), message)
         steps = configs[0].training.steps
         saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
-        bar = stack.enter_context(TrainingBar(configs, state.step, shown=world.leads))
+        bar = stack.enter_context(progress(_describe_runs(configs), steps, 0.0, done=state.step, shown=world.leads))
+        bar.terms = ""
         while state.step < steps and training.running:
             state.advance()
             bar.advance()
@@ -188,7 +180,7 @@ class GroupTraining:
             content = {"content": folder.content()} if state == "finished" and self.state.world.leads else {}
             folder.write_json("status", {"state": state, "step": self.state.step, **content})
 
-    def log(self, last: Mark, bar: TrainingBar) -> Mark:
+    def log(self, last: Mark, bar: Progress) -> Mark:
         """Append a line to each history, and return the mark from which the next line measures its speed."""
         self.drop_diverged()
         lines = self.state.take_means()
@@ -196,12 +188,12 @@ class GroupTraining:
         epochs = self.state.epochs
         rate = (mark.step - last.step) * epochs.batch * len(lines) / max(mark.time - last.time, 1e-9)
         facts = {"step": mark.step, "epoch": round(mark.step / epochs.per_epoch, 4)}
-        running = [lines[m] for m in self.running]
         for member, folder in self.running.items():
             folder.append_line("history", {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)})
-        bar.show(
-            {name: sum(line[name] for line in running) / len(running) for name in lines[0]} if running else {}, rate
-        )
+        if running := [lines[member] for member in self.running]:
+            means = {name: sum(line[name] for line in running) / len(running) for name in lines[0]}
+            loss, *others = [f"{name} {value:.2f}" for name, value in means.items()]
+            bar.terms = "  ".join([loss, f"{rate:,.0f} images/s", *others])
         return mark
 
     def checkpoint(self) -> None:
@@ -234,6 +226,12 @@ class GroupTraining:
         for checkpoint in self.checkpoints.checkpoints() if self.running else ():
             checkpoint.unlink(missing_ok=True)
         return ["diverged" if m in self.diverged else "finished" for m in range(len(self.folders))]
+
+
+def _describe_runs(configs: Sequence[Config]) -> str:
+    config = configs[0]
+    runs = f"seed {config.training.seed}" if len(configs) == 1 else f"{len(configs)} members"
+    return f"{config.objective.name} on {config.data.name}, {runs}"
 
 
 def _describe_data(config: Config, dataset: FactorDataset) -> dict[str, Any]:

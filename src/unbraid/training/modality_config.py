@@ -46,11 +46,15 @@ UNITS = ("channels", "hidden", "width", "widths")
 """Settings of networks that are numbers of units."""
 
 
-def check_units(chosen: Choice) -> None:
-    """Raise a `UsageError` if a layer of a network has no units."""
-    for key, value in chosen.settings.items():
+def make_choice(registry: Registry[Any, Any], name: Any, settings: Mapping[str, Any]) -> Choice:
+    """Return a registered name with all its settings; raise a `UsageError` if a layer of a network has no units."""
+    if not isinstance(name, str):
+        raise UsageError(f"{registry.kind} must be a registered name, not {name!r}.")
+    choice = Choice(name, registry[name].resolve(settings))
+    for key, value in choice.settings.items():
         if key in UNITS and any(units < 1 for units in (value if isinstance(value, tuple) else (value,))):
-            raise UsageError(f"{key} of '{chosen.name}' must be at least 1, not {value}.")
+            raise UsageError(f"{key} of '{name}' must be at least 1, not {value}.")
+    return choice
 
 
 def choose_sections(recipe: str, dataset: FactorDataset, given: Mapping[str, Any]) -> Sections:
@@ -87,16 +91,12 @@ def _choose_section(
         network = given.get("network") if side != "likelihood" else None
         default = LIKELIHOODS[modality.kind] if side == "likelihood" else choose_modality_network(modality)
         chosen = settings.get(name) or given.get(side) or network or default
-        if not isinstance(chosen, str):
-            raise UsageError(f"{side} must be a registered name, not {chosen!r}.")
-        entry = registry[chosen]
-        shared = {key: value for key, value in common.items() if key in entry.settings}
+        known = registry[chosen].settings if isinstance(chosen, str) else ()
+        shared = {key: value for key, value in common.items() if key in known}
         used |= set(shared)
-        choice = Choice(entry.name, entry.resolve({**shared, **select_prefix(f"{name}.", settings)}))
-        check_units(choice)
-        choices[name] = choice.as_dict()
+        choices[name] = make_choice(registry, chosen, {**shared, **select_prefix(f"{name}.", settings)}).as_dict()
         if side == "likelihood":
-            _refuse_unfit(entry.name, dataset.name, modality)
+            _refuse_unfit(chosen, dataset.name, modality)
     for key in common:
         if key not in used:
             raise unknown(f"modality or setting of a {side}", key, dataset.modalities, of=dataset.name)
@@ -127,14 +127,18 @@ def _choose_latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any
 def _refuse_unfit(likelihood: str, data: str, modality: Modality) -> None:
     if likelihood == "categorical" and modality.kind != "label":
         raise UsageError(f"likelihood=categorical is for labels, and {modality.name} of {data} holds {modality.kind}s.")
-    stored = modality.values.stored if isinstance(modality.values, Pixels) else None
-    if likelihood == "bernoulli" and stored is not None and stored.is_floating_point():
-        low, high = float(stored.min()), float(stored.max())
-        if low < 0 or high > 1:
-            raise UsageError(
-                f"likelihood=bernoulli needs values in [0, 1], but {modality.name} of {data} has some from {low:g} to "
-                f"{high:g}; use likelihood.{modality.name}=gaussian."
-            )
+    if isinstance(modality.values, Pixels):
+        refuse_out_of_range(likelihood, modality.values, f"{modality.name} of {data}", f"likelihood.{modality.name}")
+
+
+def refuse_out_of_range(likelihood: str, pixels: Pixels, where: str, setting: str) -> None:
+    """Raise a `UsageError` if a Bernoulli likelihood is chosen for values outside [0, 1]."""
+    if likelihood != "bernoulli" or not pixels.stored.is_floating_point():
+        return
+    low, high = float(pixels.stored.min()), float(pixels.stored.max())
+    if not (low >= 0 and high <= 1):
+        found = f"{where} has some from {low:g} to {high:g}"
+        raise UsageError(f"likelihood=bernoulli needs values in [0, 1], but {found}; use {setting}=gaussian.")
 
 
 def layout_to_json(layout: Layout) -> Any:

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from unbraid.config import Training
 from unbraid.store import select_prefix
+from unbraid.training.adam import FusedAdam, StackedAdam
 from unbraid.training.distributed import World
 from unbraid.training.execution import CompiledFunction, Execution, compiles
-from unbraid.training.fused_adam import FusedAdam
 from unbraid.training.group import Group
-from unbraid.training.stacked_adam import StackedAdam
 from unbraid.types import Player
 
 

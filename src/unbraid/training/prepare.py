@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from unbraid.config import Config
@@ -21,13 +21,13 @@ from unbraid.training.group import Group, System
 from unbraid.training.memory import keep_freed_memory
 from unbraid.training.state import State
 from unbraid.training.sync_batchnorm import synchronise_batchnorm
+from unbraid.types import NO_MODULES, Modules
 
 
 def prepare(
     configs: Config | Sequence[Config],
     dataset: FactorDataset,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
+    modules: Modules = NO_MODULES,
     execution: Execution | None = None,
     world: World | None = None,
     first_weights: Sequence[Mapping[str, Tensor]] = (),
@@ -45,7 +45,7 @@ def prepare(
     systems = [built] if built is not None else []
     for number in range(len(systems), len(configs)):
         config = configs[number]
-        system = _build_system(config, objective, dataset, encoder, decoder)
+        system = _build_system(config, objective, dataset, modules)
         if config.parent is not None and number < len(first_weights):
             load_first_stage(system.model, first_weights[number], config.parent["run"])
         if training.batch == 1 and any(isinstance(m, _BatchNorm) and m.training for m in system.modules()):
@@ -68,10 +68,8 @@ def stack_settings(configs: Sequence[Config], device: torch.device) -> dict[str,
     return settings
 
 
-def _build_system(
-    config: Config, objective: Objective, dataset: FactorDataset, encoder: nn.Module | None, decoder: nn.Module | None
-) -> System:
-    model = build(config, dataset.layout, encoder, decoder)
+def _build_system(config: Config, objective: Objective, dataset: FactorDataset, modules: Modules) -> System:
+    model = build(config, dataset.layout, *modules)
     with seeded(config.training.seed + 1):
         system = System(model, objective.networks(model.space)).train()
     if dataset.device.type == "cpu":

@@ -1,8 +1,8 @@
 """The state that training changes: parameters, optimizers, the step, and the sums for the next history line."""
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -106,20 +106,29 @@ class State:
 
         The rehearsal changes nothing and raises whatever a step would raise. No rank waits for another one.
         """
-        rehearsal, batch = copy.copy(self), min(self.epochs.batch, rows)
-        rehearsal.world, rehearsal.needs = World(), self._collect_needs(batch)
-        rehearsal.epochs = Epochs(len(self.rows), batch, self.seeds)
-        rehearsal.epochs.lay_out_epoch(0)
+        batch, local = min(self.epochs.batch, rows), use_local_batchnorm(self.group.skeleton)
+        with self._rehearsal() as rehearsal, local, count_saved_bytes(self.group.parameters.values()) as saved:
+            rehearsal.world, rehearsal.needs = World(), self._collect_needs(batch)
+            rehearsal.epochs = Epochs(len(self.rows), batch, self.seeds)
+            rehearsal.epochs.lay_out_epoch(0)
+            rehearsal._losses(0)
+        return saved.total
+
+    @contextmanager
+    def _rehearsal(self) -> Iterator["State"]:
+        """Yield a copy on the same memory; the statistics of BatchNorm, which a forward updates, are restored."""
+        rehearsal = copy.copy(self)
         rehearsal.group = self.group.with_new_leaves()
         buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
-        local = use_local_batchnorm(self.group.skeleton)
-        with self.group.set_tf32(), local, count_saved_bytes(self.group.parameters.values()) as saved:
-            *_, shared = rehearsal._forward(0)
-            for optimizer in self.players[1:]:
-                rehearsal._terms(optimizer, 0, shared, "")
-        for name, buffer in self.group.buffers.items():  # a forward updates the statistics of BatchNorm
+        with self.group.set_tf32():
+            yield rehearsal
+        for name, buffer in self.group.buffers.items():
             buffer.copy_(buffers[name])
-        return saved.total
+
+    def _losses(self, step: int | Tensor) -> list[Tensor]:
+        """Return the loss [member] of every player."""
+        loss, _, shared = self._forward(step)
+        return [loss, *(self._terms(optimizer, step, shared, "")[0] for optimizer in self.players[1:])]
 
     def final_tensors(self, member: int) -> dict[str, Tensor]:
         """Return the final state dict of a member, recentred if the objective asks for it."""
@@ -146,16 +155,9 @@ class State:
     def _compile_kernels(self) -> None:
         """Compile the kernels of a step together, by a dry run that changes nothing."""
         self._kernels_missing = False
-        rehearsal = copy.copy(self)
-        rehearsal.group = self.group.with_new_leaves()
-        buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
-        with compile_ahead(), self.group.set_tf32():
-            loss, _, shared = rehearsal._forward(self.clock)
-            losses = [loss, *(rehearsal._terms(optimizer, self.clock, shared, "")[0] for optimizer in self.players[1:])]
+        with self._rehearsal() as rehearsal, compile_ahead():
             parameters = [p for p in rehearsal.group.parameters.values() if p.requires_grad]
-            torch.autograd.grad(torch.stack(losses).sum(), parameters, allow_unused=True)
-        for name, buffer in self.group.buffers.items():  # a forward updates the statistics of BatchNorm
-            buffer.copy_(buffers[name])
+            torch.autograd.grad(torch.stack(rehearsal._losses(self.clock)).sum(), parameters, allow_unused=True)
 
     def _step(self, moving: tuple[bool, ...]) -> None:
         """Compute a step by tensor operations only, so that it can be recorded."""

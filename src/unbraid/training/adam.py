@@ -1,6 +1,10 @@
-"""Adam (kingma2015) for stacked members, with a learning rate per member; torch's has one per tensor."""
+"""Adam (kingma2015) for stacked members, with a learning rate per member, and for a single run on a CPU.
+
+Weight decay is AdamW's (loshchilov2019), without biases (see `is_decayed`).
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,28 +12,77 @@ from torch import Tensor
 from unbraid.noise import TRITON
 
 
-class StackedAdam:
-    """Adam on parameters [member, …] with a rate per member; members that are not alive are not updated.
+class _Adam:
+    """The settings, and the moments of each parameter.
 
     m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
     p <- (1 - rate * weight_decay) p - rate * (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-
-    Weight decay is AdamW's (loshchilov2019), without biases (see `is_decayed`).
     """
 
     def __init__(
         self,
         parameters: Sequence[Tensor],
-        rate: Tensor,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        self.parameters, self.rate, self.betas, self.eps = list(parameters), rate, betas, eps
-        self.weight_decay = weight_decay
-        self.steps = torch.zeros_like(rate)  # [member]
+        self.parameters, self.betas, self.eps, self.weight_decay = list(parameters), betas, eps, weight_decay
         self.means = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
         self.squares = [torch.zeros_like(p, requires_grad=False) for p in self.parameters]
+
+    def _mark_moved(self) -> None:
+        """Tell autograd that a kernel has moved the parameters.
+
+        Without this, a later player that differentiates through them would silently mix old activations with new
+        weights instead of raising.
+        """
+        torch.autograd.graph.increment_version(self.parameters)
+
+
+class FusedAdam(_Adam):
+    """Adam of a single run, by the kernel behind `torch.optim.Adam(fused=True)`.
+
+    It calls the kernel directly, since creating a `torch.optim.Optimizer` imports the compiler, which takes seconds.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], rate: float, **settings: Any) -> None:
+        super().__init__(parameters, **settings)
+        self.rate = rate
+        self.steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in self.parameters]
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None], share: float = 1.0) -> None:
+        """Update every parameter that has a gradient by `share` of the rate."""
+        for decays in (True, False):
+            chosen = [
+                (p, match_strides(g, p), mean, square, steps)
+                for p, g, mean, square, steps in zip(
+                    self.parameters, gradients, self.means, self.squares, self.steps, strict=True
+                )
+                if g is not None and (self.weight_decay > 0 and is_decayed(p)) == decays
+            ]
+            if not chosen:
+                continue
+            parameters, own_gradients, means, squares, steps = (list(column) for column in zip(*chosen, strict=True))
+            torch._foreach_add_(steps, 1)
+            update = torch._fused_adamw_ if decays else torch._fused_adam_
+            first, second = self.betas
+            rates = {"lr": self.rate * share, "beta1": first, "beta2": second, "eps": self.eps}
+            options = {"weight_decay": self.weight_decay * decays, "amsgrad": False, "maximize": False}
+            update(parameters, own_gradients, means, squares, [], steps, **rates, **options)
+        self._mark_moved()
+
+
+class StackedAdam(_Adam):
+    """Adam on parameters [member, …] with a rate per member; members that are not alive are not updated.
+
+    torch's Adam has one rate per tensor.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], rate: Tensor, **settings: Any) -> None:
+        super().__init__(parameters, **settings)
+        self.rate = rate
+        self.steps = torch.zeros_like(rate)  # [member]
         self.fused = rate.is_cuda and rate.dtype == torch.float32 and TRITON
 
     @torch.no_grad()
@@ -66,9 +119,7 @@ class StackedAdam:
                 laid_out = gradient if same else match_strides(gradient, parameter)
                 decay = self.weight_decay > 0 and is_decayed(parameter)
                 update(parameter, laid_out, mean, square, rate, correction, keep, alive, self.betas, self.eps, decay)
-        # The kernel does not tell autograd that it moved the parameters; without this, a later player that
-        # differentiates through them would silently mix old activations with new weights instead of raising.
-        torch.autograd.graph.increment_version(self.parameters)
+        self._mark_moved()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state for a checkpoint, by the position of each parameter."""

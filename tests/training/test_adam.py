@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from unbraid.training.stacked_adam import StackedAdam
+from unbraid.training.adam import StackedAdam
 
 RATES = (1e-2, 3e-3, 1e-4)
 
@@ -23,7 +23,7 @@ def parameters():
 def test_equals_torch_for_each_member(parameters):
     alone = [[p[m].detach().clone().requires_grad_() for p in parameters] for m in range(3)]
     theirs = [torch.optim.Adam(alone[m], lr=RATES[m], betas=(0.5, 0.9), eps=1e-6) for m in range(3)]
-    ours = StackedAdam(parameters, torch.tensor(RATES, dtype=torch.float64), (0.5, 0.9), 1e-6)
+    ours = StackedAdam(parameters, torch.tensor(RATES, dtype=torch.float64), betas=(0.5, 0.9), eps=1e-6)
     for step in range(50):
         gradients = gradients_at(step)
         ours.step(gradients, torch.ones(3, dtype=torch.bool))
