@@ -77,7 +77,7 @@ def test_students_need_normal_latents():
     likelihood = make_likelihood("gaussian", {})
     space = Space({"c": Concrete(classes=3)})
     teacher = VAE(space, SHAPE, nn.Linear(6, 3), nn.Linear(3, 6), likelihood)
-    with pytest.raises(UsageError, match="Normal"):
+    with pytest.raises(UsageError, match="normal"):
         Student(normal_space(2), SHAPE, nn.Linear(6, 5), nn.Linear(5, 6), likelihood, teacher)
 
 

@@ -16,6 +16,7 @@ import unbraid as ub
 from tests.support.command import SOURCE
 from tests.support.messages import names, naming
 from tests.support.sweeps import WORDS, sweep, weights
+from unbraid import atomic
 from unbraid.errors import RunError, UsageError
 from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
@@ -51,7 +52,7 @@ def test_a_worker_with_a_disk_of_its_own_hands_files_back(made, tmp_path, monkey
     assert notes == []
     assert not folder.run_folder(folder.list_runs(group)[0]).finished, "nothing was written where the worker cannot see"
     for name, content in files.items():
-        launch._write(folder.path / name, content)
+        atomic.write_bytes(folder.path / name, content)
     arrived = ub.Sweep(folder.path)
     assert [row["status"] for row in arrived.table] == ["finished"] * 4
     for run, tensors in weights(arrived).items():
