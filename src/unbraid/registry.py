@@ -129,9 +129,7 @@ class Registry(Generic[Made, FactsT]):
             # a reloaded module or notebook cell may register the same source again
             if (known.__module__, known.__qualname__) != (make.__module__, make.__qualname__):
                 raise UsageError(f"There is already a {self.kind} named '{name}'.")
-            found = re.search(r"\d{4}$", reference)  # the year of kingma2014
-            own = int(found[0]) if year is None and found else year
-            self._entries[name] = self.entry(name, make, self.facts(**facts), own, reference)
+            self._entries[name] = self.entry(name, make, self.facts(**facts), year, reference)
             return make
 
         return register

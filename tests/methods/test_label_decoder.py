@@ -16,11 +16,11 @@ def test_codes_are_standardised_and_circles_are_closed():
     rows = torch.arange(len(data))
     bound = bind("label-decoder", {"factors": ("scale", "posX"), "circular": ("posX",)})
     bound.begin(data, rows)
-    codes = bound.codes(data.values_of(rows), torch.float64)
+    codes = bound.labels.codes(data.values_of(rows), torch.float64)
     assert codes.shape == (len(data), 3)
     torch.testing.assert_close(codes.mean(0), torch.zeros(3, dtype=torch.float64), atol=1e-12, rtol=0)
     torch.testing.assert_close(codes.var(0, correction=0), torch.ones(3, dtype=torch.float64), atol=1e-12, rtol=0)
-    near = bound.codes(torch.tensor([[0, 0, 0], [0, 1, 0], [0, 15, 0]]), torch.float64)
+    near = bound.labels.codes(torch.tensor([[0, 0, 0], [0, 1, 0], [0, 15, 0]]), torch.float64)
     assert float((near[0] - near[2]).norm()) == pytest.approx(float((near[0] - near[1]).norm()))
 
 

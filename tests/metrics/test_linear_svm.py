@@ -97,7 +97,7 @@ def test_columns_of_very_different_scale_do_not_disturb_each_other(monkeypatch):
     codes, factors = made(200)
     codes = np.concatenate([codes, 1e9 * codes[:, :1], np.full((200, 1), 7.0)], axis=1)
     together = fit_lines(codes, factors)
-    monkeypatch.setattr(linear, "_CHUNK", 1)
+    monkeypatch.setattr(linear, "MAX_SORTED_ENTRIES", 1)
     alone = fit_lines(codes, factors)
     np.testing.assert_allclose(together.weight, alone.weight, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(together.offset, alone.offset, rtol=1e-9, atol=1e-12)

@@ -40,9 +40,9 @@ def fail_at_batch_16(monkeypatch, error):
     """Let the training of groups of that batch raise an error."""
     trained = worker.train_group
 
-    def failing(group, folders, configs, *others):
-        if configs[0].training.batch == 16:
+    def failing(group, *others):
+        if group.runs[0].config.training.batch == 16:
             raise error
-        return trained(group, folders, configs, *others)
+        return trained(group, *others)
 
     monkeypatch.setattr(worker, "train_group", failing)

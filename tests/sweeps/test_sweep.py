@@ -180,7 +180,7 @@ def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path
     seen = []
     trained = working.train_group
     monkeypatch.setattr(
-        working, "train_group", lambda *given: seen.append([f.path.name for f in given[1]]) or trained(*given)
+        working, "train_group", lambda *given: seen.append([f.path.name for f in given[0].runs]) or trained(*given)
     )
     again = sweep(tmp_path, members=1)
     assert seen == [composition], "a group keeps its members, whatever the command says now"
@@ -205,10 +205,10 @@ def test_a_diverged_member_is_flagged_and_left_alone(made, tmp_path):
 def test_a_group_that_does_not_fit_is_halved(tmp_path, monkeypatch, capsys):
     trained = working.train_group
 
-    def at_most_one(group, folders, *others):
-        if len(folders) > 1:
+    def at_most_one(group, *others):
+        if len(group.runs) > 1:
             raise torch.cuda.OutOfMemoryError("too much")
-        return trained(group, folders, *others)
+        return trained(group, *others)
 
     monkeypatch.setattr(working, "train_group", at_most_one)
     swept = sweep(tmp_path, beta=4, seed=range(3))

@@ -56,10 +56,10 @@ def test_an_unexpected_error_costs_its_group_alone(tmp_path, monkeypatch):
 def test_a_group_that_fills_main_memory_is_halved(tmp_path, monkeypatch):
     trained = working.train_group
 
-    def at_most_one(group, folders, *others):
-        if len(folders) > 1:
+    def at_most_one(group, *others):
+        if len(group.runs) > 1:
             raise FULL[2]
-        return trained(group, folders, *others)
+        return trained(group, *others)
 
     monkeypatch.setattr(working, "train_group", at_most_one)
     assert len(sweep(tmp_path, beta=4).runs) == 2

@@ -126,7 +126,9 @@ def test_a_space_in_stages_keeps_a_learned_prior_and_groups_of_c():
     prior = {"c": torch.zeros(1, 4), "z": torch.zeros(1, 2), **learned}
     whole = both.joint_kl({"c": c, "z": z}, prior, {"c": c[:, :2], "z": z[:, :1]})
     parts = earlier.joint_kl({"z": c}, {"z": torch.zeros(1, 4), **learned}, {"z": c[:, :2]})
-    torch.testing.assert_close(whole, parts + both.own.joint_kl({"z": z}, {"z": torch.zeros(1, 2)}, {"z": z[:, :1]}))
+    torch.testing.assert_close(
+        whole, parts + both.last_stage.joint_kl({"z": z}, {"z": torch.zeros(1, 2)}, {"z": z[:, :1]})
+    )
 
 
 def test_a_chain_of_three_stages_trains_loads_and_draws(root, second):

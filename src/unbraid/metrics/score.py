@@ -73,7 +73,7 @@ def register_variant(
 ) -> None:
     """Register `call(evaluation, **settings)`, a variant of a function, as a metric with its own summary."""
     call.__doc__, call.__module__ = summary, function.__module__
-    call.__qualname__ = f"{function.__qualname__}[{name}]"
+    call.__qualname__, call.__wrapped__ = f"{function.__qualname__}[{name}]", function
     call.__signature__ = Signature([Parameter("evaluation", Parameter.POSITIONAL_OR_KEYWORD), *settings])
     metric(name, **facts)(call)
 
