@@ -221,10 +221,10 @@ def test_the_operators_are_well_behaved(device):
 
     parameters, z = (tensor.to(device).requires_grad_() for tensor in drawn((2,), 4, 2))
     masks, weights = [3], list(weighting("mss", 4, 9))
-    torch.library.opcheck(fused.aggregate_densities, (z, parameters, None, masks, weights))
+    torch.library.opcheck(fused.aggregate_densities.call, (z, parameters, None, masks, weights))
     with torch.no_grad():
         out, *rest = fused.aggregate_densities(z, parameters, None, masks, weights)
-        torch.library.opcheck(fused.aggregate_densities_backward, (out, *rest, 4, masks, weights))
+        torch.library.opcheck(fused.aggregate_densities_backward.call, (out, *rest, 4, masks, weights))
 
 
 def step(space, parameters, z):
