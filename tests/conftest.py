@@ -14,16 +14,18 @@ if os.environ.get("UNBRAID_TYPECHECK") != "0":
     from beartype.claw import beartype_package
     from torch import Tensor
 
-    beartype_package(
-        "unbraid",
-        conf=BeartypeConf(
-            claw_decor_place_func=BeartypeDecorPlace.FIRST,  # what other decorators return may be no function
-            claw_is_pep526=False,
-            # torch.vmap fills named tuples with the numbers of dimensions where they hold tensors
-            hint_overrides=FrozenDict({Tensor: Tensor | int | None}),
-            is_pep484_tower=True,
-        ),
-    )
+    checks = {
+        "claw_decor_place_func": BeartypeDecorPlace.FIRST,  # what other decorators return may be no function
+        "claw_is_pep526": False,
+        "is_pep484_tower": True,
+    }
+    # torch.vmap fills the named tuples of these modules with numbers of dimensions where they hold tensors
+    through_vmap = ["types", "models.multimodal", "latents.fusion"]
+    through_vmap += [f"methods.{name}" for name in ("info_gan", "ms_gan", "ms_flow", "ms_coupling", "jacobian_student")]
+    numbers = FrozenDict({Tensor: Tensor | int | None})
+    for name in through_vmap:
+        beartype_package(f"unbraid.{name}", conf=BeartypeConf(**checks, hint_overrides=numbers))
+    beartype_package("unbraid", conf=BeartypeConf(**checks))
 
 import hypothesis
 import numpy as np

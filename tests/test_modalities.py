@@ -181,7 +181,7 @@ def test_own_networks_come_by_modality(tmp_path):
         ("partitioned-mvae", "sprites-small", {}, ["modalities", "sprites-small", "data=paired"]),
         ("beta-vae", "mixed", {}, ["mixed", "picture", "sound", "word"]),
         ("mvae", "mixed", {"z": 4}, ["c=5", "s=5"]),
-        ("mvae", "mixed", {"c": 0}, ["c", 1]),
+        ("mvae", "mixed", {"c": 0}, ["shared", "c", 1]),
         ("mvae", "mixed", {"encoder.smell": "mlp"}, ["smell"]),
         ("mvae", "mixed", {"likelihood": "categorical"}, ["labels", "picture", "mixed", "images"]),
         ("mvae", "mixed", {"likelihood.sound": "bernoulli"}, ["likelihood.sound=gaussian"]),

@@ -244,7 +244,7 @@ def test_networks_are_dcgans():
     [
         ("gan", {"latents": "normal:2+concrete:3"}, ["latent", "normal"]),
         ("gan", {"instance_noise": -1.0}, ["instance_noise", "ms-gan", 0, -1]),
-        ("cgan", {"instance_noise_steps": -1}, ["instance_noise_steps", 0]),
+        ("cgan", {"instance_noise_steps": -1}, ["instance_noise_steps", "cgan", 0]),
         ("cgan", {"given": ("scale",)}, ["label-decoder"]),
         ("cgan", {"circular": ("scale",)}, ["circular", "labels"]),
     ],

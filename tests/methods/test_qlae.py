@@ -90,7 +90,7 @@ def test_scores_see_the_values_and_refuse_densities():
         with pytest.raises(UsageError, match="Quantised"):
             evaluate(evaluation, [f"{name}/closed-form"])
     for name in ("clusters/majority", "generated/purity"):
-        with pytest.raises(UsageError, match=naming(name, "discrete")):
+        with pytest.raises(UsageError, match=naming(name, "discrete", "Quantised")):
             evaluate(evaluation, [name])
     entropy = torch.distributions.Categorical(probs=codes[:, 0].unique(return_counts=True)[1].double()).entropy()
     torch.testing.assert_close(compute_coordinate_kl(evaluation)[0], entropy)

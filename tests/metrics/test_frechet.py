@@ -175,7 +175,7 @@ def test_worse_reconstructions_are_farther_away():
 def test_networks_for_pictures_say_what_they_need(monkeypatch):
     monkeypatch.delenv("UNBRAID_INCEPTION", raising=False)
     for name in ("frechet", "kid", "precision-recall"):
-        with pytest.raises(UsageError, match=naming("inception", 1, 3)):
+        with pytest.raises(UsageError, match=naming("inception", 1, 3, "(3,)")):
             evaluate(exact_model(), [f"{name}/inception"])
         with pytest.raises(UsageError, match=naming("efficientnet-lite0", 1, 3)):
             evaluate(exact_model(), [f"{name}/efficientnet-lite0"])

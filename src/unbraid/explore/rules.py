@@ -216,7 +216,7 @@ def extreme(to: Lowering, given: Given, shapes: Shapes) -> int:
 
 @rule("max", "min")
 def largest(to: Lowering, given: Given, shapes: Shapes) -> int | list[int]:
-    """Of all numbers, of two tensors, or values and places along an axis."""
+    """Lower max or min: of all numbers, of two tensors, or along an axis, with the positions."""
     kind, value = given["name"], given["self"]
     if isinstance(given.get("other"), Value):
         return to.binary(kind, value, given["other"], shapes[0])

@@ -19,7 +19,8 @@ NO_WEIGHTS = (
 class Requirement(NamedTuple):
     """A condition on an `Evaluation` and a metric's settings, and the error if it is not met.
 
-    The message may use {metric}, {family} (the metric's name before its protocol) and {data}.
+    The message may use {metric}, {family} (the metric's name before its protocol), {data}, {shape} of its observations
+    and {latents}, the kinds of the model's latents.
     """
 
     is_met: Callable[[Any, Mapping[str, Any]], bool]
@@ -47,10 +48,13 @@ NEEDS: dict[str, Requirement] = {
         "{metric} needs a run on several modalities, and this run has one (x).",
     ),
     "images": Requirement(
-        lambda of, _: _has_images(of, 1, 3), "{metric} needs images with 1 or 3 channels, which {data} does not have."
+        lambda of, _: _has_images(of, 1, 3),
+        "{metric} needs images with 1 or 3 channels; observations of {data} have the shape {shape}.",
     ),
     "strokes": Requirement(
-        lambda of, _: _has_images(of, 1), "{metric} needs images with 1 channel, which {data} does not have.", DataError
+        lambda of, _: _has_images(of, 1),
+        "{metric} needs images with 1 channel; observations of {data} have the shape {shape}.",
+        DataError,
     ),
     "normal": Requirement(
         lambda of, _: all(isinstance(block, Normal) for block in _blocks(of)),
@@ -62,7 +66,7 @@ NEEDS: dict[str, Requirement] = {
     ),
     "discrete": Requirement(
         lambda of, _: any(block.discrete for block in _blocks(of)),
-        "{metric} needs a discrete latent of classes (latents=normal:10+concrete:10), and this model has none.",
+        "{metric} needs a discrete latent of classes (latents=normal:10+concrete:10); this model's are {latents}.",
     ),
     "posterior": Requirement(
         lambda of, _: of.model.whole_posterior,
@@ -107,5 +111,6 @@ def check_needs(evaluation: Any, metric: str, needs: Iterable[str], settings: Ma
     for name in needs:
         is_met, message, error = NEEDS[name]
         if not is_met(evaluation, settings):
-            family = metric.partition("/")[0]
-            raise error(message.format(metric=metric, family=family, data=evaluation.dataset.name))
+            data, kinds = evaluation.dataset, dict.fromkeys(type(block).__name__ for block in _blocks(evaluation))
+            words = {"metric": metric, "family": metric.partition("/")[0], "data": data.name, "shape": data.layout}
+            raise error(message.format(**words, latents=" and ".join(kinds)))

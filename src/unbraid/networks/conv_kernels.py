@@ -85,10 +85,9 @@ def _product(
         first_x = v + (rx + PADDING) // STRIDE - (TAPS - 1)
         y, z = u * STRIDE + ry, v * STRIDE + rx
     else:
-        ry, rx = 0, 0
+        ry, rx, y, z = 0, 0, u, v
         first_y = u * STRIDE - PADDING
         first_x = v * STRIDE - PADDING
-        y, z = u, v
     start = first_x * C
     pictures = x + image * (H * W * C)
 

@@ -33,7 +33,9 @@ class AdversarialObjective(Objective):
 
     def __init__(self, *, instance_noise: Weight = 0.1, instance_noise_steps: int = 10_000) -> None:
         if instance_noise_steps < 0:
-            raise UsageError(f"instance_noise_steps must be 0 or above, not {instance_noise_steps}.")
+            raise UsageError(
+                f"instance_noise_steps of {type(self).__name__} must be 0 or above, not {instance_noise_steps}."
+            )
         self.instance_noise, self.instance_noise_steps = instance_noise, instance_noise_steps
 
     @abstractmethod

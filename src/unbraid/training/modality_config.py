@@ -120,7 +120,7 @@ def _choose_latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any
         sizes[name] = coerce(f"latents.{key}", value, int)
     for name, size in sizes.items():
         if size < (1 if name == SHARED else 0):
-            raise UsageError(f"{name} has {size} latents; c needs at least 1, and private blocks at least 0.")
+            raise UsageError(f"{name} has {size} latents; the shared c needs at least 1, a private block 0.")
     return {name: {"kind": "normal", **block["normal"].resolve({"size": n})} for name, n in sizes.items() if n}
 
 

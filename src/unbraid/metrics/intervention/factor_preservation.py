@@ -69,7 +69,7 @@ def kept_drawn(
     samples: int = 500,
     steps: int | None = None,
 ) -> Score:
-    """As kept/classifier, from a posterior draw per row and with the generator's noise held fixed.
+    """Share as in kept/classifier, from a posterior draw per row and with the generator's noise held fixed.
 
     The active latents move, all or those of one `block`, as `c` of a staged model.
     """
