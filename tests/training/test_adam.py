@@ -66,3 +66,29 @@ def test_state_survives(parameters):
     for adam in (ours, again):
         adam.step(gradients_at(9), torch.ones(3, dtype=torch.bool), share=0.5)
     assert all(torch.equal(a, b) for a, b in zip(parameters, copies, strict=True))
+
+
+def test_the_kernel_updates_like_the_formula_and_writes_copies():
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((4, 3), (3000,), (), (2, 3, 4, 4))
+
+    def draw():
+        return [torch.randn(3, *shape, generator=generator) for shape in shapes]
+
+    plain = draw()
+    fused = [parameter.clone() for parameter in plain]
+    copies = [None, *(torch.zeros_like(parameter, dtype=torch.bfloat16) for parameter in fused[1:])]
+    settings = {"weight_decay": 0.1, "betas": (0.5, 0.99)}
+    expected = StackedAdam(plain, torch.tensor(RATES), **settings)
+    ours = StackedAdam(fused, torch.tensor(RATES), copies, **settings)
+    expected.fused, ours.fused = False, True
+    for step in range(5):
+        gradients, alive = draw(), torch.tensor([True, step < 3, True])
+        gradients[3] = gradients[3].bfloat16()
+        expected.step([gradient.float() for gradient in gradients], alive, 0.5)
+        ours.step(gradients, alive, 0.5)
+    for made, wanted in zip(fused, plain, strict=True):
+        torch.testing.assert_close(made, wanted, rtol=2e-6, atol=2e-6)
+    for copy, parameter in zip(copies[1:], fused[1:], strict=True):
+        alive = torch.tensor([0, 2])  # the copy of a dead member stays as it was, like its parameter
+        torch.testing.assert_close(copy[alive].float(), parameter[alive], rtol=2**-7, atol=0.0)  # bfloat16

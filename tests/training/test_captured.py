@@ -110,5 +110,8 @@ def test_members_with_batch_norm_train_as_single_runs(recipe, network):
     common = {"network": network, "z": 3, "batch": 64, "steps": 10}
     configs = [configure(recipe, chosen, large, {**common, "seed": seed}) for seed in range(2)]
     together = losses(prepare(configs, large), 2)
+    # Adam's first step divides each gradient by its size, so rounding moves a weight without a gradient by the rate,
+    # which the player that answers sees. Statistics of other rows would change its terms by several hundredths.
+    share = 1e-3 if recipe == "info-gan" else 1e-4
     for member, config in enumerate(configs):
-        assert_same(together[:, member], losses(prepare(config, large), 2)[:, 0])
+        assert_same(together[:, member], losses(prepare(config, large), 2)[:, 0], share)

@@ -59,6 +59,7 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
             layer.__class__ = ProductConvTranspose2d
         if isinstance(layer, ProductLayer):
             layer.kernels = kernels
+            layer.register_buffer("half_weight", None, persistent=False)
     if kernels in (None, "triton"):
         _fuse_relus(module)
     return module
@@ -99,6 +100,7 @@ class ProductLayer(nn.modules.conv._ConvNd):
     """Base class of both convolutions: their choice of kernels, and the ReLUs around them."""
 
     kernels: Kernels | None
+    half_weight: Tensor | None  # a copy of the weight in bfloat16, if the trainer keeps one
     relu: bool = False  # the layer computes the ReLU after it
     masks_input: bool = False  # its kernels differentiate the ReLU before it by masking the gradient of their input
     successor: tuple["ProductLayer", ...] = ()  # the layer after its ReLU; in a tuple, it is no submodule
@@ -106,6 +108,11 @@ class ProductLayer(nn.modules.conv._ConvNd):
     def runs_kernels(self, size: Sequence[int], dtype: torch.dtype, on_cuda: bool) -> bool:
         """Return whether the library's kernels compute this layer for images of this size and type."""
         raise NotImplementedError
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the kernel, without stride and padding, is meant to cover the whole image or to make all of it."""
+        return _pair(self.stride) == (1, 1) and _pair(self.padding) == (0, 0)
 
     def _supports_kernels(self, dtype: torch.dtype, on_cuda: bool) -> bool:
         """Return whether the library's kernels support this layer; 1x1 and dense layers are plain matrix products."""
@@ -123,7 +130,7 @@ class ProductLayer(nn.modules.conv._ConvNd):
         premasked = any(layer.runs_kernels(size, dtype, x.is_cuda) for layer in self.successor)
         shape = (self.transposed, _pair(self.stride)[0], _pair(self.padding)[0], *size)
         settings = (self.relu, premasked, self.masks_input, dtype, out)
-        return torch.ops.unbraid.convolve(x, self.weight, self.bias, None, *shape, *settings)
+        return torch.ops.unbraid.convolve(x, self.weight, self.bias, None, self.half_weight, *shape, *settings)
 
     def _activate(self, out: Tensor) -> Tensor:
         return F.relu(out) if self.relu else out

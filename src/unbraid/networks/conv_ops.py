@@ -18,16 +18,17 @@ SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
 
 @Operator
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, transposed: bool, stride: int, padding: int,
-    rows: int, columns: int, relu: bool, premasked: bool, mask_input: bool, compute: torch.dtype, out: torch.dtype,
+    x: Tensor, weight: Tensor, bias: Tensor | None, mask: Tensor | None, half_weight: Tensor | None, transposed: bool,
+    stride: int, padding: int, rows: int, columns: int, relu: bool, premasked: bool, mask_input: bool,
+    compute: torch.dtype, out: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """Convolve [(member,) batch, C, H, W] to [(member,) batch, N, rows, columns]; `transposed` means `spread`.
 
     `premasked`: the incoming gradient is masked by this layer's ReLU already. `mask_input`: this layer masks the
-    gradient of x by x > 0.
+    gradient of x by x > 0. `half_weight` is the weight in bfloat16; without it, a product in bfloat16 casts the weight.
     """
-    result = _allocate_images(x, weight, bias, mask, transposed, stride, padding, rows, columns, out)
-    weights, kernel = _stacked(weight), weight.shape[-1]
+    result = _allocate_images(x, weight, bias, mask, half_weight, transposed, stride, padding, rows, columns, out)
+    weights, kernel = _stacked(_in_type(compute, weight, half_weight)), weight.shape[-1]
     if kernels.runs_kernels(x, compute):
         folds = transposed and weight.shape[-3] * kernel * kernel <= kernels.MAX_NUMBERS_TO_FOLD
         launch = kernels.launch_folded_product if folds else partial(kernels.launch_product, transposed)
@@ -49,8 +50,8 @@ def convolve(
 
 @convolve.register_fake
 def _allocate_images(
-    x: Tensor, weight: Tensor, bias: Any, mask: Any, transposed: bool, stride: int, padding: int, rows: int,
-    columns: int, *settings: Any,
+    x: Tensor, weight: Tensor, bias: Any, mask: Any, half_weight: Any, transposed: bool, stride: int, padding: int,
+    rows: int, columns: int, *settings: Any,
 ) -> Tensor:  # fmt: skip
     return kernels.new_images(x, rows, columns, weight.shape[-3 if transposed else -4], dtype=settings[-1])
 
@@ -100,21 +101,27 @@ def _stacked(x: Tensor) -> Tensor:
     return x if x.ndim == 5 else x[None]
 
 
+def _in_type(dtype: torch.dtype, weight: Tensor, half_weight: Tensor | None) -> Tensor:
+    """Return the one of two weights that has a type, or the first."""
+    return weight if half_weight is None or half_weight.dtype != dtype else half_weight
+
+
 def _save_convolution(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, mask, *ctx.settings = inputs
+    x, weight, _, mask, half_weight, *ctx.settings = inputs
     relu, premasked = ctx.settings[5:7]
-    ctx.save_for_backward(x, weight, mask, output if relu and not premasked else None)
+    ctx.save_for_backward(x, weight, half_weight, mask, output if relu and not premasked else None)
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, *masks = ctx.saved_tensors
+    x, weight, half_weight, *masks = ctx.saved_tensors
     (transposed, stride, padding), (mask_input, compute) = ctx.settings[:3], ctx.settings[7:9]
     needs, kernel, sums_of = ctx.needs_input_grad, weight.shape[-1], 0
     for kept in masks:  # from the gradient of the output to that of the sums
         grad = grad if kept is None else grad * (kept > 0)
     dx = dw = db = None
     if needs[0]:
-        dx = _convolve_back(grad, weight, x, not transposed, stride, padding, compute, x if mask_input else None)
+        mask = x if mask_input else None
+        dx = _convolve_back(grad, weight, x, not transposed, stride, padding, compute, mask, half_weight)
     if needs[1]:
         # If the output is s times as large as the input, the s x s entries from the padding on meet every pixel once.
         covered = tuple(stride * side for side in x.shape[-2:]) == tuple(grad.shape[-2:]) and padding + stride <= kernel
@@ -130,16 +137,16 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             db = total.unflatten(-1, (kernel, kernel, -1))[..., part, part, :].sum((-3, -2))
     if needs[2] and db is None:
         db = grad.float().sum((-4, -2, -1))
-    return dx, dw, db, *[None] * 11
+    return dx, dw, db, *[None] * 12
 
 
 def _convolve_back(
     grad: Tensor, weight: Tensor, like: Tensor, transposed: bool, stride: int, padding: int, compute: torch.dtype,
-    mask: Tensor | None = None,
+    mask: Tensor | None = None, half_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Return the convolution of a gradient, with the size and type of `like`, without bias or ReLU."""
-    off = (False, False, False)
-    return convolve(grad, weight, None, mask, transposed, stride, padding, *like.shape[-2:], *off, compute, like.dtype)
+    shape, off = (transposed, stride, padding, *like.shape[-2:]), (False, False, False)
+    return convolve(grad, weight, None, mask, half_weight, *shape, *off, compute, like.dtype)
 
 
 def _save_gradient(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

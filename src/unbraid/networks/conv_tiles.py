@@ -41,7 +41,7 @@ def gradient_tile(entries: int, N: int, half: bool) -> ConvTile:
     if entries <= 64:
         return ConvTile(64, block_n, power_of_two(entries, 64), stages=2)
     if not half:
-        return ConvTile(64, block_n, 64, stages=2)  # products of two halves need twice the registers
+        return ConvTile(32, block_n, 128, stages=1)  # products of two halves need registers; copies ahead take more
     return ConvTile(128, block_n, 128) if block_n <= 32 else ConvTile(64, block_n, 64)
 
 

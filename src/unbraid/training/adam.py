@@ -36,7 +36,10 @@ class _Adam:
         Without this, a later player that differentiates through them would silently mix old activations with new
         weights instead of raising.
         """
-        torch.autograd.graph.increment_version(self.parameters)
+        torch.autograd.graph.increment_version([*self.parameters, *self._moved_copies()])
+
+    def _moved_copies(self) -> list[Tensor]:
+        return []
 
 
 class FusedAdam(_Adam):
@@ -79,9 +82,12 @@ class StackedAdam(_Adam):
     torch's Adam has one rate per tensor.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], rate: Tensor, **settings: Any) -> None:
+    def __init__(
+        self, parameters: Sequence[Tensor], rate: Tensor, copies: Sequence[Tensor | None] = (), **settings: Any
+    ) -> None:
         super().__init__(parameters, **settings)
         self.rate = rate
+        self.copies = list(copies) or [None] * len(self.parameters)  # in bfloat16, updated with the parameters
         self.steps = torch.zeros_like(rate)  # [member]
         self.fused = rate.is_cuda and rate.dtype == torch.float32 and TRITON
 
@@ -90,12 +96,12 @@ class StackedAdam(_Adam):
         """Update the members that are alive [member] by `share` of their rate."""
         first, second = self.betas
         self.steps += alive
+        if self.fused:
+            self._update_fused(gradients, alive, share)
+            return
         rate = (self.rate * share / (1 - first**self.steps)).to(self.rate.dtype)
         correction = (1 - second**self.steps).sqrt()
         keep = 1 - (self.rate * share * self.weight_decay).to(self.rate.dtype)
-        if self.fused:
-            self._update_fused(gradients, rate, correction, keep, alive)
-            return
         for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
             if gradient is None:
                 continue
@@ -108,18 +114,25 @@ class StackedAdam(_Adam):
             before = parameter * _broadcast(keep, parameter) if decay else parameter
             parameter.copy_(torch.where(moves, before - change, parameter))
 
-    def _update_fused(
-        self, gradients: Sequence[Tensor | None], rate: Tensor, correction: Tensor, keep: Tensor, alive: Tensor
-    ) -> None:
-        from unbraid.training.adam_kernel import update
+    def _update_fused(self, gradients: Sequence[Tensor | None], alive: Tensor, share: float | Tensor) -> None:
+        from unbraid.training.adam_kernel import Update, update_all
 
-        for parameter, gradient, mean, square in zip(self.parameters, gradients, self.means, self.squares, strict=True):
+        updates = []
+        stored = zip(self.parameters, gradients, self.means, self.squares, self.copies, strict=True)
+        for parameter, gradient, mean, square, copy in stored:
             if gradient is not None:
                 same = gradient.stride()[1:] == parameter.stride()[1:]
                 laid_out = gradient if same else match_strides(gradient, parameter)
-                decay = self.weight_decay > 0 and is_decayed(parameter)
-                update(parameter, laid_out, mean, square, rate, correction, keep, alive, self.betas, self.eps, decay)
+                updates.append(Update(parameter, laid_out, mean, square, copy, is_decayed(parameter)))
+        if not updates:
+            return
+        unchanged = isinstance(share, float) and share == 1.0
+        rate = self.rate if unchanged else (self.rate * share).to(self.rate.dtype)
+        update_all(updates, self.steps, rate, alive, self.betas, self.eps, self.weight_decay)
         self._mark_moved()
+
+    def _moved_copies(self) -> list[Tensor]:
+        return [copy for copy in self.copies if copy is not None]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state for a checkpoint, by the position of each parameter."""

@@ -1,65 +1,114 @@
-"""Adam on a GPU with a learning rate per member, in one launch per parameter (see `adam.py`)."""
+"""Adam on a GPU with a learning rate per member, in few launches for all parameters (see `adam.py`)."""
 
-from typing import no_type_check
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, no_type_check
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK = 1024
+from unbraid.kernels import launch
+
+_BLOCK = 2048
+
+MIN_NUMBERS_ALONE = 2**20
+"""A parameter with this many numbers over all members gets its own launch, which does not search for its parameter."""
 
 
-@triton.jit(do_not_specialize=["size", "gradient_size"])
+class Update(NamedTuple):
+    """The tensors [member, …] of one parameter; all lay out a member alike, and only `gradient` may have gaps between.
+
+    `copy` is the parameter in bfloat16, which the kernel writes, too; `decays` is true if weight decay applies.
+    """
+
+    parameter: Tensor
+    gradient: Tensor
+    mean: Tensor
+    square: Tensor
+    copy: Tensor | None
+    decays: bool
+
+
+@triton.jit
 @no_type_check
 def _adam(
-    parameter, gradient, mean, square, rate, correction, keep, alive, size, gradient_size, first, second, eps,
-    DECAY: tl.constexpr, BLOCK: tl.constexpr,
+    parameters, gradients, means, squares, copies, sizes, gaps, decays, steps, rates, alive,
+    first, second, log_first, log_second, eps, weight_decay, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Update one block of one member, unless that member is not alive."""
+    """Update one block of one parameter of one member, unless that member is not alive.
+
+    The blocks of all parameters are numbered one after the other; the loop finds the parameter of this program's.
+    `log_…` are logarithms to base 2, since b^t = 2^(t log b).
+    """
+    block = tl.program_id(0)
     member = tl.program_id(1).to(tl.int64)
     if tl.load(alive + member) != 0:
-        place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        start, next_start = 0, 0
+        size, gap, decay = sizes[0], gaps[0], decays[0]
+        # Addresses, since pointers to different types have no common one.
+        p_at, g_at = parameters[0].to(tl.int64), gradients[0].to(tl.int64)
+        m_at, v_at, copy_at = means[0].to(tl.int64), squares[0].to(tl.int64), copies[0].to(tl.int64)
+        half, copied = gradients[0].dtype.element_ty == tl.bfloat16, copies[0].dtype.element_ty == tl.bfloat16
+        for i in tl.static_range(1, len(parameters)):
+            next_start += (sizes[i - 1] + BLOCK - 1) // BLOCK
+            here = block >= next_start
+            start, size = tl.where(here, next_start, start), tl.where(here, sizes[i], size)
+            gap, decay = tl.where(here, gaps[i], gap), tl.where(here, decays[i], decay)
+            p_at, g_at = (
+                tl.where(here, parameters[i].to(tl.int64), p_at),
+                tl.where(here, gradients[i].to(tl.int64), g_at),
+            )
+            m_at, v_at = tl.where(here, means[i].to(tl.int64), m_at), tl.where(here, squares[i].to(tl.int64), v_at)
+            copy_at = tl.where(here, copies[i].to(tl.int64), copy_at)
+            half = tl.where(here, gradients[i].dtype.element_ty == tl.bfloat16, half)
+            copied = tl.where(here, copies[i].dtype.element_ty == tl.bfloat16, copied)
+        place = (block - start) * BLOCK + tl.arange(0, BLOCK)
         inside = place < size
-        g = tl.load(gradient + member * gradient_size + place, mask=inside, other=0.0)
+        from_half = tl.load(g_at.to(tl.pointer_type(tl.bfloat16)) + member * gap + place, mask=inside & half, other=0.0)
+        from_full = tl.load(
+            g_at.to(tl.pointer_type(tl.float32)) + member * gap + place, mask=inside & (half == 0), other=0.0
+        )
+        g = from_half.to(tl.float32) + from_full
         place = member * size + place
-        m = tl.load(mean + place, mask=inside, other=0.0)
-        v = tl.load(square + place, mask=inside, other=0.0)
-        p = tl.load(parameter + place, mask=inside, other=0.0)
+        m = tl.load(m_at.to(tl.pointer_type(tl.float32)) + place, mask=inside, other=0.0)
+        v = tl.load(v_at.to(tl.pointer_type(tl.float32)) + place, mask=inside, other=0.0)
+        p = tl.load(p_at.to(tl.pointer_type(tl.float32)) + place, mask=inside, other=0.0)
+        rate, step = tl.load(rates + member), tl.load(steps + member)
         m += (1 - first) * (g - m)
         v = v * second + (1 - second) * g * g
-        if DECAY:
-            p *= tl.load(keep + member)
-        p -= tl.load(rate + member) * m / (tl.sqrt(v) / tl.load(correction + member) + eps)
-        tl.store(mean + place, m, mask=inside)
-        tl.store(square + place, v, mask=inside)
-        tl.store(parameter + place, p, mask=inside)
+        correction = tl.sqrt(1 - tl.exp2(step * log_second))
+        p *= 1 - rate * weight_decay * decay
+        p -= rate / (1 - tl.exp2(step * log_first)) * m / (tl.sqrt(v) / correction + eps)
+        tl.store(m_at.to(tl.pointer_type(tl.float32)) + place, m, mask=inside)
+        tl.store(v_at.to(tl.pointer_type(tl.float32)) + place, v, mask=inside)
+        tl.store(p_at.to(tl.pointer_type(tl.float32)) + place, p, mask=inside)
+        tl.store(copy_at.to(tl.pointer_type(tl.bfloat16)) + place, p.to(tl.bfloat16), mask=inside & copied)
 
 
-def update(
-    parameter: Tensor, gradient: Tensor, mean: Tensor, square: Tensor, rate: Tensor, correction: Tensor, keep: Tensor,
-    alive: Tensor, betas: tuple[float, float], eps: float, decay: bool,
+def update_all(
+    updates: Sequence[Update], steps: Tensor, rates: Tensor, alive: Tensor, betas: tuple[float, float], eps: float,
+    weight_decay: float,
 ) -> None:  # fmt: skip
-    """Update a parameter [member, …] and its moments in place.
+    """Update parameters and moments in place; `steps` [member] counts each member's steps, this one included."""
+    large = [update for update in updates if update.parameter.numel() >= MIN_NUMBERS_ALONE]
+    small = [update for update in updates if update.parameter.numel() < MIN_NUMBERS_ALONE]
+    for together in [*([update] for update in large), *([small] if small else [])]:
+        _update(together, steps, rates, alive, betas, eps, weight_decay)
 
-    All four tensors lay out a member in the same way; only the gradient may have gaps between members. `correction`
-    [member] is sqrt(1 - b2^t), and `keep` [member] the share of a weight that its decay leaves.
-    """
-    members, size = parameter.shape[0], parameter[0].numel()
-    with torch.cuda.device_of(parameter):
-        _adam[(-(-size // _BLOCK), members)](
-            parameter,
-            gradient,
-            mean,
-            square,
-            rate,
-            correction,
-            keep,
-            alive,
-            size,
-            gradient.stride(0),
-            *betas,
-            eps,
-            DECAY=decay,
-            BLOCK=_BLOCK,
-        )
+
+def _update(
+    updates: Sequence[Update], steps: Tensor, rates: Tensor, alive: Tensor, betas: tuple[float, float], eps: float,
+    weight_decay: float,
+) -> None:  # fmt: skip
+    """Update some parameters in one launch."""
+    parameters, gradients, means, squares, copies, decays = zip(*updates, strict=True)
+    sizes = tuple(p[0].numel() for p in parameters)
+    launch(
+        _adam, (sum(-(-size // _BLOCK) for size in sizes), len(rates)),
+        parameters, gradients, means, squares,
+        tuple(p if copy is None else copy for p, copy in zip(parameters, copies, strict=True)),
+        sizes, tuple(g.stride(0) for g in gradients), tuple(map(int, decays)), steps, rates, alive,
+        *betas, *(math.log2(beta) if beta else -math.inf for beta in betas), eps, weight_decay,
+        BLOCK=_BLOCK, writes=parameters[0],
+    )  # fmt: skip

@@ -11,10 +11,12 @@ A recorded step costs the host one launch. It needs every number that changes be
 device (the clock, the epoch's permutation, the learning rate), and no read-back.
 """
 
+import gc
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
 import torch
@@ -121,7 +123,7 @@ class RecordedStep:
     def _record(self, pattern: Hashable) -> None:
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=torch.cuda.Stream(self.device)):
+            with _without_collection(), torch.cuda.graph(graph, stream=torch.cuda.Stream(self.device)):
                 self.step(pattern)
         except torch.cuda.OutOfMemoryError:
             raise
@@ -133,6 +135,19 @@ class RecordedStep:
             return
         self.graphs[pattern] = graph
         graph.replay()  # recording a step does not run it
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Collect garbage now, and none inside the block: freeing an older recording would break the one in progress."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
-from unbraid.networks.conv_as_matmul import use_matrix_products
+from unbraid.networks.conv_as_matmul import ProductConv2d, ProductLayer, use_matrix_products
 from unbraid.networks.stackable_batchnorm import make_stackable
 from unbraid.store import select_prefix
 
@@ -48,14 +48,54 @@ class Group:
             stacked = list(stack_module_state([system.to(device, self.dtype) for system in systems]))
         if device.type == "cuda":
             stacked[0] = {name: _channels_last(tensor) for name, tensor in stacked[0].items()}
+            if self.members > 1:
+                self._lay_out_as_gradients(stacked[0])
         wanted = {name: parameter.requires_grad for name, parameter in self.skeleton.named_parameters()}
         self.parameters: dict[str, Tensor] = {n: t.detach().requires_grad_(wanted[n]) for n, t in stacked[0].items()}
         self.buffers: dict[str, Tensor] = {name: tensor.detach() for name, tensor in stacked[1].items()}
+        self.half_leaves: dict[str, Tensor] = {}
+        self.half_kernels: dict[str, Tensor] = {}
+
+    def keep_half_copies(self) -> None:
+        """Keep weights in bfloat16, too, so that no step has to cast them; the optimizer updates both.
+
+        A plain matrix product, as in a linear layer, computes with the copy, which gets the gradient. The convolution
+        kernels take the weight and the copy, and their gradient is in float32.
+        """
+        halves = {n: p.detach().to(torch.bfloat16).requires_grad_(p.requires_grad) for n, p in self.parameters.items()}
+        for path, layer in self.skeleton.named_modules():
+            weight, bias = f"{path}.weight", f"{path}.bias"
+            if isinstance(layer, ProductLayer) and not layer.is_dense:
+                self.half_kernels |= {name: halves[name].detach() for name in (weight,) if name in halves}
+            elif isinstance(layer, ProductLayer) or type(layer) is nn.Linear:
+                self.half_leaves |= {name: halves[name] for name in (weight, bias) if name in halves}
+
+    @property
+    def half_copies(self) -> dict[str, Tensor]:
+        """The copies in bfloat16 by the name of their parameter."""
+        return {**self.half_leaves, **self.half_kernels}
+
+    @property
+    def leaves(self) -> dict[str, Tensor]:
+        """The tensors that get gradients, by the name of their parameter."""
+        return {**self.parameters, **self.half_leaves}
+
+    def _lay_out_as_gradients(self, parameters: dict[str, Tensor]) -> None:
+        """Store weights of plain products with the outputs last, as vmap makes their gradients."""
+        for path, layer in self.skeleton.named_modules():
+            weight = parameters.get(f"{path}.weight")
+            if weight is None:
+                continue
+            if type(layer) is nn.Linear:
+                parameters[f"{path}.weight"] = weight.mT.contiguous().mT
+            elif type(layer) is ProductConv2d and layer.is_dense:
+                parameters[f"{path}.weight"] = weight.permute(0, 3, 4, 2, 1).contiguous().permute(0, 4, 3, 1, 2)
 
     def apply(self, path: str, *inputs: Any) -> Any:
         """Run the submodule at `path` ("model", "objective.discriminator") on trees of tensors [member, …]."""
         module = self.skeleton.get_submodule(path)
-        state = select_prefix(f"{path}.", {**self.parameters, **self.buffers})
+        kernels = {name.removesuffix("weight") + "half_weight": copy for name, copy in self.half_kernels.items()}
+        state = select_prefix(f"{path}.", {**self.leaves, **self.buffers, **kernels})
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             if self.members > 1:
                 dims = tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, inputs)
@@ -72,6 +112,7 @@ class Group:
         """
         other = copy.copy(self)
         other.parameters = {n: p.detach().requires_grad_(p.requires_grad) for n, p in self.parameters.items()}
+        other.half_leaves = {n: p.detach().requires_grad_(p.requires_grad) for n, p in self.half_leaves.items()}
         return other
 
     def member_tensors(self, index: int) -> dict[str, Tensor]:
@@ -90,6 +131,8 @@ class Group:
         with torch.no_grad():
             for name, tensor in current.items():
                 tensor.copy_(tensors[name])
+            for name, half in self.half_copies.items():
+                half.copy_(self.parameters[name])
 
     def set_tf32(self) -> AbstractContextManager[None]:
         """Allow TF32 inside the block if the run's precision is tf32; the block includes the backward pass."""

@@ -40,22 +40,23 @@ class PlayerOptimizer:
         compiled = compiles(execution)
         self.adam: FusedAdam | StackedAdam
         self.names = list(self.parameters)
+        self.leaves = [group.leaves[name] for name in self.names]
         self.single = group.members == 1
         if self.single and group.device.type != "cuda":
             self.adam = FusedAdam(parameters, rates[0], **settings)
         else:
-            self.adam = StackedAdam(parameters, rate, **settings)
+            copies = [group.half_copies.get(name) for name in self.names]
+            self.adam = StackedAdam(parameters, rate, copies, **settings)
             self.update = CompiledFunction(self.adam.step) if compiled and not self.adam.fused else self.adam.step
         self.clipping = CompiledFunction(clip_by_norm) if compiled else clip_by_norm
 
     def step(self, loss: Tensor, step: int | Tensor, alive: Tensor, retain_graph: bool) -> None:
         """Update by the sum of the members' losses; members are independent, so each gets its own gradient."""
-        parameters = list(self.parameters.values())
         gradients = self.world.average_all(
-            torch.autograd.grad(loss.sum(), parameters, retain_graph=retain_graph, allow_unused=True)
+            torch.autograd.grad(loss.sum(), self.leaves, retain_graph=retain_graph, allow_unused=True)
         )
         if self.clip is not None:
-            clipped = iter(self.clipping([g for g in gradients if g is not None], self.clip))
+            clipped = iter(self.clipping([g.to(self.clip.dtype) for g in gradients if g is not None], self.clip))
             gradients = [None if g is None else next(clipped) for g in gradients]
         share = decay_share(self.training, step)
         if isinstance(self.adam, StackedAdam):

@@ -76,6 +76,8 @@ class State:
         self.needs = self._collect_needs(training.batch)
         noise.hash_names(self.needs)
         self.execution = execution or choose_execution(group.device, training.steps, self.world.size)
+        if records(self.execution) and group.precision == "bf16" and TRITON:
+            group.keep_half_copies()
         trainings = [config.training for config in configs]
         self.players = [PlayerOptimizer(p, group, trainings, self.execution, self.world) for p in objective.players()]
         self.step = 0
@@ -107,7 +109,7 @@ class State:
         The rehearsal changes nothing and raises whatever a step would raise. No rank waits for another one.
         """
         batch, local = min(self.epochs.batch, rows), use_local_batchnorm(self.group.skeleton)
-        with self._rehearsal() as rehearsal, local, count_saved_bytes(self.group.parameters.values()) as saved:
+        with self._rehearsal() as rehearsal, local, count_saved_bytes(self.group.leaves.values()) as saved:
             rehearsal.world, rehearsal.needs = World(), self._collect_needs(batch)
             rehearsal.epochs = Epochs(len(self.rows), batch, self.seeds)
             rehearsal.epochs.lay_out_epoch(0)
@@ -156,8 +158,8 @@ class State:
         """Compile the kernels of a step together, by a dry run that changes nothing."""
         self._kernels_missing = False
         with self._rehearsal() as rehearsal, compile_ahead():
-            parameters = [p for p in rehearsal.group.parameters.values() if p.requires_grad]
-            torch.autograd.grad(torch.stack(rehearsal._losses(self.clock)).sum(), parameters, allow_unused=True)
+            leaves = [leaf for leaf in rehearsal.group.leaves.values() if leaf.requires_grad]
+            torch.autograd.grad(torch.stack(rehearsal._losses(self.clock)).sum(), leaves, allow_unused=True)
 
     def _step(self, moving: tuple[bool, ...]) -> None:
         """Compute a step by tensor operations only, so that it can be recorded."""
