@@ -319,7 +319,7 @@ def _serve(
         pipe.send(("ready", found, heard))
         while (seconds := pipe.recv()) is not None:
             rate = measure(seconds)
-            pipe.send(("measured", Reading(rate, _peak()), heard))
+            pipe.send(("measured", Reading(rate, peak_mebibytes()), heard))
     except ImportError as error:
         pipe.send(("failed", f"absent: {error}", heard))
     except EOFError:
@@ -328,7 +328,7 @@ def _serve(
         pipe.send(("failed", f"{type(error).__name__}: {str(error).partition(chr(10))[0][:300]}", heard))
 
 
-def _peak() -> float:
+def peak_mebibytes() -> float:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

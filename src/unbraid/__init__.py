@@ -12,7 +12,7 @@ _MODULE_OF_NAME = {
     name: f"unbraid.{module}"
     for module, names in {
         "api": ("train", "refine"),
-        "run": ("load", "Run"),
+        "run": ("load", "Run", "export", "pull"),
         "papers": ("reproduce",),
         "sweeps": ("sweep", "Sweep"),
         "metrics": ("Score", "metric"),

@@ -16,6 +16,6 @@ from unbraid.methods import objective as objective, preset as preset
 from unbraid.metrics import Score as Score, metric as metric
 from unbraid.networks import decoder as decoder, encoder as encoder, refiner as refiner
 from unbraid.papers import reproduce as reproduce
-from unbraid.run import Run as Run, load as load
+from unbraid.run import Run as Run, export as export, load as load, pull as pull
 from unbraid.sweeps import Sweep as Sweep, sweep as sweep
 from unbraid.types import Terms as Terms, Weight as Weight

@@ -3,6 +3,7 @@
 A run is a group of one: it takes the same path as the groups of a sweep (`unbraid.sweeps.worker`).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Destination(NamedTuple):
     name: str | None
     resume: bool
     fresh: bool
-    cadence: Cadence | None
+    cadence: Cadence
 
 
 def train(
@@ -59,6 +60,7 @@ def train(
     resume: bool = True,
     fresh: bool = False,
     cadence: Cadence | None = None,
+    track: str | Sequence[str] = (),
     **overrides: Any,
 ) -> Run:
     """Train a recipe on data and return the finished run.
@@ -71,13 +73,15 @@ def train(
 
     The run is in `root / name`, by default named by a hash of its settings. A finished run of the same settings is
     returned unchanged; an unfinished one is continued, or refused with `resume=False`. `fresh` replaces a run of that
-    name once everything else has been checked. Under torchrun all processes train this run together.
+    name once everything else has been checked. `track` names trackers of the history (`tensorboard`, `wandb`,
+    `mlflow`). Under torchrun all processes train this run together.
     """
+    destination = Destination(Path(root), name, resume, fresh, Cadence.of(cadence, track))
     torch_device = choose_device(device)
     settings = to_dotted(recipe, {**overrides, **_drop_none(encoder=encoder, decoder=decoder)})
     check_settings(recipe, settings)  # before the data are loaded, which may take minutes
     choice, dataset = find_data(data, settings, torch_device)
-    return _train_one(recipe, choice, dataset, settings, Destination(Path(root), name, resume, fresh, cadence))
+    return _train_one(recipe, choice, dataset, settings, destination)
 
 
 def refine(
@@ -93,6 +97,7 @@ def refine(
     resume: bool = True,
     fresh: bool = False,
     cadence: Cadence | None = None,
+    track: str | Sequence[str] = (),
     **overrides: Any,
 ) -> Run:
     """Refine a finished run by a second stage, and return the stage as a new run; the first stage stays frozen.
@@ -117,7 +122,7 @@ def refine(
     )
     choice, dataset = find_stage_data(first.config.data, first.dataset, settings)
     _ = first.evaluation  # raises now what the comparison of codes after training would raise
-    destination = Destination(Path(root), name, resume, fresh, cadence)
+    destination = Destination(Path(root), name, resume, fresh, Cadence.of(cadence, track))
     return _train_one(recipe, choice, dataset, settings, destination, FirstStage(first.folder, parent, first.dataset))
 
 
@@ -147,7 +152,7 @@ def _train_one(
         else:
             if not destination.resume and folder.checkpoints():
                 raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
-            group = GroupFolders(folder, [folder], destination.cadence or Cadence())
+            group = GroupFolders(folder, [folder], destination.cadence)
             train_and_score(group, dataset, world=world, state=state, modules=modules)
             check_not_diverged(folder, world)
         if first is not None and world.leads:

@@ -17,11 +17,14 @@ from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.data.splits import split
 from unbraid.errors import RunError, UsageError
 from unbraid.explore import AUTO, ExplorerPage, Precision, is_demo, open_demo, write_run_page
+from unbraid.exports import export_model
+from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, triples, write_report
 from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
 from unbraid.store import RunFolder, select_prefix
+from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.environment import choose_device
 from unbraid.training.modality_config import layout_from_json
 
@@ -34,14 +37,27 @@ def load(
     decoder: nn.Module | None = None,
     device: str = "auto",
 ) -> "Run":
-    """Open a finished run; the path `demo` opens a run that is part of the package.
+    """Open a finished run; the path `demo` opens a run that is part of the package, `hf://owner/name` one on the hub.
 
     `data`, `encoder` and `decoder` are needed only if the run was trained on data or modules that you passed in.
     """
-    folder = RunFolder.open(open_demo() if is_demo(path) else path)
+    if str(path).startswith(SCHEME):
+        folder = open_from_hub(str(path))
+    else:
+        folder = RunFolder.open(open_demo() if is_demo(path) else path)
     torch_device = choose_device(device)
     dataset = None if data is None else find_data(data, {}, torch_device)[1]
     return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=torch_device)
+
+
+def pull(name: str, *, root: str | Path = "runs", device: str = "auto") -> "Run":
+    """Download the run `owner/name`, or `owner/name@revision`, from the Hugging Face hub into `root`, and open it."""
+    return Run(pull_folder(name, root), device=choose_device(device))
+
+
+def export(run: "Run | str | Path", path: str | Path | None = None, *, format: str = "onnx") -> dict[str, Path]:
+    """Write encoder and decoder of a run as ONNX or torch.export files; see `Run.export`."""
+    return (run if isinstance(run, Run) else load(run, device="cpu")).export(path, format=format)
 
 
 class Run:
@@ -213,6 +229,29 @@ class Run:
         if open:
             page.open()
         return page
+
+    def export(self, path: str | Path | None = None, *, format: str = "onnx") -> dict[str, Path]:
+        """Write encoder and decoder as `onnx` or `torch` (torch.export) files, and return them by part.
+
+        They are in the folder `path`, or in the run's folder, and take any number of rows. The encoder takes images in
+        [0, 1] and returns codes; the decoder returns expected observations.
+        """
+        folder = self.path if path is None else Path(path)
+        return export_model(self.model, folder, format, self.model.space.code_names)
+
+    def push(self, repository: str, *, private: bool = False) -> str:
+        """Upload this run with a model card to `owner/name` on the Hugging Face hub, and return its address."""
+        return push_folder(self.folder, repository, self.scores, private)
+
+    def track(self, *names: str) -> None:
+        """Send the history and the newest scores of this run to trackers (`tensorboard`, `wandb`, `mlflow`)."""
+        check_trackers(names)
+        trackers, step = Trackers(self.folder, names), 0
+        for line in self.history:
+            trackers.log(line)
+            step = line["step"]
+        trackers.log({"step": step, **{f"score/{score.name}": score.value for score in self.scores}})
+        trackers.close()
 
     def _repr_html_(self) -> str:
         return run_card(self.folder)

@@ -11,6 +11,7 @@ from unbraid.cli import (
     train as train,
     evaluate as evaluate,
     explore as explore,
+    share as share,
     reproduce as reproduce,
     list_and_data as list_and_data,
 )

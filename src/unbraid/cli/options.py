@@ -52,6 +52,9 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue an unfinished r
 Fresh = Annotated[bool, typer.Option("--fresh", help="Remove a run of the same name and start again.")]
 CheckpointSteps = Annotated[int | None, typer.Option(help="Steps between two checkpoints; default: one per minute.")]
 LogSteps = Annotated[int | None, typer.Option(help="Steps between two history lines.")]
+Track = Annotated[
+    list[str] | None, typer.Option(help="Tracker of the history: tensorboard, wandb or mlflow; repeat for more.")
+]
 
 
 def leads() -> bool:

@@ -50,6 +50,7 @@ def train(
     fresh: given.Fresh = False,
     checkpoint_steps: given.CheckpointSteps = None,
     log_steps: given.LogSteps = None,
+    track: given.Track = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Train a recipe into a run folder; Ctrl-C stops after the current step and loses nothing.
@@ -66,7 +67,7 @@ def train(
 
     overrides = parse_overrides(settings or [])
     _check_destination(overrides, "a run", ("recipe",), name, fresh)
-    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
+    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
     data, destination = overrides.pop("data", "sprites"), {"root": root, "name": name, "resume": resume, "fresh": fresh}
     run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
     hidden = ("format", "step", "epoch", "images_per_second")
@@ -88,6 +89,7 @@ def sweep(
     metric: Annotated[list[str] | None, typer.Option(help="Metric or metric/protocol; repeat for more.")] = None,
     slurm: Annotated[list[str] | None, typer.Option(help="Slurm's options, as partition=gpu; repeat for more.")] = None,
     many: Annotated[bool, typer.Option("--many", help="Allow more than 10,000 members.")] = False,
+    track: given.Track = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Train every combination of settings, many runs as one program; score them; write tables and a report.
@@ -102,10 +104,11 @@ def sweep(
     from unbraid.sweeps import sweep as run_sweep
 
     axes: dict[str, Any] = {**parse_axes(settings or [])}
-    options = ("device", "root", "name", "on", "members", "metric", "slurm", "many")
+    options = ("device", "root", "name", "on", "members", "metric", "slurm", "many", "track")
     refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence"))
     chosen: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
     chosen |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": axes.pop("data", ["sprites"])}
+    chosen["track"] = track or ()
     result = run_sweep([part.strip() for part in recipe.split(",")], **chosen | axes)
     print_notes(result.notes)
     if as_json:
@@ -137,6 +140,7 @@ def refine(
     fresh: given.Fresh = False,
     checkpoint_steps: given.CheckpointSteps = None,
     log_steps: given.LogSteps = None,
+    track: given.Track = None,
     as_json: given.AsJson = False,
 ) -> None:
     """Sharpen a finished run by a second stage, which keeps the first one unchanged.
@@ -172,7 +176,7 @@ def refine(
     _check_destination(overrides, "a second stage", ("run", "kind"), name, fresh)
     if "data" in overrides:
         raise UsageError("A stage uses the data of the run that it refines; leave data=… out.")
-    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps)
+    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     refined = refine_run(run, kind, device=device, **destination, cadence=cadence, **overrides)
     check = refined.unchanged
@@ -184,7 +188,7 @@ def refine(
 def _check_destination(
     overrides: Mapping[str, Any], of: str, others: tuple[str, ...], name: str | None, fresh: bool
 ) -> None:
-    refuse_options(overrides, of, ("device", "root", "name", "resume"), others=(*others, "cadence"))
+    refuse_options(overrides, of, ("device", "root", "name", "resume", "track"), others=(*others, "cadence"))
     if fresh and name is None:
         raise UsageError("--fresh needs --name, the run to remove.")
 

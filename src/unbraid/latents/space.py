@@ -75,6 +75,12 @@ class Space:
         """Names and widths of an encoder's outputs, in order: `{"z.mean": 10, "z.log_variance": 10}`."""
         return {f"{name}.{key}": width for name, b in self.blocks.items() for key, width in b.parameters.items()}
 
+    @property
+    def code_names(self) -> list[str]:
+        """Names of a code's coordinates: `z0`, `z1`, …, or the block's name if it has one coordinate."""
+        blocks = self.blocks.items()
+        return [name if b.width == 1 else f"{name}{i}" for name, b in blocks for i in range(b.width)]
+
     def needs(self, batch: int) -> dict[str, Need]:
         return {key: need for name, b in self.blocks.items() for key, need in b.needs(name, batch).items()}
 

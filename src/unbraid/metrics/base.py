@@ -93,9 +93,7 @@ class Evaluation:
 
     @property
     def code_names(self) -> list[str]:
-        """Names of a code's coordinates: `z0`, `z1`, …, or the block's name if it has one coordinate."""
-        blocks = self.space.blocks.items()
-        return [name if b.width == 1 else f"{name}{i}" for name, b in blocks for i in range(b.width)]
+        return self.space.code_names
 
     @cached_property
     def posterior(self) -> dict[str, Tensor]:

@@ -58,6 +58,7 @@ def sweep(
     many: bool = False,
     report: bool = True,
     cadence: Cadence | None = None,
+    track: str | Sequence[str] = (),
     **settings: Any,
 ) -> Sweep:
     """Train every combination of settings, score the runs, and write tables and a report.
@@ -67,8 +68,10 @@ def sweep(
     one of them, on its data and, unless `seed` is given, with its seed. Runs of one structure train as one program, as
     many as fit in memory and at most `members`. `on` is `local`, `ray`, `ray://HOST:PORT` or `slurm`, with the options
     `slurm`. The sweep is in `root / name`; a second call continues it, and longer axes extend it. `metrics` are
-    measured on every run: None means the default ones, an empty list none.
+    measured on every run: None means the default ones, an empty list none. `track` names trackers of every run's
+    history (`tensorboard`, `wandb`, `mlflow`).
     """
+    cadence = Cadence.of(cadence, track)
     _check_call(on, members, slurm)
     data = "sprites" if data is None and refines is None else data
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))

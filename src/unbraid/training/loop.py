@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,8 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.progress import Progress, progress
-from unbraid.store import RunFolder
+from unbraid.store import RunFolder, replace_non_finite
+from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World
 from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
@@ -37,16 +38,24 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class Cadence:
-    """Intervals of history lines and checkpoints; they do not change the result."""
+    """Intervals of history lines and checkpoints, and the trackers of the history; they do not change the result."""
 
     log_steps: int | None = None
     checkpoint_steps: int | None = None
     checkpoint_seconds: float = 60.0
+    track: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        check_trackers(self.track)
         for name in ("log_steps", "checkpoint_steps"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
+
+    @classmethod
+    def of(cls, cadence: "Cadence | None", track: str | Sequence[str] = ()) -> "Cadence":
+        """Return a cadence, or the default one, with these trackers added."""
+        names = (track,) if isinstance(track, str) else tuple(track)
+        return replace(cadence or cls(), track=(*(cadence.track if cadence else ()), *names))
 
     def logs(self, step: int, steps: int) -> bool:
         """Return whether a history line is due after `step` of `steps` steps."""
@@ -111,8 +120,9 @@ def train_group(
                 state = prepare(configs, dataset, modules, world=world, first_weights=first_weights)
         world.broadcast([*state.group.parameters.values(), *state.group.buffers.values()])
         training = GroupTraining(checkpoints, list(folders), state)
+        stack.callback(training.close_trackers)
         with world.all_or_none():
-            training.begin(_describe_data(configs[0], dataset), dataset.device)
+            training.begin(_describe_data(configs[0], dataset), dataset.device, cadence.track if world.leads else ())
         message = f"The processes see different checkpoints; {checkpoints.path} must be a folder that all share."
         world.check_equal(str(state.step), message)
         steps = configs[0].training.steps
@@ -141,14 +151,15 @@ class GroupTraining:
     def __init__(self, checkpoints: RunFolder, folders: list[RunFolder], state: State) -> None:
         self.checkpoints, self.folders, self.state = checkpoints, folders, state
         self.diverged: dict[int, Divergence] = {}
+        self.trackers: list[Trackers] = []
 
     @property
     def running(self) -> dict[int, RunFolder]:
         """Folders of the members that have not diverged."""
         return {m: folder for m, folder in enumerate(self.folders) if m not in self.diverged}
 
-    def begin(self, data: dict[str, Any], device: torch.device) -> None:
-        """Restore the newest checkpoint, if there is one, and write the facts about data and environment."""
+    def begin(self, data: dict[str, Any], device: torch.device, track: Sequence[str] = ()) -> None:
+        """Restore the newest checkpoint, if there is one, write the facts about data and environment, open trackers."""
         found = self.checkpoints.latest_checkpoint()
         if found is not None:
             for folder in self.folders:
@@ -164,7 +175,12 @@ class GroupTraining:
                 folder.cut_history(self.state.step)
             folder.write_json("environment", facts)
             folder.write_json("data", data)
+        self.trackers = [Trackers(folder, track, self.state.step) for folder in self.folders]
         self.write_status("running")
+
+    def close_trackers(self) -> None:
+        for trackers in self.trackers:
+            trackers.close()
 
     def drop_diverged(self) -> None:
         """Drop members that have diverged, before their numbers reach a history or a checkpoint."""
@@ -189,7 +205,9 @@ class GroupTraining:
         rate = (mark.step - last.step) * epochs.batch * len(lines) / max(mark.time - last.time, 1e-9)
         facts = {"step": mark.step, "epoch": round(mark.step / epochs.per_epoch, 4)}
         for member, folder in self.running.items():
-            folder.append_line("history", {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)})
+            line = {**facts, **lines[member], "images_per_second": round(rate / len(lines), 1)}
+            folder.append_line("history", line)
+            self.trackers[member].log(replace_non_finite(line))
         if running := [lines[member] for member in self.running]:
             means = {name: sum(line[name] for line in running) / len(running) for name in lines[0]}
             loss, *others = [f"{name} {value:.2f}" for name, value in means.items()]

@@ -1,0 +1,1 @@
+"""Tests of what connects runs with other programs."""
