@@ -10,6 +10,7 @@ from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
     evaluate as evaluate,
+    compare as compare,
     explore as explore,
     share as share,
     reproduce as reproduce,
