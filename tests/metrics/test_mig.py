@@ -338,7 +338,7 @@ def test_registered_protocols_score_an_evaluation():
     codes, factors = mixed_data(300)
     evaluation = fixed_evaluation(codes, np.full_like(codes, 0.2), factors, names=("size", "place"))
     scores = {score.name: score for score in evaluate(evaluation, ["mig"])}
-    assert list(scores) == ["mig/exact", "mig/histogram-mean", "mig/histogram-sampled"]
+    assert list(scores) == ["mig/corrected", "mig/exact", "mig/histogram-mean", "mig/histogram-sampled"]
     float32 = codes.astype(np.float32)
     assert scores["mig/histogram-mean"].value == pytest.approx(mig(float32, factors).value, abs=1e-12)
     stds = torch.as_tensor(np.full_like(codes, 0.2)).float().log().mul(2).mul(0.5).exp()

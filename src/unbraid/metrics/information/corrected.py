@@ -32,10 +32,12 @@ import torch
 
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import FactorLabels, check_at_least, find_device, name_latents, to_labels, to_matrix
-from unbraid.metrics.base import Score
+from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank
+from unbraid.metrics.information.mig import note_left_out
 from unbraid.metrics.intervals import ALL_ROWS, measure_halves, no_interval, resampling_interval
+from unbraid.metrics.levels import add_levels
 
 MIN_ROWS_PER_CELL = 10
 MIN_SHARE = 0.01
@@ -147,7 +149,21 @@ class _Table(NamedTuple):
         return [resampling_interval(value, of) for value, of in zip(values, drawn.T, strict=True)], covers
 
 
-@corrected_metric("mig/corrected", "Mutual information gap of posterior means over all rows, plug-in bias removed.")
+@metric("mig/corrected", needs=("factors",), invariant=("scale",), reference="miller1955", noise=0.0)
+def mig_on_run(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    bins: int = 20,
+    samples: int = 10_000,
+    resamples: int = 50,
+) -> Score:
+    """Mutual information gap of posterior means over all rows, plug-in bias removed."""
+    table, settings = evaluation.tabulate(samples, factors), {"bins": bins, "samples": samples, "resamples": resamples}
+    (score,) = add_levels(table.score(mig_corrected, **settings), table, mig_corrected, settings)
+    return note_left_out(score, evaluation)
+
+
 def mig_corrected(
     codes: Any,
     factors: Any,

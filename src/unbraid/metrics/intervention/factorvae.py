@@ -109,7 +109,7 @@ def factorvae(
     details = _details(trained, tested, labels.names, [latents[j] for j in active])
     details["train_accuracy"] = float(_accuracy(trained, trained, not published))
     variance, widest = float(np.var(resampled)) if resamples else 0.0, value * (1 - value)
-    votes = min(test, widest / variance) if variance > 0 else test  # fewer if the majority is unsure
+    votes = min(test, widest / variance) if variance > 0 and widest > 0 else test  # fewer if the majority is unsure
     interval = share_interval(value, votes)
     return Score("factorvae", protocol, value, len(values), interval, details=details, covers=ALL_DRAWS)
 
