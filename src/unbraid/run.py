@@ -21,7 +21,8 @@ from unbraid.exports import export_model
 from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
-from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, triples, write_report
+from unbraid.registry import check_options
+from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
 from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
 from unbraid.store import RunFolder, select_prefix
 from unbraid.tracking import Trackers, check_trackers
@@ -176,7 +177,7 @@ class Run:
 
     def decode(self, codes: Any) -> Tensor:
         """Return the expected observations [n, *shape] of codes [n, width]."""
-        tensor = torch.as_tensor(np.asarray(codes) if not isinstance(codes, Tensor) else codes)
+        tensor = codes if isinstance(codes, Tensor) else torch.from_numpy(np.array(codes))
         tensor = tensor.to(self.device, torch.float32)
         width = self.model.space.width
         if tensor.ndim != 2 or tensor.shape[1] != width:
@@ -194,20 +195,31 @@ class Run:
             codes = model.prior_codes({name: tensor[0] for name, tensor in drawn.items()})
             return model.likelihood.mean(model.decode(codes))
 
-    def traverse(self, **options: Any) -> Picture:
-        """Draw a picture in which each row moves one latent variable."""
+    def traverse(self, *, row: int | None = None, **options: Any) -> Picture:
+        """Draw a picture in which each row moves one latent variable; `.save("traversal.gif")` is an animation.
+
+        The others stay as in the code of a `row` of the held-out data: -1 is the mean of the prior, None a random row.
+        Other options: `latents`, the names of those to move (all, ordered by KL); `columns`, the number of values
+        (9); `span`, values from -span to span (2.0); `by="quantiles"`, values within 95% of the codes instead.
+        """
+        if row is not None:
+            options["base"] = row
+        check_options(traverse, options)
         return traversal(self.evaluation, **options)
 
     def generate(self, given: Any = None, **options: Any) -> dict[str, Tensor]:
         """Return the expected value of every modality, given arrays of any by name (`unbraid.models.generation`)."""
+        check_options(generation.generate, options)
         return generation.generate(as_multimodal(self.model), given, data=lambda: self.dataset, **options)
 
     def translate(self, source: str, target: str, **options: Any) -> Picture:
         """Draw the modality `target` with c of images of `source` and its own s (see `report.translation`)."""
+        check_options(translation, options)
         return translation(self.evaluation, source, target, **options)
 
     def triples(self, **options: Any) -> Picture:
         """Draw observations x, the first stage's y and the refined x below each other."""
+        check_options(triples, options)
         return triples(self.evaluation, **options)
 
     def report(self) -> Path:

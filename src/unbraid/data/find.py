@@ -33,7 +33,7 @@ def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tup
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, data_settings = "images", {"folder": str(data), **data_settings}
     if isinstance(data, str):
-        return Choice(data, datasets[data].resolve(data_settings)), load(data, data_settings, device)
+        return Choice(data, datasets[data].resolve(data_settings, "data.")), load(data, data_settings, device)
     if data_settings:
         setting = next(iter(data_settings))
         raise UsageError(f"data.{setting} is a setting of a named data set, but the data were passed in.")

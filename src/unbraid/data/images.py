@@ -164,7 +164,7 @@ def clamp_images(images: Tensor, name: str) -> Tensor:
 
 
 def _make_table(factors: Any, count: int, name: str) -> Tensor:
-    table = torch.as_tensor(factors).cpu()
+    table = factors.detach().cpu() if isinstance(factors, Tensor) else torch.from_numpy(np.array(factors))
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != count:
         raise DataError(f"{name}: factors have shape {tuple(table.shape)}, expected ({count}, factors).")

@@ -52,7 +52,7 @@ def read_alike(paths: Sequence[Path], names: Sequence[str], size: int | None, ti
     for name, (_, shape) in zip(names, headers, strict=True):
         if size is None and shape != headers[0][1]:
             first, other = (f"{width} x {height}" for width, height in (headers[0][1], shape))
-            raise DataError(f"{names[0]} is {first} pixels and {name} is {other}; set size=… to resize them.")
+            raise DataError(f"{names[0]} is {first} pixels and {name} is {other}; set data.size=… to resize them (size=… in from_folder).")
     mode: Mode = "L" if all(mode in GREY_MODES for mode, _ in headers) else "RGB"
     return read_all(named, lambda picture: read_picture(*picture, mode, size), title)
 
@@ -99,7 +99,7 @@ def stack(arrays: Iterable[np.ndarray], count: int, title: str) -> Tensor:
                 images = torch.empty((count, *array.shape), dtype=torch.uint8, device="cpu")
             if array.shape != images.shape[1:]:
                 first, other = tuple(images.shape[1:]), array.shape
-                raise DataError(f"{title}: picture {row} is {other}, the first one {first}; set size=….")
+                raise DataError(f"{title}: picture {row} is {other}, the first one {first}; set data.size=….")
             images[row] = torch.from_numpy(np.array(array))
             bar.advance()
     if images is None:
