@@ -226,6 +226,13 @@ def _typed_words(value: Any) -> tuple[str, ...]:
     return (str(value),) if isinstance(value, int) and not isinstance(value, bool) else ()
 
 
+def describe_type(annotation: Any) -> str:
+    """Return what a setting with this annotation takes, in words."""
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return "anything"
+    return " or ".join(_describe(kind) for kind in _alternatives(annotation))
+
+
 def _coerce_tuple(name: str, values: tuple[Any, ...], kinds: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(kinds) == 2 and kinds[1] is Ellipsis:
         kinds = (kinds[0],) * len(values)

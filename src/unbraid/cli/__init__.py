@@ -10,10 +10,15 @@ from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
     evaluate as evaluate,
+    codes as codes,
+    traverse as traverse,
+    complete as complete,
     explore as explore,
     share as share,
     reproduce as reproduce,
+    runs as runs,
     list_and_data as list_and_data,
+    show as show,
 )
 from unbraid.cli.options import INTERRUPTED, app as app, leads, registered_names as registered_names
 from unbraid.errors import UnbraidError, UsageError

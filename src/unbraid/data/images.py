@@ -13,6 +13,7 @@ from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.label_csv import read_labels
 from unbraid.data.picture_files import GREY_MODES, SUFFIXES, flatten, read_alike
+from unbraid.data.picture_labels import SUBFOLDERS, label_by_subfolder
 from unbraid.errors import DataError, UsageError
 
 _MAX_CHANNELS = 4
@@ -21,7 +22,7 @@ _ROUNDING_SLACK = 1e-6  # a resize in float32 may overshoot by this much
 
 @dataset("images", yours=True, later=("labels",))
 def images(*, folder: str | Path, size: int | None = None, labels: str | Path | None = None) -> FactorDataset:
-    """Pictures in a folder of yours, of any format and mode, with factors if you have a CSV file of labels."""
+    """Pictures in a folder of yours, of any format and mode, with labels from subfolders or a CSV file."""
     return from_folder(folder, size=size, labels=labels)
 
 
@@ -31,7 +32,8 @@ def from_folder(
     """Return every picture below a folder, in the order of the paths.
 
     They become grey if all of them are, and RGB otherwise. `size` resizes the central square of each to size x size;
-    without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`).
+    without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`), or
+    `subfolders`: the name of the first folder below this one is then the factor `folder`.
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -43,7 +45,10 @@ def from_folder(
     pixels = Pixels(stored, tuple(stored.shape[1:]))
     if labels is None:
         return FactorDataset(name, pixels, source=str(folder))
-    factors, table = read_labels(Path(labels).expanduser(), paths, folder)
+    if labels == SUBFOLDERS:
+        factors, table = label_by_subfolder([path.relative_to(folder) for path in paths])
+    else:
+        factors, table = read_labels(Path(labels).expanduser(), paths, folder)
     return FactorDataset(name, pixels, factors, table, source=str(folder))
 
 

@@ -52,7 +52,7 @@ def read_alike(paths: Sequence[Path], names: Sequence[str], size: int | None, ti
     for name, (_, shape) in zip(names, headers, strict=True):
         if size is None and shape != headers[0][1]:
             first, other = (f"{width} x {height}" for width, height in (headers[0][1], shape))
-            raise DataError(f"{names[0]} is {first} pixels and {name} is {other}; set data.size=… to resize them (size=… in from_folder).")
+            raise DataError(f"{names[0]} is {first} pixels and {name} is {other}; resize them with data.size=….")
     mode: Mode = "L" if all(mode in GREY_MODES for mode, _ in headers) else "RGB"
     return read_all(named, lambda picture: read_picture(*picture, mode, size), title)
 

@@ -30,8 +30,8 @@ ROWS_PER_CHUNK = 4096
 def prepare_inputs(model: MultimodalModel, given: Any, data: Data | None = None) -> Inputs:
     """Return arrays by modality as inputs of a model: bytes become [0, 1], classes [n] one-hot rows.
 
-    Rows may be missing as in `unbraid.data.from_arrays`, or as `dataset.observed` marks them; a modality that is None is
-    left out. Classes may be words if `data` know them, and a single word is one row.
+    Rows may be missing as in `unbraid.data.from_arrays`, or as `dataset.observed` marks them; a modality that is None
+    is left out. Classes may be words if `data` know them, and a single word is one row.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"Pass a dictionary of observations by modality, as {{'{model.modalities[0]}': …}}.")
