@@ -5,8 +5,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
+
+from unbraid.printable import escape
 
 Item = TypeVar("Item")
 
@@ -24,14 +26,18 @@ class Progress:
     def advance(self, n: int = 1) -> None:
         """Record `n` more units of work."""
         self.done += n
-        if self._bar is not None:
-            self._bar.update(self._task, advance=n, terms=self.terms)
-        elif time.monotonic() >= self._show_at:
-            self._start()
+        try:
+            if self._bar is not None:
+                self._bar.update(self._task, advance=n, terms=self.terms)
+            elif time.monotonic() >= self._show_at:
+                self._start()
+        except (OSError, ValueError):  # the terminal is gone; the work goes on
+            self._bar, self._show_at = None, float("inf")
 
     def close(self) -> None:
         if self._bar is not None:
-            self._bar.stop()
+            with suppress(OSError, ValueError):
+                self._bar.stop()
 
     def _start(self) -> None:
         from rich.console import Console
@@ -45,7 +51,9 @@ class Progress:
             columns = (*columns, TextColumn("{task.fields[terms]}", table_column=rest))
         kept = self.terms is not None
         self._bar = Bar(*columns, console=Console(stderr=True), transient=not kept, expand=kept)
-        self._task = self._bar.add_task(self.description, total=self.total, completed=self.done, terms=self.terms)
+        self._task = self._bar.add_task(
+            escape(self.description), total=self.total, completed=self.done, terms=self.terms
+        )
         self._bar.start()
 
 
@@ -58,12 +66,19 @@ def progress(
     It draws nothing outside a terminal, with `UNBRAID_QUIET=1`, and outside the main thread.
     """
     main = threading.current_thread() is threading.main_thread()
-    visible = shown and main and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
+    visible = shown and main and _is_terminal() and os.environ.get("UNBRAID_QUIET", "") != "1"
     bar = Progress(description, total, delay, visible, done)
     try:
         yield bar
     finally:
         bar.close()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:  # closed
+        return False
 
 
 def track(description: str, items: Sequence[Item]) -> Iterator[Item]:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from unbraid.data.base import dataset
+from unbraid.data.base import dataset, expand_user
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.label_csv import read_labels
 from unbraid.data.picture_files import GREY_MODES, SUFFIXES, flatten, read_alike
@@ -33,7 +33,7 @@ def from_folder(
     They become grey if all of them are, and RGB otherwise. `size` resizes the central square of each to size x size;
     without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`).
     """
-    folder = Path(folder).expanduser()
+    folder = expand_user(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
@@ -43,7 +43,7 @@ def from_folder(
     pixels = Pixels(stored, tuple(stored.shape[1:]))
     if labels is None:
         return FactorDataset(name, pixels, source=str(folder))
-    factors, table = read_labels(Path(labels).expanduser(), paths, folder)
+    factors, table = read_labels(expand_user(labels), paths, folder)
     return FactorDataset(name, pixels, factors, table, source=str(folder))
 
 
