@@ -178,7 +178,8 @@ class RunFolder:
         if not path.exists():
             return []
         content = read_text(path, MAX_LINES_BYTES)
-        lines = content[: content.rfind("\n") + 1].split("\n")[:-1]
+        *lines, unfinished = content.split("\n")
+        _check_unfinished(unfinished, f"{path}, line {len(lines) + 1}")
         return [_read_record(line, name, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
     def cut_history(self, step: int) -> None:
@@ -306,6 +307,16 @@ def _read_record(text: str, stem: str, where: str) -> dict[str, Any]:
         return check_sum(content)
     except ParseError as error:
         raise RunError(f"{where} is damaged: {error}.") from error
+
+
+def _check_unfinished(text: str, where: str) -> None:
+    """Raise unless a text without a line end can be the beginning of a line that a killed process wrote."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return
+    if end < len(text):
+        raise RunError(f"{where} is damaged: it continues after its end; restore it.")
 
 
 def _try_lock(handle: int) -> bool:
