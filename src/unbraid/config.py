@@ -16,10 +16,10 @@ from typing import Any, Literal
 import yaml
 
 from unbraid.errors import UsageError, unknown
+from unbraid.plain_text import parse_yaml
 from unbraid.printable import shorten
 from unbraid.registry import coerce
-
-FORMAT = 1
+from unbraid.schema import FORMAT as FORMAT
 
 OPTIONAL = ("groups", "prior", "parent")
 """Sections that are stored only if they are set, so that the ids of older configs stay the same."""
@@ -38,10 +38,6 @@ MAX_DEPTH = 16
 
 MAX_STEPS = 10**12
 """More steps are taken for a typing error: they would take months at a microsecond each."""
-
-
-FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader in C, if PyYAML has it: a sweep reads hundreds of configs."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +153,7 @@ class Config:
 
     @classmethod
     def from_yaml(cls, text: str) -> "Config":
-        stored = yaml.load(text, FastSafeLoader)
+        stored = parse_yaml(text)
         if not isinstance(stored, Mapping):
             raise UsageError("A config must be a YAML mapping.")
         return cls.from_dict(stored)

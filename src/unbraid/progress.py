@@ -1,4 +1,4 @@
-"""A progress bar that appears only in a terminal, and only for work that takes long."""
+"""A progress bar that appears only in a terminal, and only for work that takes long; and sentences on stderr."""
 
 import os
 import sys
@@ -55,6 +55,12 @@ class Progress:
             escape(self.description), total=self.total, completed=self.done, terms=self.terms
         )
         self._bar.start()
+
+
+def say(sentence: str) -> None:
+    """Print a sentence that the user must know to stderr, also with `UNBRAID_QUIET=1`; a closed stderr is ignored."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 @contextmanager
