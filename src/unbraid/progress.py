@@ -1,6 +1,7 @@
 """Progress of work that takes long: a bar in a terminal, a block in a notebook, lines in a log file or a pipe."""
 
 import html
+import importlib
 import os
 import sys
 import threading
@@ -129,11 +130,9 @@ class Notebook(Display):
         self._draw(progress)
 
     def _draw(self, progress: Progress) -> None:
-        from IPython.display import display
-
         drawing = Drawing(progress)
         if self.handle is None:
-            self.handle = display(drawing, display_id=True)
+            self.handle = importlib.import_module("IPython.display").display(drawing, display_id=True)
         else:
             self.handle.update(drawing)
 
