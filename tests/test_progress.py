@@ -56,9 +56,19 @@ def test_log_has_a_line_now_and_then_with_rate_terms_and_time_left(clock, capsys
 
 def test_resumed_work_does_not_count_what_was_done_before(clock, capsys):
     with progress("Working", 100, done=90) as bar:
-        clock.time += 6
-        bar.advance(6)
-    assert "Working: 96 of 100 (96%)  4 s left" in capsys.readouterr().err
+        for _ in range(6):
+            clock.time += 1
+            bar.advance()
+    assert "Working: 95 of 100 (95%)  5 s left" in capsys.readouterr().err
+
+
+def test_the_first_unit_which_may_compile_is_no_measure_of_the_others(clock, capsys):
+    with progress("Working", 100) as bar:
+        clock.time += 4
+        bar.advance()
+        clock.time += 1
+        bar.advance()
+    assert "Working: 2 of 100 (2%)  1 min 38 s left" in capsys.readouterr().err
 
 
 def test_log_is_silent_when_quiet(clock, monkeypatch, capsys):

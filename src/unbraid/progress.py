@@ -40,7 +40,8 @@ class Progress:
 
     def __init__(self, description: str, total: int | None, delay: float, place: Place | None, done: int = 0) -> None:
         self.description, self.total, self.done = description, total, done
-        self.start, self.started = done, time.monotonic()
+        self.started = time.monotonic()
+        self._first: tuple[float, int] | None = None
         self._place = place
         self._display: Display | None = None
         if place == "log" and delay < FIRST_LINE_SECONDS:
@@ -50,6 +51,8 @@ class Progress:
     def advance(self, n: int = 1) -> None:
         """Record `n` more units of work."""
         self.done += n
+        if self._first is None:  # it may load or compile, and says little about the others
+            self._first = (time.monotonic(), self.done)
         if self._display is not None:
             self._display.show(self)
         elif time.monotonic() >= self._show_at:
@@ -68,17 +71,19 @@ class Progress:
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds until the end, if it is known."""
-        worked = self.done - self.start
-        return None if self.total is None or worked < 1 else self.seconds * (self.total - self.done) / worked
+        if self.total is None or self._first is None or self.done == self._first[1]:
+            return None
+        since, done = self._first
+        return (time.monotonic() - since) * (self.total - self.done) / (self.done - done)
 
-    def describe(self) -> str:
+    def describe(self, ended: bool = False) -> str:
         """Return one line: how much is done, the time left or taken, and the terms."""
         if self.total is None:
             counted = f"{self.done:,}"
         else:
             counted = f"{self.done:,} of {self.total:,} ({100 * self.done // max(self.total, 1)}%)"
         left = self.seconds_left
-        times = f"{format_seconds(left)} left" if left else f"took {format_seconds(self.seconds)}"
+        times = f"took {format_seconds(self.seconds)}" if ended or left is None else f"{format_seconds(left)} left"
         return "  ".join([f"{self.description}: {counted}", times, *([self.terms] if self.terms else [])])
 
     def _open(self) -> Display:
@@ -164,7 +169,7 @@ class Log(Display):
             print(progress.describe(), file=sys.stderr, flush=True)
 
     def close(self, progress: Progress) -> None:
-        print(progress.describe(), file=sys.stderr, flush=True)
+        print(progress.describe(ended=True), file=sys.stderr, flush=True)
 
 
 def format_seconds(seconds: float) -> str:
@@ -180,6 +185,12 @@ def format_seconds(seconds: float) -> str:
 def is_quiet() -> bool:
     """Return whether the environment asks for no progress: `UNBRAID_QUIET=1`."""
     return os.environ.get("UNBRAID_QUIET", "") == "1"
+
+
+def announce(line: str) -> None:
+    """Print a line to stderr, unless the environment asks for quiet; stdout is for results."""
+    if not is_quiet():
+        print(line, file=sys.stderr, flush=True)
 
 
 def _find_place() -> Place:
