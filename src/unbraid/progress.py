@@ -1,4 +1,4 @@
-"""Progress of work that takes long: a bar in a terminal, a block in a notebook, lines in a log file or a pipe."""
+"""Progress of work that takes long: a bar in a terminal, a block in a notebook, lines in a log; sentences on stderr."""
 
 import html
 import importlib
@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
 Item = TypeVar("Item")
@@ -166,10 +166,10 @@ class Log(Display):
         now = time.monotonic()
         if now >= self.next and progress.done != progress.total:
             self.next = now + max(LOG_SECONDS, progress.seconds / 20)
-            print(progress.describe(), file=sys.stderr, flush=True)
+            say(progress.describe())
 
     def close(self, progress: Progress) -> None:
-        print(progress.describe(ended=True), file=sys.stderr, flush=True)
+        say(progress.describe(ended=True))
 
 
 def format_seconds(seconds: float) -> str:
@@ -190,7 +190,7 @@ def is_quiet() -> bool:
 def announce(line: str) -> None:
     """Print a line to stderr, unless the environment asks for quiet; stdout is for results."""
     if not is_quiet():
-        print(line, file=sys.stderr, flush=True)
+        say(line)
 
 
 def _find_place() -> Place:
@@ -198,6 +198,12 @@ def _find_place() -> Place:
     if shell is not None and getattr(shell, "kernel", None) is not None:
         return "notebook"
     return "terminal" if sys.stderr.isatty() else "log"
+
+
+def say(sentence: str) -> None:
+    """Print a sentence that the user must know to stderr, also with `UNBRAID_QUIET=1`; a closed stderr is ignored."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 @contextmanager
