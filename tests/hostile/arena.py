@@ -133,7 +133,7 @@ def run_command(arguments: list[str], folder: Path, environment: dict[str, str |
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "argv", ["unbraid", *arguments])
         patch.chdir(folder)
-        for name, value in environment.items():
+        for name, value in {"UNBRAID_QUIET": "1", **environment}.items():
             patch.delenv(name, raising=False) if value is None else patch.setenv(name, value)
         with warnings.catch_warnings(), time_limit():
             warnings.simplefilter("ignore", UserWarning)
