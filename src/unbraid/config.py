@@ -14,19 +14,15 @@ from typing import Any, Literal
 import yaml
 
 from unbraid.errors import UsageError, unknown
+from unbraid.plain_text import parse_yaml
 from unbraid.registry import coerce
-
-FORMAT = 1
+from unbraid.schema import FORMAT as FORMAT
 
 OPTIONAL = ("groups", "prior", "parent")
 """Sections that are stored only if they are set, so that the ids of older configs stay the same."""
 
 MAX_RANGE_VALUES = 1_000_000
 """A longer range is taken for a typing error."""
-
-
-FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader in C, if PyYAML has it: a sweep reads hundreds of configs."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +136,7 @@ class Config:
 
     @classmethod
     def from_yaml(cls, text: str) -> "Config":
-        stored = yaml.load(text, FastSafeLoader)
+        stored = parse_yaml(text)
         if not isinstance(stored, Mapping):
             raise UsageError("A config must be a YAML mapping.")
         return cls.from_dict(stored)

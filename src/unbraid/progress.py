@@ -1,11 +1,11 @@
-"""A progress bar that appears only in a terminal, and only for work that takes long."""
+"""A progress bar that appears only in a terminal, and only for work that takes long; and sentences on stderr."""
 
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -47,6 +47,12 @@ class Progress:
         self._bar = Bar(*columns, console=Console(stderr=True), transient=not kept, expand=kept)
         self._task = self._bar.add_task(self.description, total=self.total, completed=self.done, terms=self.terms)
         self._bar.start()
+
+
+def say(sentence: str) -> None:
+    """Print a sentence that the user must know to stderr, also with `UNBRAID_QUIET=1`; a closed stderr is ignored."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(sentence, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The one training loop: it steps, logs, checkpoints and resumes, whatever the method."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UsageError
-from unbraid.progress import Progress, progress
+from unbraid.progress import Progress, progress, say
 from unbraid.store import RunFolder, replace_non_finite
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World
@@ -119,7 +119,7 @@ def train_group(
                 first_weights = load_first_stages(folders, configs)
                 state = prepare(configs, dataset, modules, world=world, first_weights=first_weights)
         world.broadcast([*state.group.parameters.values(), *state.group.buffers.values()])
-        training = GroupTraining(checkpoints, list(folders), state)
+        training = GroupTraining(checkpoints, list(folders), state, configs)
         stack.callback(training.close_trackers)
         with world.all_or_none():
             training.begin(_describe_data(configs[0], dataset), dataset.device, cadence.track if world.leads else ())
@@ -148,8 +148,13 @@ def train_group(
 class GroupTraining:
     """The state of a group, and the folders that record its training."""
 
-    def __init__(self, checkpoints: RunFolder, folders: list[RunFolder], state: State) -> None:
+    def __init__(
+        self, checkpoints: RunFolder, folders: list[RunFolder], state: State, configs: Sequence[Config]
+    ) -> None:
         self.checkpoints, self.folders, self.state = checkpoints, folders, state
+        self.steps = configs[0].training.steps
+        self.runs = [config.run_id for config in configs]
+        self.owner: dict[str, Any] = {}
         self.diverged: dict[int, Divergence] = {}
         self.trackers: list[Trackers] = []
 
@@ -160,13 +165,16 @@ class GroupTraining:
 
     def begin(self, data: dict[str, Any], device: torch.device, track: Sequence[str] = ()) -> None:
         """Restore the newest checkpoint, if there is one, write the facts about data and environment, open trackers."""
-        found = self.checkpoints.latest_checkpoint()
+        players = [optimizer.player.name for optimizer in self.state.players]
+        self.owner = {"runs": self.runs, "data": data["content"], "players": players}
+        if self.checkpoints.checkpoints():
+            self._check_data(data["content"])
+        say_once = say if self.state.world.leads else lambda sentence: None
+        found = self.checkpoints.latest_checkpoint(self.owner, self.steps, say_once)
+        facts = {**describe_environment(device), "processes": self.state.world.size, "group": len(self.folders)}
         if found is not None:
-            for folder in self.folders:
-                if folder.read_json("data").get("content") != data["content"]:
-                    raise RunError(f"{folder.path} was begun on other data; choose another name, or --fresh.")
             self.state.restore(*found)
-        facts = {**describe_environment(device), "processes": self.state.world.size}
+            self._compare_threads(facts["threads"], say_once)
         for member, folder in enumerate(self.folders):
             status = folder.read_json("status") if found is not None else {}
             if status.get("state") == "diverged":
@@ -177,6 +185,20 @@ class GroupTraining:
             folder.write_json("data", data)
         self.trackers = [Trackers(folder, track, self.state.step) for folder in self.folders]
         self.write_status("running")
+
+    def _check_data(self, content: str) -> None:
+        for folder in self.folders:
+            if folder.read_json("data").get("content", content) != content:
+                raise RunError(f"{folder.path} was begun on other data; choose another name, or --fresh.")
+
+    def _compare_threads(self, threads: int, report: Callable[[str], None]) -> None:
+        """Say if a run is continued with another number of threads: sums are then rounded differently."""
+        before = self.folders[0].read_json("environment").get("threads", threads)
+        if before != threads:
+            report(
+                f"{self.folders[0].path} was begun with {before} threads and continues with {threads}; its weights "
+                f"will differ in the last digits from those of an unbroken run (OMP_NUM_THREADS={before} avoids this)."
+            )
 
     def close_trackers(self) -> None:
         for trackers in self.trackers:
@@ -218,7 +240,7 @@ class GroupTraining:
         """Save the whole group, unless every member has diverged."""
         self.drop_diverged()
         if self.running:
-            self.checkpoints.save_checkpoint(self.state.step, self.state.tensors())
+            self.checkpoints.save_checkpoint(self.state.step, self.state.tensors(), self.owner)
             self.write_status("running")
 
     def stop(self) -> None:
@@ -233,8 +255,12 @@ class GroupTraining:
     def finish(self) -> list[str]:
         """Write the final weights of finished members, and return how each member ended.
 
-        If every member has diverged, the checkpoints stay for inspection; otherwise they are removed.
+        A group is first saved as a whole: if it is killed between two members, it finishes as the same group, since a
+        member that trains alone is rounded differently. If every member has diverged, the checkpoints stay for
+        inspection; otherwise they are removed.
         """
+        if len(self.folders) > 1:
+            self.checkpoint()
         for member, folder in self.running.items():
             folder.save_model(self.state.final_tensors(member))
         self.write_status("finished")

@@ -274,6 +274,14 @@ class State:
 
     def restore(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Load what `tensors` returned at a step."""
+        lost = [name for name in ("noise", "sums", "count", "bad_steps") if name not in tensors]
+        lost += [
+            f"optimizer/{each.player.name}"
+            for each in self.players
+            if step > 0 and each.parameters and not select_prefix(f"optimizer/{each.player.name}/", tensors)
+        ]
+        if lost:
+            raise RunError(f"The checkpoint at step {step} lacks {', '.join(lost)}; train again with --fresh.")
         if int(tensors["noise"]) != noise.SCHEME:
             raise RunError("The checkpoint was made by a version with other random numbers; train again with --fresh.")
         self.group.load(select_prefix("system/", tensors))
