@@ -134,6 +134,17 @@ class State:
             rehearsal._losses(0)
         return saved.total
 
+    @torch.no_grad()
+    def measure(self, rows: Tensor, step: int) -> list[float]:
+        """Return each member's loss on other rows, in equal batches, with noise and schedules as from `step` on."""
+        batch, local = min(self.epochs.batch, len(rows)), use_local_batchnorm(self.group.skeleton)
+        with self._rehearsal() as rehearsal, local:
+            rehearsal.world, rehearsal.rows, rehearsal.needs = World(), rows, self._collect_needs(batch)
+            rehearsal.epochs = Epochs(len(rows), batch, self.seeds)
+            rehearsal.epochs.lay_out_epoch(0)
+            losses = [rehearsal._forward(step + number)[0] for number in range(rehearsal.epochs.per_epoch)]
+        return torch.stack(losses).mean(0).tolist()
+
     @contextmanager
     def _rehearsal(self) -> Iterator["State"]:
         """Yield a copy on the same memory; the statistics of BatchNorm, which a forward updates, are restored."""
