@@ -8,6 +8,7 @@ import typer
 from unbraid.cli.options import AsJson, Device, RunPath, app
 from unbraid.cli.outputs import Out, choose_output
 from unbraid.cli.printing import print_json
+from unbraid.cli.streams import echo
 
 Given = Annotated[
     list[str] | None,
@@ -156,4 +157,4 @@ def _write(run: Any, values: Any, path: Path, as_json: bool, names: list[str] | 
 
 
 def _print_written(path: Path, count: int, as_json: bool) -> None:
-    print_json({"file": str(path), "rows": count}) if as_json else typer.echo(f"{path}: {count:,} rows")
+    print_json({"file": str(path), "rows": count}) if as_json else echo(f"{path}: {count:,} rows")

@@ -8,6 +8,7 @@ import typer
 from unbraid.cli.options import AsJson, Device, RunPath, app
 from unbraid.cli.outputs import Out, choose_output
 from unbraid.cli.printing import print_json
+from unbraid.cli.streams import echo
 
 
 @app.command(epilog="Example:  unbraid complete runs/RUN table.csv --out completed.csv")
@@ -31,4 +32,4 @@ def complete(
         print_json({"file": str(path), "filled": completed.filled})
         return
     counts = ", ".join(f"{count:,} of {name}" for name, count in completed.filled.items() if count)
-    typer.echo(f"{path}: filled {sum(completed.filled.values()):,} cells{f' ({counts})' if counts else ''}")
+    echo(f"{path}: filled {sum(completed.filled.values()):,} cells{f' ({counts})' if counts else ''}")

@@ -10,6 +10,7 @@ import typer
 from unbraid.cli.options import AsJson, app, registered_names
 from unbraid.cli.printing import print_json
 from unbraid.cli.references import spell_out
+from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 
 KINDS = {
@@ -57,7 +58,7 @@ def show(
     if as_json:
         print_json(facts)
         return
-    typer.echo("\n\n".join(_format(each) for each in facts))
+    echo("\n\n".join(_format(each) for each in facts))
 
 
 def find_entries(name: str) -> Iterator[tuple[str, Any]]:

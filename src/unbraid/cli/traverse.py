@@ -7,6 +7,7 @@ import typer
 from unbraid.cli.options import AsJson, Device, RunPath, app
 from unbraid.cli.outputs import Out, choose_output
 from unbraid.cli.printing import print_json
+from unbraid.cli.streams import echo
 
 
 @app.command(
@@ -34,4 +35,4 @@ def traverse(
     picture = opened.traverse(row=row, latents=latent or None, by=by, span=span, columns=columns)
     path = choose_output(out, opened.path, "traversal.png")
     picture.save(path)
-    print_json({"file": str(path)}) if as_json else typer.echo(str(path))
+    print_json({"file": str(path)}) if as_json else echo(str(path))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from unbraid import atomic
+from unbraid.data.base import expand_user
 from unbraid.data.file_formats import explain_errors
 from unbraid.data.label_csv import read_csv
 from unbraid.errors import DataError, UsageError
@@ -27,7 +28,7 @@ def write_codes(path: Path, codes: np.ndarray, latents: Sequence[str], names: Se
 
 def read_codes(path: Path, latents: Sequence[str]) -> np.ndarray:
     """Return codes [rows, latents] of a .npy or .csv file; columns of other names are ignored."""
-    path = path.expanduser()
+    path = expand_user(path)
     if not path.is_file():
         raise DataError(f"{path} does not exist.")
     if path.suffix.lower() == ".npy":

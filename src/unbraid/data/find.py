@@ -13,11 +13,13 @@ from unbraid.data.array_modalities import from_arrays
 from unbraid.data.base import dataset as datasets, load
 from unbraid.data.csv_modalities import has_pictures
 from unbraid.data.factors import FactorDataset
+from unbraid.data.image_size import choose_size
 from unbraid.data.images import from_array, from_dataset
 from unbraid.data.picture_labels import SUBFOLDERS, has_labelled_subfolders
 from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
 from unbraid.errors import UsageError
+from unbraid.progress import announce
 from unbraid.registry import check_options
 
 GIVEN = "given"
@@ -32,9 +34,10 @@ def find_data(
 ) -> tuple[Choice, FactorDataset]:
     """Load a named data set, or wrap data that were passed in.
 
-    Settings under `data.` belong to the data set and are removed from `settings`. A folder is short for `images`, the
-    path of a table for `table`, or for `paired` if the recipe learns from `several` modalities. If that is not known,
-    a CSV file with a column of pictures is `paired`.
+    Settings under `data.` belong to the data set and are removed from `settings`. A folder is short for `images`, whose
+    pictures are resized if they are large or differ in size; the path of a table for `table`, or for `paired` if the
+    recipe learns from `several` modalities; any other .npy file for `array`. If `several` is not known, a CSV file with
+    a column of pictures is `paired`.
     """
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if is_frame(data):
@@ -44,18 +47,32 @@ def find_data(
         paired = Path(data).suffix.lower() in TEXT_TABLES and (has_pictures(Path(data)) if several is None else several)
         file = {"csv": str(data)} if paired else {"file": str(data)}
         data, data_settings = "paired" if paired else "table", {**file, **data_settings}
+    if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".npy":
+        data, data_settings = "array", {"file": str(data), **data_settings}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, data_settings = "images", {"folder": str(data), **data_settings}
     if data == "images" and "labels" not in data_settings and has_labelled_subfolders(data_settings.get("folder")):
         data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
-        return Choice(data, datasets[data].resolve(data_settings, "data.")), load(data, data_settings, device)
+        if data == "images" and "folder" in data_settings:
+            _choose_missing_size(data_settings)
+        recorded, unrecorded = datasets[data].resolve(data_settings, "data."), datasets[data].facts.unrecorded
+        choice = Choice(data, {key: value for key, value in recorded.items() if key not in unrecorded})
+        return choice, load(data, data_settings, device)
     if data_settings:
         setting = next(iter(data_settings))
         raise UsageError(f"data.{setting} is a setting of a named data set, but the data were passed in.")
     wrapped = _wrap(data)
     facts = {"content": wrapped.content_hash(), "source": wrapped.source or wrapped.name}
     return Choice(GIVEN, facts), wrapped.to(device)
+
+
+def _choose_missing_size(settings: dict[str, Any]) -> None:
+    """Add a size for the pictures of a folder if they need one and nobody gave it, and say so."""
+    chosen = choose_size(Path(settings["folder"]).expanduser()) if "size" not in settings else None
+    if chosen is not None:
+        settings["size"] = chosen.size
+        announce(f"  data.size={chosen.size}: {chosen.reason}")
 
 
 def _wrap(data: Any) -> FactorDataset:

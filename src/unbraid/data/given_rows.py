@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from unbraid.data.base import expand_user
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.data.file_formats import explain_errors
 from unbraid.data.images import from_array
@@ -36,14 +37,14 @@ def read_rows(given: Any, shape: Shape, columns: Sequence[TableColumn] = ()) -> 
     if isinstance(given, FactorDataset):
         return _check_shape(_number(given), shape)
     if isinstance(given, (str, Path)):
-        path = Path(given).expanduser()
+        path = expand_user(given)
         if path.suffix.lower() == ".npy":
             with explain_errors(path, "a NPY file"):
                 given = np.load(path, allow_pickle=False)
         elif path.suffix.lower() not in TABLES:
             return _read_pictures(*list_pictures(path), shape)
     if isinstance(given, (list, tuple)) and given and all(isinstance(each, (str, Path)) for each in given):
-        paths = [Path(each).expanduser() for each in given]
+        paths = [expand_user(each) for each in given]
         return _read_pictures(paths, [str(each) for each in given], shape)
     if is_frame(given) or isinstance(given, (str, Path)):
         return _check_shape(_number(_read_table(given, columns)), shape)

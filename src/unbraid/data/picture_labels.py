@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unbraid.data.base import expand_user
 from unbraid.data.factors import Factor
 from unbraid.data.picture_files import SUFFIXES
 
@@ -19,9 +20,9 @@ FACTOR = "folder"
 
 def has_labelled_subfolders(folder: Any) -> bool:
     """Return whether all pictures below a folder are in subfolders, and in at least two different ones."""
-    if not isinstance(folder, (str, Path)) or not Path(folder).expanduser().is_dir():
+    if not isinstance(folder, (str, Path)) or not expand_user(folder).is_dir():
         return False
-    entries = list(Path(folder).expanduser().iterdir())
+    entries = list(expand_user(folder).iterdir())
     if any(entry.suffix.lower() in SUFFIXES and entry.is_file() for entry in entries):
         return False
     holding = (entry for entry in entries if entry.is_dir() and _holds_picture(entry))

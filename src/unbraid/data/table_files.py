@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from unbraid.data.base import expand_user
 from unbraid.data.csv_modalities import check_table
 from unbraid.data.file_formats import explain_errors
 from unbraid.data.label_csv import MISSING, read_csv
@@ -30,14 +31,14 @@ def is_table_file(given: Any) -> bool:
     if not isinstance(given, (str, Path)):
         return False
     suffix = Path(given).suffix.lower()
-    return suffix in TABLES or (suffix == ".npy" and _holds_numbers(Path(given).expanduser()))
+    return suffix in TABLES or (suffix == ".npy" and _holds_numbers(expand_user(given)))
 
 
 def read_cells(given: Any) -> dict[str, list[Cell]]:
     """Return the cells of a table by column; a missing one is None."""
     if is_frame(given):
         return _read_frame(given)
-    path = Path(given).expanduser()
+    path = expand_user(given)
     if not path.is_file():
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise DataError(f"{path} does not exist{folder}.")
