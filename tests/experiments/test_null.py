@@ -1,7 +1,7 @@
 """Verdict rules where nothing is to be found: with the truth at the edge of a claim, a verdict is definite in a tenth.
 
-Every rule is simulated with runs that differ by noise alone. A rule that resamples a maximum, or that lets the same runs
-choose and judge, is definite far more often.
+Every rule is simulated with runs that differ by noise alone. A rule that resamples a maximum, or that lets the same
+runs choose and judge, is definite far more often.
 """
 
 import numpy as np
@@ -156,7 +156,6 @@ def _curves(rng):
 QUICK = [
     "four differences",
     "difference of maxima",
-    "chen2018/figS4",
     "chen2018/figS14",
     "daunhawer2019/fig3, x2 from x1",
 ]

@@ -183,9 +183,29 @@ def find_mean(series: str, score: str, what: str = "", **bounds: float) -> Findi
     return pool_runs([series], [score], lambda s: s[..., 0].mean(-1), what or f"{score}, {series}", **bounds)
 
 
+def find_extreme(
+    series: Sequence[str],
+    scores: Sequence[str],
+    statistic: Callable[[np.ndarray], np.ndarray],
+    what: str,
+    **bounds: float,
+) -> Finding:
+    """Find the extreme of scores [run, score] over all runs, for statements about every model that was computed.
+
+    It is a fact about these models, without an interval.
+    """
+    cells = pool_series(*series, scores=scores)
+
+    def evidence(results: Results) -> list[Evidence]:
+        value = float(statistic(np.concatenate(list(cells(results).values()))))
+        return [Evidence(what, Estimate(value, value, value), **bounds)]
+
+    return evidence
+
+
 def find_largest(series: Sequence[str], score: str, what: str = "", **bounds: float) -> Finding:
     """Find the largest value of a score over all runs of several series."""
-    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), what or f"largest {score}", **bounds)
+    return find_extreme(series, [score], lambda s: s[:, 0].max(), what or f"largest {score}", **bounds)
 
 
 def exists(series: str, score: str, condition: Callable[[np.ndarray], np.ndarray], what: str) -> Finding:
