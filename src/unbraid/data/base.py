@@ -19,7 +19,8 @@ class DatasetFacts(Facts):
 
     `images` is the number of rows, `shape` that of one observation; `factors` and `modalities` are names. `recipe`
     returns the `Recipe` of the stored file, for data that come from files. `yours` marks data that only the user has.
-    `stages` names settings in which the stages of one model may differ, because the rows stay the same.
+    `stages` names settings in which the stages of one model may differ, because the rows stay the same. `unrecorded`
+    names settings that no config records, because they change no row.
     """
 
     images: int | None = None
@@ -29,6 +30,7 @@ class DatasetFacts(Facts):
     recipe: Callable[..., Any] | None = None
     yours: bool = False
     stages: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()
 
 
 dataset: Registry[Callable[..., FactorDataset], DatasetFacts] = Registry("data set", DatasetFacts)
