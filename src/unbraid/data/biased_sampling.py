@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
+from unbraid.data.base import expand_user
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 
@@ -78,7 +79,7 @@ def inline_weights(rule: str) -> str:
     head, factors, table = rule.split(":", 2)
     if table.partition(":")[0] in CASES or table.lstrip().startswith("["):
         return rule
-    return f"{head}:{factors}:{json.dumps(_read_weights(Path(table).expanduser()), separators=(',', ':'))}"
+    return f"{head}:{factors}:{json.dumps(_read_weights(expand_user(table)), separators=(',', ':'))}"
 
 
 def choose_biased_rows(dataset: FactorDataset, rule: str, candidates: Tensor, seed: int = 0) -> Tensor:
