@@ -37,14 +37,14 @@ def find_data(
     Settings under `data.` belong to the data set and are removed from `settings`. A folder is short for `images`, whose
     pictures are resized if they are large or differ in size; the path of a table for `table`, or for `paired` if the
     recipe learns from `several` modalities; any other .npy file for `array`. If `several` is not known, a CSV file with
-    a column of pictures is `paired`.
+    pictures, or with settings of `paired`, is `paired`.
     """
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if is_frame(data):
         data = _wrap_frame(data, data_settings, several)
         data_settings = {}
     if isinstance(data, (str, Path)) and data not in datasets and is_table_file(data):
-        paired = Path(data).suffix.lower() in TEXT_TABLES and (has_pictures(Path(data)) if several is None else several)
+        paired = Path(data).suffix.lower() in TEXT_TABLES and _is_paired(Path(data), data_settings, several)
         file = {"csv": str(data)} if paired else {"file": str(data)}
         data, data_settings = "paired" if paired else "table", {**file, **data_settings}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".npy":
@@ -81,6 +81,14 @@ def _wrap(data: Any) -> FactorDataset:
     if isinstance(data, (np.ndarray, Tensor)):
         return from_array(data)
     return from_arrays(data) if isinstance(data, Mapping) else from_dataset(data)
+
+
+def _is_paired(path: Path, settings: Mapping[str, Any], several: bool | None) -> bool:
+    """Return whether the columns of a CSV file are modalities."""
+    if several is not None:
+        return several
+    own = set(datasets["paired"].settings) - set(datasets["table"].settings)
+    return not own.isdisjoint(settings) or has_pictures(path)
 
 
 def _wrap_frame(frame: Any, settings: dict[str, Any], several: bool | None) -> FactorDataset:
