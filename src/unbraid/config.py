@@ -14,19 +14,18 @@ from typing import Any, Literal
 import yaml
 
 from unbraid.errors import UsageError, unknown
+from unbraid.plain_text import parse_yaml
 from unbraid.registry import coerce
-
-FORMAT = 1
+from unbraid.schema import FORMAT as FORMAT
 
 OPTIONAL = ("groups", "prior", "parent")
 """Sections that are stored only if they are set, so that the ids of older configs stay the same."""
 
+LATER = ("patience",)
+"""Settings of training that are stored only if they are set, for the same reason."""
+
 MAX_RANGE_VALUES = 1_000_000
 """A longer range is taken for a typing error."""
-
-
-FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader in C, if PyYAML has it: a sweep reads hundreds of configs."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,12 @@ class Training:
     clip: float | None = None
     precision: Literal["f32", "tf32", "bf16", "f64"] = "f32"
     split: str | float = "default"
+    patience: int | None = None
+    """Measurements of the held-out loss without improvement before training ends (`training/early_stopping.py`)."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
+        for name in ("steps", "batch", "patience"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
         if not 0 <= self.seed < 2**62:
             raise UsageError(f"seed must be a whole number from 0 to 2^62, not {self.seed}.")
@@ -73,6 +74,11 @@ class Training:
     def fields(cls) -> dict[str, Any]:
         """Return the types of the settings by name."""
         return typing.get_type_hints(cls)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings; those of `LATER` only if they are set."""
+        stored = dataclasses.asdict(self)
+        return {key: value for key, value in stored.items() if key not in LATER or value is not None}
 
     @classmethod
     def from_settings(cls, given: Mapping[str, Any]) -> "Training":
@@ -110,10 +116,8 @@ class Config:
             value = getattr(self, item.name)
             if item.name in OPTIONAL and value is None:
                 continue
-            if isinstance(value, Choice):
+            if isinstance(value, Choice | Training):
                 value = value.as_dict()
-            elif isinstance(value, Training):
-                value = dataclasses.asdict(value)
             stored[item.name] = to_plain(value)
         return stored
 
@@ -140,7 +144,7 @@ class Config:
 
     @classmethod
     def from_yaml(cls, text: str) -> "Config":
-        stored = yaml.load(text, FastSafeLoader)
+        stored = parse_yaml(text)
         if not isinstance(stored, Mapping):
             raise UsageError("A config must be a YAML mapping.")
         return cls.from_dict(stored)

@@ -95,10 +95,7 @@ class Run:
     @property
     def scores(self) -> list[Score]:
         """All scores of this run, oldest first."""
-        try:
-            return [Score.from_record(line) for line in self.folder.read_lines("scores")]
-        except TypeError as error:
-            raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is not a score.") from error
+        return [Score.from_record(line) for line in self.folder.read_lines("scores")]
 
     @property
     def unchanged(self) -> dict[str, Any]:

@@ -107,6 +107,11 @@ def stack(arrays: Iterable[np.ndarray], count: int, title: str) -> Tensor:
     return images
 
 
+def read_size(path: Path) -> tuple[int, int]:
+    """Return width and height of a picture as shown, without decoding its pixels."""
+    return _read_header(path, str(path))[1]
+
+
 def _read_header(path: Path, name: str) -> tuple[str, tuple[int, int]]:
     """Return mode and size as shown (width, height), without decoding the pixels."""
     with explain_errors(name, "a readable picture"), Image.open(path) as picture:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -41,6 +42,9 @@ MAX_MEMBERS_ON_WORKERS = 64
 
 MAX_PREPARED_STATES = 8
 """States that planning builds and keeps in memory until their groups train."""
+
+MAX_SHARE_OF_TABLES = 0.05
+"""Share of the time of a sweep that goes into tables; each of them reads every run."""
 
 
 def sweep(
@@ -202,8 +206,9 @@ def _run_jobs(
     sources: Sources,
     prepared: dict[str, State],
 ) -> list[str]:
-    """Run the jobs, rewrite the tables after each one, and return the errors of those that failed."""
+    """Run the jobs, keep the tables up to date, and return the errors of those that failed."""
     errors: list[str] = []
+    tables_due = 0.0
     known = result.left_out()
     with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_sigterm() as stop:
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
@@ -213,6 +218,8 @@ def _run_jobs(
             with closing(outcomes), progress("groups", len(jobs), delay) as bar:
                 for number, outcome in enumerate(outcomes, start=1):
                     _record_outcome(result, outcome, errors)
+                    if time.monotonic() >= tables_due:
+                        tables_due = _write_tables(result)
                     bar.advance()
                     log(f"{number} of {len(jobs)} groups {'done' if outcome.error is None else 'ended'}")
         finally:
@@ -228,7 +235,14 @@ def _record_outcome(result: Sweep, outcome: JobOutcome, errors: list[str]) -> No
     else:
         errors.append(outcome.error)
         log(f"group {outcome.job.group} failed: {outcome.error}")
+
+
+def _write_tables(result: Sweep) -> float:
+    """Write the tables and return the time at which they may be written again."""
+    began = time.monotonic()
     result.write_tables()
+    ended = time.monotonic()
+    return ended + (ended - began) / MAX_SHARE_OF_TABLES
 
 
 def _finish(result: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, report: bool) -> None:

@@ -75,6 +75,11 @@ def configure(
         bound.check_parent(dataset, parent["config"])
     training = Training.from_settings(_only(given, Training.fields()))
     _refuse_unfinished_annealing(parts.latents, training)
+    if training.patience is not None and split(dataset, training.split).held_out is None:
+        raise UsageError(
+            f"patience={training.patience} needs held-out rows, and split={training.split} holds out none of "
+            f"{dataset.name}; add split=0.1."
+        )
     return Config(
         objective=Choice(recipe, chosen),
         model=model,

@@ -116,6 +116,17 @@ class State:
             rehearsal._losses(0)
         return saved.total
 
+    @torch.no_grad()
+    def measure(self, rows: Tensor, step: int) -> list[float]:
+        """Return each member's loss on other rows, in equal batches, with noise and schedules as from `step` on."""
+        batch, local = min(self.epochs.batch, len(rows)), use_local_batchnorm(self.group.skeleton)
+        with self._rehearsal() as rehearsal, local:
+            rehearsal.world, rehearsal.rows, rehearsal.needs = World(), rows, self._collect_needs(batch)
+            rehearsal.epochs = Epochs(len(rows), batch, self.seeds)
+            rehearsal.epochs.lay_out_epoch(0)
+            losses = [rehearsal._forward(step + number)[0] for number in range(rehearsal.epochs.per_epoch)]
+        return torch.stack(losses).mean(0).tolist()
+
     @contextmanager
     def _rehearsal(self) -> Iterator["State"]:
         """Yield a copy on the same memory; the statistics of BatchNorm, which a forward updates, are restored."""
@@ -252,6 +263,14 @@ class State:
 
     def restore(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Load what `tensors` returned at a step."""
+        lost = [name for name in ("noise", "sums", "count", "bad_steps") if name not in tensors]
+        lost += [
+            f"optimizer/{each.player.name}"
+            for each in self.players
+            if step > 0 and each.parameters and not select_prefix(f"optimizer/{each.player.name}/", tensors)
+        ]
+        if lost:
+            raise RunError(f"The checkpoint at step {step} lacks {', '.join(lost)}; train again with --fresh.")
         if int(tensors["noise"]) != noise.SCHEME:
             raise RunError("The checkpoint was made by a version with other random numbers; train again with --fresh.")
         self.group.load(select_prefix("system/", tensors))
