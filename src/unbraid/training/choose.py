@@ -21,6 +21,7 @@ from unbraid.models import model as models
 from unbraid.networks import decoder as decoders
 from unbraid.networks.base import SMALLEST_SIDE
 from unbraid.objectives import bind
+from unbraid.store import select_prefix
 from unbraid.training.cost import SECONDS_ALLOWED, estimate_seconds
 from unbraid.types import Shape
 
@@ -62,13 +63,18 @@ class ChosenSetting(NamedTuple):
 
 
 def choose_settings(
-    recipe: str, data: Choice, dataset: FactorDataset, given: Mapping[str, Any], single: bool = True
+    recipe: str,
+    data: Choice,
+    dataset: FactorDataset,
+    given: Mapping[str, Any],
+    single: bool = True,
+    named: bool = False,
 ) -> list[ChosenSetting]:
-    """Return the settings of a run that follow from its data; none for a named data set.
+    """Return the settings of a run that follow from its data; for `named` data sets only if asked.
 
     `given` are the user's settings. A run of a sweep is not `single`: its length is fixed.
     """
-    if not is_own(data):
+    if not named and not is_own(data):
         return []
     entry = objective[recipe]
     known = {**entry.facts.defaults, **given}
@@ -122,19 +128,20 @@ def _choose_networks(recipe: str, dataset: FactorDataset, known: Mapping[str, An
     made_by_model = models[objective[recipe].facts.model].make.decoders is not decoders
     if "network" in known or objective[recipe].facts.network is not None or made_by_model:
         return
+    # the user's settings of a network belong to the one that they expect
+    sides = [side for side in ("encoder", "decoder") if side not in known and not _has_settings(side, dataset, known)]
     if dataset.multimodal:
         for name, modality in dataset.modalities.items():
             network, reason = "mlp", f"{name} is a {modality.kind}"
             if modality.kind == "image":
                 network, reason = choose_image_network(modality.shape)
                 network = network.replace("conv-locatello", "conv-daunhawer")
-            for side in ("encoder", "decoder"):
-                if side not in known:
-                    yield ChosenSetting(f"{side}.{name}", network, reason)
+            for side in sides:
+                yield ChosenSetting(f"{side}.{name}", network, reason)
         return
     if len(dataset.shape) == 1:
         network, reason = "mlp", f"rows are vectors of {dataset.shape[0]:,} values"
-    elif is_silhouette(dataset) and not any(key.partition(".")[0] in ("encoder", "decoder") for key in known):
+    elif len(sides) == 2 and is_silhouette(dataset):
         yield ChosenSetting("encoder", "mlp", "almost all pixels are black or white: shapes need no convolutions")
         yield ChosenSetting(
             "decoder", "broadcast-pixel", "it draws shapes from positions, which separates factors best"
@@ -143,8 +150,14 @@ def _choose_networks(recipe: str, dataset: FactorDataset, known: Mapping[str, An
         return
     else:
         network, reason = choose_image_network(dataset.shape)
-    for side in ("encoder", "decoder"):
+    for side in sides:
         yield ChosenSetting(side, network, reason)
+
+
+def _has_settings(side: str, dataset: FactorDataset, known: Mapping[str, Any]) -> bool:
+    """Return whether `known` has settings of all encoders or all decoders, such as `encoder.width`."""
+    names = dataset.modalities if dataset.multimodal else ()
+    return any(key.partition(".")[0] not in names for key in select_prefix(f"{side}.", known))
 
 
 def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
