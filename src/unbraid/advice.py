@@ -124,7 +124,7 @@ def _describe_modality(dataset: FactorDataset, modality: Modality) -> str:
         return f"{name}: a vector of {modality.shape[0]:,} values {span}{missing}"
     channels, height, width = modality.shape
     colour = "grey" if channels == 1 else f"{channels} channels"
-    shapes = ", almost all pixels black or white" if not dataset.multimodal and is_silhouette(dataset) else ""
+    shapes = ", almost all pixels black or white" if is_silhouette(modality, dataset.device) else ""
     return f"{name}: an image of {width}x{height} pixels, {colour}, values {span}{shapes}{missing}"
 
 
