@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from unbraid.cli.options import AsJson, Device, app
-from unbraid.cli.printing import print_json
+from unbraid.cli.printing import echo, print_json
 
 
 @app.command(epilog="Examples:  unbraid advise photos  ·  unbraid advise things.csv  ·  unbraid advise sprites-small")
@@ -18,4 +18,4 @@ def advise(
     from unbraid.advice import advise as look
 
     advice = look(data, device)
-    print_json(advice.as_record()) if as_json else typer.echo(str(advice))
+    print_json(advice.as_record()) if as_json else echo(str(advice))

@@ -27,17 +27,22 @@ def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tup
     """Load a named data set, or wrap data that were passed in.
 
     Settings under `data.` belong to the data set and are removed from `settings`. A CSV file is short for the data set
-    `paired`, a folder for `images`, whose pictures are resized if they are large or differ in size.
+    `paired`, a .npy file for `array`, a folder for `images`, whose pictures are resized if they are large or differ in
+    size.
     """
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".csv", ".tsv"):
         data, data_settings = "paired", {"csv": str(data), **data_settings}
+    if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".npy":
+        data, data_settings = "array", {"file": str(data), **data_settings}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, data_settings = "images", {"folder": str(data), **data_settings}
     if isinstance(data, str):
         if data == "images" and "folder" in data_settings:
             _choose_missing_size(data_settings)
-        return Choice(data, datasets[data].resolve(data_settings)), load(data, data_settings, device)
+        recorded, unrecorded = datasets[data].resolve(data_settings), datasets[data].facts.unrecorded
+        choice = Choice(data, {key: value for key, value in recorded.items() if key not in unrecorded})
+        return choice, load(data, data_settings, device)
     if data_settings:
         setting = next(iter(data_settings))
         raise UsageError(f"data.{setting} is a setting of a named data set, but the data were passed in.")
