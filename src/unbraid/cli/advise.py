@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from unbraid.cli.options import AsJson, Device, app
-from unbraid.cli.printing import echo, print_json
+from unbraid.cli.printing import print_json
+from unbraid.cli.streams import echo
 
 
 @app.command(epilog="Examples:  unbraid advise photos  ·  unbraid advise things.csv  ·  unbraid advise sprites-small")
