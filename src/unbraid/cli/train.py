@@ -28,16 +28,17 @@ def demo(
 ) -> None:
     """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
     from unbraid.api import train as train_run
-    from unbraid.cli.demo_settings import NOTE, SETTINGS
+    from unbraid.cli.demo_settings import MAX_KB_OF_PAGE, NOTE, SETTINGS
 
     name = "demo" if seed == 0 else f"demo-s{seed}"
     echo(NOTE)
     run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
     print_scores(run.score())
     run.traverse().save(run.path / "traversal.png")
-    page = run.explore(open=False)
+    page = run.explore(open=False, max_kb=MAX_KB_OF_PAGE)
     echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
-    echo(f"Explorer: {page}  (open it in a browser: this file is the model)")
+    size = round(page.path.stat().st_size / 1000)
+    echo(f"Explorer: {page}  ({size} kB; open it in a browser: this file is the model)")
     echo("\n".join(["How to go on:", *(f"  {line}" for line in list_next_steps(str(page)))]))
 
 
