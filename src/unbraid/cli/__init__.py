@@ -12,6 +12,7 @@ from unbraid.cli import (
     evaluate as evaluate,
     explore as explore,
     share as share,
+    check as check,
     reproduce as reproduce,
     list_and_data as list_and_data,
 )
