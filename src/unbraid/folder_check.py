@@ -102,6 +102,7 @@ class _Checker:
         status = self._check_texts(folder)
         if config is None or status is None:
             return
+        self._check_partial_files(folder.path, folder.path / "checkpoints")
         try:
             with folder.locked() if self.repair else nullcontext():
                 self._check_weights(folder, config, status)
@@ -164,7 +165,6 @@ class _Checker:
             for file in [*folder.checkpoints(), folder.parent_path]:
                 if file.exists():
                     self.tidy(file, "A finished run does not need it.", lambda file=file: file.unlink(missing_ok=True))
-        self._check_partial_files(folder.path, folder.path / "checkpoints")
         if (folder.path / "lock").exists() and not self.repair:
             return  # a free lock keeps nobody out
         (folder.path / "lock").unlink(missing_ok=True)

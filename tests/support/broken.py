@@ -6,7 +6,6 @@ computation, so that a child starts at once. Usage: broken.py kill|full FOLDER C
 
 import contextlib
 import errno
-import hashlib
 import io
 import json
 import os
@@ -24,7 +23,8 @@ from unbraid import folder_check
 from unbraid.data import fetch
 from unbraid.errors import UnbraidError
 from unbraid.papers import reproduce
-from unbraid.store import RunFolder
+from unbraid.store import RunFolder, load_tensors
+from unbraid.tensor_files import checksum
 from unbraid.training import Cadence
 
 TINY = {"batch": 16, "z": 4, "encoder": "mlp", "decoder": "mlp", "encoder_hidden": (8,), "decoder_hidden": (8,)}
@@ -133,7 +133,7 @@ def prepare_cars(root: Path) -> None:
 
 def fetch_cars(root: Path) -> None:
     os.environ["UNBRAID_DATA"] = str(root / "data")
-    fetch("cars3d", source=root / "cars.npz")
+    fetch("cars3d", root / "cars.npz")
 
 
 def run_experiment(root: Path) -> None:
@@ -174,10 +174,8 @@ def in_child(action: Callable[[], object]) -> tuple[int, str]:
 
 
 def digest(root: Path, pattern: str) -> dict[str, str]:
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.glob(pattern))
-    }
+    """Return a hash of all tensors of each file; the facts in its header may be in any order."""
+    return {str(path.relative_to(root)): checksum(load_tensors(path)[0]) for path in sorted(root.glob(pattern))}
 
 
 def count_operations(scenario: Scenario, root: Path) -> int:
