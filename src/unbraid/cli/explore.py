@@ -7,6 +7,7 @@ import typer
 
 from unbraid.cli.options import AsJson, Device, app
 from unbraid.cli.printing import print_json
+from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 
 
@@ -45,4 +46,4 @@ def explore(
         page = explore_runs([load(name, device=device) for name in runs], **options)
     else:
         page = load(runs[0], device=device).explore(**options)
-    print_json({"explorer": str(page)}) if as_json else typer.echo(str(page))
+    print_json({"explorer": str(page)}) if as_json else echo(str(page))
