@@ -9,6 +9,7 @@ import typer
 from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
+    advise as advise,
     evaluate as evaluate,
     explore as explore,
     share as share,
