@@ -152,8 +152,8 @@ class Run:
             evaluation.held_out, evaluation.which = False, "trained on"
         return evaluation
 
-    def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
-        """Measure metrics, append each score to scores.jsonl as soon as it exists, and return them.
+    def score(self, *names: str, rows: int | None = None, save: bool = True, **settings: Any) -> list[Score]:
+        """Measure metrics, append each score to scores.jsonl as soon as it exists unless `save` is false, return them.
 
         A name is a metric (`mig`), one protocol of it (`mig/exact`), a published protocol (`disentanglement_lib`: every
         metric that has it) or `full`. Without names, the default metrics are measured. A metric that the data or the
@@ -161,7 +161,7 @@ class Run:
         `rows` scores that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every metric
         that has it.
         """
-        ((_, scores),) = score_runs([self], *names, rows=rows, **settings)
+        ((_, scores),) = score_runs([self], *names, rows=rows, save=save, **settings)
         return scores
 
     def subject(self, rows: int | None = None) -> Subject:
@@ -338,12 +338,14 @@ class Run:
 
 
 def score_runs(
-    runs: Sequence[Run], *names: str, rows: int | None = None, **settings: Any
+    runs: Sequence[Run], *names: str, rows: int | None = None, save: bool = True, **settings: Any
 ) -> Iterator[tuple[Run, list[Score]]]:
     """Score several runs on the same data, as `Run.score` does, and yield each with its new scores.
 
     Metrics that compare models with each other, such as `udr`, see all of them.
     """
+    for run in runs if save else ():
+        run.folder.check_writable("scores")
     contents = {run.folder.read_json("data").get("content") for run in runs}
     if len(contents) > 1:
         raise UsageError("Runs that are scored together must have been trained on the same data.")
@@ -355,7 +357,7 @@ def score_runs(
     for subject in subjects:
         subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
     chosen = names or choose_default_metrics(run.model.space for run in runs)
-    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names), strict=True):
+    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names, save=save), strict=True):
         run.notes = describe_skipped(result.skipped)
         if result.failures:
             raise RunError(result.failures[0])

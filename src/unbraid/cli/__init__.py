@@ -16,6 +16,7 @@ from unbraid.cli import (
     complete as complete,
     explore as explore,
     share as share,
+    check as check,
     reproduce as reproduce,
     runs as runs,
     list_and_data as list_and_data,
