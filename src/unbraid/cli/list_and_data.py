@@ -8,13 +8,15 @@ import typer
 
 from unbraid.cli.options import AsJson, DataSettings, app, complete, data_app
 from unbraid.cli.printing import print_json, print_rows
+from unbraid.cli.streams import echo
 from unbraid.errors import unknown
 
 
 @app.command("list", epilog="Example:  unbraid list objectives")
 def list_names(
     kind: Annotated[
-        str, typer.Argument(help="objectives, networks, likelihoods, priors, datasets, metrics or experiments.")
+        str,
+        typer.Argument(help="objectives, networks, likelihoods, latents, priors, datasets, metrics or experiments."),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -25,6 +27,7 @@ def list_names(
         "datasets": lambda: _list_entries("unbraid.data", "dataset"),
         "metrics": lambda: _list_entries("unbraid.metrics", "metric"),
         "likelihoods": lambda: _list_entries("unbraid.networks", "likelihood"),
+        "latents": lambda: _list_entries("unbraid.latents", "block"),
         "priors": lambda: _list_entries("unbraid.latents", "prior"),
         "experiments": _list_experiments,
     }
@@ -55,7 +58,7 @@ def data_fetch(
     from unbraid.data import fetch
 
     path = fetch(name, source, **parse_overrides(settings or []))
-    print_json({"file": str(path)}) if as_json else typer.echo(f"{name}: {path}")
+    print_json({"file": str(path)}) if as_json else echo(f"{name}: {path}")
 
 
 @data_app.command("check", epilog="Examples:  unbraid data check  ·  unbraid data check mpi3d variant=real")

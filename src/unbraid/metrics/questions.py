@@ -13,6 +13,8 @@ QUESTIONS = {
     "The score is the share of generated rows for which a classifier says so.",
     "cond": "Does a second stage still follow the code of the first? "
     "The score is the share of that code's information that survives in the generated image.",
+    "cross": "Are images of one modality that are made from another as good and as varied as real ones? "
+    "The scores are their distance from real images, 0 at best, and their variety, 1 if it is that of the data.",
     "dci": "Which latents does a predictor of each factor use? "
     "Disentanglement asks whether a latent serves one factor, completeness whether a factor needs one latent, and "
     "informativeness how well the factors are predicted.",

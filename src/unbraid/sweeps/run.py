@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from unbraid.training import Cadence, choose_device
 from unbraid.training.distributed import read_launcher
 from unbraid.training.first_stage import copy_first_stage_weights
 from unbraid.training.grouping import MAX_MEMBERS, find_max_members, group_by_structure, split_evenly, structure_key
-from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_sigterm
+from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_signals
 from unbraid.training.launch import GroupJob, JobOutcome, check_place, connect_to_ray, count_workers, launch
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
@@ -41,6 +42,9 @@ MAX_MEMBERS_ON_WORKERS = 64
 
 MAX_PREPARED_STATES = 8
 """States that planning builds and keeps in memory until their groups train."""
+
+MAX_SHARE_OF_TABLES = 0.05
+"""Share of the time of a sweep that goes into tables; each of them reads every run."""
 
 
 def sweep(
@@ -181,6 +185,11 @@ def _plan_groups(
     begun = [group for group in free if folder.group_folder(group).checkpoints()]
     for group in set(free) - set(begun):
         folder.remove_group(group)
+    for group in begun:
+        removed = [run for run in folder.list_runs(group) if not folder.run_folder(run).read_json("status")]
+        if removed:
+            log(f"{removed[0]} was removed; the runs of its group train again from step 0, with the same result.")
+            folder.forget_checkpoints(group)
     taken = {run for group in begun for run in folder.list_runs(group)}
     metrics = folder.plan.metrics
     rest = {run: config for run, config in configs.items() if run not in taken}
@@ -202,10 +211,11 @@ def _run_jobs(
     sources: Sources,
     prepared: dict[str, State],
 ) -> list[str]:
-    """Run the jobs, rewrite the tables after each one, and return the errors of those that failed."""
+    """Run the jobs, keep the tables up to date, and return the errors of those that failed."""
     errors: list[str] = []
+    tables_due = 0.0
     known = result.left_out()
-    with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_sigterm() as stop:
+    with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_signals() as stop:
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
         try:
             outcomes = launch(local if on == "local" else run_group, jobs, on, slurm)
@@ -213,6 +223,8 @@ def _run_jobs(
             with closing(outcomes), progress("groups", len(jobs), delay) as bar:
                 for number, outcome in enumerate(outcomes, start=1):
                     _record_outcome(result, outcome, errors)
+                    if time.monotonic() >= tables_due:
+                        tables_due = _write_tables(result)
                     bar.advance()
                     log(f"{number} of {len(jobs)} groups {'done' if outcome.error is None else 'ended'}")
         finally:
@@ -228,7 +240,14 @@ def _record_outcome(result: Sweep, outcome: JobOutcome, errors: list[str]) -> No
     else:
         errors.append(outcome.error)
         log(f"group {outcome.job.group} failed: {outcome.error}")
+
+
+def _write_tables(result: Sweep) -> float:
+    """Write the tables and return the time at which they may be written again."""
+    began = time.monotonic()
     result.write_tables()
+    ended = time.monotonic()
+    return ended + (ended - began) / MAX_SHARE_OF_TABLES
 
 
 def _finish(result: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, report: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unbraid.config import Choice, Config, Training
+from unbraid.config import Choice, Config, Training, check_names
 from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
@@ -19,6 +19,7 @@ from unbraid.models.base import select_model_settings
 from unbraid.networks import encoder as encoders, likelihood as likelihoods
 from unbraid.objectives import bind
 from unbraid.store import select_prefix
+from unbraid.training.default_likelihood import choose_likelihood, choose_likelihood_settings
 from unbraid.training.modality_config import (
     SIZES,
     Sections,
@@ -75,6 +76,11 @@ def configure(
         bound.check_parent(dataset, parent["config"])
     training = Training.from_settings(_only(given, Training.fields()))
     _refuse_unfinished_annealing(parts.latents, training)
+    if training.patience is not None and split(dataset, training.split).held_out is None:
+        raise UsageError(
+            f"patience={training.patience} needs held-out rows, and split={training.split} holds out none of "
+            f"{dataset.name}; add split=0.1."
+        )
     return Config(
         objective=Choice(recipe, chosen),
         model=model,
@@ -102,12 +108,13 @@ def _choose_single_sections(recipe: str, dataset: FactorDataset, given: Mapping[
     for side, registry, other in (("encoder", encoders, decoders), ("decoder", decoders, encoders)):
         if names[side] not in registry and names[side] in other:
             raise UsageError(f"'{names[side]}' has no {side}; choose one with {side}=NAME (unbraid list networks).")
-    likelihood = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
+    likelihood = given.get("likelihood") or choose_likelihood(dataset)
     refuse_out_of_range(likelihood, dataset.pixels, dataset.name, "likelihood")
+    density = {**choose_likelihood_settings(likelihood, dataset), **select_prefix("likelihood.", given)}
     return Sections(
         make_choice(encoders, names["encoder"], select_prefix("encoder.", given)),
         make_choice(decoders, names["decoder"], select_prefix("decoder.", given)),
-        make_choice(likelihoods, likelihood, select_prefix("likelihood.", given)),
+        make_choice(likelihoods, likelihood, density),
         parse_latents(given),
     )
 
@@ -161,10 +168,15 @@ def choose_network(shape: Shape) -> str:
     return "mlp"
 
 
+def is_multimodal(recipe: str) -> bool:
+    """Return whether a recipe learns from several modalities."""
+    return models[objective[recipe].facts.model].make.multimodal
+
+
 def list_settings(recipe: str) -> list[str]:
     """Return every key without a dot that `configure` takes for a recipe."""
     common = ("z", "latents", "groups", "prior", "network", "encoder", "decoder", "likelihood")
-    sizes = SIZES if models[objective[recipe].facts.model].make.multimodal else ()
+    sizes = SIZES if is_multimodal(recipe) else ()
     return [*objective[recipe].settings, *Training.fields(), *common, *sizes]
 
 
@@ -178,7 +190,8 @@ def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
-    """Raise a `UsageError` for the first key that no part of the recipe takes."""
+    """Raise a `UsageError` for the first key that no part of the recipe takes, and for names that are no words."""
+    check_names(given)
     known = list_settings(recipe)
     for key in given:
         section = key.partition(".")[0]
