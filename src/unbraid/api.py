@@ -13,7 +13,8 @@ from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.errors import UsageError
-from unbraid.progress import announce
+from unbraid.progress import announce, say
+from unbraid.replaced_runs import restore_replaced
 from unbraid.run import Run, check_same_data, load
 from unbraid.store import RunFolder, check_folder_name
 from unbraid.sweeps.stages import (
@@ -160,6 +161,8 @@ def _train_one(
             check_not_diverged(folder, world)
         if first is not None and world.leads:
             record_code_change(first, folder, dataset, modules)
+        if world.leads:
+            folder.remove_replaced()
         world.wait()
     run = Run(folder, dataset=dataset, **own)
     run.reused = reused
@@ -195,9 +198,11 @@ def _create_folder(
         state.rehearse()
     if not world.leads:
         return RunFolder(path), state
-    if fresh:
-        RunFolder.discard(path)
+    restore_replaced(path, finished=False)
+    aside = RunFolder.set_aside(path) if fresh else None
     folder = RunFolder.create(path, config)
+    if aside is not None:
+        say(f"The run that was in {path} is kept as {aside} until the new one has finished.")
     if first is not None:
         copy_first_stage_weights(first.folder, folder)
     return folder, state

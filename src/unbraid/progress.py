@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
+from unbraid.printable import escape, print_to_stderr
+
 Item = TypeVar("Item")
 Place = Literal["terminal", "notebook", "log"]
 
@@ -53,15 +55,19 @@ class Progress:
         self.done += n
         if self._first is None:  # it may load or compile, and says little about the others
             self._first = (time.monotonic(), self.done)
-        if self._display is not None:
-            self._display.show(self)
-        elif time.monotonic() >= self._show_at:
-            self._display = self._open()
-            self._display.show(self)
+        try:
+            if self._display is not None:
+                self._display.show(self)
+            elif time.monotonic() >= self._show_at:
+                self._display = self._open()
+                self._display.show(self)
+        except (OSError, ValueError):  # the terminal is gone; the work goes on
+            self._display, self._show_at = None, float("inf")
 
     def close(self) -> None:
         if self._display is not None:
-            self._display.close(self)
+            with suppress(OSError, ValueError):
+                self._display.close(self)
 
     @property
     def seconds(self) -> float:
@@ -108,7 +114,7 @@ class Bar(Display):
         kept = progress.terms is not None
         self.bar = RichBar(*columns, console=Console(stderr=True), transient=not kept, expand=kept)
         self.task = self.bar.add_task(
-            progress.description, total=progress.total, completed=progress.done, terms=progress.terms
+            escape(progress.description), total=progress.total, completed=progress.done, terms=progress.terms
         )
         self.bar.start()
 
@@ -197,13 +203,12 @@ def _find_place() -> Place:
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is not None and getattr(shell, "kernel", None) is not None:
         return "notebook"
-    return "terminal" if sys.stderr.isatty() else "log"
+    return "terminal" if _is_terminal() else "log"
 
 
 def say(sentence: str) -> None:
     """Print a sentence that the user must know to stderr, also with `UNBRAID_QUIET=1`; a closed stderr is ignored."""
-    with suppress(OSError, ValueError, AttributeError):
-        print(sentence, file=sys.stderr, flush=True)
+    print_to_stderr(sentence)
 
 
 @contextmanager
@@ -220,6 +225,13 @@ def progress(
         yield bar
     finally:
         bar.close()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:  # closed
+        return False
 
 
 def track(description: str, items: Sequence[Item]) -> Iterator[Item]:

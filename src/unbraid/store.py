@@ -3,6 +3,7 @@
     config.yaml        every setting                    history.jsonl   one line per logging point
     model.safetensors  final weights and buffers        scores.jsonl    one line per score, only ever appended
     checkpoints/       the last two, each one file      status.json, environment.json, data.json
+    snapshot/          the run before its last steps, if it was asked for
 
 Nothing is pickled: opening a stranger's run executes nothing. No link inside a run is followed, every file is checked
 against its table (`unbraid.schema`) when it is read, and `unbraid check` checks them all.
@@ -21,6 +22,7 @@ from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError, UsageError
 from unbraid.plain_text import ParseError, add_sum, check_sum, parse_json, parse_yaml
+from unbraid.replaced_runs import find_replaced, restore_replaced, set_aside
 from unbraid.safe_files import check_inside, open_plain_file, read_text
 from unbraid.schema import CONFIG, check_fields, check_file
 from unbraid.tensor_files import (
@@ -80,6 +82,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
         folder = cls(path)
+        restore_replaced(folder.path, finished=False)
         if not folder.path.is_dir():
             raise RunError(f"There is no run folder {folder.path}.")
         if not (folder.path / "config.yaml").exists():
@@ -87,14 +90,24 @@ class RunFolder:
         return folder
 
     @classmethod
-    def discard(cls, path: Path | str) -> None:
-        """Remove a run if there is one; refuse to remove anything else."""
-        if Path(path).exists():
-            folder = cls.open(path)
-            if (folder.path / "sweep.yaml").exists():
-                raise RunError(f"{folder.path} is a sweep, not a run; choose another name.")
-            with folder.locked():
-                shutil.rmtree(folder.path)
+    def set_aside(cls, path: Path | str) -> Path | None:
+        """Rename a run out of the way of a new one, and return where it is; refuse anything else than a run.
+
+        `remove_replaced` removes it once the new run has finished.
+        """
+        restore_replaced(Path(path), finished=False)
+        if not Path(path).exists():
+            return None
+        folder = cls.open(path)
+        if (folder.path / "sweep.yaml").exists():
+            raise RunError(f"{folder.path} is a sweep, not a run; choose another name.")
+        with folder.locked():
+            set_aside(folder.path, whole=folder.finished)
+        return find_replaced(folder.path)
+
+    def remove_replaced(self) -> None:
+        """Remove the run that this one has replaced, if this one is finished."""
+        restore_replaced(self.path, self.finished)
 
     @property
     def config(self) -> Config:
@@ -118,6 +131,13 @@ class RunFolder:
             raise RunError(f"{stored} cannot be read: {error}.") from error
         check_fields(content, CONFIG, str(stored))
         return content
+
+    def is_busy(self) -> bool:
+        """Return whether another process holds the lock of this folder at this moment."""
+        if not self.locate("lock").exists():
+            return False
+        with os.fdopen(open_plain_file(self.locate("lock"), os.O_RDONLY), "rb") as handle:
+            return not _try_lock(handle.fileno())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -172,6 +192,17 @@ class RunFolder:
                 handle.truncate(end)  # a full disk may have taken a part of the line
                 raise
 
+    def drop_partial_line(self, name: str) -> None:
+        """Drop a line of `name`.jsonl that a killed process left unfinished."""
+        with os.fdopen(open_plain_file(self.locate(f"{name}.jsonl"), os.O_RDWR), "r+b", buffering=0) as handle:
+            _drop_partial_line(handle)
+
+    def check_writable(self, name: str) -> None:
+        """Raise if no line can be appended to `name`.jsonl, before anything is computed for it."""
+        path = self.locate(f"{name}.jsonl")
+        if not os.access(path if path.exists() else self.path, os.W_OK):
+            raise RunError(f"{path} cannot be written; keep the scores elsewhere with --out FILE, or use --no-save.")
+
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """Return the complete lines of `name`.jsonl."""
         path = self.locate(f"{name}.jsonl")
@@ -224,6 +255,21 @@ class RunFolder:
             f"The files of {self.path} were changed after its training: config.yaml and model.safetensors are not "
             "those that it finished with; train it again, or restore them."
         )
+
+    @property
+    def snapshot(self) -> "RunFolder":
+        """The weights of some steps before the end, in a folder that opens as a finished run."""
+        return RunFolder(self.locate("snapshot"), self.root)
+
+    def save_snapshot(self, step: int, tensors: Mapping[str, Any]) -> None:
+        """Write the weights after `step` steps to `snapshot`, with all that is needed to score them."""
+        taken = self.snapshot
+        shutil.rmtree(taken.path, ignore_errors=True)
+        for name in ("config.yaml", "data.json", "history.jsonl"):
+            if self.locate(name).exists():
+                atomic.write_text(taken.locate(name), read_text(self.locate(name), MAX_LINES_BYTES))
+        taken.save_model(tensors)
+        taken.write_json("status", {"state": "finished", "step": step, "content": taken.content()})
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Any], owner: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint that is bound to its owner (run ids, data, players), and remove all but the last two."""

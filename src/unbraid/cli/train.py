@@ -1,5 +1,7 @@
 """The commands demo, train, sweep and refine."""
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +11,9 @@ import typer
 import unbraid.cli.options as given
 from unbraid.cli.options import app, leads
 from unbraid.cli.printing import print_json, print_notes, print_rows, print_scores
+from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
+from unbraid.printable import shorten
 
 PRINTED_TERMS = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
 """Terms of the last history line that are printed at the end."""
@@ -24,21 +28,35 @@ def demo(
 ) -> None:
     """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
     from unbraid.api import train as train_run
-    from unbraid.cli.demo_settings import NOTE, SETTINGS
+    from unbraid.cli.demo_settings import MAX_KB_OF_PAGE, NOTE, SETTINGS
 
     name = "demo" if seed == 0 else f"demo-s{seed}"
-    typer.echo(NOTE)
+    echo(NOTE)
     run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
     print_scores(run.score())
     run.traverse().save(run.path / "traversal.png")
-    page = run.explore(open=False)
-    typer.echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
-    typer.echo(f"Explorer: {page}  (open it in a browser: this file is the model)")
+    page = run.explore(open=False, max_kb=MAX_KB_OF_PAGE)
+    echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
+    size = round(page.path.stat().st_size / 1000)
+    echo(f"Explorer: {page}  ({size} kB; open it in a browser: this file is the model)")
+    echo("\n".join(["How to go on:", *(f"  {line}" for line in list_next_steps(str(page)))]))
+
+
+def list_next_steps(page: str) -> list[str]:
+    """Return what to do after the demo: activate the environment if it is not active, open the page, use own data."""
+    inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
+    environment = os.path.relpath(sys.prefix)
+    return [
+        *([f"source {environment}/bin/activate   # once per terminal, so that it knows unbraid"] if inactive else []),
+        f"open {page} in a browser, and move the sliders",
+        "unbraid advise my/folder   # what fits your own pictures or table, and how long it takes",
+        "unbraid train beta-tcvae data=my/folder   # settings follow from the data",
+    ]
 
 
 @app.command(
-    epilog="Examples:  unbraid train beta-tcvae data=sprites beta=6 network=mlp-chen batch=2048 steps=18000"
-    "  ·  unbraid train vae data=images data.folder=photos data.size=64"
+    epilog="Examples:  unbraid train beta-tcvae data=my/folder"
+    "  ·  unbraid train beta-tcvae data=sprites beta=6 network=mlp-chen batch=2048 steps=18000 (for a GPU)"
 )
 def train(
     recipe: given.Recipe,
@@ -57,9 +75,11 @@ def train(
 
     Settings are those of the recipe (unbraid list objectives); z, the number of latent variables; data, network,
     encoder, decoder and likelihood by name, and their settings with a dot (encoder.hidden=[256,256]); and those of
-    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), and split
-    (default, none, 0.1, posX:0,1). Defaults: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
-    a likelihood that fit the data.
+    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), split
+    (default, none, 0.1, posX:0,1), and patience (measurements of the held-out loss without improvement before training
+    ends). For your own pictures or table, settings that you leave out follow from the data, and each is printed with
+    its reason. Defaults for named data sets: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
+    a likelihood that fit.
     """
     from unbraid.api import train as train_run
     from unbraid.config import parse_overrides
@@ -68,7 +88,8 @@ def train(
     overrides = parse_overrides(settings or [])
     _check_destination(overrides, "a run", ("recipe",), name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
-    data, destination = overrides.pop("data", "sprites"), {"root": root, "name": name, "resume": resume, "fresh": fresh}
+    data = check_data_name(overrides.pop("data", "sprites"))
+    destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
     hidden = ("format", "step", "epoch", "images_per_second")
     _print_run(run, as_json, lambda term: term not in hidden, f"Next: unbraid evaluate {run.path}")
@@ -105,9 +126,10 @@ def sweep(
 
     axes: dict[str, Any] = {**parse_axes(settings or [])}
     options = ("device", "root", "name", "on", "members", "metric", "slurm", "many", "track")
-    refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence"))
+    refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence", "report", "refines"))
+    data = [check_data_name(each) for each in axes.pop("data", ["sprites"])]
     chosen: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
-    chosen |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": axes.pop("data", ["sprites"])}
+    chosen |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": data}
     chosen["track"] = track or ()
     result = run_sweep([part.strip() for part in recipe.split(",")], **chosen | axes)
     print_notes(result.notes)
@@ -119,7 +141,7 @@ def sweep(
         more = len(list_scores(result.members)) - len(shown)
         print_notes([f"{more} more scores are in the table."] if more else [])
         files = [f"{key.capitalize()}: {file}" for key, file in result.files.items() if key in ("table", "report")]
-        typer.echo("\n".join(files))
+        echo("\n".join(files))
 
 
 @app.command(
@@ -188,7 +210,11 @@ def refine(
 def _check_destination(
     overrides: Mapping[str, Any], of: str, others: tuple[str, ...], name: str | None, fresh: bool
 ) -> None:
-    refuse_options(overrides, of, ("device", "root", "name", "resume", "track"), others=(*others, "cadence"))
+    from unbraid.config import check_names
+
+    options = ("device", "root", "name", "resume", "fresh", "track")
+    refuse_options(overrides, of, options, others=(*others, "cadence"))
+    check_names(overrides)
     if fresh and name is None:
         raise UsageError("--fresh needs --name, the run to remove.")
 
@@ -202,9 +228,18 @@ def _print_run(run: Any, as_json: bool, shown: Callable[[str], bool], following:
         print_json({"run": str(run.path), "id": run.config.run_id, **facts, **last})
         return
     if run.reused:
-        typer.echo("This run is finished already; nothing was trained.")
+        echo("This run is finished already; nothing was trained.")
     terms = "  ".join(f"{term} {value:.3f}" for term, value in last.items() if shown(term))
-    typer.echo(f"{run.path}  step {last['step']}  {terms}\n{following}")
+    echo(f"{run.path}  step {last['step']}  {terms}\n{following}")
+
+
+def check_data_name(data: Any) -> str:
+    """Return the name of a data set, a folder or a file; a whole number may be the name of a folder."""
+    if isinstance(data, int) and not isinstance(data, bool):
+        return str(data)
+    if not isinstance(data, str) or not data.strip() or "\0" in data:
+        raise UsageError(f"data={shorten(data)} is not the name of a data set, a folder of pictures or a CSV file.")
+    return data
 
 
 def refuse_options(settings: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:

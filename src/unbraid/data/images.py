@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from unbraid.data.base import dataset
+from unbraid.data.base import dataset, expand_user
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.label_csv import read_labels
 from unbraid.data.picture_cache import decode_once
@@ -55,7 +55,7 @@ def from_folder(
     decodes them once into a file that is read by rows (`unbraid.data.picture_cache`); `auto` does so if they would fill
     a quarter of the free memory.
     """
-    folder = Path(folder).expanduser()
+    folder = expand_user(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
     names = _list_pictures(folder)
@@ -70,14 +70,18 @@ def from_folder(
         pixels = Pixels(stored, tuple(stored.shape[1:]))
     if labels is None:
         return FactorDataset(name, pixels, source=str(folder))
-    factors, table = read_labels(Path(labels).expanduser(), [folder / each for each in names], folder)
+    factors, table = read_labels(expand_user(labels), [folder / each for each in names], folder)
     return FactorDataset(name, pixels, factors, table, source=str(folder))
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read ({error.strerror}); change its permissions, or move it.")
 
 
 def _list_pictures(folder: Path) -> list[str]:
     """Return the pictures below a folder by their relative paths, in the order of the paths' parts."""
     found = []
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder, onerror=_refuse_folder):
         inside = os.path.relpath(place, folder)
         for name in names:
             path = name if inside == "." else os.path.join(inside, name)  # noqa: PTH118 (a million of them)

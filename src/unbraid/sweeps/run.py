@@ -32,7 +32,7 @@ from unbraid.training import Cadence, choose_device
 from unbraid.training.distributed import read_launcher
 from unbraid.training.first_stage import copy_first_stage_weights
 from unbraid.training.grouping import MAX_MEMBERS, find_max_members, group_by_structure, split_evenly, structure_key
-from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_sigterm
+from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_signals
 from unbraid.training.launch import GroupJob, JobOutcome, check_place, connect_to_ray, count_workers, launch
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
@@ -185,6 +185,11 @@ def _plan_groups(
     begun = [group for group in free if folder.group_folder(group).checkpoints()]
     for group in set(free) - set(begun):
         folder.remove_group(group)
+    for group in begun:
+        removed = [run for run in folder.list_runs(group) if not folder.run_folder(run).read_json("status")]
+        if removed:
+            log(f"{removed[0]} was removed; the runs of its group train again from step 0, with the same result.")
+            folder.forget_checkpoints(group)
     taken = {run for group in begun for run in folder.list_runs(group)}
     metrics = folder.plan.metrics
     rest = {run: config for run, config in configs.items() if run not in taken}
@@ -210,7 +215,7 @@ def _run_jobs(
     errors: list[str] = []
     tables_due = 0.0
     known = result.left_out()
-    with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_sigterm() as stop:
+    with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_signals() as stop:
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
         try:
             outcomes = launch(local if on == "local" else run_group, jobs, on, slurm)

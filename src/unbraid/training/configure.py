@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unbraid.config import Choice, Config, Training
+from unbraid.config import Choice, Config, Training, check_names
 from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
@@ -183,7 +183,8 @@ def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
-    """Raise a `UsageError` for the first key that no part of the recipe takes."""
+    """Raise a `UsageError` for the first key that no part of the recipe takes, and for names that are no words."""
+    check_names(given)
     known = list_settings(recipe)
     for key in given:
         section = key.partition(".")[0]
