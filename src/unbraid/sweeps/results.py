@@ -6,6 +6,7 @@ from typing import Any
 
 from unbraid.errors import UsageError
 from unbraid.explore import AUTO, ExplorerPage, Precision
+from unbraid.extras import import_extra
 from unbraid.metrics.base import Score
 from unbraid.metrics.comparison import Comparison, compare_seeds
 from unbraid.report import EXPLORER
@@ -61,6 +62,11 @@ class Sweep:
     def summary(self) -> list[dict[str, Any]]:
         """One row per setting and score, over seeds: count, median, mean with its 90% interval, extremes."""
         return build_summary_rows(self.members)
+
+    def to_pandas(self) -> Any:
+        """Return `table` as a DataFrame, indexed by run."""
+        pandas = import_extra("pandas", "pandas", "Sweep.to_pandas", "; without it use Sweep.table")
+        return pandas.DataFrame(self.table).set_index("run")
 
     @property
     def files(self) -> dict[str, str]:
