@@ -13,6 +13,7 @@ from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.errors import UsageError
+from unbraid.memory import explain_out_of_memory
 from unbraid.progress import announce
 from unbraid.run import Run, check_same_data, load
 from unbraid.store import RunFolder, check_folder_name
@@ -36,6 +37,7 @@ from unbraid.training.first_stage import (
 )
 from unbraid.training.loop import check_not_diverged
 from unbraid.training.prepare import prepare
+from unbraid.training.resources import check_disk, check_memory
 from unbraid.training.state import State
 from unbraid.types import Modules
 
@@ -128,6 +130,7 @@ def refine(
     return _train_one(recipe, choice, dataset, settings, destination, FirstStage(first.folder, parent, first.dataset))
 
 
+@explain_out_of_memory("Training", "lower batch, z, or the widths of encoder and decoder, or use smaller data")
 def _train_one(
     recipe: str,
     choice: Choice,
@@ -193,6 +196,9 @@ def _create_folder(
         first_weights = () if first is None else [first.weights]
         state = prepare(config, dataset, modules, world=world, first_weights=first_weights)
         state.rehearse()
+        check_memory(state)
+        if world.leads:
+            check_disk([(state, 1)], path)
     if not world.leads:
         return RunFolder(path), state
     if fresh:

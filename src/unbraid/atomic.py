@@ -1,13 +1,24 @@
 """Files that are either whole or absent: written under another name, synced, renamed."""
 
+import errno
 import itertools
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from unbraid.errors import RunError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 _numbers = itertools.count()
 """Numbers of partial files: two threads may write the same file."""
+
+
+class DiskFullError(RunError, OSError):
+    """A file could not be written since there is no room for it; whoever handles an `OSError` handles this one."""
 
 
 @contextmanager
@@ -24,6 +35,9 @@ def replacing(path: Path) -> Iterator[Path]:
         _sync(part)
         part.replace(path)
         _sync(path.parent)
+    except OSError as error:
+        refuse_full_disk(path, error)
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -35,6 +49,23 @@ def write_bytes(path: Path, content: bytes) -> None:
             write_all(handle, content)
         finally:
             os.close(handle)
+
+
+def refuse_full_disk(path: Path, error: Exception) -> None:
+    """Raise a `DiskFullError` if a write failed because the disk, a quota or the allowed size of a file is full.
+
+    safetensors states the system's error number only in its words.
+    """
+    found = re.search(r"\bcode: (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+    if isinstance(error, DiskFullError) or number not in _FULL:
+        return
+    free = shutil.disk_usage(path.parent).free
+    limit = "it is larger than `ulimit -f` allows" if number == errno.EFBIG else f"{free:,} bytes are free"
+    raise DiskFullError(
+        f"{path} cannot be written: {os.strerror(number)}, {limit}. Files that were whole are kept; free some space or "
+        "choose another folder, and the same command continues."
+    ) from error
 
 
 def write_text(path: Path, text: str) -> None:

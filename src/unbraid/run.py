@@ -19,6 +19,7 @@ from unbraid.errors import RunError, UsageError
 from unbraid.explore import AUTO, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
 from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
+from unbraid.memory import explain_out_of_memory
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, triples, write_report
@@ -103,6 +104,7 @@ class Run:
         return {key: value for key, value in self.folder.read_json("parent").items() if key != "format"}
 
     @cached_property
+    @explain_out_of_memory("Loading the data", "close other programs, or use a machine with more memory")
     def dataset(self) -> FactorDataset:
         dataset = self._load_data() if self._passed_in is None else self._passed_in
         check_same_data(self.folder, dataset)
@@ -118,6 +120,7 @@ class Run:
         return load_data(stored.name, stored.settings, self.device)
 
     @cached_property
+    @explain_out_of_memory("The model", "close other programs, or use another --device")
     def model(self) -> Model:
         """The trained model, in evaluation mode."""
         for side, module in self._modules.items():

@@ -168,8 +168,9 @@ class RunFolder:
             end = _drop_partial_line(handle)
             try:
                 atomic.write_all(handle.fileno(), (json.dumps(line) + "\n").encode())
-            except OSError:
+            except OSError as error:
                 handle.truncate(end)  # a full disk may have taken a part of the line
+                atomic.refuse_full_disk(path, error)
                 raise
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str
             save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
             part.chmod(0o644)  # safetensors lets only the owner read, but runs are shared
     except (SafetensorError, OSError) as error:
+        atomic.refuse_full_disk(path, error)
         raise RunError(f"{path} cannot be written ({describe_failure(error)}); files before it are whole.") from error
 
 

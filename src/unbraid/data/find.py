@@ -10,11 +10,12 @@ from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.data.array_modalities import from_arrays
-from unbraid.data.base import dataset as datasets, load
+from unbraid.data.base import dataset as datasets, expand_user, load
 from unbraid.data.factors import FactorDataset
 from unbraid.data.image_size import choose_size
 from unbraid.data.images import from_array, from_dataset
 from unbraid.errors import UsageError
+from unbraid.memory import explain_out_of_memory
 from unbraid.progress import announce
 
 GIVEN = "given"
@@ -23,6 +24,7 @@ GIVEN = "given"
 Data = str | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset | Mapping[str, Any]
 
 
+@explain_out_of_memory("Loading the data", "use a smaller data.size, fewer rows, or data on disk (data.stream)")
 def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
     """Load a named data set, or wrap data that were passed in.
 
@@ -53,7 +55,7 @@ def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tup
 
 def _choose_missing_size(settings: dict[str, Any]) -> None:
     """Add a size for the pictures of a folder if they need one and nobody gave it, and say so."""
-    chosen = choose_size(Path(settings["folder"]).expanduser()) if "size" not in settings else None
+    chosen = choose_size(expand_user(settings["folder"])) if "size" not in settings else None
     if chosen is not None:
         settings["size"] = chosen.size
         announce(f"  data.size={chosen.size}: {chosen.reason}")

@@ -98,7 +98,7 @@ def from_npy(
     name: str | None = None,
 ) -> FactorDataset:
     """Return the rows of a .npy file, as `from_array` does for a memory-mapped array."""
-    path = Path(path).expanduser()
+    path = expand_user(path)
     file = RowFile.open(path)
     mapped = np.memmap(path, file.dtype, "r", file.offset, (file.count, *file.row_shape)) if file.count else np.empty(0)
     data = from_array(mapped, channels=channels, stream=stream, name=name or path.stem)

@@ -221,7 +221,8 @@ def _run_jobs(
                     if time.monotonic() >= tables_due:
                         tables_due = _write_tables(result)
                     bar.advance()
-                    log(f"{number} of {len(jobs)} groups {'done' if outcome.error is None else 'ended'}")
+                    ended = f"ended, {len(errors)} of them failed" if errors else "done"
+                    log(f"{number} of {len(jobs)} groups {ended}")
         finally:
             result.write_tables()
     result.notes += describe_left_out(known, result.left_out())
