@@ -143,6 +143,8 @@ class Run:
         parts = split(self.dataset, self.config.training.split)
         evaluation = Evaluation(self.model, self.dataset, parts.held_out, precision=self.config.training.precision)
         evaluation.trained_on = len(parts.train)
+        if parts.rule == "train":
+            evaluation.held_out, evaluation.which = False, "trained on"
         return evaluation
 
     def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:

@@ -3,6 +3,7 @@
     config.yaml        every setting                    history.jsonl   one line per logging point
     model.safetensors  final weights and buffers        scores.jsonl    one line per score, only ever appended
     checkpoints/       the last two, each one file      status.json, environment.json, data.json
+    snapshot/          the run before its last steps, if it was asked for
 
 Nothing is pickled: opening a stranger's run executes nothing. No link inside a run is followed, every file is checked
 against its table (`unbraid.schema`) when it is read, and `unbraid check` checks them all.
@@ -225,6 +226,21 @@ class RunFolder:
             f"The files of {self.path} were changed after its training: config.yaml and model.safetensors are not "
             "those that it finished with; train it again, or restore them."
         )
+
+    @property
+    def snapshot(self) -> "RunFolder":
+        """The weights of some steps before the end, in a folder that opens as a finished run."""
+        return RunFolder(self.locate("snapshot"), self.root)
+
+    def save_snapshot(self, step: int, tensors: Mapping[str, Any]) -> None:
+        """Write the weights after `step` steps to `snapshot`, with all that is needed to score them."""
+        taken = self.snapshot
+        shutil.rmtree(taken.path, ignore_errors=True)
+        for name in ("config.yaml", "data.json", "history.jsonl"):
+            if self.locate(name).exists():
+                atomic.write_text(taken.locate(name), read_text(self.locate(name), MAX_LINES_BYTES))
+        taken.save_model(tensors)
+        taken.write_json("status", {"state": "finished", "step": step, "content": taken.content()})
 
     def save_checkpoint(self, step: int, tensors: Mapping[str, Any], owner: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint that is bound to its owner (run ids, data, players), and remove all but the last two."""

@@ -45,12 +45,16 @@ class Cadence:
     checkpoint_steps: int | None = None
     checkpoint_seconds: float = 60.0
     track: Sequence[str] = ()
+    snapshot: float | None = None
+    """Share of the steps after which each run also keeps its weights, to see whether its scores still change."""
 
     def __post_init__(self) -> None:
         check_trackers(self.track)
         for name in ("log_steps", "checkpoint_steps"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.snapshot is not None and not 0 < self.snapshot < 1:
+            raise UsageError(f"snapshot is a share of the steps between 0 and 1, not {self.snapshot}.")
 
     @classmethod
     def of(cls, cadence: "Cadence | None", track: str | Sequence[str] = ()) -> "Cadence":
@@ -68,6 +72,10 @@ class Cadence:
         if self.checkpoint_steps is not None:
             return step % self.checkpoint_steps == 0
         return seconds >= self.checkpoint_seconds
+
+    def takes_snapshot(self, step: int, steps: int) -> bool:
+        """Return whether the weights after `step` of `steps` steps are kept."""
+        return self.snapshot is not None and step == max(1, round(self.snapshot * steps)) < steps
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,8 @@ def train_group(
             training.watch_held_out()
             if cadence.logs(state.step, steps) or training.stops_early:
                 last = training.log(last, bar)
+            if cadence.takes_snapshot(state.step, steps):
+                training.keep_snapshot()
             stopping, seconds = world.agree(state.step, float(stop.requested), time.monotonic() - saved_at)
             if stopping:
                 training.stop()
@@ -263,6 +273,12 @@ class GroupTraining:
             tensors = {**self.state.tensors(), **self.watch.tensors()}
             self.checkpoints.save_checkpoint(self.state.step, tensors, self.owner)
             self.write_status("running")
+
+    def keep_snapshot(self) -> None:
+        """Keep the weights that training would end with at this step."""
+        self.drop_diverged()
+        for member, folder in self.running.items():
+            folder.save_snapshot(self.state.step, self.state.final_tensors(member))
 
     def stop(self) -> None:
         """Save a checkpoint and raise `Interrupted`."""

@@ -167,7 +167,7 @@ class State:
         tensors = self.group.member_tensors(member)
         if not self.objective.recentres:
             return tensors
-        system = self.group.skeleton
+        system = copy.deepcopy(self.group.skeleton)  # training may go on
         system.load_state_dict(tensors)
         with torch.no_grad():
             system.eval().model.recentre(self.dataset, self.rows)
