@@ -136,12 +136,12 @@ class Registry(Generic[Made, FactsT]):
         return register
 
     def __getitem__(self, name: str) -> Entry[Made, FactsT]:
-        if name not in self._entries:
+        if name not in self:
             raise unknown(self.kind, name, self._entries)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return isinstance(name, str) and name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
@@ -152,6 +152,14 @@ class Registry(Generic[Made, FactsT]):
     def remove(self, name: str) -> None:
         """Remove an entry, as examples and tests do afterwards."""
         self._entries.pop(self[name].name)
+
+
+def check_count(name: str, value: Any, least: int = 1, most: int = 2**62) -> int:
+    """Return a whole number from `least` to `most`, or raise a `SettingError`."""
+    count = coerce(name, value, int)
+    if not least <= count <= most:
+        raise SettingError(f"{name} must be a whole number from {least} to {most:,}, not {_show(value)}.")
+    return count
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:

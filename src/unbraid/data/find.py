@@ -17,11 +17,12 @@ from unbraid.data.images import from_array, from_dataset
 from unbraid.errors import UsageError
 from unbraid.memory import explain_out_of_memory
 from unbraid.progress import announce
+from unbraid.store import to_path
 
 GIVEN = "given"
 """Name under which a config records data that were passed in; the settings hold their content hash."""
 
-Data = str | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset | Mapping[str, Any]
+Data = str | bytes | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset | Mapping[str, Any]
 
 
 @explain_out_of_memory("Loading the data", "use a smaller data.size, fewer rows, or data on disk (data.stream)")
@@ -32,6 +33,9 @@ def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tup
     `paired`, a .npy file for `array`, a folder for `images`, whose pictures are resized if they are large or differ in
     size.
     """
+    if isinstance(data, (str, bytes, Path)):
+        data = data if isinstance(data, str) and data in datasets else to_path(data, "data")
+        data = data if isinstance(data, Path) and data.is_dir() else str(data)
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".csv", ".tsv"):
         data, data_settings = "paired", {"csv": str(data), **data_settings}
