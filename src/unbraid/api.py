@@ -18,7 +18,8 @@ from unbraid.data.find import Data, find_data
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.memory import explain_out_of_memory, is_out_of_memory
 from unbraid.printable import shorten
-from unbraid.progress import announce
+from unbraid.progress import announce, say
+from unbraid.replaced_runs import restore_replaced
 from unbraid.run import Run, check_same_data, load
 from unbraid.store import RunFolder, check_folder_name, to_path
 from unbraid.sweeps.stages import (
@@ -176,6 +177,8 @@ def _train_one(
             check_not_diverged(folder, world)
         if first is not None and world.leads:
             record_code_change(first, folder, dataset, modules)
+        if world.leads:
+            folder.remove_replaced()
         world.wait()
     run = Run(folder, dataset=dataset, **own)
     run.reused = reused
@@ -215,9 +218,11 @@ def _create_folder(
             check_disk([(state, 1)], path)
     if not world.leads:
         return RunFolder(path), state
-    if fresh:
-        RunFolder.discard(path)
+    restore_replaced(path, finished=False)
+    aside = RunFolder.set_aside(path) if fresh else None
     folder = RunFolder.create(path, config)
+    if aside is not None:
+        say(f"The run that was in {path} is kept as {aside} until the new one has finished.")
     if first is not None:
         copy_first_stage_weights(first.folder, folder)
     return folder, state

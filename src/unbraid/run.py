@@ -17,7 +17,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.data.splits import split
 from unbraid.errors import RunError, UsageError
-from unbraid.explore import AUTO, ExplorerPage, Precision, is_demo, open_demo, write_run_page
+from unbraid.explore import AUTO, MAX_KB, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
 from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
 from unbraid.memory import explain_out_of_memory
@@ -154,8 +154,8 @@ class Run:
             evaluation.held_out, evaluation.which = False, "trained on"
         return evaluation
 
-    def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
-        """Measure metrics, append each score to scores.jsonl as soon as it exists, and return them.
+    def score(self, *names: str, rows: int | None = None, save: bool = True, **settings: Any) -> list[Score]:
+        """Measure metrics, append each score to scores.jsonl as soon as it exists unless `save` is false, return them.
 
         A name is a metric (`mig`), one protocol of it (`mig/exact`), a published protocol (`disentanglement_lib`: every
         metric that has it) or `full`. Without names, the default metrics are measured. A metric that the data or the
@@ -163,7 +163,7 @@ class Run:
         `rows` scores that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every metric
         that has it.
         """
-        ((_, scores),) = score_runs([self], *names, rows=rows, **settings)
+        ((_, scores),) = score_runs([self], *names, rows=rows, save=save, **settings)
         return scores
 
     def subject(self, rows: int | None = None) -> Subject:
@@ -227,16 +227,22 @@ class Run:
         return write_report(self.folder, self.subject().evaluation, list(newest.values()))
 
     def explore(
-        self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
+        self,
+        output: str | Path | None = None,
+        *,
+        weights: Precision = AUTO,
+        max_kb: int = MAX_KB,
+        open: bool = True,
     ) -> ExplorerPage:
         """Write one HTML file that holds this run's networks and runs them, and open it if there is a display.
 
         The file is `output`, or explore.html in the run's folder. `weights` is `float32`, `float16`, a number of bits,
-        or `auto`: 16 bits, or fewer if the file would exceed 1.2 MB. In a notebook the result is the page itself.
+        or `auto`: 16 bits, or fewer if the file would exceed `max_kb`. In a notebook the result is the page itself.
         """
         path = self.path / EXPLORER if output is None else Path(output)
         newest = {score.name: score for score in self.scores}
-        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, list(newest.values()), weights))
+        scores = list(newest.values())
+        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, scores, weights, max_kb))
         if open:
             page.open()
         return page
@@ -269,12 +275,14 @@ class Run:
 
 
 def score_runs(
-    runs: Sequence[Run], *names: str, rows: int | None = None, **settings: Any
+    runs: Sequence[Run], *names: str, rows: int | None = None, save: bool = True, **settings: Any
 ) -> Iterator[tuple[Run, list[Score]]]:
     """Score several runs on the same data, as `Run.score` does, and yield each with its new scores.
 
     Metrics that compare models with each other, such as `udr`, see all of them.
     """
+    for run in runs if save else ():
+        run.folder.check_writable("scores")
     contents = {run.folder.read_json("data").get("content") for run in runs}
     if len(contents) > 1:
         raise UsageError("Runs that are scored together must have been trained on the same data.")
@@ -286,7 +294,7 @@ def score_runs(
     for subject in subjects:
         subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
     chosen = names or choose_default_metrics(run.model.space for run in runs)
-    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names), strict=True):
+    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names, save=save), strict=True):
         run.notes = describe_skipped(result.skipped)
         if result.failures:
             raise RunError(result.failures[0])

@@ -9,9 +9,11 @@ import typer
 from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
+    advise as advise,
     evaluate as evaluate,
     explore as explore,
     share as share,
+    check as check,
     reproduce as reproduce,
     list_and_data as list_and_data,
 )

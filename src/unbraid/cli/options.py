@@ -14,7 +14,7 @@ INTERRUPTED = 130
 app = typer.Typer(
     name="unbraid",
     help="Learn, measure and explore disentangled representations.",
-    epilog="First steps:  unbraid demo  ·  unbraid list objectives  ·  unbraid train beta-tcvae data=sprites beta=6",
+    epilog="First steps:  unbraid explore demo  ·  unbraid advise my/folder  ·  unbraid train beta-tcvae data=FOLDER",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
