@@ -16,6 +16,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN
 from unbraid.data.modality import Modality
 from unbraid.data.splits import split
+from unbraid.data.tables import columns_of
 from unbraid.methods import objective
 from unbraid.models import model as models
 from unbraid.networks import decoder as decoders
@@ -188,6 +189,11 @@ def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Ite
         return
     if len(dataset.shape) == 3:
         yield ChosenSetting("likelihood", "bernoulli", "pixels are between 0 and 1")
+        return
+    if any(column.classes for column in columns_of(dataset)):
+        if "likelihood" not in known:
+            yield ChosenSetting("likelihood", "mixed", "the table has numbers and classes")
+            yield ChosenSetting("likelihood.learned", True, "the noise of the numbers is not known")
         return
     values = dataset.images(torch.arange(len(dataset), device=dataset.device))
     if bool(((values == 0) | (values == 1)).all()):
