@@ -3,22 +3,18 @@
 import errno
 import itertools
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unbraid.errors import RunError
+from unbraid.errors import DiskError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that is full, over its quota or a limit, or broken."""
 
 _numbers = itertools.count()
 """Numbers of partial files: two threads may write the same file."""
-
-
-class DiskFullError(RunError, OSError):
-    """A file could not be written since there is no room for it; whoever handles an `OSError` handles this one."""
 
 
 @contextmanager
@@ -27,19 +23,36 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A killed process leaves only a file that ends in `.part`, which nothing reads.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{next(_numbers)}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
+    with explain_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
+        try:
+            yield part
+            _sync(part)
+            part.replace(path)
+            _sync(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one sentence about a file that could not be written."""
     try:
-        yield part
-        _sync(part)
-        part.replace(path)
-        _sync(path.parent)
-    except OSError as error:
-        refuse_full_disk(path, error)
+        yield
+    except DiskError:
         raise
-    finally:
-        part.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        free = shutil.disk_usage(path.parent if path.parent.exists() else Path()).free
+        told = DiskError(
+            f"{path} cannot be written ({error.strerror}, {free:,} bytes are free); free some space, then use the same "
+            "command again."
+        )
+        told.errno, told.strerror = error.errno, error.strerror
+        raise told from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -49,23 +62,6 @@ def write_bytes(path: Path, content: bytes) -> None:
             write_all(handle, content)
         finally:
             os.close(handle)
-
-
-def refuse_full_disk(path: Path, error: Exception) -> None:
-    """Raise a `DiskFullError` if a write failed because the disk, a quota or the allowed size of a file is full.
-
-    safetensors states the system's error number only in its words.
-    """
-    found = re.search(r"\bcode: (\d+)", str(error))
-    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-    if isinstance(error, DiskFullError) or number not in _FULL:
-        return
-    free = shutil.disk_usage(path.parent).free
-    limit = "it is larger than `ulimit -f` allows" if number == errno.EFBIG else f"{free:,} bytes are free"
-    raise DiskFullError(
-        f"{path} cannot be written: {os.strerror(number)}, {limit}. Files that were whole are kept; free some space or "
-        "choose another folder, and the same command continues."
-    ) from error
 
 
 def write_text(path: Path, text: str) -> None:
