@@ -37,7 +37,13 @@ class Before(Provenance):
 
 
 def stored_stages(
-    parents: Parents, asked: Mapping[str, Any], metrics: Sequence[str], root: Path, device: Any, notes: list[str]
+    parents: Parents,
+    asked: Mapping[str, Any],
+    metrics: Sequence[str],
+    root: Path,
+    device: Any,
+    notes: list[str],
+    cadence: Any = None,
 ) -> RefinedSeries:
     """Return the existing stages with the recipe, the steps and the first stages of a series; train nothing."""
     folder, of = SweepFolder(root / "refined"), {run.path.name: member for member, run in parents}

@@ -4,6 +4,7 @@ import gc
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 if not Path("/dev/nvidiactl").exists():  # Triton decides at its import whether its interpreter runs the kernels
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -65,6 +66,16 @@ def pytest_collection_finish() -> None:
     # What is imported by now stays; without it the many collections that sweeps ask for are several times faster.
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how many hostile cases ran (`tests/hostile`); workers send their counts with their reports."""
+    reports = [each for group in terminalreporter.stats.values() for each in group if hasattr(each, "user_properties")]
+    called = [each for each in reports if getattr(each, "when", "") == "call"]
+    cases = sum(value for each in called for name, value in each.user_properties if name == "hostile cases")
+    if cases:
+        failed = sum(each.failed for each in called if dict(each.user_properties).get("hostile cases"))
+        terminalreporter.write_line(f"{cases:,} hostile cases, {failed} tests of them failed")
 
 
 @pytest.fixture(autouse=True, scope="session")

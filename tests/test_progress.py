@@ -1,15 +1,25 @@
-"""The bar appears only on a terminal, only after a while, and never when told to be quiet."""
+"""Progress is a bar in a terminal, a block in a notebook and lines in a log, only for long work, never when quiet."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from unbraid.progress import progress
+from unbraid import progress as module
+from unbraid.progress import format_seconds, progress
 
 
-@pytest.mark.parametrize(("terminal", "quiet", "shown"), [(True, "", True), (True, "1", False), (False, "", False)])
-def test_bar_is_shown_only_where_it_is_seen(monkeypatch, capsys, terminal, quiet, shown):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that tests set."""
+    now = SimpleNamespace(time=100.0)
+    monkeypatch.setattr(module.time, "monotonic", lambda: now.time)
+    return now
+
+
+@pytest.mark.parametrize(("quiet", "shown"), [("", True), ("1", False)])
+def test_terminal_has_a_bar(monkeypatch, capsys, quiet, shown):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("UNBRAID_QUIET", quiet)
     monkeypatch.setenv("TERM", "xterm")
     with progress("Working", 3, delay=0.0) as bar:
@@ -22,7 +32,69 @@ def test_bar_is_shown_only_where_it_is_seen(monkeypatch, capsys, terminal, quiet
 
 
 def test_short_work_shows_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress("Working", None) as bar:
-        bar.advance(5)
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        with progress("Working", None) as bar:
+            bar.advance(5)
+        assert capsys.readouterr().err == ""
+
+
+def test_log_has_a_line_now_and_then_with_rate_terms_and_time_left(clock, capsys):
+    with progress("Working", 100, delay=0.0) as bar:
+        bar.terms = "loss 3.20  1,000 images/s"
+        for _ in range(100):
+            clock.time += 1
+            bar.advance()
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert captured.out == ""
+    assert lines[0] == "Working: 5 of 100 (5%)  1 min 35 s left  loss 3.20  1,000 images/s"
+    assert lines[1].startswith("Working: 15 of 100 (15%)  1 min 25 s left")
+    assert lines[-1] == "Working: 100 of 100 (100%)  took 1 min 40 s  loss 3.20  1,000 images/s"
+    assert len(lines) == 11
+
+
+def test_resumed_work_does_not_count_what_was_done_before(clock, capsys):
+    with progress("Working", 100, done=90) as bar:
+        for _ in range(6):
+            clock.time += 1
+            bar.advance()
+    assert "Working: 95 of 100 (95%)  5 s left" in capsys.readouterr().err
+
+
+def test_the_first_unit_which_may_compile_is_no_measure_of_the_others(clock, capsys):
+    with progress("Working", 100) as bar:
+        clock.time += 4
+        bar.advance()
+        clock.time += 1
+        bar.advance()
+    assert "Working: 2 of 100 (2%)  1 min 38 s left" in capsys.readouterr().err
+
+
+def test_log_is_silent_when_quiet(clock, monkeypatch, capsys):
+    monkeypatch.setenv("UNBRAID_QUIET", "1")
+    with progress("Working", 2) as bar:
+        clock.time += 60
+        bar.advance()
     assert capsys.readouterr().err == ""
+
+
+def test_notebook_has_one_block_that_changes(clock, monkeypatch):
+    shown, updates = [], []
+    handle = SimpleNamespace(update=updates.append)
+    kernel = SimpleNamespace(kernel=object())  # the shell of a notebook has one, that of a terminal has none
+    display = SimpleNamespace(display=lambda drawing, display_id: shown.append(drawing) or handle)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: kernel, display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with progress("<Working>", 4, delay=0.0) as bar:
+        for _ in range(4):
+            clock.time += 1
+            bar.advance()
+    assert len(shown) == 1
+    assert [drawing.done for drawing in updates] == [2, 3, 4, 4]
+    assert '<progress max="4" value="4">' in updates[-1]._repr_html_()
+    assert "&lt;Working&gt;: 4 of 4" in updates[-1]._repr_html_()
+
+
+def test_times_are_read_at_a_glance():
+    assert [format_seconds(s) for s in (7.6, 200, 7500)] == ["8 s", "3 min 20 s", "2 h 5 min"]

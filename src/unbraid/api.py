@@ -3,7 +3,7 @@
 A run is a group of one: it takes the same path as the groups of a sweep (`unbraid.sweeps.worker`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.errors import UsageError
+from unbraid.progress import announce
 from unbraid.run import Run, check_same_data, load
 from unbraid.store import RunFolder, check_folder_name
 from unbraid.sweeps.stages import (
@@ -24,6 +25,7 @@ from unbraid.sweeps.stages import (
 )
 from unbraid.sweeps.worker import train_and_score
 from unbraid.training import Cadence, GroupFolders, check_settings, choose_device, configure
+from unbraid.training.choose import choose_settings
 from unbraid.training.configure import to_dotted
 from unbraid.training.distributed import World, join_world
 from unbraid.training.first_stage import (
@@ -139,6 +141,7 @@ def _train_one(
     modules, parent = Modules(**own), None if first is None else first.description
     with join_world(dataset.device) as world:
         world.broadcast(tensor for module in own.values() for tensor in module.state_dict().values())
+        settings |= _choose_from_data(recipe, choice, dataset, {**settings, **own}, world)
         config = configure(recipe, choice, dataset, settings, modules, parent)
         name = destination.name or config.run_id
         check_folder_name(name)
@@ -161,6 +164,16 @@ def _train_one(
     run = Run(folder, dataset=dataset, **own)
     run.reused = reused
     return run
+
+
+def _choose_from_data(
+    recipe: str, choice: Choice, dataset: FactorDataset, given: Mapping[str, Any], world: World
+) -> dict[str, Any]:
+    """Return settings that follow from the user's own data, after printing each with its reason."""
+    chosen = choose_settings(recipe, choice, dataset, given)
+    for setting in chosen if world.leads else ():
+        announce(f"  {setting}")
+    return {setting.name: setting.value for setting in chosen}
 
 
 def _create_folder(

@@ -1,9 +1,13 @@
 """Files that are either whole or absent: written under another name, synced, renamed."""
 
+import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_numbers = itertools.count()
+"""Numbers of partial files: two threads may write the same file."""
 
 
 @contextmanager
@@ -13,7 +17,8 @@ def replacing(path: Path) -> Iterator[Path]:
     A killed process leaves only a file that ends in `.part`, which nothing reads.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{next(_numbers)}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
     try:
         yield part
         _sync(part)
@@ -25,18 +30,38 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_bytes(path: Path, content: bytes) -> None:
     with replacing(path) as part:
-        part.write_bytes(content)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            write_all(handle, content)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
+def write_all(handle: int, content: bytes) -> None:
+    """Write everything to an open file; a disk that is full may take a part of it before it refuses the rest."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def list_partial_files(folder: Path) -> list[Path]:
+    """Return the partial files in a folder that no living process writes."""
+    return [part for part in sorted(folder.glob(".*.part")) if not _is_being_written(part)]
+
+
 def remove_partial_files(folder: Path) -> None:
     """Remove the partial files of processes that were killed."""
-    for part in folder.glob(".*.part"):
-        if not _alive(int(part.name.split(".")[-2])):
-            part.unlink(missing_ok=True)
+    for part in list_partial_files(folder):
+        part.unlink(missing_ok=True)
+
+
+def _is_being_written(part: Path) -> bool:
+    process = part.name.split(".")[-2]
+    return process.isascii() and process.isdecimal() and 0 < int(process[:10]) < 1 << 31 and _alive(int(process[:10]))
 
 
 def _alive(process: int) -> bool:

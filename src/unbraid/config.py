@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
+import numbers
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,19 +16,31 @@ from typing import Any, Literal
 import yaml
 
 from unbraid.errors import UsageError, unknown
+from unbraid.plain_text import parse_yaml
+from unbraid.printable import shorten
 from unbraid.registry import coerce
-
-FORMAT = 1
+from unbraid.schema import FORMAT as FORMAT
 
 OPTIONAL = ("groups", "prior", "parent")
 """Sections that are stored only if they are set, so that the ids of older configs stay the same."""
 
+NAMES = ("network", "encoder", "decoder", "likelihood", "prior")
+"""Settings whose value is a registered name, or a module of the user's."""
+
+LATER = ("patience",)
+"""Settings of training that are stored only if they are set, for the same reason."""
+
 MAX_RANGE_VALUES = 1_000_000
 """A longer range is taken for a typing error."""
 
+MAX_DIGITS = 300
+"""A whole number with more digits is taken for a typing error; no float is as large."""
 
-FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader in C, if PyYAML has it: a sweep reads hundreds of configs."""
+MAX_DEPTH = 16
+"""Lists in lists in lists … beyond this depth are taken for a typing error."""
+
+MAX_STEPS = 10**12
+"""More steps are taken for a typing error: they would take months at a microsecond each."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +71,19 @@ class Training:
     clip: float | None = None
     precision: Literal["f32", "tf32", "bf16", "f64"] = "f32"
     split: str | float = "default"
+    patience: int | None = None
+    """Measurements of the held-out loss without improvement before training ends (`training/early_stopping.py`)."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
+        for name in ("steps", "batch", "patience"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
+            if (getattr(self, name) or 0) > MAX_STEPS:
+                raise UsageError(f"{name} must be at most {MAX_STEPS:,}, not {getattr(self, name):.3g}.")
         if not 0 <= self.seed < 2**62:
-            raise UsageError(f"seed must be a whole number from 0 to 2^62, not {self.seed}.")
-        if not self.lr > 0:
-            raise UsageError(f"lr must be above 0, not {self.lr}.")
+            raise UsageError(f"seed must be a whole number from 0 to 2^62, not {shorten(self.seed)}.")
+        if not 0 < self.lr < math.inf:
+            raise UsageError(f"lr must be above 0 and finite, not {self.lr}.")
         if self.clip is not None and not self.clip > 0:
             raise UsageError(f"clip must be above 0 (or none), not {self.clip}.")
 
@@ -73,6 +91,11 @@ class Training:
     def fields(cls) -> dict[str, Any]:
         """Return the types of the settings by name."""
         return typing.get_type_hints(cls)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings; those of `LATER` only if they are set."""
+        stored = dataclasses.asdict(self)
+        return {key: value for key, value in stored.items() if key not in LATER or value is not None}
 
     @classmethod
     def from_settings(cls, given: Mapping[str, Any]) -> "Training":
@@ -110,10 +133,8 @@ class Config:
             value = getattr(self, item.name)
             if item.name in OPTIONAL and value is None:
                 continue
-            if isinstance(value, Choice):
+            if isinstance(value, Choice | Training):
                 value = value.as_dict()
-            elif isinstance(value, Training):
-                value = dataclasses.asdict(value)
             stored[item.name] = to_plain(value)
         return stored
 
@@ -140,7 +161,7 @@ class Config:
 
     @classmethod
     def from_yaml(cls, text: str) -> "Config":
-        stored = yaml.load(text, FastSafeLoader)
+        stored = parse_yaml(text)
         if not isinstance(stored, Mapping):
             raise UsageError("A config must be a YAML mapping.")
         return cls.from_dict(stored)
@@ -156,6 +177,13 @@ class Config:
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """Return `{"beta": 6, "data.size": 32}` for `["beta=6", "data.size=32"]`."""
     return {key: parse_value(text) for key, text in _split_arguments(arguments)}
+
+
+def check_names(settings: Mapping[str, Any]) -> None:
+    """Raise if a setting that names a part of a model has another value than a word."""
+    for key in NAMES:
+        if isinstance(settings.get(key), (numbers.Number, Sequence)) and not isinstance(settings[key], str):
+            raise UsageError(f"{key}={shorten(settings[key])} is not a name; unbraid list networks shows names.")
 
 
 def parse_axes(arguments: Iterable[str]) -> dict[str, list[Any]]:
@@ -180,9 +208,9 @@ def _split_arguments(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
     for argument in arguments:
         key, equals, text = (part.strip() for part in argument.partition("="))
         if not equals or not key:
-            raise UsageError(f"'{argument}' is not of the form key=value (for example beta=6).")
+            raise UsageError(f"'{shorten(argument)}' is not of the form key=value (for example beta=6).")
         if key in seen:
-            raise UsageError(f"'{key}' is given twice.")
+            raise UsageError(f"'{shorten(key)}' is given twice.")
         seen.add(key)
         yield key, text
 
@@ -213,7 +241,7 @@ def _split_outside_brackets(text: str, argument: str) -> list[str]:
         else:
             parts[-1] += sign
     if depth != 0:
-        raise UsageError(f"{argument} has a bracket without its partner.")
+        raise UsageError(f"{shorten(argument)} has a bracket without its partner.")
     return [part.strip() for part in parts]
 
 
@@ -234,10 +262,15 @@ def _parse_range(key: str, text: str) -> range | None:
     return values
 
 
-def parse_value(text: str) -> Any:
+def parse_value(text: str, depth: int = 0) -> Any:
     """Return a number, true, false, none, a [list] or a word. Unlike YAML 1.1, `1e-3` is a number and `no` a word."""
     if re.fullmatch(r"[+-]?\d[\d_]*", text):
-        return int(text)
+        if len(text) > MAX_DIGITS:
+            raise UsageError(f"{shorten(text)} has {len(text):,} digits; a number has at most {MAX_DIGITS}.")
+        try:
+            return int(text)
+        except ValueError:  # underscores that do not stand between digits
+            return text
     try:
         return float(text)
     except ValueError:
@@ -246,8 +279,10 @@ def parse_value(text: str) -> Any:
     if text.lower() in words:
         return words[text.lower()]
     if text.startswith("[") and text.endswith("]"):
+        if depth == MAX_DEPTH:
+            raise UsageError(f"{shorten(text)} is a list in more than {MAX_DEPTH} others; nothing takes such a value.")
         inside = text[1:-1].strip()
-        return tuple(parse_value(part) for part in _split_outside_brackets(inside, text)) if inside else ()
+        return tuple(parse_value(part, depth + 1) for part in _split_outside_brackets(inside, text)) if inside else ()
     return text
 
 

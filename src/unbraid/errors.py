@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+from unbraid.printable import shorten
+
 
 class UnbraidError(Exception):
     """Base of all errors that unbraid raises on purpose; the command line prints them without a traceback."""
@@ -44,7 +46,7 @@ def unknown(
 ) -> UsageError:
     """Return an error for an unknown name (`of` something), with the nearest match and the list of known names."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     owner = f" of {of}" if of else ""
-    return error(f"Unknown {kind} '{name}'{owner}.{hint} Known: {', '.join(names) or 'none'}.")
+    return error(f"Unknown {kind} '{shorten(name)}'{owner}.{hint} Known: {', '.join(names) or 'none'}.")

@@ -1,69 +1,237 @@
-"""A progress bar that appears only in a terminal, and only for work that takes long."""
+"""Progress of work that takes long: a bar in a terminal, a block in a notebook, lines in a log; sentences on stderr."""
 
+import html
+import importlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, TypeVar
+
+from unbraid.printable import escape, print_to_stderr
 
 Item = TypeVar("Item")
+Place = Literal["terminal", "notebook", "log"]
+
+LOG_SECONDS = 10.0
+"""Seconds between two lines of a log; they become a twentieth of the time so far in long work."""
+
+FIRST_LINE_SECONDS = 5.0
+"""Seconds before the first line of a log, which holds the first estimate of the time left."""
+
+NOTEBOOK_SECONDS = 0.5
+
+
+class Display:
+    """A place where progress is seen."""
+
+    def show(self, progress: "Progress") -> None:
+        """Show the current state; called for each unit of work, so it must cost little."""
+        raise NotImplementedError
+
+    def close(self, progress: "Progress") -> None:
+        raise NotImplementedError
 
 
 class Progress:
-    """A counter of work that draws a bar on stderr after `delay` seconds, and beside it `terms` if they are set."""
+    """A counter of work that is shown after `delay` seconds, with `terms` beside it if they are set."""
 
     terms: str | None = None
 
-    def __init__(self, description: str, total: int | None, delay: float, visible: bool, done: int = 0) -> None:
+    def __init__(self, description: str, total: int | None, delay: float, place: Place | None, done: int = 0) -> None:
         self.description, self.total, self.done = description, total, done
-        self._show_at = time.monotonic() + delay if visible else float("inf")
-        self._bar = None
+        self.started = time.monotonic()
+        self._first: tuple[float, int] | None = None
+        self._place = place
+        self._display: Display | None = None
+        if place == "log" and delay < FIRST_LINE_SECONDS:
+            delay = FIRST_LINE_SECONDS
+        self._show_at = self.started + delay if place is not None else float("inf")
 
     def advance(self, n: int = 1) -> None:
         """Record `n` more units of work."""
         self.done += n
-        if self._bar is not None:
-            self._bar.update(self._task, advance=n, terms=self.terms)
-        elif time.monotonic() >= self._show_at:
-            self._start()
+        if self._first is None:  # it may load or compile, and says little about the others
+            self._first = (time.monotonic(), self.done)
+        try:
+            if self._display is not None:
+                self._display.show(self)
+            elif time.monotonic() >= self._show_at:
+                self._display = self._open()
+                self._display.show(self)
+        except (OSError, ValueError):  # the terminal is gone; the work goes on
+            self._display, self._show_at = None, float("inf")
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._display is not None:
+            with suppress(OSError, ValueError):
+                self._display.close(self)
 
-    def _start(self) -> None:
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds until the end, if it is known."""
+        if self.total is None or self._first is None or self.done == self._first[1]:
+            return None
+        since, done = self._first
+        return (time.monotonic() - since) * (self.total - self.done) / (self.done - done)
+
+    def describe(self, ended: bool = False) -> str:
+        """Return one line: how much is done, the time left or taken, and the terms."""
+        if self.total is None:
+            counted = f"{self.done:,}"
+        else:
+            counted = f"{self.done:,} of {self.total:,} ({100 * self.done // max(self.total, 1)}%)"
+        left = self.seconds_left
+        times = f"took {format_seconds(self.seconds)}" if ended or left is None else f"{format_seconds(left)} left"
+        return "  ".join([f"{self.description}: {counted}", times, *([self.terms] if self.terms else [])])
+
+    def _open(self) -> Display:
+        if self._place == "terminal":
+            return Bar(self)
+        return Notebook() if self._place == "notebook" else Log()
+
+
+class Bar(Display):
+    """A bar on stderr."""
+
+    def __init__(self, progress: Progress) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichBar, TextColumn, TimeRemainingColumn
         from rich.table import Column
 
-        columns = Bar.get_default_columns()
-        if self.terms is not None:
+        columns: tuple[Any, ...] = RichBar.get_default_columns()
+        if progress.terms is not None:
             rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # terms take the remaining width
             columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
             columns = (*columns, TextColumn("{task.fields[terms]}", table_column=rest))
-        kept = self.terms is not None
-        self._bar = Bar(*columns, console=Console(stderr=True), transient=not kept, expand=kept)
-        self._task = self._bar.add_task(self.description, total=self.total, completed=self.done, terms=self.terms)
-        self._bar.start()
+        kept = progress.terms is not None
+        self.bar = RichBar(*columns, console=Console(stderr=True), transient=not kept, expand=kept)
+        self.task = self.bar.add_task(
+            escape(progress.description), total=progress.total, completed=progress.done, terms=progress.terms
+        )
+        self.bar.start()
+
+    def show(self, progress: Progress) -> None:
+        self.bar.update(self.task, completed=progress.done, terms=progress.terms)
+
+    def close(self, progress: Progress) -> None:
+        self.bar.stop()
+
+
+class Notebook(Display):
+    """A line with a bar below a cell, in plain HTML: it needs no widgets, and stays in the saved notebook."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.next = 0.0
+
+    def show(self, progress: Progress) -> None:
+        if time.monotonic() >= self.next:
+            self.next = time.monotonic() + NOTEBOOK_SECONDS
+            self._draw(progress)
+
+    def close(self, progress: Progress) -> None:
+        self._draw(progress)
+
+    def _draw(self, progress: Progress) -> None:
+        drawing = Drawing(progress)
+        if self.handle is None:
+            self.handle = importlib.import_module("IPython.display").display(drawing, display_id=True)
+        else:
+            self.handle.update(drawing)
+
+
+class Drawing:
+    """A progress line as a notebook shows it: HTML, or text where there is none."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.text, self.done, self.total = progress.describe(), progress.done, progress.total
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        ends = f' max="{self.total}" value="{self.done}"' if self.total else ""
+        return f"<progress{ends}></progress> <code>{html.escape(self.text)}</code>"
+
+
+class Log(Display):
+    """Lines on stderr, for a log file or a pipe."""
+
+    def __init__(self) -> None:
+        self.next = 0.0
+
+    def show(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now >= self.next and progress.done != progress.total:
+            self.next = now + max(LOG_SECONDS, progress.seconds / 20)
+            say(progress.describe())
+
+    def close(self, progress: Progress) -> None:
+        say(progress.describe(ended=True))
+
+
+def format_seconds(seconds: float) -> str:
+    """Return e.g. '8 s', '3 min 20 s' or '2 h 5 min'."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def is_quiet() -> bool:
+    """Return whether the environment asks for no progress: `UNBRAID_QUIET=1`."""
+    return os.environ.get("UNBRAID_QUIET", "") == "1"
+
+
+def announce(line: str) -> None:
+    """Print a line to stderr, unless the environment asks for quiet; stdout is for results."""
+    if not is_quiet():
+        say(line)
+
+
+def _find_place() -> Place:
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None and getattr(shell, "kernel", None) is not None:
+        return "notebook"
+    return "terminal" if _is_terminal() else "log"
+
+
+def say(sentence: str) -> None:
+    """Print a sentence that the user must know to stderr, also with `UNBRAID_QUIET=1`; a closed stderr is ignored."""
+    print_to_stderr(sentence)
 
 
 @contextmanager
 def progress(
     description: str, total: int | None, delay: float = 2.0, done: int = 0, shown: bool = True
 ) -> Iterator[Progress]:
-    """Yield a counter that starts at `done`; a `total` of None draws a bar without an end.
+    """Yield a counter that starts at `done`; a `total` of None has no end.
 
-    It draws nothing outside a terminal, with `UNBRAID_QUIET=1`, and outside the main thread.
+    It shows nothing with `UNBRAID_QUIET=1` and outside the main thread. Work of a few seconds leaves no line in a log.
     """
     main = threading.current_thread() is threading.main_thread()
-    visible = shown and main and sys.stderr.isatty() and os.environ.get("UNBRAID_QUIET", "") != "1"
-    bar = Progress(description, total, delay, visible, done)
+    bar = Progress(description, total, delay, _find_place() if shown and main and not is_quiet() else None, done)
     try:
         yield bar
     finally:
         bar.close()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:  # closed
+        return False
 
 
 def track(description: str, items: Sequence[Item]) -> Iterator[Item]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from unbraid.errors import SettingError, UsageError, unknown
+from unbraid.printable import shorten
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,14 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
             if fits:
                 return result
     wanted = " or ".join(_describe(kind) for kind in allowed)
-    raise SettingError(f"{name} must be {wanted}, not {value!r}.")
+    raise SettingError(f"{name} must be {wanted}, not {_show(value)}.")
+
+
+def _show(value: Any) -> str:
+    try:
+        return shorten(repr(value))
+    except Exception:  # an object of the user's that fails at this, or a number with thousands of digits
+        return f"a {type(value).__name__}"
 
 
 def is_weight(annotation: Any) -> bool:
@@ -202,10 +210,13 @@ def _fit_number(value: Any, kind: type) -> tuple[bool, Any]:
     """Accept numbers of any library except NaN."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or value != value:
         return False, None
-    if kind is float:
-        return True, float(value)
-    if isinstance(value, numbers.Integral):
-        return True, operator.index(value)
+    try:
+        if kind is float:
+            return True, float(value)
+        if isinstance(value, numbers.Integral):
+            return True, operator.index(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False, None
     return float(value).is_integer(), int(float(value)) if float(value).is_integer() else None
 
 

@@ -16,7 +16,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN, Data, find_data
 from unbraid.data.splits import split
 from unbraid.errors import RunError, UsageError
-from unbraid.explore import AUTO, ExplorerPage, Precision, is_demo, open_demo, write_run_page
+from unbraid.explore import AUTO, MAX_KB, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
 from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
 from unbraid.metrics.base import Evaluation, Score
@@ -95,10 +95,7 @@ class Run:
     @property
     def scores(self) -> list[Score]:
         """All scores of this run, oldest first."""
-        try:
-            return [Score.from_record(line) for line in self.folder.read_lines("scores")]
-        except TypeError as error:
-            raise RunError(f"{self.path / 'scores.jsonl'} holds a line that is not a score.") from error
+        return [Score.from_record(line) for line in self.folder.read_lines("scores")]
 
     @property
     def unchanged(self) -> dict[str, Any]:
@@ -143,6 +140,8 @@ class Run:
         parts = split(self.dataset, self.config.training.split)
         evaluation = Evaluation(self.model, self.dataset, parts.held_out, precision=self.config.training.precision)
         evaluation.trained_on = len(parts.train)
+        if parts.rule == "train":
+            evaluation.held_out, evaluation.which = False, "trained on"
         return evaluation
 
     def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
@@ -216,16 +215,22 @@ class Run:
         return write_report(self.folder, self.subject().evaluation, list(newest.values()))
 
     def explore(
-        self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
+        self,
+        output: str | Path | None = None,
+        *,
+        weights: Precision = AUTO,
+        max_kb: int = MAX_KB,
+        open: bool = True,
     ) -> ExplorerPage:
         """Write one HTML file that holds this run's networks and runs them, and open it if there is a display.
 
         The file is `output`, or explore.html in the run's folder. `weights` is `float32`, `float16`, a number of bits,
-        or `auto`: 16 bits, or fewer if the file would exceed 1.2 MB. In a notebook the result is the page itself.
+        or `auto`: 16 bits, or fewer if the file would exceed `max_kb`. In a notebook the result is the page itself.
         """
         path = self.path / EXPLORER if output is None else Path(output)
         newest = {score.name: score for score in self.scores}
-        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, list(newest.values()), weights))
+        scores = list(newest.values())
+        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, scores, weights, max_kb))
         if open:
             page.open()
         return page

@@ -3,42 +3,67 @@
     config.yaml        every setting                    history.jsonl   one line per logging point
     model.safetensors  final weights and buffers        scores.jsonl    one line per score, only ever appended
     checkpoints/       the last two, each one file      status.json, environment.json, data.json
+    snapshot/          the run before its last steps, if it was asked for
 
-Nothing is pickled: opening a stranger's run executes nothing.
+Nothing is pickled: opening a stranger's run executes nothing. No link inside a run is followed, every file is checked
+against its table (`unbraid.schema`) when it is read, and `unbraid check` checks them all.
 """
 
-import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError, UsageError
+from unbraid.plain_text import ParseError, add_sum, check_sum, parse_json, parse_yaml
+from unbraid.safe_files import check_inside, open_plain_file, read_text
+from unbraid.schema import CONFIG, check_fields, check_file
+from unbraid.tensor_files import (
+    FormatError,
+    checkpoint_name,
+    content_hash as content_hash,
+    has_digest,
+    load_checkpoint,
+    load_tensors as load_tensors,
+    save_checkpoint,
+    save_tensors as save_tensors,
+)
 
 MAX_CHECKPOINTS = 2
 ALLOWED_BEFORE_CREATION = {"lock", "members.json"}
 """Files that a folder may hold before a run or a sweep is created in it."""
 
+MAX_LINES_BYTES = 1 << 31
+"""A larger history is refused; one that logs each of a million steps has a quarter of it."""
+
 
 class RunFolder:
-    """The files of a run; every write is atomic."""
+    """The files of a run; every write is atomic, and nothing outside `root` is read or written.
 
-    def __init__(self, path: Path | str) -> None:
+    `root` is the folder that the user named: the run itself, or the sweep that the run is part of.
+    """
+
+    def __init__(self, path: Path | str, root: Path | str | None = None) -> None:
         self.path = Path(path)
+        self.root = self.path if root is None else Path(root)
+
+    def locate(self, *parts: str) -> Path:
+        """Return the path of a file in this folder; raise if a link is on the way."""
+        path = self.path.joinpath(*parts)
+        check_inside(self.root, path)
+        return path
 
     @classmethod
-    def create(cls, path: Path | str, config: Config) -> "RunFolder":
+    def create(cls, path: Path | str, config: Config, root: Path | None = None) -> "RunFolder":
         """Create a folder, or return an existing one of the same config; refuse a folder with other files."""
-        folder = cls(path)
-        stored = folder.path / "config.yaml"
+        folder = cls(path, root)
+        stored = folder.locate("config.yaml")
         present = {each.name for each in folder.path.iterdir()} if folder.path.is_dir() else set()
         others = {name for name in present - ALLOWED_BEFORE_CREATION if not name.endswith(".part")}
         if "sweep.yaml" in present or (others and not stored.exists()):
@@ -76,23 +101,31 @@ class RunFolder:
     def config(self) -> Config:
         stored = self.path / "config.yaml"
         try:
-            return Config.from_yaml(stored.read_text(encoding="utf-8"))
+            return Config.from_dict(self.written_config)
+        except RunError:
+            raise
         except UnbraidError as error:
             raise RunError(f"{stored}: {error}") from error
-        except Exception as error:
-            raise RunError(f"{stored} is not readable YAML: {str(error).splitlines()[0]}.") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(f"{stored} does not hold the settings of a run ({error}); restore it.") from error
 
     @property
     def written_config(self) -> dict[str, Any]:
         """The settings in config.yaml, without those that later versions have added."""
-        _ = self.config  # raises if the file is damaged
-        return yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+        stored = self.locate("config.yaml")
+        try:
+            content = parse_yaml(read_text(stored))
+        except ParseError as error:
+            raise RunError(f"{stored} cannot be read: {error}.") from error
+        check_fields(content, CONFIG, str(stored))
+        return content
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process out of this run; the system releases the lock if the process dies."""
+        check_inside(self.root, self.path)
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("a+") as handle:
+        with os.fdopen(open_plain_file(self.locate("lock"), os.O_RDWR | os.O_CREAT), "r+b") as handle:
             if not _try_lock(handle.fileno()):
                 raise RunError(f"{self.path} is in use by another process; wait for it, or train under another name.")
             atomic.remove_partial_files(self.path)
@@ -100,20 +133,15 @@ class RunFolder:
             yield
 
     def write_json(self, name: str, facts: Mapping[str, Any]) -> None:
-        atomic.write_text(self.path / f"{name}.json", json.dumps({"format": FORMAT, **facts}, indent=2) + "\n")
+        content = add_sum({"format": FORMAT, **facts})
+        atomic.write_text(self.locate(f"{name}.json"), json.dumps(content, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the content of `name`.json, empty if there is none."""
-        path = self.path / f"{name}.json"
+        path = self.locate(f"{name}.json")
         if not path.exists():
             return {}
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{path} is not readable JSON: {error}.") from error
-        if not isinstance(content, dict):
-            raise RunError(f"{path} should hold a JSON object.")
-        return content
+        return _read_record(read_text(path), name, str(path))
 
     @property
     def finished(self) -> bool:
@@ -135,40 +163,44 @@ class RunFolder:
 
     def append_line(self, name: str, record: Mapping[str, Any]) -> None:
         """Append a line to `name`.jsonl, after dropping a line that a killed process left unfinished."""
-        path = self.path / f"{name}.jsonl"
-        with path.open("ab+") as handle:
-            _drop_partial_line(handle)
-            handle.write((json.dumps(replace_non_finite({"format": FORMAT, **record})) + "\n").encode())
-            handle.flush()
+        line = add_sum(replace_non_finite({"format": FORMAT, **record}))
+        path = self.locate(f"{name}.jsonl")
+        with os.fdopen(open_plain_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0) as handle:
+            end = _drop_partial_line(handle)
+            try:
+                atomic.write_all(handle.fileno(), (json.dumps(line) + "\n").encode())
+            except OSError:
+                handle.truncate(end)  # a full disk may have taken a part of the line
+                raise
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """Return the complete lines of `name`.jsonl."""
-        path = self.path / f"{name}.jsonl"
+        path = self.locate(f"{name}.jsonl")
         if not path.exists():
             return []
-        try:
-            content = path.read_text(encoding="utf-8")
-            return [dict(json.loads(line)) for line in content[: content.rfind("\n") + 1].splitlines()]
-        except (ValueError, TypeError) as error:
-            raise RunError(f"{path} is damaged: {error}.") from error
+        content = read_text(path, MAX_LINES_BYTES)
+        *lines, unfinished = content.split("\n")
+        _check_unfinished(unfinished, f"{path}, line {len(lines) + 1}")
+        return [_read_record(line, name, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
     def cut_history(self, step: int) -> None:
         """Drop the history after `step`, which a resumed run writes again."""
         lines = [line for line in self.read_lines("history") if line["step"] <= step]
-        atomic.write_text(self.path / "history.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        text = "".join(json.dumps(add_sum(line)) + "\n" for line in lines)
+        atomic.write_text(self.locate("history.jsonl"), text)
 
     @property
     def model_path(self) -> Path:
-        return self.path / "model.safetensors"
+        return self.locate("model.safetensors")
 
     @property
     def parent_path(self) -> Path:
         """The weights of the run that this one refines, until its own final weights contain them."""
-        return self.path / "parent.safetensors"
+        return self.locate("parent.safetensors")
 
     @property
     def checkpoint_folder(self) -> Path:
-        return self.path / "checkpoints"
+        return self.locate("checkpoints")
 
     def save_model(self, tensors: Mapping[str, Any]) -> None:
         save_tensors(self.model_path, tensors)
@@ -176,6 +208,7 @@ class RunFolder:
     def load_model(self) -> dict[str, Any]:
         if not self.model_path.exists():
             raise RunError(f"{self.path} has no model.safetensors: it did not finish; resume it with --resume.")
+        self.check_unchanged()
         return load_tensors(self.model_path)[0]
 
     def content(self) -> str:
@@ -187,30 +220,66 @@ class RunFolder:
         content = self.read_json("status").get("content")
         if content is None or not self.model_path.exists() or self.content() == content:
             return
-        self.load_model()  # raises if the weights are unreadable
+        load_tensors(self.model_path)  # raises if the weights are unreadable
         raise RunError(
             f"The files of {self.path} were changed after its training: config.yaml and model.safetensors are not "
             "those that it finished with; train it again, or restore them."
         )
 
-    def save_checkpoint(self, step: int, tensors: Mapping[str, Any]) -> None:
-        """Write a checkpoint and remove all but the last two."""
-        save_tensors(self.checkpoint_folder / f"step-{step:09d}.safetensors", tensors, {"step": str(step)})
+    @property
+    def snapshot(self) -> "RunFolder":
+        """The weights of some steps before the end, in a folder that opens as a finished run."""
+        return RunFolder(self.locate("snapshot"), self.root)
+
+    def save_snapshot(self, step: int, tensors: Mapping[str, Any]) -> None:
+        """Write the weights after `step` steps to `snapshot`, with all that is needed to score them."""
+        taken = self.snapshot
+        shutil.rmtree(taken.path, ignore_errors=True)
+        for name in ("config.yaml", "data.json", "history.jsonl"):
+            if self.locate(name).exists():
+                atomic.write_text(taken.locate(name), read_text(self.locate(name), MAX_LINES_BYTES))
+        taken.save_model(tensors)
+        taken.write_json("status", {"state": "finished", "step": step, "content": taken.content()})
+
+    def save_checkpoint(self, step: int, tensors: Mapping[str, Any], owner: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint that is bound to its owner (run ids, data, players), and remove all but the last two."""
+        save_checkpoint(self.checkpoint_folder / checkpoint_name(step), step, tensors, owner or {})
         for old in self.checkpoints()[:-MAX_CHECKPOINTS]:
             old.unlink(missing_ok=True)
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoint files, oldest first."""
-        return sorted(self.checkpoint_folder.glob("step-*.safetensors"))
+        paths = sorted(self.checkpoint_folder.glob("step-*.safetensors"))
+        for path in paths:
+            check_inside(self.root, path)
+        return paths
 
-    def latest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
-        """Return step and tensors of the newest readable checkpoint, or None if there is none."""
-        for path in reversed(self.checkpoints()):
+    def latest_checkpoint(
+        self,
+        owner: Mapping[str, Any] | None = None,
+        max_step: int | None = None,
+        report: Callable[[str], None] = lambda sentence: None,
+    ) -> tuple[int, dict[str, Any]] | None:
+        """Return step and tensors of the newest whole checkpoint of an owner, or None if there is none.
+
+        `report` gets a sentence about every checkpoint that is passed over, and about one that cannot prove itself.
+        """
+        paths = self.checkpoints()
+        for path in reversed(paths):
             try:
-                tensors, facts = load_tensors(path)
-            except RunError:
-                continue  # a damaged file; the one before it may be whole
-            return int(facts["step"]), tensors
+                found = load_checkpoint(path, owner, max_step)
+            except FormatError:
+                raise
+            except RunError as error:
+                report(f"{error} It is not used.")
+                continue  # the one before it may be whole
+            if not has_digest(path):
+                report(f"{path} is of an older version, without a digest; it is used unverified.")
+            if path != paths[-1]:
+                report(f"{self.path} continues from the older checkpoint at step {found[0]}.")
+            return found
+        if paths:
+            report(f"No checkpoint of {self.path} can be used; training starts again at step 0.")
         return None
 
 
@@ -246,34 +315,24 @@ def select_prefix(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
     return {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
 
 
-def content_hash(weights: Path, settings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a stored config and a file of weights."""
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    with weights.open("rb") as handle:
-        while chunk := handle.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file atomically, with `facts` in its header."""
-    from safetensors.torch import save_file
-
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic.replacing(path) as part:
-        save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
-        part.chmod(0o644)  # safetensors lets only the owner read, but runs are shared
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the tensors and the header of a safetensors file."""
-    from safetensors import SafetensorError, safe_open
-
+def _read_record(text: str, stem: str, where: str) -> dict[str, Any]:
+    """Return the mapping that a JSON file or a line holds; `where` names it in an error."""
     try:
-        with safe_open(str(path), framework="pt") as handle:
-            return {name: handle.get_tensor(name) for name in handle.keys()}, handle.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{path} cannot be read: {error}.") from error
+        content = parse_json(text)
+        check_file(stem, content, where)  # before the sum, because it names the field
+        return check_sum(content)
+    except ParseError as error:
+        raise RunError(f"{where} is damaged: {error}.") from error
+
+
+def _check_unfinished(text: str, where: str) -> None:
+    """Raise unless a text without a line end can be the beginning of a line that a killed process wrote."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return
+    if end < len(text):
+        raise RunError(f"{where} is damaged: it continues after its end; restore it.")
 
 
 def _try_lock(handle: int) -> bool:
@@ -294,11 +353,14 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-def _drop_partial_line(handle: Any) -> None:
-    if handle.seek(0, os.SEEK_END) == 0:
-        return
+def _drop_partial_line(handle: Any) -> int:
+    """Cut a file after its last complete line, and return its length."""
+    end = handle.seek(0, os.SEEK_END)
+    if end == 0:
+        return 0
     handle.seek(-1, os.SEEK_END)
     if handle.read(1) != b"\n":
         handle.seek(0)
-        handle.truncate(handle.read().rfind(b"\n") + 1)
-    handle.seek(0, os.SEEK_END)
+        end = handle.read().rfind(b"\n") + 1
+        handle.truncate(end)
+    return handle.seek(0, os.SEEK_END)

@@ -137,7 +137,7 @@ def test_data_listing_and_check():
         ([*VAE, "stepz=3"], ["stepz", "vae", "steps"]),
         ([*VAE, "steps=many"], ["steps", "many"]),
         ([*VAE, "network=mlp-chan"], ["network", "mlp-chan", "mlp-chen"]),
-        ([*VAE, "network=conv-burgess"], ["64x64"]),
+        ([*VAE, "network=mlp-esmaeili-64"], ["64x64"]),
         ([*VAE, "encoder.widht=3"], ["widht", "conv-small", "width"]),
         ([*VAE, "data.sise=3"], ["sise", "sprites-small"]),
         (["data", "check", "mnist", "name=3"], ["name", "mnist"]),
@@ -265,7 +265,7 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
         (["beat=6"], "beat"),
         (["--device", "cud"], "cud"),
         (["split=5"], "split"),
-        (["network=conv-burgess"], "64x64"),
+        (["network=mlp-esmaeili-64"], "64x64"),
         (["groups=3"], "groups"),
     ],
 )

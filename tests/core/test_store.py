@@ -58,7 +58,7 @@ def test_history_is_cut_back(folder):
 
 
 def test_every_file_states_its_format(folder):
-    folder.append_line("scores", {"metric": "mig"})
+    folder.append_line("scores", {"metric": "mig", "protocol": "exact", "value": 0.5, "samples": 8})
     folder.write_json("status", {"state": "running"})
     folder.save_model({"a": torch.ones(2)})
     assert folder.read_lines("scores")[0]["format"] == 1

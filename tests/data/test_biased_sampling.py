@@ -123,3 +123,14 @@ def test_three_factors_and_rows_that_lack_a_label():
 def test_bad_rules_say_what_is_wrong(rule, facts):
     with pytest.raises(UsageError, match=naming(*facts)):
         split(grid(2, 2, 6), rule)
+
+
+def test_cases_can_keep_as_many_rows():
+    data = grid(18, 32, 32)
+    sizes = {case: len(split(data, f"bias:v1,v2:{case}:9216").train) for case in "ABCD"}
+    assert max(sizes.values()) <= 1.01 * min(sizes.values()), sizes
+    kept = counts(data, split(data, "bias:v1,v2:D:9216").train, (1, 2))
+    assert np.corrcoef(kept.ravel(), joint_weights("D", (32, 32)).ravel())[0, 1] > 0.98
+    for rule, named in (("bias:v1,v2:C:20000", 20000), ("bias:v1,v2:C:x", "bias:FACTOR")):
+        with pytest.raises(UsageError, match=naming(named)):
+            split(data, rule)

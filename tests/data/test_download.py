@@ -2,9 +2,11 @@
 
 import gzip
 import hashlib
+import re
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -26,8 +28,32 @@ GOOD = f"sha256:{hashlib.sha256(BODY).hexdigest()}"
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         REQUESTS.append(self.path)
+        times = REQUESTS.count(self.path)
+        asked = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        start = int(asked[1]) if asked else 0
         if self.path == "/half":
             self._send(200, BODY[:1000], length=len(BODY))
+        elif self.path == "/pieces":  # breaks off after 3,000 bytes, and continues where it is asked to
+            rest = BODY[start:]
+            self._send(206 if asked else 200, rest[:3000], len(rest), f"bytes {start}-{len(BODY) - 1}/{len(BODY)}")
+        elif self.path == "/no-ranges":  # breaks off once, and then starts again from 0
+            self._send(200, BODY if times > 1 else BODY[:3000], len(BODY))
+        elif self.path == "/wrong-range":  # answers with another part than was asked for
+            if asked:
+                self._send(206, BODY[7:], None, f"bytes 7-{len(BODY) - 1}/{len(BODY)}")
+            else:
+                self._send(200, BODY if times > 2 else BODY[:3000], len(BODY))
+        elif self.path == "/changed":  # has another version of the file at the second connection
+            whole, tag = (b"old" * 2000, '"a"') if times == 1 else (BODY, '"b"')
+            self._send(200, whole[:3000] if times == 1 else whole, len(whole), etag=tag)
+        elif self.path == "/beyond" and start >= len(BODY):
+            self._send(416, b"")
+        elif self.path == "/busy" and times < 3:
+            self._send(503, b"later")
+        elif self.path == "/odd-length":
+            self._send(200, BODY, "many")
+        elif self.path in ("/busy", "/beyond"):
+            self._send(200, BODY)
         elif self.path == "/slow":
             time.sleep(1)
         elif self.path == "/moved":
@@ -39,9 +65,12 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._send(404, b"no such file")
 
-    def _send(self, code, body, length=None):
+    def _send(self, code, body, length=None, content_range=None, etag=None):
         self.send_response(code)
         self.send_header("Content-Length", str(length or len(body)))
+        for name, value in (("Content-Range", content_range), ("ETag", etag)):
+            if value is not None:
+                self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -62,6 +91,8 @@ def server():
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("UNBRAID_DATA", str(tmp_path))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+    REQUESTS.clear()
     return tmp_path
 
 
@@ -104,6 +135,44 @@ def test_failure_is_one_sentence_and_leaves_nothing(server, home, monkeypatch, a
     assert names(str(caught.value), remote.url, home / remote.filename, *facts, hint)
     assert "\n" not in str(caught.value)
     assert files_in(home) == []
+
+
+@pytest.mark.parametrize("checksum", [GOOD, None])
+@pytest.mark.parametrize(
+    ("address", "connections"),
+    [("/pieces", 4), ("/no-ranges", 2), ("/wrong-range", 3), ("/changed", 2), ("/busy", 3), ("/odd-length", 1)],
+)
+def test_download_survives_what_servers_do(server, home, address, connections, checksum):
+    path = download.download(Remote(server + address, checksum), home, "")
+    assert path.read_bytes() == BODY
+    assert [address] * connections == REQUESTS
+    assert files_in(home) == [path.name]
+
+
+def test_beginning_of_a_file_outlives_the_process(server, home, monkeypatch):
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
+    with pytest.raises(DataError, match=naming(3000, 10240, "continues")):
+        download.download(Remote(f"{server}/pieces", GOOD), home, "")
+    assert [path.stat().st_size for path in home.iterdir()] == [3000]
+    monkeypatch.setattr(download, "ATTEMPTS", 5)
+    assert download.download(Remote(f"{server}/pieces", GOOD), home, "").read_bytes() == BODY
+    assert len(REQUESTS) == 4
+    assert files_in(home) == ["pieces"]
+
+
+@pytest.mark.parametrize("start", [b"another file", BODY, BODY + b"more"])
+def test_beginning_of_another_file_is_dropped(server, home, start):
+    (home / ".beyond.partial").write_bytes(start)
+    assert download.download(Remote(f"{server}/beyond", GOOD), home, "").read_bytes() == BODY
+    assert files_in(home) == ["beyond"]
+
+
+def test_busy_server_may_say_how_long(server, monkeypatch):
+    waited = []
+    monkeypatch.setattr(download.time, "sleep", waited.append)
+    for asked in ("7", "soon", "100000"):
+        download._wait(2, asked)
+    assert waited == [7.0, 0.0, download.MAX_PAUSE]
 
 
 def test_unreachable_server(home):
@@ -183,3 +252,23 @@ def test_failed_fetch_keeps_what_is_verified_and_stores_nothing(digits, home):
     REQUESTS.clear()
     fetch("digits")
     assert [f"/{name}.gz"] == REQUESTS
+
+
+def test_whole_file_is_not_fetched_again(digits):
+    path = fetch("digits")
+    REQUESTS.clear()
+    assert fetch("digits") == path
+    assert REQUESTS == []
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    fetch("digits")
+    assert len(REQUESTS) == 4
+    assert check("digits").state == "present"
+
+
+def test_eight_fetches_at_once_download_once(digits, home):
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(lambda _: fetch("digits"), range(8)))
+    assert len(paths) == 1
+    assert len(REQUESTS) == 4
+    assert files_in(home) == ["digits-v1.safetensors"]
+    assert list(home.iterdir()) == [home / "digits-v1.safetensors"]

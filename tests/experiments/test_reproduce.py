@@ -11,7 +11,7 @@ from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import experiment, running, writing
-from unbraid.experiments.running import find_experiments, has_settled, matches_settings
+from unbraid.experiments.running import find_experiments, matches_settings
 from unbraid.papers import reproduce
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
@@ -97,25 +97,6 @@ def _sweep_of(place, recipe):
         ):
             return path.parent
     raise AssertionError(recipe)
-
-
-def test_settled_runs_had_the_papers_steps_or_a_steady_loss(tmp_path, place):
-    smoke("chen2018/figS5", place)
-    made = RunFolder(next((place / "runs/chen2018").glob("vae-*/runs/*")))
-    folder = RunFolder(shutil.copytree(made.path, tmp_path / "run"))
-    assert has_settled(folder, paper_steps=20)
-
-    def losses(values):
-        (folder.path / "history.jsonl").unlink(missing_ok=True)
-        for step, loss in enumerate(values):
-            folder.append_line("history", {"step": step, "loss": loss})
-
-    losses([100.0 - k for k in range(20)])
-    assert not has_settled(folder, paper_steps=100)
-    losses([*range(100, 90, -1), *[50.0] * 10])
-    assert has_settled(folder, paper_steps=100)
-    losses([])
-    assert not has_settled(folder, paper_steps=None)
 
 
 def test_larger_results_are_not_written_over(place, tmp_path):

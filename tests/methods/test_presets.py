@@ -10,6 +10,7 @@ from tests.methods.helpers import bound, made_context, made_output, normal_space
 from tests.support.messages import naming
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
+from unbraid.latents import Space
 from unbraid.methods import objective
 from unbraid.objectives import bind, divergences, leaf_information
 
@@ -105,3 +106,36 @@ def test_anchors_that_are_no_variables_are_refused(anchors):
     out, batch = made_output(space)
     with pytest.raises(UsageError, match=naming("anchors", 0, 2)):
         terms_of("anchored-corex", {"anchors": anchors}, space, out, batch)
+
+
+def grouped_space(latents, tree):
+    plain = normal_space(latents)
+    return Space(plain.blocks, tree)
+
+
+def test_the_information_of_an_anchored_group_is_joint():
+    """What two latents share counts once; the sum of both would count it twice."""
+    space = grouped_space(3, ((0, 1), (2,)))
+    out, batch = made_output(space)
+    terms = terms_of("anchored-corex", {"anchors": (0,), "lambda_anchor": 1.0}, space, out, batch)
+    aggregate = batch_aggregate(space, out.posterior, out.sample, "stratified", ROWS)
+    density = space.log_density(out.posterior, out.sample)
+    joint = (density[..., 0] + density[..., 1] - aggregate.levels[1][..., 0]).mean(-1)
+    torch.testing.assert_close(terms["mi_z0+z1/stratified"].value, joint)
+    leaves = leaf_information(out, space, "stratified", ROWS)
+    assert not torch.allclose(joint, leaves[:, 0] + leaves[:, 1])
+    assert (joint <= math.log(ROWS) + 1e-9).all(), "no group knows more than which row it is"
+    with pytest.raises(UsageError, match=naming("anchors", "groups", 1)):
+        terms_of("anchored-corex", {"anchors": (2,)}, space, out, batch)
+
+
+def test_hfvae_weighs_every_level_of_a_deeper_tree():
+    space = grouped_space(4, (((0, 1), 2), (3,)))
+    out, batch = made_output(space)
+    terms = terms_of("hfvae", {"alpha": 1.0, "beta": 4.0, "gamma": 3.0, "kl": "sampled"}, space, out, batch)
+    values = divergences(out, space, batch_aggregate(space, out.posterior, out.sample, "stratified", ROWS))
+    likelihood, _ = bound(out, batch)
+    wanted = (
+        likelihood + values["mi"] + 4 * values["tc_1"] + 3 * (values["tc_2"] + values["tc_3"]) + values["dimension"]
+    )
+    torch.testing.assert_close(terms.loss, wanted)

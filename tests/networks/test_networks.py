@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from tests.support.messages import naming
+from unbraid.errors import UsageError
 from unbraid.networks import decoder, encoder
+from unbraid.networks.base import halve_image
 
 
 def test_broadcast_equals_the_tiled_form():
@@ -28,3 +31,34 @@ def test_broadcast_equals_the_tiled_form():
 def test_encoders_have_the_papers_sizes(name, count):
     module = encoder[name].make((1, 64, 64), {"z": 20}, **encoder[name].resolve({}))
     assert sum(p.numel() for p in module.parameters()) == count
+
+
+CONVOLUTIONAL = ("locatello", "burgess", "daunhawer", "chen", "esmaeili", "infogan", "small", "wide")
+
+
+@pytest.mark.parametrize("name", [*(f"conv-{each}" for each in CONVOLUTIONAL), "dcgan"])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 28, 40), (1, 96, 96), (3, 100, 75), (3, 128, 128)])
+def test_convolutional_networks_take_any_sensible_size(name, shape):
+    with torch.device("meta"):  # shapes only
+        code = encoder[name].make(shape, {"z": 6}, **encoder[name].resolve({}))(torch.empty(2, *shape))
+        image = decoder[name].make(6, shape, **decoder[name].resolve({}))(code)
+    assert code.shape == (2, 6)
+    assert image.shape == (2, *shape)
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 64), (9,)])
+def test_tiny_images_and_vectors_have_no_convolutions(shape):
+    with pytest.raises(UsageError, match=naming("conv-burgess", "8x8", shape)):
+        encoder["conv-burgess"].make(shape, {"z": 6})
+
+
+def test_larger_images_are_halved_more_often():
+    found = {side: halve_image("x", (1, side, side)) for side in (28, 64, 96, 128)}
+    assert {side: (maps.levels, maps.end[0]) for side, maps in found.items()} == {
+        28: (2, 7),
+        64: (4, 4),
+        96: (4, 6),
+        128: (5, 4),
+    }
+    assert found[128].spread([32, 32, 64, 64]) == [32, 32, 64, 64, 64]
+    assert found[28].spread([32, 32, 64, 64]) == [32, 32]

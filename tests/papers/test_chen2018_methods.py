@@ -8,8 +8,11 @@ from tests.support.results import member
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score
-from unbraid.papers.chen2018.disagreement import HIGGINS, find_controversial, rank_gaps
-from unbraid.papers.chen2018.methods import MIG, POSITIONS, SPLITS, choose_gamma
+from unbraid.papers.chen2018.biased import POSITIONS, list_splits
+from unbraid.papers.chen2018.disagreement import DCI, HIGGINS, INFLATED, SAMPLED, find_controversial, rank_gaps
+from unbraid.papers.chen2018.methods import MIG, choose_gamma
+
+SPLITS = list_splits("budget")
 
 
 def with_scores(series, seed, scores, **settings):
@@ -48,10 +51,9 @@ def test_fig3_compares_with_the_best_gamma():
     assert verdicts("fig3", five({4: 0.1}, **{"beta-VAE": 0.5}))[0] == "does not hold"
 
 
-def test_fig3_choosing_among_equal_gammas_never_favours_the_claim():
-    """The best of several is no lower than any one of them, so a tie is not turned into a verdict against FactorVAE."""
+def test_fig3_choosing_among_equal_gammas_favours_nobody():
     tied = five(dict.fromkeys((4, 19, 79), 0.3))
-    assert verdicts("fig3", tied)[2] != "holds"
+    assert verdicts("fig3", tied)[2] == "inconclusive"
 
 
 def test_fig3_half_of_the_runs():
@@ -79,8 +81,12 @@ def test_fig5_judges_each_case_alone():
     assert verdicts("fig5", Results(tuple(some))) == ["holds", *["inconclusive"] * 3]
 
 
-def models(pairs):
-    made = (with_scores("beta-vae", k, {MIG: a, HIGGINS: b}, beta=1) for k, (a, b) in enumerate(pairs))
+def models(pairs, dci=None):
+    """Models with MIG and the Higgins score; DCI follows MIG unless it is given."""
+    made = []
+    for k, (a, b) in enumerate(pairs):
+        scores = {MIG: a, HIGGINS: b, SAMPLED: b, INFLATED: b, DCI: a if dci is None else dci[k]}
+        made.append(with_scores("beta-vae", k, scores, beta=1))
     return Results(tuple(made))
 
 
@@ -97,3 +103,28 @@ def test_the_most_controversial_model_is_far_lower_by_mig():
     assert verdicts("figS13", models(np.stack([order, 1 - order], -1))) == ["holds"]
     assert verdicts("figS14", models(np.stack([order, 1 - order], -1))) == ["holds"]
     assert verdicts("figS12", models(np.stack([order, 1 - order], -1)))[1] == "does not hold"
+
+
+def test_figure_s14_needs_a_score_that_did_not_choose_the_models():
+    """By MIG the chosen models are low because they were chosen so: independent random scores would always pass."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(30):
+        found += verdicts("figS14", models(rng.random((40, 2)), rng.random(40)))
+    assert found.count("inconclusive") >= 0.8 * len(found)
+    order = np.arange(40) / 40
+    assert verdicts("figS14", models(np.stack([order, 1 - order], -1), order)) == ["holds"]
+    assert verdicts("figS14", models(np.stack([order, 1 - order], -1), 1 - order)) == ["does not hold"]
+
+
+def test_figure_s12_compares_scores_above_their_chance():
+    score = Score("betavae", "logistic-sampled", 0.25, 10, details={"accuracy": dict.fromkeys("abcd", 0.25)})
+    assert experiment["chen2018/figS12"].facts.derived[INFLATED]({SAMPLED: score}).value == 0.0
+    at_chance = models(np.zeros((40, 2)) + 0.01 * np.random.default_rng(0).standard_normal((40, 2)))
+    assert verdicts("figS12", at_chance)[2] == "inconclusive"
+
+
+def test_cases_of_figure_5_train_on_as_many_rows():
+    for name in ("fig5", "fig5-faces"):
+        for scale in experiment[f"chen2018/{name}"].facts.scales.values():
+            assert len({rule.rpartition(":")[2] for rule in scale.settings["split"]}) == 1
+    assert all(rule.endswith(":9216") for rule in SPLITS.values())

@@ -11,7 +11,7 @@ from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.models import build
 from unbraid.papers.daunhawer2019.diversity import ENTROPY, MVAE, PARTITIONED, SHARE
-from unbraid.papers.daunhawer2019.many import given_all_others
+from unbraid.papers.daunhawer2019.many import METHODS, PARTITIONS, SERIES, given_all_others
 from unbraid.papers.daunhawer2019.over_beta import MIN_FALL, last_below_best
 from unbraid.papers.daunhawer2019.setup import BETA, BETAS, IMAGES, KL_2, PAIRS, STEPS, TC, X1_FROM_X2, X2_FROM_X1
 from unbraid.report.tables import Member
@@ -114,6 +114,36 @@ def test_models_of_figure_6_have_equally_many_parameters_and_are_told_apart():
 def test_all_others_are_the_largest_set():
     scores = {f"given {k}": Score("coherence", "classifier", k / 10, 10, part=f"given-{k}") for k in (1, 2, 3, 4)}
     assert given_all_others(scores).value == 0.4
+
+
+def test_many_compares_models_with_the_same_latents():
+    """With private latents for one method alone, a difference may be due to these."""
+    for partition in PARTITIONS.values():
+        chosen = [s for s in SERIES.values() if all(s.get(key) == value for key, value in partition.items())]
+        assert [s["recipe"] for s in chosen] == [*METHODS, *METHODS]
+    claims = [claim.text for claim in experiment["daunhawer2019/many"].facts.claims]
+    assert sum("of the same latents" in text for text in claims) == 12
+    assert {"cross/frechet", "cross/spread"} <= set(experiment["daunhawer2019/many"].facts.scores)
+
+
+def test_tied_accuracies_settle_nothing_and_a_trend_does():
+    """Accuracies of 1.000 and .999 have a highest one, which says nothing about TC."""
+    rng = np.random.default_rng(0)
+    tied = tuple(0.999 + 0.001 * rng.random(9))
+    assert verdicts("fig3", over_beta(**{X2_FROM_X1: tied, TC: tuple(rng.permutation(CORRELATION))}))[0] != "holds"
+    falling = tuple(1.0 - 0.05 * np.array(CORRELATION))
+    assert verdicts("fig3", over_beta(**{X2_FROM_X1: falling}))[0] == "holds"
+    collapsed = (0.02,) * 9
+    assert verdicts("fig3", over_beta(**{KL_2: collapsed}))[0] == "inconclusive"
+    assert verdicts("fig3-subset", over_beta()) == ["holds", "holds"]
+    subset = experiment["daunhawer2019/fig3-subset"].facts.build_sweeps("budget")[PAIRS]
+    assert (subset["reconstruct"], subset["beta_subsets"]) == ("subset", 1.0)
+
+
+def test_only_the_kl_of_c_is_annealed():
+    for name in ("fig3", "fig6", "many"):
+        for settings in experiment[f"daunhawer2019/{name}"].facts.build_sweeps("budget").values():
+            assert (settings["anneal"], settings["annealed"]) == (2_000, "c")
 
 
 def test_reconstructions_are_held_against_the_noise_that_nobody_can_know():

@@ -15,32 +15,31 @@ from unbraid.cli import (
     reproduce as reproduce,
     list_and_data as list_and_data,
 )
-from unbraid.cli.options import INTERRUPTED, app as app, leads, registered_names as registered_names
-from unbraid.errors import UnbraidError, UsageError
+from unbraid.cli.failures import explain_failure
+from unbraid.cli.options import INTERRUPTED, app as app, registered_names as registered_names
+from unbraid.cli.streams import echo, flush_streams, prepare_streams
 
 
 @app.callback(invoke_without_command=True)
 def print_version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        typer.echo(__version__)
+        echo(__version__)
         raise typer.Exit
 
 
 def main() -> None:
-    """Run the command line; print errors that a user can act on as one sentence, and exit with a code."""
+    """Run the command line; a failure is one sentence on stderr and an exit code."""
+    prepare_streams()
     try:
-        app()
-    except UnbraidError as error:
-        if leads() or error.exit_code not in (INTERRUPTED, UsageError.exit_code):  # which all ranks raise
-            typer.echo(str(error) if error.exit_code == INTERRUPTED else f"error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        typer.echo(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": ") + ".", err=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("stopped", err=True)
-        sys.exit(INTERRUPTED)
-    except SystemExit as exit:  # typer turns Ctrl-C into an exit without a message
-        if exit.code == INTERRUPTED:
-            typer.echo("stopped", err=True)
+        code = typer.main.get_command(app)(standalone_mode=False)
+        code = code if isinstance(code, int) else 0
+        if code == INTERRUPTED:  # typer turns Ctrl-C into an exit without a message
+            code = explain_failure(KeyboardInterrupt())
+    except SystemExit:  # completion
         raise
+    except BaseException as error:
+        code = explain_failure(error)
+    if lost := flush_streams():
+        echo(f"error: {lost}", err=True)
+        code = code or 1
+    sys.exit(code)

@@ -7,6 +7,7 @@ import typer
 
 from unbraid.cli.options import AsJson, Device, RunPath, app, complete
 from unbraid.cli.printing import print_json, print_notes, print_scores
+from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 
 
@@ -49,7 +50,7 @@ def evaluate(
     for run, scores in score_runs(runs, *(metric or ()), rows=rows, **parse_overrides(settings)):
         records[str(run.path)] = [score.as_record() for score in scores]
         if not as_json:
-            typer.echo(f"{run.config.run_id}, on {_describe_rows(run, rows)}")
+            echo(f"{run.config.run_id}, on {_describe_rows(run, rows)}")
             print_scores(scores)
         print_notes(run.notes)
     if as_json:
@@ -86,4 +87,4 @@ def report(run: RunPath, device: Device = "auto", as_json: AsJson = False) -> No
         opened.score()
         print_notes(opened.notes)
     path = opened.report()
-    print_json({"report": str(path)}) if as_json else typer.echo(str(path))
+    print_json({"report": str(path)}) if as_json else echo(str(path))

@@ -8,6 +8,7 @@ import typer
 
 from unbraid.cli.options import AsJson, DataSettings, app, complete, data_app
 from unbraid.cli.printing import print_json, print_rows
+from unbraid.cli.streams import echo
 from unbraid.errors import unknown
 
 
@@ -55,7 +56,7 @@ def data_fetch(
     from unbraid.data import fetch
 
     path = fetch(name, source, **parse_overrides(settings or []))
-    print_json({"file": str(path)}) if as_json else typer.echo(f"{name}: {path}")
+    print_json({"file": str(path)}) if as_json else echo(f"{name}: {path}")
 
 
 @data_app.command("check", epilog="Examples:  unbraid data check  ·  unbraid data check mpi3d variant=real")

@@ -59,4 +59,4 @@ Track = Annotated[
 
 def leads() -> bool:
     """Return whether this process is rank 0, which prints for all that torchrun has started."""
-    return os.environ.get("RANK", "0") == "0"
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0").strip() in ("", "0")

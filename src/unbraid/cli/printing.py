@@ -5,7 +5,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-import typer
+from unbraid.cli.streams import echo, guarded_stdout
+from unbraid.printable import escape
 
 
 def print_scores(scores: Iterable[Any]) -> None:
@@ -20,7 +21,7 @@ def print_scores(scores: Iterable[Any]) -> None:
 
 def print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {escape(note)}", err=True)
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -31,17 +32,19 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     from rich.table import Table
 
     if not rows:
-        typer.echo("nothing here")
+        echo("nothing here")
         return
     table = Table(box=None, pad_edge=False)
     for column in rows[0]:
-        table.add_column(column, overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
+        table.add_row(*("" if value is None else escape(value) for value in row.values()))
+    with guarded_stdout():
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+        Console(width=None if terminal else 160, markup=False).print(table)
 
 
 def print_json(value: Any) -> None:
     from unbraid.store import replace_non_finite
 
-    typer.echo(json.dumps(replace_non_finite(value), indent=2, default=str))
+    echo(json.dumps(replace_non_finite(value), indent=2, default=str))

@@ -7,6 +7,7 @@ import typer
 
 from unbraid.cli.options import AsJson, Device, Root, app, complete
 from unbraid.cli.printing import print_json, print_notes, print_rows
+from unbraid.cli.streams import echo
 
 
 @app.command(
@@ -50,4 +51,4 @@ def reproduce(
         print_json([outcome.as_record() for outcome in outcomes])
         return
     print_rows(rows, False)
-    typer.echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))
+    echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))

@@ -7,6 +7,7 @@ import typer
 
 from unbraid.cli.options import AsJson, RunPath, app
 from unbraid.cli.printing import print_json
+from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 
 
@@ -29,7 +30,7 @@ def export(
         raise UsageError("Choose a format: --onnx, --torch, or both.")
     opened: Any = load(run, device="cpu")
     files = [str(path) for name in formats for path in opened.export(output, format=name).values()]
-    print_json({"files": files}) if as_json else typer.echo("\n".join(files))
+    print_json({"files": files}) if as_json else echo("\n".join(files))
 
 
 @app.command(epilog="Example:  unbraid push runs/demo owner/sprites")
@@ -47,7 +48,7 @@ def push(
     from unbraid.run import load
 
     address = load(run, device="cpu").push(repository, private=private)
-    print_json({"address": address}) if as_json else typer.echo(address)
+    print_json({"address": address}) if as_json else echo(address)
 
 
 @app.command(epilog="Examples:  unbraid pull owner/sprites  ·  unbraid pull owner/sprites@main --root runs")
@@ -63,4 +64,4 @@ def pull(
 
     run = pull_run(repository, root=root, device="cpu")
     following = f"{run.path}\nNext: unbraid explore {run.path}"
-    print_json({"run": str(run.path), "id": run.config.run_id}) if as_json else typer.echo(following)
+    print_json({"run": str(run.path), "id": run.config.run_id}) if as_json else echo(following)

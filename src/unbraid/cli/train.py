@@ -9,7 +9,9 @@ import typer
 import unbraid.cli.options as given
 from unbraid.cli.options import app, leads
 from unbraid.cli.printing import print_json, print_notes, print_rows, print_scores
+from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
+from unbraid.printable import shorten
 
 PRINTED_TERMS = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
 """Terms of the last history line that are printed at the end."""
@@ -24,16 +26,17 @@ def demo(
 ) -> None:
     """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
     from unbraid.api import train as train_run
-    from unbraid.cli.demo_settings import NOTE, SETTINGS
+    from unbraid.cli.demo_settings import MAX_KB_OF_PAGE, NOTE, SETTINGS
 
     name = "demo" if seed == 0 else f"demo-s{seed}"
-    typer.echo(NOTE)
+    echo(NOTE)
     run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
     print_scores(run.score())
     run.traverse().save(run.path / "traversal.png")
-    page = run.explore(open=False)
-    typer.echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
-    typer.echo(f"Explorer: {page}  (open it in a browser: this file is the model)")
+    page = run.explore(open=False, max_kb=MAX_KB_OF_PAGE)
+    echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
+    size = round(page.path.stat().st_size / 1000)
+    echo(f"Explorer: {page}  ({size} kB; open it in a browser: this file is the model)")
 
 
 @app.command(
@@ -68,7 +71,8 @@ def train(
     overrides = parse_overrides(settings or [])
     _check_destination(overrides, "a run", ("recipe",), name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
-    data, destination = overrides.pop("data", "sprites"), {"root": root, "name": name, "resume": resume, "fresh": fresh}
+    data = check_data_name(overrides.pop("data", "sprites"))
+    destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
     hidden = ("format", "step", "epoch", "images_per_second")
     _print_run(run, as_json, lambda term: term not in hidden, f"Next: unbraid evaluate {run.path}")
@@ -105,9 +109,10 @@ def sweep(
 
     axes: dict[str, Any] = {**parse_axes(settings or [])}
     options = ("device", "root", "name", "on", "members", "metric", "slurm", "many", "track")
-    refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence"))
+    refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence", "report", "refines"))
+    data = [check_data_name(each) for each in axes.pop("data", ["sprites"])]
     chosen: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
-    chosen |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": axes.pop("data", ["sprites"])}
+    chosen |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": data}
     chosen["track"] = track or ()
     result = run_sweep([part.strip() for part in recipe.split(",")], **chosen | axes)
     print_notes(result.notes)
@@ -119,7 +124,7 @@ def sweep(
         more = len(list_scores(result.members)) - len(shown)
         print_notes([f"{more} more scores are in the table."] if more else [])
         files = [f"{key.capitalize()}: {file}" for key, file in result.files.items() if key in ("table", "report")]
-        typer.echo("\n".join(files))
+        echo("\n".join(files))
 
 
 @app.command(
@@ -188,7 +193,11 @@ def refine(
 def _check_destination(
     overrides: Mapping[str, Any], of: str, others: tuple[str, ...], name: str | None, fresh: bool
 ) -> None:
-    refuse_options(overrides, of, ("device", "root", "name", "resume", "track"), others=(*others, "cadence"))
+    from unbraid.config import check_names
+
+    options = ("device", "root", "name", "resume", "fresh", "track")
+    refuse_options(overrides, of, options, others=(*others, "cadence"))
+    check_names(overrides)
     if fresh and name is None:
         raise UsageError("--fresh needs --name, the run to remove.")
 
@@ -202,9 +211,18 @@ def _print_run(run: Any, as_json: bool, shown: Callable[[str], bool], following:
         print_json({"run": str(run.path), "id": run.config.run_id, **facts, **last})
         return
     if run.reused:
-        typer.echo("This run is finished already; nothing was trained.")
+        echo("This run is finished already; nothing was trained.")
     terms = "  ".join(f"{term} {value:.3f}" for term, value in last.items() if shown(term))
-    typer.echo(f"{run.path}  step {last['step']}  {terms}\n{following}")
+    echo(f"{run.path}  step {last['step']}  {terms}\n{following}")
+
+
+def check_data_name(data: Any) -> str:
+    """Return the name of a data set, a folder or a file; a whole number may be the name of a folder."""
+    if isinstance(data, int) and not isinstance(data, bool):
+        return str(data)
+    if not isinstance(data, str) or not data.strip() or "\0" in data:
+        raise UsageError(f"data={shorten(data)} is not the name of a data set, a folder of pictures or a CSV file.")
+    return data
 
 
 def refuse_options(settings: Iterable[str], of: str, options: Iterable[str], others: Iterable[str] = ()) -> None:

@@ -36,7 +36,12 @@ from unbraid.data.files import (
     describe as describe,
     fetch as fetch,
 )
-from unbraid.data.images import from_array as from_array, from_dataset as from_dataset, from_folder as from_folder
+from unbraid.data.images import (
+    from_array as from_array,
+    from_dataset as from_dataset,
+    from_folder as from_folder,
+    from_npy as from_npy,
+)
 from unbraid.data.modalities import MultimodalDataset as MultimodalDataset, multimodal as multimodal
 from unbraid.data.modality import ClassLabels as ClassLabels, Modality as Modality
 from unbraid.data.stroke_measures import digit_width as digit_width, stroke_thickness as stroke_thickness

@@ -19,7 +19,8 @@ class DatasetFacts(Facts):
 
     `images` is the number of rows, `shape` that of one observation; `factors` and `modalities` are names. `recipe`
     returns the `Recipe` of the stored file, for data that come from files. `yours` marks data that only the user has.
-    `stages` names settings in which the stages of one model may differ, because the rows stay the same.
+    `stages` names settings in which the stages of one model may differ, because the rows stay the same. `unrecorded`
+    names settings that no config records, because they change no row.
     """
 
     images: int | None = None
@@ -29,6 +30,7 @@ class DatasetFacts(Facts):
     recipe: Callable[..., Any] | None = None
     yours: bool = False
     stages: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()
 
 
 dataset: Registry[Callable[..., FactorDataset], DatasetFacts] = Registry("data set", DatasetFacts)
@@ -38,9 +40,21 @@ dataset: Registry[Callable[..., FactorDataset], DatasetFacts] = Registry("data s
 def data_home() -> Path:
     """Return the folder of downloaded, converted and rendered data: `UNBRAID_DATA`, or a per-user cache folder."""
     if folder := os.environ.get("UNBRAID_DATA"):
-        return Path(folder).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "unbraid"
+        return expand_user(folder)
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "unbraid"
+    try:
+        return Path.home() / ".cache" / "unbraid"
+    except RuntimeError as error:
+        raise DataError("This user has no home folder; set UNBRAID_DATA to the folder of the data.") from error
+
+
+def expand_user(path: str | Path) -> Path:
+    """Return a path with the home folder that `~` or `~user` stands for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{path} names no home folder: there is no such user here, or HOME is not set.") from error
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> FactorDataset:

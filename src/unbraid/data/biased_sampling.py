@@ -18,7 +18,9 @@ other table of weights, one per combination.
 Rows are **thinned and never repeated**: each cell keeps round(k w) of its rows, with the largest possible k.
 Drawing rows with replacement, or with weights, would put one image into a batch twice and bias every minibatch estimate
 of q(z), which assumes different rows with probability 1/N each. Equal weights keep equal numbers of rows (in cells that
-have enough), so a symmetric table leaves a symmetric remainder.
+have enough), so a symmetric table leaves a symmetric remainder. The cases keep different numbers of rows (`A` all of
+them, `C` about half). `bias:posX,posY:C:9216` keeps about 9,216, each cell round(k w) of a smaller k, so that
+comparisons of cases do not also compare amounts of data.
 """
 
 import json
@@ -31,6 +33,7 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
+from unbraid.data.base import expand_user
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 
@@ -38,7 +41,10 @@ RATIO = 4.0
 """Probability of the most likely combination over that of the least likely one, in all cases but A."""
 
 CASES = ("A", "B", "C", "D")
-FORM = "bias:FACTOR,FACTOR:TABLE, with TABLE one of A, B, C, D, a .csv or .json file of weights, or [[1, 2], [3, 4]]"
+FORM = (
+    "bias:FACTOR,FACTOR:TABLE, with TABLE one of A, B, C, D, a .csv or .json file of weights, or [[1, 2], [3, 4]], and "
+    "with :ROWS after one of A, B, C, D to keep about that many rows"
+)
 
 
 def joint_weights(case: str, sizes: Sequence[int]) -> np.ndarray:
@@ -71,20 +77,21 @@ def inline_weights(rule: str) -> str:
     if not rule.startswith("bias:") or rule.count(":") < 2:
         return rule
     head, factors, table = rule.split(":", 2)
-    if table in CASES or table.lstrip().startswith("["):
+    if table.partition(":")[0] in CASES or table.lstrip().startswith("["):
         return rule
-    return f"{head}:{factors}:{json.dumps(_read_weights(Path(table).expanduser()), separators=(',', ':'))}"
+    return f"{head}:{factors}:{json.dumps(_read_weights(expand_user(table)), separators=(',', ':'))}"
 
 
 def choose_biased_rows(dataset: FactorDataset, rule: str, candidates: Tensor, seed: int = 0) -> Tensor:
     """Return the candidates that a `bias` rule keeps, in order; rows without a label of its factors are left out."""
-    names, weights = _parse_rule(dataset, rule)
+    names, weights, wanted = _parse_rule(dataset, rule)
     columns = [dataset.factor_position(name) for name in names]
     values = dataset.values_of(candidates)[:, columns].cpu()
     labelled = (values >= 0).all(1)
     cells = torch.from_numpy(np.ravel_multi_index(tuple(values[labelled].T.numpy()), weights.shape))
     rows = candidates[labelled.to(candidates.device)]
-    keep = torch.from_numpy(_count_kept(rule, names, weights, np.bincount(cells, minlength=weights.size)))
+    present = np.bincount(cells, minlength=weights.size)
+    keep = torch.from_numpy(_count_kept(rule, names, weights, present, wanted))
     keys = noise.bits(noise.seed_tensor(seed), -1, "bias", (len(dataset),))[0][rows.cpu()]
     order = keys.argsort(stable=True)
     order = order[cells[order].argsort(stable=True)]  # by cell, and in random order inside each
@@ -95,11 +102,17 @@ def choose_biased_rows(dataset: FactorDataset, rule: str, candidates: Tensor, se
     return rows[chosen.to(rows.device)]
 
 
-def _count_kept(rule: str, names: Sequence[str], weights: np.ndarray, present: np.ndarray) -> np.ndarray:
-    """Return the number of rows that each cell keeps [cells], out of those `present` in it."""
+def _count_kept(
+    rule: str, names: Sequence[str], weights: np.ndarray, present: np.ndarray, rows: int | None
+) -> np.ndarray:
+    """Return the number of rows that each cell keeps [cells], out of those `present` in it; about `rows` in all."""
     flat = weights.ravel()
     wanted = flat > 0
     scale = (present[wanted] / flat[wanted]).min()
+    if rows is not None:
+        if rows > scale * flat.sum():
+            raise UsageError(f"split={_shorten(rule)} can keep {int(scale * flat.sum())} rows at most, not {rows}.")
+        scale = rows / flat.sum()
     keep = np.minimum(np.floor(scale * flat + 0.5 + 1e-9).astype(np.int64), present)
     empty = np.flatnonzero(wanted & (keep == 0))
     if len(empty):
@@ -113,15 +126,18 @@ def _count_kept(rule: str, names: Sequence[str], weights: np.ndarray, present: n
     return keep
 
 
-def _parse_rule(dataset: FactorDataset, rule: str) -> tuple[list[str], np.ndarray]:
+def _parse_rule(dataset: FactorDataset, rule: str) -> tuple[list[str], np.ndarray, int | None]:
     parts = inline_weights(rule).split(":", 2)
     names = [name.strip() for name in parts[1].split(",")] if len(parts) == 3 else []
     if len(parts) != 3 or not all(names) or len(set(names)) < len(names):
         raise UsageError(f"split={_shorten(rule)} is not of the form {FORM}.")
     sizes = tuple(dataset.sizes[dataset.factor_position(name)] for name in names)
-    if parts[2] in CASES:
-        return names, joint_weights(parts[2], sizes)
-    return names, _parse_weights(rule, parts[2], sizes)
+    case, colon, rows = parts[2].partition(":")
+    if case not in CASES:
+        return names, _parse_weights(rule, parts[2], sizes), None
+    if colon and not (rows.isdecimal() and int(rows) > 0):
+        raise UsageError(f"split={_shorten(rule)} is not of the form {FORM}.")
+    return names, joint_weights(case, sizes), int(rows) if colon else None
 
 
 def _parse_weights(rule: str, text: str, sizes: tuple[int, ...]) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from unbraid.data.base import dataset
+from unbraid.data.base import dataset, expand_user
 from unbraid.data.factors import Factor, Pixels
 from unbraid.data.label_csv import MISSING, make_factor, read_csv
 from unbraid.data.modalities import MultimodalDataset, multimodal
@@ -60,7 +60,7 @@ def from_csv(
     only these. `modalities` are the columns to use, by default all except the `factors`, which only scores use. `size`
     resizes the central square of every picture to size x size.
     """
-    path = Path(path).expanduser()
+    path = expand_user(path)
     columns = _read_columns(path)
     for wanted in (*modalities, *factors, *(kinds or {})):
         if wanted not in columns:
@@ -101,7 +101,7 @@ class CsvColumn:
 
     def picture(self, row: int) -> Path:
         """Return the path that a cell names."""
-        return self.path.parent / Path(self.cells[row]).expanduser()
+        return self.path.parent / expand_user(self.cells[row])
 
 
 def _read_columns(path: Path) -> dict[str, CsvColumn]:

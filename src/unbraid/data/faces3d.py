@@ -12,27 +12,39 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from unbraid.data.base import dataset
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.data.file_formats import has_npz_arrays, make_factors, make_grid, read_npz_array, sort_into_grid
 from unbraid.data.files import Recipe, load_stored
 from unbraid.data.picture_files import read_all, read_picture
-from unbraid.errors import DataError
+from unbraid.errors import DataError, UsageError
 
 NAMES = ("identity", "azimuth", "elevation", "lighting")
 FILE_NAME = re.compile(r"face_(\d+)_az_(\d+)_el_(\d+)_li_(\d+)\.png$")
 WANTS = "an npz file with 'images' or a folder of pictures face_III_az_AA_el_EE_li_LL.png"
 
 
-def recipe(size: int) -> Recipe:
+def recipe(size: int, lighting: int | None = None) -> Recipe:
+    """Return the recipe of all renderings; `lighting` chooses among them when they are loaded."""
     return Recipe("faces3d", partial(convert, size=size), WANTS, settings={"size": size})
 
 
-@dataset("faces3d", year=2009, images=127_050, shape=(1, 64, 64), factors=NAMES, recipe=recipe)
-def faces3d(*, size: int = 64) -> FactorDataset:
-    """Rendered faces: identity, azimuth, elevation and lighting."""
-    return load_stored(recipe(size))
+@dataset("faces3d", year=2009, images=127_050, shape=(1, 64, 64), factors=NAMES, recipe=recipe, later=("lighting",))
+def faces3d(*, size: int = 64, lighting: int | None = None) -> FactorDataset:
+    """Rendered faces: identity, azimuth, elevation and lighting, or only those of one lighting."""
+    whole = load_stored(recipe(size))
+    return whole if lighting is None else fix_lighting(whole, lighting)
+
+
+def fix_lighting(whole: FactorDataset, lighting: int) -> FactorDataset:
+    """Return the faces of one lighting, without this factor (chen2018, section 6.2)."""
+    if not 0 <= lighting < whole.sizes[-1]:
+        raise UsageError(f"lighting is from 0 to {whole.sizes[-1] - 1} in these renderings, not {lighting}.")
+    rows = torch.arange(lighting, len(whole), whole.sizes[-1])
+    images = whole.images(rows).mul(255).round().byte()
+    return FactorDataset(whole.name, Pixels(images, whole.shape), whole.factors[:-1], source=whole.source)
 
 
 def convert(source: Path, size: int) -> FactorDataset:

@@ -37,9 +37,17 @@ class Pixels:
     shape: Shape
     bits: bool = False
 
+    streamed: ClassVar[bool] = False
+    """True if the rows stay on disk (`unbraid.data.streamed_pixels`)."""
+
+    @property
+    def rows(self) -> Any:
+        """All rows: a tensor, or an object with `chunks` of them."""
+        return self.stored
+
     @property
     def content(self) -> tuple[Any, ...]:
-        return (self.stored, self.shape, self.bits)
+        return (self.rows, self.shape, self.bits)
 
     def __len__(self) -> int:
         return self.stored.shape[0]
@@ -55,6 +63,10 @@ class Pixels:
             bits = ((rows[..., None] >> shifts) & 1).flatten(-2)[..., : math.prod(self.shape)]
             return bits.to(torch.float32).unflatten(-1, self.shape)
         return rows.to(torch.float32) / 255 if rows.dtype == torch.uint8 else rows
+
+    def find_range(self) -> tuple[float, float]:
+        """Return the smallest and the largest stored value."""
+        return float(self.stored.min()), float(self.stored.max())
 
     def to(self, device: torch.device | str) -> "Pixels":
         return replace(self, stored=self.stored.to(device))
@@ -138,6 +150,8 @@ class FactorDataset:
         return self.pixels.stored.device
 
     def to(self, device: torch.device | str) -> "FactorDataset":
+        if torch.device(device) == self.device:
+            return self  # with its splits and its content hash
         return replace(self, **self._fields_on(device))
 
     def _fields_on(self, device: torch.device | str) -> dict[str, Any]:
@@ -212,14 +226,14 @@ class FactorDataset:
 
     def content_hash(self) -> str:
         """Return the SHA-256 of observations, factor values and test rows, equal on every machine and device."""
-        versions = [part._version for part in self._content() if isinstance(part, Tensor)]  # grow with every write
+        versions = [part._version for part in self._content() if hasattr(part, "_version")]  # grow with every write
         cached = self.__dict__.get("_hash")
         if cached is None or cached[0] != versions:
             cached = self.__dict__["_hash"] = (versions, self._digest())  # takes seconds for a large data set
         return cached[1]
 
     def _content(self) -> list[Any]:
-        return [tensor for tensor in (self.pixels.stored, self.table, self.held_out) if tensor is not None]
+        return [part for part in (self.pixels.rows, self.table, self.held_out) if part is not None]
 
     def _digest(self) -> str:
         facts = (self.shape, self.pixels.bits, str(self.pixels.stored.dtype), self.sizes, self.factor_names)
@@ -227,11 +241,16 @@ class FactorDataset:
 
 
 def hash_content(text: str, parts: Iterable[Any]) -> str:
-    """Return the SHA-256 of a text, the bytes of tensors and the `repr` of everything else."""
+    """Return the SHA-256 of a text, the bytes of tensors and streamed rows, and the `repr` of everything else."""
     digest = hashlib.sha256(text.encode())
     for part in parts:
-        is_tensor = isinstance(part, Tensor)
-        digest.update(np.ascontiguousarray(part.cpu().numpy()).data if is_tensor else repr(part).encode())
+        if isinstance(part, Tensor):
+            digest.update(np.ascontiguousarray(part.cpu().numpy()).data)
+        elif hasattr(part, "chunks"):
+            for chunk in part.chunks():
+                digest.update(np.ascontiguousarray(chunk).data)
+        else:
+            digest.update(repr(part).encode())
     return digest.hexdigest()
 
 

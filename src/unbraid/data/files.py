@@ -4,6 +4,7 @@ A data set registers a `Recipe`, `@dataset("mnist", recipe=…)`. `fetch` turns 
 has, into one stored file; loading reads only that file.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from unbraid.data import storage
-from unbraid.data.base import DatasetFacts, data_home, dataset
+from unbraid.data.base import DatasetFacts, data_home, dataset, expand_user
 from unbraid.data.download import Remote, digest, download
 from unbraid.data.factors import FactorDataset
+from unbraid.data.lock import waiting_lock
 from unbraid.errors import DataError, UsageError
 from unbraid.registry import Entry
 
@@ -89,17 +91,25 @@ def load_stored(recipe: Recipe) -> FactorDataset:
 
 
 def fetch(name: str, source: Path | str | None = None, /, **settings: Any) -> Path:
-    """Make a data set's stored file from its public originals, or from the file or folder `source`."""
+    """Make a data set's stored file from its public originals, or from the file or folder `source`.
+
+    A stored file that is whole is not downloaded again. One process at a time fetches a data set; others wait.
+    """
     recipe = _find_recipe(name, settings)
     if source is not None:
-        return _convert(recipe, Path(source).expanduser())
+        return _convert(recipe, expand_user(source))
     if not recipe.remotes:
         raise UsageError(f"{name} has no public download; {recipe.advice}")
-    folder = data_home() / "downloads" / recipe.path.stem
-    advice = f"get it another way, then {recipe.advice}"
-    originals = [download(remote, folder, advice) for remote in recipe.remotes]
-    path = _convert(recipe, folder, {"originals": {file.name: digest(file) for file in originals}})
-    shutil.rmtree(folder)
+    with waiting_lock(data_home() / f".{recipe.path.stem}.lock", f"Another process fetches {name}; waiting for it."):
+        if recipe.path.exists() and check(name, **settings).state == "present":
+            return recipe.path  # also if another process has fetched it in the meantime
+        folder = data_home() / "downloads" / recipe.path.stem
+        advice = f"get it another way, then {recipe.advice}"
+        originals = [download(remote, folder, advice) for remote in recipe.remotes]
+        path = _convert(recipe, folder, {"originals": {file.name: digest(file) for file in originals}})
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other data sets may be on their way
+            folder.parent.rmdir()
     return path
 
 

@@ -1,6 +1,8 @@
 """Your own images or vectors: a folder of pictures, an array or a torch Dataset."""
 
+import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,42 +11,98 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from unbraid.data.base import dataset
+from unbraid.data.base import dataset, expand_user
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.label_csv import read_labels
-from unbraid.data.picture_files import GREY_MODES, SUFFIXES, flatten, read_alike
+from unbraid.data.picture_cache import decode_once
+from unbraid.data.picture_files import GREY_MODES, SUFFIXES, count_bytes, flatten, read_alike
+from unbraid.data.row_files import RowFile
+from unbraid.data.streamed_pixels import Channels, Stream, StreamedPixels, stream_rows, streams
 from unbraid.errors import DataError, UsageError
 
 _MAX_CHANNELS = 4
 _ROUNDING_SLACK = 1e-6  # a resize in float32 may overshoot by this much
 
 
-@dataset("images", yours=True, later=("labels",))
-def images(*, folder: str | Path, size: int | None = None, labels: str | Path | None = None) -> FactorDataset:
+@dataset("images", yours=True, later=("labels", "stream"), unrecorded=("stream",))
+def images(
+    *, folder: str | Path, size: int | None = None, labels: str | Path | None = None, stream: Stream = "auto"
+) -> FactorDataset:
     """Pictures in a folder of yours, of any format and mode, with factors if you have a CSV file of labels."""
-    return from_folder(folder, size=size, labels=labels)
+    return from_folder(folder, size=size, labels=labels, stream=stream)
+
+
+@dataset("array", yours=True, later=("stream",), unrecorded=("stream",))
+def array(
+    *, file: str | Path, channels: Literal["first", "last"] | None = None, stream: Stream = "auto"
+) -> FactorDataset:
+    """Images or vectors in a .npy file of yours, which may be larger than memory."""
+    return from_npy(file, channels=channels, stream=stream)
 
 
 def from_folder(
-    folder: str | Path, *, size: int | None = None, labels: str | Path | None = None, name: str = "images"
+    folder: str | Path,
+    *,
+    size: int | None = None,
+    labels: str | Path | None = None,
+    stream: Stream = "auto",
+    name: str = "images",
 ) -> FactorDataset:
     """Return every picture below a folder, in the order of the paths.
 
     They become grey if all of them are, and RGB otherwise. `size` resizes the central square of each to size x size;
-    without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`).
+    without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`). `stream`
+    decodes them once into a file that is read by rows (`unbraid.data.picture_cache`); `auto` does so if they would fill
+    a quarter of the free memory.
     """
-    folder = Path(folder).expanduser()
+    folder = expand_user(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
-    if not paths:
+    names = _list_pictures(folder)
+    if not names:
         raise DataError(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
-    stored = read_alike(paths, [str(path) for path in paths], size, str(folder))
-    pixels = Pixels(stored, tuple(stored.shape[1:]))
+    if streams(stream, len(names) * count_bytes(folder / names[0], size)):
+        file = decode_once(folder, names, size)
+        pixels = stream_rows(file, file.row_shape, "first", str(folder), checked=True)
+    else:
+        paths = [folder / each for each in names]
+        stored = read_alike(paths, [str(path) for path in paths], size, str(folder))
+        pixels = Pixels(stored, tuple(stored.shape[1:]))
     if labels is None:
         return FactorDataset(name, pixels, source=str(folder))
-    factors, table = read_labels(Path(labels).expanduser(), paths, folder)
+    factors, table = read_labels(expand_user(labels), [folder / each for each in names], folder)
     return FactorDataset(name, pixels, factors, table, source=str(folder))
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read ({error.strerror}); change its permissions, or move it.")
+
+
+def _list_pictures(folder: Path) -> list[str]:
+    """Return the pictures below a folder by their relative paths, in the order of the paths' parts."""
+    found = []
+    for place, _, names in os.walk(folder, onerror=_refuse_folder):
+        inside = os.path.relpath(place, folder)
+        for name in names:
+            path = name if inside == "." else os.path.join(inside, name)  # noqa: PTH118 (a million of them)
+            if Path(name).suffix.lower() in SUFFIXES and (folder / path).is_file():
+                found.append(path)
+    return sorted(found, key=lambda path: path.split(os.sep))  # noqa: PTH206 (a million of them)
+
+
+def from_npy(
+    path: str | Path,
+    *,
+    channels: Literal["first", "last"] | None = None,
+    stream: Stream = "auto",
+    name: str | None = None,
+) -> FactorDataset:
+    """Return the rows of a .npy file, as `from_array` does for a memory-mapped array."""
+    path = Path(path).expanduser()
+    file = RowFile.open(path)
+    mapped = np.memmap(path, file.dtype, "r", file.offset, (file.count, *file.row_shape)) if file.count else np.empty(0)
+    data = from_array(mapped, channels=channels, stream=stream, name=name or path.stem)
+    return replace(data, source=str(path))
 
 
 def from_array(
@@ -53,18 +111,17 @@ def from_array(
     factors: Any = None,
     factor_names: Sequence[str] | None = None,
     channels: Literal["first", "last"] | None = None,
+    stream: Stream = "auto",
     name: str = "array",
 ) -> FactorDataset:
     """Return images or feature vectors from memory: a numpy array, a torch tensor or nested lists.
 
     Images are [n, h, w], [n, h, w, c] or [n, c, h, w]: bytes, truth values, or floats in [0, 1]. Vectors are [n, d]:
     bytes, or floats of any finite size. `factors` are whole numbers [n, k] (or [n]) from 0; -1 or NaN stands for a
-    missing label. Floats that are exactly bytes / 255 are stored as bytes, which only saves memory.
+    missing label. Floats that are exactly bytes / 255 are stored as bytes, which only saves memory. A memory-mapped
+    array that would fill a quarter of the free memory stays on disk and is read by rows; `stream` decides otherwise.
     """
-    tensor = _move_channels_first(_make_tensor(array, name), channels, name)
-    if tensor.shape[0] == 0 or tensor.numel() == 0:
-        raise DataError(f"{name} is empty: its shape is {tuple(tensor.shape)}.")
-    pixels = _store_pixels(tensor, name)
+    pixels = _stream_pixels(array, channels, stream, name) or _load_pixels(array, channels, name)
     if factors is None:
         return FactorDataset(name, pixels, source="array")
     table = _make_table(factors, len(pixels), name)
@@ -78,6 +135,30 @@ def from_array(
         raise DataError(f"{name}: no row has a label of factor {names[sizes.index(0)]}; leave it out.")
     named = tuple(Factor(label, size) for label, size in zip(names, sizes, strict=True))
     return FactorDataset(name, pixels, named, table, source="array")
+
+
+def _stream_pixels(array: Any, channels: Any, stream: Stream, name: str) -> StreamedPixels | None:
+    """Return a memory-mapped array as rows on disk, or None if it is to be loaded into memory."""
+    file = RowFile.of_memmap(array) if isinstance(array, np.memmap) and array.size else None
+    if file is None or not streams(stream, file.nbytes):
+        return None
+    place = _find_channels(array.shape, channels, name)
+    shape = {"none": array.shape[-2:] if array.ndim == 3 else array.shape[1:]}.get(place, array.shape[1:])
+    if array.ndim == 3:
+        shape = (1, *shape)
+    elif place == "last":
+        shape = (shape[-1], *shape[:-1])
+    pixels = stream_rows(file, tuple(shape), place, name)
+    if len(shape) == 3 and file.dtype.kind == "f":
+        check_image_range(pixels.range.low, pixels.range.high, name)
+    return pixels
+
+
+def _load_pixels(array: Any, channels: Any, name: str) -> Pixels:
+    tensor = _move_channels_first(_make_tensor(array, name), channels, name)
+    if tensor.shape[0] == 0 or tensor.numel() == 0:
+        raise DataError(f"{name} is empty: its shape is {tuple(tensor.shape)}.")
+    return _store_pixels(tensor, name)
 
 
 def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
@@ -119,19 +200,24 @@ def _make_tensor(array: Any, name: str) -> Tensor:
 
 
 def _move_channels_first(tensor: Tensor, channels: Literal["first", "last"] | None, name: str) -> Tensor:
-    shape = tuple(tensor.shape)
-    if tensor.ndim == 2:
-        return tensor
-    if tensor.ndim == 3:
-        return tensor[:, None]
-    if tensor.ndim != 4:
+    place = _find_channels(tuple(tensor.shape), channels, name)
+    if place == "none":
+        return tensor if tensor.ndim == 2 else tensor[:, None]
+    return tensor if place == "first" else tensor.permute(0, 3, 1, 2).contiguous()
+
+
+def _find_channels(shape: tuple[int, ...], channels: Literal["first", "last"] | None, name: str) -> Channels:
+    """Return where the channels of images of a shape are; vectors [n, d] and grey images [n, h, w] have none."""
+    if len(shape) in (2, 3):
+        return "none"
+    if len(shape) != 4:
         raise DataError(f"{name} has shape {shape}; [n, d], [n, h, w], [n, h, w, c] or [n, c, h, w] is needed.")
     if channels is None:
         first, last = shape[1] <= _MAX_CHANNELS, shape[3] <= _MAX_CHANNELS
         if first == last:
             raise DataError(f"{name} has shape {shape}; state where its channels are with channels='first' or 'last'.")
-        channels = "first" if first else "last"
-    return tensor if channels == "first" else tensor.permute(0, 3, 1, 2).contiguous()
+        return "first" if first else "last"
+    return channels
 
 
 def _store_pixels(tensor: Tensor, name: str) -> Pixels:
@@ -157,10 +243,14 @@ def _store_pixels(tensor: Tensor, name: str) -> Pixels:
 
 def clamp_images(images: Tensor, name: str) -> Tensor:
     """Clamp float images to [0, 1]; raise a `DataError` if more than rounding lies outside."""
-    low, high = float(images.min()), float(images.max())
+    check_image_range(float(images.min()), float(images.max()), name)
+    return images.clamp(0, 1)
+
+
+def check_image_range(low: float, high: float, name: str) -> None:
+    """Raise a `DataError` if float images hold values outside [0, 1]."""
     if low < -_ROUNDING_SLACK or high > 1 + _ROUNDING_SLACK:
         raise DataError(f"{name} holds floats from {low:g} to {high:g}; images must lie in [0, 1].")
-    return images.clamp(0, 1)
 
 
 def _make_table(factors: Any, count: int, name: str) -> Tensor:

@@ -48,13 +48,24 @@ def read_alike(paths: Sequence[Path], names: Sequence[str], size: int | None, ti
     pictures by their `names`.
     """
     named = list(zip(paths, names, strict=True))
-    headers = [_read_header(path, name) for path, name in named]
-    for name, (_, shape) in zip(names, headers, strict=True):
-        if size is None and shape != headers[0][1]:
-            first, other = (f"{width} x {height}" for width, height in (headers[0][1], shape))
-            raise DataError(f"{names[0]} is {first} pixels and {name} is {other}; set size=… to resize them.")
-    mode: Mode = "L" if all(mode in GREY_MODES for mode, _ in headers) else "RGB"
+    mode = choose_mode(named, size)
     return read_all(named, lambda picture: read_picture(*picture, mode, size), title)
+
+
+def choose_mode(named: Iterable[tuple[Path, str]], size: int | None) -> Mode:
+    """Return `L` if all pictures are grey, and `RGB` otherwise; raise if their sizes differ and nothing resizes them.
+
+    Only headers are read. Errors call the pictures by their names.
+    """
+    first, grey = None, True
+    for path, name in named:
+        mode, shape = _read_header(path, name)
+        first = first or (name, shape)
+        grey = grey and mode in GREY_MODES
+        if size is None and shape != first[1]:
+            shown, other = (f"{width} x {height}" for width, height in (first[1], shape))
+            raise DataError(f"{first[0]} is {shown} pixels and {name} is {other}; set size=… to resize them.")
+    return "L" if grey else "RGB"
 
 
 def flatten(picture: Image.Image, mode: Mode) -> Image.Image:
@@ -105,6 +116,17 @@ def stack(arrays: Iterable[np.ndarray], count: int, title: str) -> Tensor:
     if images is None:
         raise DataError(f"{title} holds no pictures.")
     return images
+
+
+def count_bytes(path: Path, size: int | None) -> int:
+    """Return the bytes of a decoded picture, resized to `size` if that is given."""
+    mode, (width, height) = _read_header(path, str(path))
+    return (1 if mode in GREY_MODES else 3) * (width * height if size is None else size * size)
+
+
+def read_size(path: Path) -> tuple[int, int]:
+    """Return width and height of a picture as shown, without decoding its pixels."""
+    return _read_header(path, str(path))[1]
 
 
 def _read_header(path: Path, name: str) -> tuple[str, tuple[int, int]]:

@@ -11,7 +11,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.pruning import match_rows
 from unbraid.errors import UsageError
 
-RULES = f"default, none, a fraction such as 0.1, FACTOR:VALUE,VALUE, prune:CONDITION, {BIAS}"
+RULES = f"default, none, train, a fraction such as 0.1, FACTOR:VALUE,VALUE, prune:CONDITION, {BIAS}"
 
 
 class RowSplit(NamedTuple):
@@ -26,7 +26,8 @@ def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Row
     """Split a data set into rows to train on and held-out rows, once per data set, rule and seed.
 
     - `default` holds out the data set's own test rows, if it has some. Complete factor grids have none.
-    - `none` holds out nothing: scores use the training rows.
+    - `none` holds out nothing: scores use the training rows, which are all rows.
+    - `train` trains as `default` does, and scores use the training rows: those that q(x) of an objective is about.
     - A fraction such as .1 holds out that share of the rows, at random.
     - `posX:0,1,2` holds out rows with those factor values.
     - `prune:digit=7 & thickness>3` holds out rows that fit a condition (`unbraid.data.pruning`).
@@ -46,6 +47,9 @@ def _split(dataset: FactorDataset, rule: str | float | int, seed: int) -> RowSpl
     if isinstance(rule, str) and rule.startswith("bias:"):
         whole = split(dataset, "default", seed)
         return RowSplit(choose_biased_rows(dataset, rule, whole.train, seed), whole.held_out, rule)
+    if rule == "train":
+        whole = split(dataset, "default", seed)
+        return RowSplit(whole.train, whole.train, "train")
     if rule == "none" or (rule == "default" and dataset.held_out is None):
         return RowSplit(rows, None, "none")
     if rule == "default":

@@ -1,24 +1,25 @@
-"""Data sets on disk: one safetensors file each, written atomically and checked when read."""
+"""Data sets on disk: one safetensors file each, written atomically and checked when read.
+
+The header has a checksum of the arrays, and a seal: the SHA-256 of checksum and description. Older files have no seal.
+"""
 
 import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from unbraid.atomic import replacing
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.errors import DataError
+from unbraid.errors import DataError, UnbraidError
+from unbraid.plain_text import parse_json
+from unbraid.tensor_files import checksum
 
 FORMAT = 1
-_BYTES_PER_HASH = 1 << 24
 
 
 def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None) -> None:
@@ -34,6 +35,7 @@ def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None
         **(facts or {}),
     }
     metadata = {"format": str(FORMAT), "checksum": checksum(arrays), "description": json.dumps(description)}
+    metadata["seal"] = _seal(metadata)
     try:
         with replacing(path) as part:
             save_file(arrays, part, metadata)
@@ -55,7 +57,18 @@ def read(path: Path) -> FactorDataset:
         raise DataError(f"{path} has format {found}, not {FORMAT}; remove it and make it again.")
     if metadata.get("checksum") != checksum(arrays):
         raise DataError(f"{path} is damaged (its checksum differs); remove it and make it again.")
-    description = json.loads(metadata["description"])
+    sealed = metadata.keys() != {"format", "checksum", "description"}  # older files have no seal
+    if sealed and metadata.get("seal") != _seal(metadata):
+        raise DataError(f"{path} is damaged (its description was changed); remove it and make it again.")
+    try:
+        return _make_dataset(arrays, parse_json(metadata["description"]))
+    except (UnbraidError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise DataError(
+            f"{path} has a description that does not fit ({error}); remove it and make it again."
+        ) from error
+
+
+def _make_dataset(arrays: Mapping[str, Any], description: Mapping[str, Any]) -> FactorDataset:
     factors = tuple(
         Factor(f["name"], f["size"], None if f["values"] is None else tuple(f["values"]))
         for f in description["factors"]
@@ -63,6 +76,11 @@ def read(path: Path) -> FactorDataset:
     pixels = Pixels(arrays["images"], tuple(description["shape"]), description["bits"])
     rows = arrays.get("table"), arrays.get("held_out")
     return FactorDataset(description["name"], pixels, factors, *rows, description["source"])
+
+
+def _seal(metadata: Mapping[str, str]) -> str:
+    sealed = [metadata.get(name) for name in ("format", "checksum", "description")]
+    return hashlib.sha256(json.dumps(sealed).encode()).hexdigest()
 
 
 def read_or_make(path: Path, make: Callable[[], FactorDataset]) -> FactorDataset:
@@ -78,19 +96,3 @@ def read_or_make(path: Path, make: Callable[[], FactorDataset]) -> FactorDataset
     except DataError as error:
         warnings.warn(f"{data.name} is not kept: {error}", stacklevel=4)
     return data
-
-
-def checksum(arrays: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 over names, shapes, types and the SHA-256 of every 16 MiB of data, hashed on all cores."""
-    digest = hashlib.sha256()
-    with ThreadPoolExecutor() as pool:
-        for name in sorted(arrays):
-            array = arrays[name]
-            digest.update(f"{name} {tuple(array.shape)} {array.dtype}\n".encode())
-            for part in pool.map(_sha256, array.reshape(-1).view(torch.uint8).split(_BYTES_PER_HASH)):
-                digest.update(part)
-    return digest.hexdigest()
-
-
-def _sha256(part: Tensor) -> bytes:
-    return hashlib.sha256(part.numpy().data).digest()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unbraid.density.small_fit import descend
 from unbraid.errors import DataError, UsageError
+from unbraid.seeding import seeded
 
 NEGATIVE_SLOPE = 0.2
 MIN_ROWS = 8
@@ -77,8 +78,7 @@ def estimate_log_ratios(
     codes = _standardise(codes)
     order = torch.randperm(len(codes), generator=generator).to(codes.device)
     test, train = codes[order].tensor_split([max(2, round(held_out * len(codes)))])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         network = Discriminator(codes.shape[1], width=width, depth=depth).to(codes.device)
     label = torch.arange(2, device=codes.device).repeat_interleave(batch)
     group_of_column = number_groups(groups).to(codes.device)

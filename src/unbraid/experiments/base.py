@@ -4,21 +4,23 @@ An experiment is a decorated function that draws its figure. The decorator state
 settings of four scales, scores and claims. Each claim turns results into evidence, which gives a verdict:
 
     holds           the 90% interval of every estimate lies in the range that the claim states
-    does not hold   one interval lies completely outside its range
-    inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or runs that had not settled
+    does not hold   one interval lies completely outside its range; with several estimates it is wider for this purpose
+    inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
+
+An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
 """
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
-from unbraid.experiments.statistics import Estimate
+from unbraid.experiments.statistics import Estimate, widen_for
 from unbraid.metrics import Evaluation, Score
 from unbraid.registry import Facts, Registry
 from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score, select_finished
@@ -29,8 +31,14 @@ PLACES = {"fig": "figure", "table": "table", "lemma": "lemma", "app": "appendix"
 REFINES, AS_LARGE_AS = "refines", "as_large_as"
 """Settings of a series: the name of the series it refines, and of the one whose number of parameters it matches."""
 
-MAX_UNSETTLED_SHARE = 0.1
-"""Largest share of runs that have not settled with which a claim still gets a verdict."""
+MAX_UNCHECKED_SHARE = 0.1
+"""Largest share of runs without a snapshot with which a claim still gets a verdict."""
+
+SNAPSHOT_SHARE = 0.8
+"""Share of the steps after which runs keep a snapshot: before the last fifth of training."""
+
+STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
+"""As many steps again as the whole training, in units of those since the snapshot."""
 
 VerdictWord = Literal["holds", "does not hold", "inconclusive"]
 
@@ -69,9 +77,11 @@ class Results:
 
     members: tuple[Member, ...]
     scale: str = "small"
-    unsettled: frozenset[str] = frozenset()
-    """Runs whose loss still changed when training ended."""
+    unchecked: frozenset[str] = frozenset()
+    """Runs that were shorter than the paper's and have no snapshot, so that nobody knows if their scores settled."""
     models: ModelCache | None = None
+    earlier: "Results | None" = None
+    """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
 
     @property
     def series(self) -> list[str]:
@@ -165,7 +175,7 @@ class Claim:
     text: str
     evidence: Callable[[Results], Sequence[Evidence]]
     trained: bool = True
-    """True if the statement depends on how long training takes, so that runs have to settle."""
+    """True if the statement depends on how long training takes, so that its estimates have to settle."""
 
 
 @dataclass(frozen=True)
@@ -196,12 +206,13 @@ class Experiment(Facts):
                model of the other one, frozen ones included.
     only       settings that choose runs of a series, if its sweep is shared, or the runs that a series refines
     metrics    scores of every run
-    derived    functions that compute a further score from those of a run
+    derived    functions that compute a further score from those of a run; `derived_by_series` replaces them for some
     measure    turns a scale's settings into members, for an experiment that trains nothing
     baselines  turns the sweeps' settings into further members, for methods that are not runs
     scores     columns of the table
     contrast   two series whose difference the table shows
     published  the paper's numbers, by series and score
+    own_steps  series whose steps at `paper` are those of the paper or of its authors' code, not a choice of ours
     notes      what a reader of the results should know
     """
 
@@ -212,10 +223,12 @@ class Experiment(Facts):
     only: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()
     derived: Mapping[str, Callable[[Mapping[str, Score]], Score]] = field(default_factory=dict)
+    derived_by_series: Mapping[str, Mapping[str, Callable[[Mapping[str, Score]], Score]]] = field(default_factory=dict)
     measure: Callable[[Mapping[str, Any]], Sequence[Member]] | None = None
     baselines: Callable[[Mapping[str, Mapping[str, Any]]], Sequence[Member]] | None = None
     contrast: tuple[str, str] | None = None
     published: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own_steps: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def get_scale(self, name: str) -> Scale:
@@ -278,15 +291,53 @@ def judge(claim: Claim, results: Results) -> Verdict:
         return Verdict(claim.text, "inconclusive", f"{error}.")
     found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
     weak = _explain_weakness(results, claim.trained)
-    return Verdict(claim.text, "inconclusive" if weak else combine_verdicts(evidence), f"{found}.{weak}", evidence)
+    if weak:
+        return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence)
+    verdict = combine_verdicts(evidence)
+    if claim.trained and results.earlier is not None:
+        verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict)
+        found = f"{found}. {drift}"
+    return Verdict(claim.text, verdict, f"{found}.", evidence)
 
 
 def combine_verdicts(evidence: Sequence[Evidence]) -> VerdictWord:
-    """Return "holds" if every piece of evidence holds, and "does not hold" if one does not."""
-    words = {each.verdict for each in evidence}
-    if "does not hold" in words:
+    """Return "holds" if every piece of evidence holds, and "does not hold" if one does not.
+
+    One of several intervals lies outside by chance more often than one alone; to refute a claim, each of k intervals
+    therefore has the level 1 - 0.1 / k.
+    """
+    wide = [replace(each, estimate=widen_for(len(evidence), each.estimate)) for each in evidence]
+    if "does not hold" in {each.verdict for each in wide}:
         return "does not hold"
-    return "holds" if words == {"holds"} else "inconclusive"
+    return "holds" if {each.verdict for each in evidence} == {"holds"} else "inconclusive"
+
+
+def _judge_settling(
+    claim: Claim, earlier: Results, evidence: Sequence[Evidence], verdict: VerdictWord
+) -> tuple[VerdictWord, str]:
+    """Return the verdict, inconclusive if its estimates still move too fast, and how they moved since the snapshot."""
+    try:
+        before = claim.evidence(earlier)
+    except MissingResultsError as error:
+        return "inconclusive", f"Before the last fifth of training {error}"
+    drifts = [now.estimate.value - then.estimate.value for now, then in zip(evidence, before, strict=True)]
+    moved = [
+        replace(each, estimate=Estimate(*(end + STEPS_AHEAD * drift for end in each.estimate)))
+        for each, drift in zip(evidence, drifts, strict=True)
+    ]
+    words = f"Since 4/5 of training: {', '.join(f'{drift:+.2g}' for drift in drifts)}"
+    if verdict == "inconclusive":
+        return verdict, words
+    if combine_verdicts(moved) != verdict:
+        return "inconclusive", f"{words}; at this pace, as many steps again would change the verdict ({verdict})"
+    further = all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
+    return verdict, words + (", so more training could only strengthen this" if further else "")
+
+
+def _deepens(evidence: Evidence, drift: float) -> bool:
+    """Return whether an estimate moves away from every end of its range."""
+    value = evidence.estimate.value
+    return all(drift * (value - end) > 0 for end in (evidence.low, evidence.high) if math.isfinite(end))
 
 
 def _explain_weakness(results: Results, trained: bool) -> str:
@@ -296,8 +347,8 @@ def _explain_weakness(results: Results, trained: bool) -> str:
     if results.seeds < MIN_SEEDS:
         return f" A verdict needs {MIN_SEEDS} seeds of each setting, and one has {results.seeds}."
     runs = len(select_finished(results.members))
-    if trained and len(results.unsettled) > MAX_UNSETTLED_SHARE * runs:
-        return f" {len(results.unsettled)} of {runs} runs had not settled."
+    if trained and len(results.unchecked) > MAX_UNCHECKED_SHARE * runs:
+        return f" {len(results.unchecked)} of {runs} runs were shorter than the paper's and have no snapshot of 4/5."
     return ""
 
 

@@ -20,6 +20,7 @@ from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.results import read_member
 from unbraid.sweeps.run import sweep
+from unbraid.training import Cadence
 
 Parents = Sequence[tuple[Member, RunFolder]]
 
@@ -37,7 +38,13 @@ class RefinedSeries:
 
 
 def refine_series(
-    parents: Parents, settings: Mapping[str, Any], metrics: Sequence[str], root: Path, device: str, notes: list[str]
+    parents: Parents,
+    settings: Mapping[str, Any],
+    metrics: Sequence[str],
+    root: Path,
+    device: str,
+    notes: list[str],
+    cadence: Cadence | None = None,
 ) -> RefinedSeries:
     """Train and score a second stage on each finished parent, as one sweep.
 
@@ -48,7 +55,8 @@ def refine_series(
     if not finished:
         return RefinedSeries(SweepFolder(root), {})
     recipe = stage.pop("recipe")
-    stages = sweep(recipe, refines=list(finished), metrics=metrics, root=root, device=device, report=False, **stage)
+    how: dict[str, Any] = {"root": root, "device": device, "report": False, "cadence": cadence}
+    stages = sweep(recipe, refines=list(finished), metrics=metrics, **how, **stage)
     notes += [note for note in stages.notes if note not in notes]
     axes = [key for key, value in stage.items() if isinstance(value, (list, range))]
     by_run = {

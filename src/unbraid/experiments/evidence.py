@@ -16,6 +16,8 @@ from unbraid.experiments.statistics import (
     Estimate,
     cell_means,
     estimate,
+    estimate_by_exchange,
+    estimate_share,
     gap_at_equal_x,
     mean_difference,
     pearson,
@@ -181,9 +183,64 @@ def find_mean(series: str, score: str, what: str = "", **bounds: float) -> Findi
     return pool_runs([series], [score], lambda s: s[..., 0].mean(-1), what or f"{score}, {series}", **bounds)
 
 
+def find_extreme(
+    series: Sequence[str],
+    scores: Sequence[str],
+    statistic: Callable[[np.ndarray], np.ndarray],
+    what: str,
+    **bounds: float,
+) -> Finding:
+    """Find the extreme of scores [run, score] over all runs, for statements about every model that was computed.
+
+    It is a fact about these models, without an interval.
+    """
+    cells = pool_series(*series, scores=scores)
+
+    def evidence(results: Results) -> list[Evidence]:
+        value = float(statistic(np.concatenate(list(cells(results).values()))))
+        return [Evidence(what, Estimate(value, value, value), **bounds)]
+
+    return evidence
+
+
 def find_largest(series: Sequence[str], score: str, what: str = "", **bounds: float) -> Finding:
     """Find the largest value of a score over all runs of several series."""
-    return pool_runs(series, [score], lambda s: s[..., 0].max(-1), what or f"largest {score}", **bounds)
+    return find_extreme(series, [score], lambda s: s[:, 0].max(), what or f"largest {score}", **bounds)
+
+
+def exists(series: str, score: str, condition: Callable[[np.ndarray], np.ndarray], what: str) -> Finding:
+    """Find whether some run of a series fulfils a condition on its score: one is enough, and none proves nothing."""
+
+    def evidence(results: Results) -> list[Evidence]:
+        values = results.group_scores(series, None, score)[None][:, 0]
+        return [Evidence(f"share of runs of {series} with {what}", estimate_share(condition(values)), low=0.0)]
+
+    return evidence
+
+
+def compare_extremes(
+    first: str,
+    second: str,
+    key: str | None,
+    scores: Sequence[str],
+    choose: Callable[[np.ndarray], np.ndarray],
+    what: str,
+    **bounds: float,
+) -> Finding:
+    """Find what `choose` takes from all runs [..., run, score] of the second series, minus that of the first."""
+
+    def gap(cells: Cells) -> np.ndarray:
+        one, other = (
+            np.concatenate([rows for (n, _), rows in cells.items() if n == name], -2) for name in (first, second)
+        )
+        return choose(other) - choose(one)
+
+    def evidence(results: Results) -> list[Evidence]:
+        cells = group_series(results, (first, second), key, *scores)
+        found = estimate_by_exchange(cells, gap, first, second) if cells else NO_ESTIMATE
+        return [Evidence(f"{what}, {second} minus {first}", found, **bounds)]
+
+    return evidence
 
 
 def find_at_each(

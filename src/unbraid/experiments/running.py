@@ -6,13 +6,12 @@ share them, and a finished run is never trained again.
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from unbraid import atomic
@@ -22,6 +21,7 @@ from unbraid.experiments.base import (
     AS_LARGE_AS,
     REFINES,
     SCALES,
+    SNAPSHOT_SHARE,
     Experiment,
     Results,
     StandIn,
@@ -31,20 +31,17 @@ from unbraid.experiments.base import (
     judge,
 )
 from unbraid.experiments.derived_series import RefinedSeries, match_size, refine_series
+from unbraid.experiments.measuring import derive_scores, measure_all, replace_scores, score_snapshots
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.run_matching import list_values, matches_settings
 from unbraid.experiments.writing import Provenance, refuse_smaller_scale, write_results
 from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
 from unbraid.report.tables import Member
-from unbraid.run import Run, score_runs
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
-from unbraid.training import choose_device
+from unbraid.training import Cadence, choose_device
 from unbraid.training.interrupt import explain_how_to_continue
-
-MAX_DRIFT = 0.02
-"""Largest relative change of a settled run's mean loss from the fourth to the last fifth of training."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def _run_experiment(
     stored = _find_stored(facts, scale, sweeps, source) if source else {}
     members: list[Member] = []
     runs: list[RunFolder] = []
-    unsettled: set[str] = set()
+    snapshots = _Snapshots()
     for name, settings in sweeps.items():
         if name in stored:
             series = stored[name]
@@ -142,16 +139,48 @@ def _run_experiment(
         else:
             series, found = training.run_series(name, settings)
         training.done[name] = series, found
-        members += series.score(found, training.device_used)
-        unsettled |= {f"{name}/{member.run}" for member in found if not series.has_settled(member)}
+        scored = series.score(found, training.device_used)
+        if scale != "smoke":  # has no verdicts
+            snapshots.add(series, found, scored, training.device_used)
+        members += scored
         runs += [series.folder(member) for member in found]
     notes = training.notes
     if source:
         notes.append(_describe_origin(source, list(stored), [name for name in sweeps if name not in stored]))
-    models = ModelCache({m.run: run for m, run in zip(members, runs, strict=True)}, training.device_used)
-    if facts.baselines is not None:
-        members += facts.baselines(sweeps)
-    return Results(tuple(members), scale, frozenset(unsettled), models), runs, notes
+    folders = {m.run: run for m, run in zip(members, runs, strict=True)}
+    baselines = facts.baselines(sweeps) if facts.baselines is not None else []
+    results = Results((*members, *baselines), scale, models=ModelCache(folders, training.device_used))
+    return snapshots.attach(results, folders, training.device_used), runs, notes
+
+
+@dataclass
+class _Snapshots:
+    """Scores of runs before the last fifth of training, and the runs that have none although they are short."""
+
+    scores: dict[str, Mapping[str, Score]] = field(default_factory=dict)
+    unchecked: set[str] = field(default_factory=set)
+
+    def add(self, series: "_Series", found: Sequence[Member], scored: Sequence[Member], device: torch.device) -> None:
+        """Score the snapshots of a series; runs as long as the paper's need none."""
+        short = {
+            named.run: series.folder(member)
+            for member, named in zip(found, scored, strict=True)
+            if member.state == "finished" and not series.has_paper_length(member)
+        }
+        kept = {name: folder for name, folder in short.items() if folder.snapshot.finished}
+        self.unchecked |= short.keys() - kept.keys()
+        if kept:
+            measures = series.facts.get_scale(series.scale).measures
+            self.scores |= score_snapshots(series.facts, series.name, kept, measures, device)
+
+    def attach(self, results: Results, folders: Mapping[str, RunFolder], device: torch.device) -> Results:
+        """Return the results with those of the snapshots beside them."""
+        if not self.scores:
+            return replace(results, unchecked=frozenset(self.unchecked))
+        models = {name: folder.snapshot if name in self.scores else folder for name, folder in folders.items()}
+        members = tuple(replace_scores(results.members, self.scores))
+        earlier = Results(members, results.scale, models=ModelCache(models, device))
+        return replace(results, unchecked=frozenset(self.unchecked), earlier=earlier)
 
 
 @dataclass(frozen=True)
@@ -169,6 +198,11 @@ class _Training:
     def device_used(self) -> torch.device:
         return choose_device(self.device)
 
+    @property
+    def cadence(self) -> Cadence | None:
+        """Runs keep a snapshot to see if their scores have settled, except at `smoke`, which has no verdicts."""
+        return None if self.scale == "smoke" else Cadence(snapshot=SNAPSHOT_SHARE)
+
     def run_series(self, name: str, settings: Mapping[str, Any]) -> tuple["_Series", list[Member]]:
         """Train and score the runs of a series."""
         only, parents = self.facts.only.get(name, {}), []
@@ -180,7 +214,9 @@ class _Training:
             series, members = self.done[settings[AS_LARGE_AS]]
             settings = match_size(settings, [series.folder(m) for m in members], [run for _, run in parents])
         if REFINES in settings:
-            stages = refine_series(parents, settings, self.facts.metrics, self.root, self.device, self.notes)
+            stages = refine_series(
+                parents, settings, self.facts.metrics, self.root, self.device, self.notes, self.cadence
+            )
             return _Series(self.facts, self.scale, name, stages), stages.members
         series = _Series(self.facts, self.scale, name, self._run_sweep(settings))
         return series, series.select({**settings, **only}, every_seed=False)
@@ -189,7 +225,9 @@ class _Training:
         settings, notes = _choose_data(settings)
         metrics = [each for each in expand(self.facts.metrics) if "staged" not in metric[each].facts.needs]
         recipe = settings.pop("recipe")
-        runs = sweep(recipe, metrics=metrics, root=self.root, device=self.device, report=False, **settings)
+        runs = sweep(
+            recipe, metrics=metrics, root=self.root, device=self.device, report=False, cadence=self.cadence, **settings
+        )
         self.notes.extend(note for note in (*notes, *runs.notes) if note not in self.notes)
         return runs
 
@@ -237,19 +275,21 @@ class _Series:
     def score(self, members: Sequence[Member], device: torch.device) -> list[Member]:
         """Return the members with all scores, named after their series, with the axes as their only settings."""
         measures, axes = self.facts.get_scale(self.scale).measures, self.facts.list_axes(self.scale)
-        extra = _measure_all([self.folder(m) for m in members if m.state == "finished"], measures, device)
+        finished = {m.run: self.folder(m) for m in members if m.state == "finished"}
+        extra = measure_all(list(finished.values()), measures, device)
         scored = []
         for member in members:
-            scores = {**member.scores, **extra.get(member.run, {})}
-            scores |= _derive_scores(self.facts, scores)
+            scores = {**member.scores, **(extra.get(finished[member.run], {}) if member.run in finished else {})}
+            scores |= derive_scores(self.facts, self.name, scores)
             settings = {"recipe": self.name, **{key: member.settings[key] for key in axes if key in member.settings}}
             scored.append(Member(f"{self.name}/{member.run}", settings, member.state, member.trouble, scores))
         return scored
 
-    def has_settled(self, member: Member) -> bool:
-        """Return True also for a run that did not finish, which has no scores that could mislead."""
-        steps = self.facts.build_sweeps("paper")[self.name].get("steps") if "paper" in self.facts.scales else None
-        return member.state != "finished" or has_settled(self.folder(member), steps)
+    def has_paper_length(self, member: Member) -> bool:
+        """Return True if a run has as many steps as those that the paper or its authors' code states."""
+        known = self.name in self.facts.own_steps and "paper" in self.facts.scales
+        steps = self.facts.build_sweeps("paper")[self.name].get("steps") if known else None
+        return has_paper_length(self.folder(member), steps)
 
 
 def _choose_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -262,61 +302,9 @@ def _choose_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     return {**settings, "data": data.wanted if present else data.instead}, notes
 
 
-def _derive_scores(facts: Experiment, scores: Mapping[str, Score]) -> dict[str, Score]:
-    derived = {}
-    for name, derive in facts.derived.items():
-        try:
-            derived[name] = derive(scores)
-        except KeyError:  # a run that diverged, or whose data do not allow the score
-            continue
-    return derived
-
-
-def has_settled(run: RunFolder, paper_steps: int | None) -> bool:
-    """Return True if a run trained for as long as the paper's, or if its loss hardly changed at the end."""
-    if paper_steps is not None and run.config.training.steps >= paper_steps:
-        return True
-    losses = [line["loss"] for line in run.read_lines("history") if "loss" in line]
-    fifth = len(losses) // 5
-    if fifth < 1:
-        return False
-    before, last = np.mean(losses[-2 * fifth : -fifth]), np.mean(losses[-fifth:])
-    return bool(abs(last - before) <= MAX_DRIFT * abs(last))
-
-
-def _measure_all(
-    runs: Sequence[RunFolder], measures: Mapping[str, tuple[str, Mapping[str, Any]]], device: torch.device
-) -> dict[str, dict[str, Score]]:
-    """Return scores with settings of their own, by run: read those that are stored and measure the others."""
-    pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
-    unique = [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]  # one metric may have many parts
-    opened = {folder.path.name: Run(folder, device=device) for folder in (runs if measures else ())}
-    for name, settings in unique:
-        missing = [run for run in opened.values() if _find_score(run.scores, name, settings) is None]
-        for _ in score_runs(missing, name, **settings) if missing else ():
-            pass
-    scores: dict[str, dict[str, Score]] = {}
-    for run_name, run in opened.items():
-        stored = run.scores
-        found = {key: _find_score(stored, *measures[key]) for key in measures}
-        scores[run_name] = {key: score for key, score in found.items() if score is not None}
-    return scores
-
-
-def _strip_part(name: str) -> str:
-    """Return METRIC/PROTOCOL of the name METRIC/PROTOCOL/PART."""
-    return "/".join(name.split("/")[:2])
-
-
-def _find_score(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) -> Score | None:
-    """Return the newest score of a metric, or of one part of it, with exactly these settings, on all rows."""
-    wanted = json.dumps(metric[_strip_part(name)].resolve(settings), sort_keys=True)
-    for score in reversed(list(scores)):
-        same = name in (score.name, f"{score.metric}/{score.protocol}")
-        known = json.dumps(score.details.get("settings"), sort_keys=True)
-        if same and known == wanted and "random" not in score.details.get("rows", ""):
-            return score
-    return None
+def has_paper_length(run: RunFolder, paper_steps: int | None) -> bool:
+    """Return True if a run trained for as many steps as the paper's."""
+    return paper_steps is not None and run.config.training.steps >= paper_steps
 
 
 @contextmanager

@@ -60,6 +60,49 @@ def estimate(cells: Cells, statistic: Callable[[Cells], np.ndarray], *, smooth: 
     return Estimate(value, min(low, value - stretch * (value - low)), max(high, value + stretch * (high - value)))
 
 
+def estimate_by_exchange(
+    cells: Cells, statistic: Callable[[Cells], np.ndarray], first: Hashable, second: Hashable
+) -> Estimate:
+    """Return a difference of two series with an interval from exchanging their runs, for maxima and the like.
+
+    Keys of cells are (series, setting). A bootstrap of a maximum is too sure of itself. Here runs of both series are
+    exchanged at random inside each setting; the interval's half width is exceeded by a tenth of the differences.
+    """
+    value = float(statistic({key: rows[None] for key, rows in cells.items()})[0])
+    rng, exchanged = np.random.default_rng(0), {}
+    for setting in dict.fromkeys(at for _, at in cells):
+        both = [cells[name, setting] for name in (first, second)]
+        pooled = np.concatenate(both)
+        order = rng.permuted(np.tile(np.arange(len(pooled)), (RESAMPLES, 1)), axis=1)
+        exchanged[first, setting] = pooled[order[:, : len(both[0])]]
+        exchanged[second, setting] = pooled[order[:, len(both[0]) :]]
+    half = float(np.quantile(np.abs(statistic(exchanged)), LEVEL, method="higher"))
+    return Estimate(value, value - half, value + half)
+
+
+def widen_for(count: int, found: Estimate) -> Estimate:
+    """Return the interval of one of `count` estimates such that all of them together have the level of one."""
+    freedom = 4  # that of a difference of two means over three seeds each
+    tail = (1 - LEVEL) / 2
+    factor = float(t.ppf(1 - tail / count, freedom) / t.ppf(1 - tail, freedom)) if count > 1 else 1.0
+    return Estimate(found.value, *(found.value + factor * (end - found.value) for end in found[1:]))
+
+
+def choose_held_out(scores: np.ndarray) -> np.ndarray:
+    """Return scores [..., seed] at the setting that the other seeds find best, from scores [..., setting, seed].
+
+    The best of several settings is above the others by chance, if the same runs choose and judge it.
+    """
+    best = (scores.sum(-1, keepdims=True) - scores).argmax(-2)[..., None, :]
+    return np.take_along_axis(scores, best, -2)[..., 0, :]
+
+
+def align_seeds(cells: Cells, score: int = 0) -> np.ndarray:
+    """Return one score [..., cell, seed] of the seeds that all cells have."""
+    seeds = min(rows.shape[-2] for rows in cells.values())
+    return np.stack([rows[..., :seeds, score] for rows in cells.values()], -2)
+
+
 def estimate_share(values: np.ndarray) -> Estimate:
     """Return the share of true values with wilson1927's interval.
 

@@ -25,9 +25,10 @@ from unbraid.training.environment import describe_environment
 
 RULE = (
     "A claim *holds* if the 90% bootstrap interval of each of its estimates lies in the range it states, *does not "
-    "hold* if one lies completely outside, and is *inconclusive* otherwise. It is also inconclusive with fewer than 3 "
-    "seeds, or if more than a tenth of the runs had not settled. A run has settled if it had as many steps as the "
-    "paper's, or if its mean loss changed by less than 2% from the fourth to the last fifth of training."
+    "hold* if one lies completely outside (of k estimates, at the level 1 - .1 / k), and is *inconclusive* otherwise. "
+    "It is also inconclusive with fewer than 3 seeds, or if its estimates had not settled: if as many steps again, at "
+    "the pace at which they moved in the last fifth of training, would change the verdict. Runs with as many steps as "
+    "the paper or its authors' code states are not asked to settle."
 )
 
 Row = dict[str, Any]

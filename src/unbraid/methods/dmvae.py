@@ -6,6 +6,8 @@ r"""DMVAE (lee2021): all modalities from c of all of them, and again from c of e
 over S = A, all modalities of a row, and S = {m} for each m in A. q(c|x_S) is the product of the experts of S.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from unbraid.models.base import model
 from unbraid.models.modality_subsets import single_modalities
 from unbraid.models.multimodal import MultimodalModel
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
+from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms
 
 TRIAL = {**TRIAL_PAIRS, "s": 2}
@@ -31,7 +33,10 @@ class CrossModel(MultimodalModel):
         return torch.cat([present.unsqueeze(-2), single_modalities(present)], -2)
 
 
-@objective("dmvae", model="multimodal-cross", reference="lee2021", defaults={"c": 5, "s": 5}, trial=TRIAL)
+SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
+
+
+@objective("dmvae", model="multimodal-cross", reference="lee2021", defaults={"c": 5, "s": 5}, **SETTINGS)
 class DMVAE(MultimodalObjective):
     """DMVAE: all modalities from c of all of them, and again from c of each one, with private latents s_m."""
 

@@ -27,7 +27,7 @@ from unbraid.models.base import model
 from unbraid.models.modality_subsets import single_modalities
 from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
+from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms, Weight
 
 TRIAL = {**TRIAL_PAIRS, "s": 0, "samples": 2, "gradient": "dreg"}
@@ -66,7 +66,12 @@ class ExpertsModel(MultimodalModel):
         return self.decode_subsets(c.detach(), s), frozen
 
 
-@objective("mmvae", model="multimodal-experts", reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL)
+SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
+
+
+@objective(
+    "mmvae", model="multimodal-experts", reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL, later=LATER
+)
 class MMVAE(MultimodalObjective):
     """MMVAE: a mixture of experts, each of which explains all modalities; the ELBO, or IWAE with `samples`.
 

@@ -20,7 +20,7 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
 from unbraid.models.multimodal import ModalityPosteriors, MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value
+from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective, Value
 from unbraid.types import Batch, Noise, Output, Terms
 
 TRIAL = {**TRIAL_PAIRS, "s": 0}
@@ -64,7 +64,12 @@ class EverySubsetModel(MultimodalModel):
         return table & (every | ~table).all(-1, keepdim=True)
 
 
-@objective("mopoe", model="multimodal-subsets", reference="sutter2021", defaults={"c": 10, "s": 0}, trial=TRIAL)
+SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
+
+
+@objective(
+    "mopoe", model="multimodal-subsets", reference="sutter2021", defaults={"c": 10, "s": 0}, trial=TRIAL, later=LATER
+)
 class MoPoE(MultimodalObjective):
     """MoPoE-VAE: all modalities from the product of experts of every subset of them, on average."""
 

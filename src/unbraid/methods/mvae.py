@@ -20,7 +20,7 @@ from unbraid.models.modality_subsets import SUBSET_NOISE, draw_proper_subsets, s
 from unbraid.models.multimodal import MultimodalModel
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective
+from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms
 
 TRIAL = {**TRIAL_PAIRS, "s": 0}
@@ -64,7 +64,12 @@ class SubsampledModel(MultimodalModel):
         return torch.cat(chosen, -2)
 
 
-@objective("mvae", model="multimodal-subsampled", reference="wu2018", defaults={"c": 10, "s": 0}, trial=TRIAL)
+SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
+
+
+@objective(
+    "mvae", model="multimodal-subsampled", reference="wu2018", defaults={"c": 10, "s": 0}, trial=TRIAL, later=LATER
+)
 class MVAE(MultimodalObjective):
     """MVAE: the joint bound, the bounds of single modalities, and those of random subsets, by products of experts.
 

@@ -25,12 +25,12 @@ from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
 from unbraid.noise import Need
 from unbraid.objectives import density_ratio
 from unbraid.objectives.base import Context, objective
-from unbraid.objectives.multimodal import TRIAL_PAIRS, MultimodalObjective, Value
+from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective, Value
 from unbraid.types import Batch, Noise, Output, Player, Terms, Weight
 
 ORDER = "order/shared"
 TRIAL = {**TRIAL_PAIRS, "s": 2, "alone": "m2", "penalty": "ratio", "width": 16, "depth": 2}
-SETTINGS = {"defaults": {"c": 5, "s": 5}, "trial": TRIAL}
+SETTINGS = {"defaults": {"c": 5, "s": 5}, "trial": TRIAL, "later": LATER}
 SHARES = {"both": (0.5, 0.5), "full": (1.0, 0.0), "subset": (0.0, 1.0)}
 """Weights of L(x_m; A) and L(x_m; S_m)."""
 

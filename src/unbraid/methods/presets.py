@@ -88,9 +88,13 @@ def _sampled_terms(
 
 
 def _by_level(weights: Weights, space: Space) -> Weights:
-    """Replace a weight on `tc` by one on the total correlation of each level of groups, which add up to it."""
+    """Replace a weight on `tc` by one on the total correlation of each level of groups, which add up to it.
+
+    In a deeper tree, `tc_between` weighs the first level and `tc_within` all levels below it.
+    """
     names = total_correlation_names(space)
-    return {name: weight for key, weight in weights.items() for name in (names if key == "tc" else [key])}
+    levels = {"tc": names} | ({"tc_between": names[:1], "tc_within": names[1:]} if len(names) > 2 else {})
+    return {name: weight for key, weight in weights.items() for name in levels.get(key, [key])}
 
 
 @preset("vae", reference="kingma2014")

@@ -3,7 +3,7 @@
 import types
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from unbraid.metrics.base import CodeTable, Evaluation
 from unbraid.metrics.score import register_variant
@@ -14,13 +14,21 @@ FACTORS = Parameter("factors", Parameter.KEYWORD_ONLY, default=None, annotation=
 
 
 def code_metric(
-    name: str, summary: str, reference: str, *, settings: str, defaults: Mapping[str, Any] | None = None, **facts: Any
+    name: str,
+    summary: str,
+    reference: str,
+    *,
+    settings: str,
+    defaults: Mapping[str, Any] | None = None,
+    codes: Literal["mean", "sampled"] = "mean",
+    **facts: Any,
 ) -> Callable[[Any], Any]:
     """Return the decorator that registers one protocol of a function `(codes, factors, *, settings)` on arrays.
 
     `settings` names the function's arguments that a run may set. `samples`, or `train` and `test` together, is the
     number of rows; a function without `samples` scores as many as the default says. `defaults` differ from those of the
-    function. An argument `protocol` or `predictor` gets the protocol, and `compat` gets disentanglement_lib.
+    function. An argument `protocol` or `predictor` gets the protocol, and `compat` gets disentanglement_lib. `codes`
+    are posterior means, or one sample of each posterior.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +37,7 @@ def code_metric(
         fixed = {key: protocol for key in (("compat",) if published else ("protocol", "predictor")) if key in known}
 
         def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
-            table, rows = _tabulate(evaluation, factors, chosen, draw=published and "rows" in known)
+            table, rows = _tabulate(evaluation, factors, chosen, codes, draw=published and "rows" in known)
             own = {key: value for key, value in chosen.items() if key in known}
             return (table.defer if facts.get("cpu_only") else table.score)(function, **fixed, **rows, **own)
 
@@ -41,7 +49,11 @@ def code_metric(
 
 
 def _tabulate(
-    evaluation: Evaluation, factors: Sequence[str] | None, chosen: Mapping[str, Any], draw: bool
+    evaluation: Evaluation,
+    factors: Sequence[str] | None,
+    chosen: Mapping[str, Any],
+    codes: Literal["mean", "sampled"],
+    draw: bool,
 ) -> tuple[CodeTable, dict[str, Any]]:
     """Return the codes and factors of the rows that the settings choose, and which of them are for training."""
     test = chosen.get("test", 1)
@@ -52,7 +64,7 @@ def _tabulate(
         table, rows = draw_table(evaluation, chosen["train"], test, factors)
         return table, {"rows": rows}
     train = max(chosen["labels"], default=0) if "labels" in chosen else chosen.get("train", 0)
-    return evaluation.tabulate(chosen["samples"] if "samples" in chosen else train + test, factors), {}
+    return evaluation.tabulate(chosen["samples"] if "samples" in chosen else train + test, factors, codes), {}
 
 
 def _build_setting(own: Parameter | None, key: str, defaults: Mapping[str, Any]) -> Parameter:

@@ -2,8 +2,7 @@
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +16,7 @@ from unbraid.networks import Likelihood, Outputs, decoder as decoders, encoder a
 from unbraid.networks.base import NetworkFacts
 from unbraid.noise import Need
 from unbraid.registry import Facts, Registry
+from unbraid.seeding import seeded as seeded
 from unbraid.types import Inputs, Layout, Noise, Output, Shape
 
 model: Registry[type["Model"], Facts] = Registry("model")
@@ -169,14 +169,6 @@ def run_decoder(network: Callable[..., Tensor], shape: Shape, *inputs: Tensor, n
     if tuple(raw.shape[1:]) != tuple(shape):  # a likelihood would broadcast it silently
         raise UsageError(f"The {name} must return observations of shape {shape}, not {tuple(raw.shape[1:])}.")
     return raw
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw initial weights on the CPU from this seed; leave the caller's generators unchanged."""
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
-        yield
 
 
 def select_model_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,12 @@ Table 5 prints a ReLU after the mean and log variance of CelebA. We leave it out
 and 4 have none.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from unbraid.networks.base import Outputs, decoder, dense, encoder, image_side, pixels
+from unbraid.networks.base import Outputs, decoder, dense, encoder, halve_image, image_side, pixels
 from unbraid.networks.conv import double, halve
 from unbraid.types import Shape
 
@@ -65,14 +67,17 @@ def mlp_64_decoder(code: int, shape: Shape) -> nn.Module:
 @encoder("conv-esmaeili", reference="esmaeili2018")
 def conv_encoder(shape: Shape, outputs: Outputs) -> nn.Module:
     """32, 32, 64, 64, each k4 stride 2 with BatchNorm, then logits and branches of 256 (table 5: CelebA)."""
-    channels, _ = image_side("conv-esmaeili", shape, 64)
-    trunk = nn.Sequential(*halve([channels, 32, 32, 64, 64], normalised=True), nn.Flatten())
-    return Branches(trunk, 64 * 4 * 4, 256, outputs)
+    maps = halve_image("conv-esmaeili", shape)
+    widths = maps.spread([32, 32, 64, 64])
+    trunk = nn.Sequential(*halve([maps.channels, *widths], normalised=True), nn.Flatten())
+    return Branches(trunk, widths[-1] * math.prod(maps.end), 256, outputs)
 
 
 @decoder("conv-esmaeili", reference="esmaeili2018")
 def conv_decoder(code: int, shape: Shape) -> nn.Module:
     """256, 4x4x64 tanh, then 64, 32, 32 with BatchNorm and the image, each k4 stride 2 (table 5: CelebA)."""
-    channels, _ = image_side("conv-esmaeili", shape, 64)
-    start = [*dense([code, 256, 64 * 4 * 4], nn.ReLU), nn.Tanh(), nn.Unflatten(1, (64, 4, 4))]
-    return nn.Sequential(*start, *double([64, 64, 32, 32, channels], normalised=True))
+    maps = halve_image("conv-esmaeili", shape)
+    widths = [*reversed(maps.spread([32, 32, 64, 64]))]
+    first = (widths[0], *maps.start)
+    start = [*dense([code, 256, math.prod(first)], nn.ReLU), nn.Tanh(), nn.Unflatten(1, first)]
+    return nn.Sequential(*start, *double([*widths, maps.channels], normalised=True), *maps.crop())

@@ -1,4 +1,4 @@
-"""conv-locatello (64x64) and conv-small (28x28, 32x32) with a chosen number of parameters.
+"""conv-locatello and conv-small (for images with a side below 48) with a chosen number of parameters.
 
 msvae2020 compares a model in stages with *Big* models of one stage and equally many parameters (appendix H). Channels
 and hidden units grow together first. Then the hidden units, in which the number of parameters is linear, meet it.
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from unbraid.errors import UsageError
-from unbraid.networks.base import Outputs, count_parameters, decoder, encoder, image_side
+from unbraid.networks.base import Outputs, count_parameters, decoder, encoder, halve_image
 from unbraid.networks.conv import (
     locatello_decoder,
     locatello_encoder,
@@ -29,6 +29,10 @@ HIDDEN_PER_CHANNEL = 8
 """Hidden units per channel of the first convolution, as in conv-locatello and conv-small."""
 
 TOLERANCE = 0.005
+
+SMALLEST_LOCATELLO_SIDE = 48
+"""Smaller images have conv-small."""
+
 Build = Callable[..., nn.Module]
 """Function from `width`, the channels of the first convolution, and `hidden` units to a network."""
 
@@ -36,16 +40,14 @@ Build = Callable[..., nn.Module]
 @encoder("conv-wide", reference="msvae2020")
 def wide_encoder(shape: Shape, outputs: Outputs, *, parameters: int = 1_000_000) -> nn.Module:
     """conv-locatello's or conv-small's encoder, widened until it has this many parameters."""
-    _, side = image_side("conv-wide", shape, 64, 28, 32)
-    build = small_encoder if side < 64 else wide_locatello_encoder
+    build = small_encoder if _is_small(shape) else wide_locatello_encoder
     return _build_with("encoder", partial(build, shape, outputs), parameters)
 
 
 @decoder("conv-wide", reference="msvae2020")
 def wide_decoder(code: int, shape: Shape, *, parameters: int = 1_000_000) -> nn.Module:
     """conv-locatello's or conv-small's decoder, widened until it has this many parameters."""
-    _, side = image_side("conv-wide", shape, 64, 28, 32)
-    build = small_decoder if side < 64 else wide_locatello_decoder
+    build = small_decoder if _is_small(shape) else wide_locatello_decoder
     return _build_with("decoder", partial(build, code, shape), parameters)
 
 
@@ -54,13 +56,16 @@ def wide_settings(parameters: int, shape: Shape, outputs: Outputs, code: int) ->
 
     Each side gets its share in conv-locatello or conv-small. Pass `Space.outputs` and `Space.width`.
     """
-    _, side = image_side("conv-wide", shape, 64, 28, 32)
-    small = side < 64
+    small = _is_small(shape)
     with torch.device("meta"):  # counted, never filled
         encoder_count = count_parameters((small_encoder if small else locatello_encoder)(shape, outputs))
         decoder_count = count_parameters((small_decoder if small else locatello_decoder)(code, shape))
     share = round(parameters * encoder_count / (encoder_count + decoder_count))
     return {"network": "conv-wide", "encoder.parameters": share, "decoder.parameters": parameters - share}
+
+
+def _is_small(shape: Shape) -> bool:
+    return min(halve_image("conv-wide", shape).image) < SMALLEST_LOCATELLO_SIDE
 
 
 def _build_with(side: str, build: Build, parameters: int) -> nn.Module:

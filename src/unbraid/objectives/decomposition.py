@@ -78,6 +78,23 @@ def total_correlations(space: Space, aggregate: Aggregate) -> dict[str, Tensor]:
     return {name: (coarse - fine).mean(-1) for name, coarse, fine in pairs}
 
 
+def group_information(out: Output, space: Space, estimator: Estimator, size: int) -> Tensor:
+    """Return I(x; z_g) = E[log q(z_g|x) - log q(z_g)] of each group of the first level [..., groups].
+
+    Without groups every variable is one, and the result is `leaf_information`.
+    """
+    if len(space.levels) == 2:
+        return leaf_information(out, space, estimator, size)
+    aggregate = batch_aggregate(space, out.posterior, out.sample, estimator, size)
+    each = space.log_density(out.posterior, out.sample)  # [..., batch, leaves]
+    posterior = []
+    for group in space.levels[1]:
+        coupling = space.coupling(out.posterior, out.sample, group)
+        alone = each[..., list(group)].sum(-1)
+        posterior.append(alone if coupling is None else alone + coupling)
+    return (torch.stack(posterior, -1) - aggregate.levels[1]).mean(-2)
+
+
 def leaf_information(out: Output, space: Space, estimator: Estimator, size: int) -> Tensor:
     """Return I(x; z_d) = E[log q(z_d|x) - log q(z_d)] of each variable [..., leaves], for `size` data points."""
     aggregate = batch_aggregate(space, out.posterior, out.sample, estimator, size)

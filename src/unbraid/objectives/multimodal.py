@@ -8,6 +8,7 @@ over subsets S and subtract beta_m KL(q(s_m|x_m) || p(s_m)). A missing modality 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -26,11 +27,17 @@ TRIAL_PAIRS = {"data": "sprites-pairs", "data_size": 16, "data_orientations": 3,
 """Settings of a small run for tests."""
 
 
+LATER = ("annealed",)
+"""Settings that runs of older versions do not have."""
+
+
 class MultimodalObjective(Objective):
     """An objective with weights of the KLs and reconstructions by modality.
 
     `betas` holds weights of KL(s_m) for single modalities, as `m2:0.3`; the others have `beta_m`. `weights` holds those
-    of log p(x_m|c, s_m); the others have 1. All weights of KLs rise from 0 over the first `anneal` steps.
+    of log p(x_m|c, s_m); the others have 1. The weights of KLs rise from 0 over the first `anneal` steps: all of them,
+    or with `annealed=c` that of c alone. If all rise, private latents are free at first and may take all that c should
+    hold.
     """
 
     def __init__(
@@ -41,10 +48,13 @@ class MultimodalObjective(Objective):
         betas: tuple[str, ...] = (),
         weights: tuple[str, ...] = (),
         anneal: int = 0,
+        annealed: Literal["all", "c"] = "all",
     ) -> None:
         if anneal < 0:
             raise UsageError(f"anneal must be a number of steps, 0 or above, not {anneal}.")
-        self.beta_c, self.beta_m, self.anneal = beta_c, beta_m, anneal
+        if annealed == "c" and not anneal:
+            raise UsageError("annealed=c names the KL that rises; give the number of steps, too, as anneal=2000.")
+        self.beta_c, self.beta_m, self.anneal, self.annealed = beta_c, beta_m, anneal, annealed
         self.betas: dict[str, Weight] = {**parse_numbers("betas", betas)}
         self.weights = parse_numbers("weights", weights)
 
@@ -63,8 +73,12 @@ class MultimodalObjective(Objective):
         return self.weights.get(name, 1.0)
 
     def anneal_weight(self, beta: Weight, context: Context) -> Weight:
-        """Return the weight of a KL at this step."""
+        """Return the weight of a KL of c at this step."""
         return beta * ramp(context.step, self.anneal)
+
+    def private_weight(self, beta: Weight, context: Context) -> Weight:
+        """Return the weight of a KL of s_m at this step."""
+        return beta if self.annealed == "c" else self.anneal_weight(beta, context)
 
     def private_kls(self, out: Output, context: Context, again: Mapping[str, Tensor] | None = None) -> dict[str, Value]:
         """Return terms KL(q(s_m|x_m) || p(s_m)), 0 where x_m is missing.
@@ -76,7 +90,7 @@ class MultimodalObjective(Objective):
             block = private_block(name)
             if block in context.space.blocks:
                 kl = context.space.blocks[block].kl(out.posterior[block], out.prior[block], out.sample[block]).sum(-1)
-                beta = self.anneal_weight(self.betas.get(name, self.beta_m), context)
+                beta = self.private_weight(self.betas.get(name, self.beta_m), context)
                 terms[f"kl_{block}"] = (kl.mean(-1), beta)
                 if again is not None:
                     terms[f"kl_{block}_again"] = ((context.part(kl) * again[name]).mean(-1), beta)

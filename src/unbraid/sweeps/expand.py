@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from unbraid.config import Config, combinations
+from unbraid.config import Choice, Config, combinations
+from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.run import Run
 from unbraid.store import select_prefix
@@ -16,6 +17,7 @@ from unbraid.sweeps.plan import SweepPlan, to_canonical
 from unbraid.sweeps.sources import Sources
 from unbraid.sweeps.stages import choose_stage_settings, find_stage_data
 from unbraid.training import check_settings, configure
+from unbraid.training.choose import choose_settings
 from unbraid.training.configure import to_dotted
 
 MAX_MEMBERS_WITHOUT_MANY = 10_000
@@ -84,9 +86,20 @@ def _build_config(recipe: str, chosen: Mapping[str, Any], sources: Sources) -> C
         start = first.folder.config
         settings = choose_stage_settings(recipe, start, {"seed": start.training.seed, **settings})
         choice, dataset = find_stage_data(start.data, first.dataset, settings)
-        return configure(recipe, choice, dataset, settings, parent=first.description)
+        return configure(
+            recipe, choice, dataset, _add_chosen(recipe, choice, dataset, settings), parent=first.description
+        )
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
-    return configure(recipe, *sources.find(chosen["data"], data_settings), settings)
+    choice, dataset = sources.find(chosen["data"], data_settings)
+    return configure(recipe, choice, dataset, _add_chosen(recipe, choice, dataset, settings))
+
+
+def _add_chosen(recipe: str, choice: Choice, dataset: FactorDataset, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a member with those that follow from the user's own data."""
+    if settings.get("patience") is not None:
+        raise UsageError("patience is for single runs: the members of a sweep train for the same number of steps.")
+    following = choose_settings(recipe, choice, dataset, settings, single=False)
+    return {**{setting.name: setting.value for setting in following}, **settings}
 
 
 def _values_of_recipe(recipe: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:

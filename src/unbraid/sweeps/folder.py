@@ -15,11 +15,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from unbraid import atomic
 from unbraid.config import Config, to_plain
 from unbraid.errors import RunError, UsageError
+from unbraid.safe_files import read_text
 from unbraid.store import ALLOWED_BEFORE_CREATION, RunFolder
 from unbraid.sweeps.plan import SweepPlan
 from unbraid.training import Cadence
@@ -40,13 +39,13 @@ class SweepFolder:
 
     @property
     def plan_path(self) -> Path:
-        return self.path / "sweep.yaml"
+        return RunFolder(self.path).locate("sweep.yaml")
 
     @property
     def plan(self) -> SweepPlan:
         try:
-            return SweepPlan.from_yaml(self.plan_path.read_text(encoding="utf-8"))
-        except (UsageError, yaml.YAMLError, KeyError, AttributeError) as error:
+            return SweepPlan.from_yaml(read_text(self.plan_path), str(self.plan_path))
+        except UsageError as error:
             raise RunError(f"{self.plan_path} cannot be read: {error}.") from error
 
     @property
@@ -58,7 +57,9 @@ class SweepFolder:
         """Raise if the folder holds anything but an earlier part of this sweep."""
         if self.plan_path.exists():
             plan.extend(self.plan, self.path)
-        elif self.path.is_dir() and {path.name for path in self.path.iterdir()} - ALLOWED_BEFORE_CREATION:
+        elif self.path.is_dir() and any(
+            path.name not in ALLOWED_BEFORE_CREATION and path.suffix != ".part" for path in self.path.iterdir()
+        ):
             raise RunError(f"{self.path} is not a sweep: it has files, but no sweep.yaml; choose another name.")
 
     def add(self, plan: SweepPlan, members: Mapping[str, Mapping[str, Any]]) -> None:
@@ -77,14 +78,14 @@ class SweepFolder:
         """Create the folder of a run unless it exists; its name is a hash of its config."""
         folder = self.run_folder(config.run_id)
         if not (folder.path / "config.yaml").exists():
-            RunFolder.create(folder.path, config)
+            RunFolder.create(folder.path, config, self.path)
         return folder
 
     def run_folder(self, run: str) -> RunFolder:
-        return RunFolder(self.path / "runs" / run)
+        return RunFolder(self.path / "runs" / run, self.path)
 
     def group_folder(self, group: str) -> RunFolder:
-        return RunFolder(self.path / "groups" / group)
+        return RunFolder(self.path / "groups" / group, self.path)
 
     def list_groups(self) -> list[str]:
         """Return the ids of unfinished groups, oldest first."""
@@ -92,8 +93,9 @@ class SweepFolder:
 
     def add_group(self, runs: Sequence[str], cadence: Cadence | None = None) -> str:
         """Create a group and return its id; its checkpoints stack the members in the order of `runs`."""
-        number = 1 + max((int(name.partition("-")[0]) for name in self.list_groups()), default=0)
-        name = f"{number:04d}-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:8]}"
+        numbers = [name.partition("-")[0] for name in self.list_groups()]
+        number = 1 + max((int(each) for each in numbers if each.isdecimal()), default=0)
+        name = f"{number:04d}-{_hash_runs(runs)}"
         facts = {"runs": list(runs), "cadence": dataclasses.asdict(cadence or Cadence())}
         self.group_folder(name).write_json("group", facts)
         return name
@@ -102,6 +104,9 @@ class SweepFolder:
         facts = self.group_folder(group).read_json("group")
         if "runs" not in facts:
             raise RunError(f"{self.path} has no group {group}.")
+        if group.partition("-")[2] != _hash_runs(facts["runs"]):
+            path = self.group_folder(group).path
+            raise RunError(f"{path / 'group.json'} was changed: these are not the runs of {group}; remove {path}.")
         return list(facts["runs"])
 
     def divide(self, group: str, parts: Sequence[Sequence[str]]) -> None:
@@ -128,7 +133,12 @@ class SweepFolder:
         return f"Group {group} of {self.path} is being trained by another process; try again when that has ended."
 
     def read_cadence(self, group: str) -> Cadence:
-        return Cadence(**self.group_folder(group).read_json("group").get("cadence", {}))
+        stored = self.group_folder(group).read_json("group").get("cadence", {})
+        try:
+            return Cadence(**stored)
+        except (TypeError, UsageError) as error:
+            path = self.group_folder(group).path / "group.json"
+            raise RunError(f"{path}: 'cadence' is not one that unbraid writes ({error}); restore it.") from error
 
     def remove_group(self, group: str) -> None:
         """Remove the folder of a group; its runs stay."""
@@ -140,3 +150,8 @@ class SweepFolder:
         runs = [self.run_folder(run).path for run in self.list_runs(group)]
         of_runs = [path for run in runs for path in sorted(run.glob("*")) if path.is_file() and path.name != "lock"]
         return of_sweep + [path.relative_to(self.path).as_posix() for path in of_runs]
+
+
+def _hash_runs(runs: Sequence[str]) -> str:
+    """Return the second part of a group's id, which binds the folder to its runs and their order."""
+    return hashlib.sha256(" ".join(runs).encode()).hexdigest()[:8]

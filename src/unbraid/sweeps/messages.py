@@ -1,10 +1,10 @@
 """The progress messages and notes of a sweep."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
 from unbraid.config import Config
+from unbraid.printable import print_to_stderr
 from unbraid.sweeps.folder import SweepFolder
 
 
@@ -46,4 +46,4 @@ def _span(numbers: Sequence[int]) -> str:
 def log(message: str) -> None:
     """Print a progress message to stderr (stdout is for results)."""
     if os.environ.get("UNBRAID_QUIET", "") != "1":
-        print(message, file=sys.stderr, flush=True)
+        print_to_stderr(message)

@@ -11,6 +11,8 @@ import yaml
 
 from unbraid.config import FORMAT, to_plain
 from unbraid.errors import UsageError
+from unbraid.plain_text import add_sum, check_sum, parse_yaml
+from unbraid.schema import SWEEP, check_fields
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,15 @@ class SweepPlan:
 
     def to_yaml(self) -> str:
         parts = {"format": FORMAT, "axes": self.axes, "fixed": self.fixed, "metrics": list(self.metrics)}
-        return yaml.safe_dump(to_plain(parts), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+        return yaml.safe_dump(
+            add_sum(to_plain(parts)), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100
+        )
 
     @classmethod
-    def from_yaml(cls, text: str) -> "SweepPlan":
-        stored = yaml.safe_load(text)
-        if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
-            raise UsageError(f"A sweep must be a YAML mapping of format {FORMAT}.")
+    def from_yaml(cls, text: str, where: str = "sweep.yaml") -> "SweepPlan":
+        stored = parse_yaml(text)
+        check_fields(stored, SWEEP, where)
+        stored = check_sum(stored)
         values = {**{key: [value] for key, value in stored["fixed"].items()}, **stored["axes"]}
         return cls(values, stored["metrics"])
 

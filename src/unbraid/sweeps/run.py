@@ -32,7 +32,7 @@ from unbraid.training import Cadence, choose_device
 from unbraid.training.distributed import read_launcher
 from unbraid.training.first_stage import copy_first_stage_weights
 from unbraid.training.grouping import MAX_MEMBERS, find_max_members, group_by_structure, split_evenly, structure_key
-from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_sigterm
+from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_signals
 from unbraid.training.launch import GroupJob, JobOutcome, check_place, connect_to_ray, count_workers, launch
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
@@ -210,7 +210,7 @@ def _run_jobs(
     errors: list[str] = []
     tables_due = 0.0
     known = result.left_out()
-    with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_sigterm() as stop:
+    with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_signals() as stop:
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
         try:
             outcomes = launch(local if on == "local" else run_group, jobs, on, slurm)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unbraid.config import Choice, Config, Training
+from unbraid.config import Choice, Config, Training, check_names
 from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
@@ -75,6 +75,11 @@ def configure(
         bound.check_parent(dataset, parent["config"])
     training = Training.from_settings(_only(given, Training.fields()))
     _refuse_unfinished_annealing(parts.latents, training)
+    if training.patience is not None and split(dataset, training.split).held_out is None:
+        raise UsageError(
+            f"patience={training.patience} needs held-out rows, and split={training.split} holds out none of "
+            f"{dataset.name}; add split=0.1."
+        )
     return Config(
         objective=Choice(recipe, chosen),
         model=model,
@@ -178,7 +183,8 @@ def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
-    """Raise a `UsageError` for the first key that no part of the recipe takes."""
+    """Raise a `UsageError` for the first key that no part of the recipe takes, and for names that are no words."""
+    check_names(given)
     known = list_settings(recipe)
     for key in given:
         section = key.partition(".")[0]

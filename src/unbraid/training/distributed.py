@@ -17,6 +17,7 @@ number of ranks, is dL/dtheta, for parameters in front of the gather and behind 
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from unbraid.errors import RunError, UnbraidError, UsageError
+from unbraid.printable import shorten
 from unbraid.training.collectives import stack_over_ranks, sum_over_ranks
 from unbraid.types import Output
 
@@ -63,9 +65,18 @@ def read_launcher() -> ProcessRank:
     """Return the rank that torchrun gave this process; without torchrun it is the only one."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
         return ProcessRank(0, 1, 0, 1)
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    local_rank, local_size = (os.environ.get(name, 0) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    return ProcessRank(rank, size, int(local_rank), max(1, int(local_size)))
+    rank, size = _read_number("RANK"), _read_number("WORLD_SIZE")
+    if not 0 <= rank < max(size, 1):
+        raise UsageError(f"RANK={rank} is no rank of WORLD_SIZE={size} processes; unset both, or start with torchrun.")
+    return ProcessRank(rank, max(size, 1), _read_number("LOCAL_RANK"), max(1, _read_number("LOCAL_WORLD_SIZE")))
+
+
+def _read_number(name: str) -> int:
+    """Return the number in an environment variable that torchrun sets, 0 if it is not set."""
+    text = os.environ.get(name, "0").strip()
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise UsageError(f"{name}={shorten(text)} is not a whole number; unset it, or start with torchrun.")
+    return int(text)
 
 
 @dataclass(frozen=True)

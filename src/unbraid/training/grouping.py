@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 
 from unbraid.config import Config
+from unbraid.memory import available_memory
 from unbraid.methods import objective
-from unbraid.training.memory import available_memory
 from unbraid.training.state import REHEARSAL_ROWS, State
 
 Member = TypeVar("Member")

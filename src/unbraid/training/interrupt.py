@@ -1,4 +1,4 @@
-"""Ctrl-C and a scheduler's SIGTERM stop a run after the current step or score; a second one stops it at once.
+"""Ctrl-C and signals of schedulers and terminals stop a run after the current step or score; a second one at once.
 
 A signal that arrives too late, such as after the last step, goes to the handler of the enclosing block.
 """
@@ -12,6 +12,13 @@ from types import FrameType
 from typing import Any
 
 from unbraid.errors import UnbraidError
+
+STOPPING = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGXCPU")
+    if hasattr(signal, name)  # Windows has only the first two
+)
+"""Ctrl-C, a scheduler's end, a closed terminal, Slurm's warning before the time limit, and a used-up CPU limit."""
 
 
 class Interrupted(UnbraidError):  # noqa: N818 (it is no error)
@@ -45,7 +52,7 @@ def catch_interrupts(second_ends: bool = True) -> Iterator[Stop]:
         stop.requested = True
         received.append(signal.Signals(number))
 
-    before = {number: signal.signal(number, request_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request_stop) for number in STOPPING if _is_wanted(number)}
     handled = False
     try:
         yield stop
@@ -62,6 +69,13 @@ def catch_interrupts(second_ends: bool = True) -> Iterator[Stop]:
             handler(received[0], None)
 
 
+def _is_wanted(number: signal.Signals) -> bool:
+    """Return whether a signal should stop a run: not if the user's program, or `nohup`, has said what it does."""
+    handler = signal.getsignal(number)
+    ours = getattr(handler, "__module__", "") == __name__
+    return number in (signal.SIGINT, signal.SIGTERM) or handler is signal.SIG_DFL or ours
+
+
 @contextmanager
 def explain_how_to_continue(where: Path) -> Iterator[None]:
     """Say, when the block is stopped, that the same command continues."""
@@ -72,8 +86,8 @@ def explain_how_to_continue(where: Path) -> Iterator[None]:
 
 
 @contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, so that a process that waits for workers can cancel them and clean up."""
+def interrupt_on_signals() -> Iterator[None]:
+    """Treat every other stopping signal as Ctrl-C: a process that waits for workers can cancel them and clean up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,8 +95,10 @@ def interrupt_on_sigterm() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    others = [number for number in STOPPING if number is not signal.SIGINT and _is_wanted(number)]
+    before = {number: signal.signal(number, interrupt) for number in others}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

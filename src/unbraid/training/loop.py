@@ -1,7 +1,7 @@
 """The one training loop: it steps, logs, checkpoints and resumes, whatever the method."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -12,10 +12,11 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.errors import DivergedError, RunError, UsageError
-from unbraid.progress import Progress, progress
+from unbraid.progress import Progress, announce, progress, say
 from unbraid.store import RunFolder, replace_non_finite
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World
+from unbraid.training.early_stopping import HeldOutWatch
 from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, catch_interrupts
@@ -44,12 +45,16 @@ class Cadence:
     checkpoint_steps: int | None = None
     checkpoint_seconds: float = 60.0
     track: Sequence[str] = ()
+    snapshot: float | None = None
+    """Share of the steps after which each run also keeps its weights, to see whether its scores still change."""
 
     def __post_init__(self) -> None:
         check_trackers(self.track)
         for name in ("log_steps", "checkpoint_steps"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.snapshot is not None and not 0 < self.snapshot < 1:
+            raise UsageError(f"snapshot is a share of the steps between 0 and 1, not {self.snapshot}.")
 
     @classmethod
     def of(cls, cadence: "Cadence | None", track: str | Sequence[str] = ()) -> "Cadence":
@@ -67,6 +72,10 @@ class Cadence:
         if self.checkpoint_steps is not None:
             return step % self.checkpoint_steps == 0
         return seconds >= self.checkpoint_seconds
+
+    def takes_snapshot(self, step: int, steps: int) -> bool:
+        """Return whether the weights after `step` of `steps` steps are kept."""
+        return self.snapshot is not None and step == max(1, round(self.snapshot * steps)) < steps
 
 
 @dataclass(frozen=True)
@@ -119,7 +128,8 @@ def train_group(
                 first_weights = load_first_stages(folders, configs)
                 state = prepare(configs, dataset, modules, world=world, first_weights=first_weights)
         world.broadcast([*state.group.parameters.values(), *state.group.buffers.values()])
-        training = GroupTraining(checkpoints, list(folders), state)
+        watch = _watch_held_out(state, configs, dataset)
+        training = GroupTraining(checkpoints, list(folders), state, configs, watch)
         stack.callback(training.close_trackers)
         with world.all_or_none():
             training.begin(_describe_data(configs[0], dataset), dataset.device, cadence.track if world.leads else ())
@@ -129,11 +139,14 @@ def train_group(
         saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
         bar = stack.enter_context(progress(_describe_runs(configs), steps, 0.0, done=state.step, shown=world.leads))
         bar.terms = ""
-        while state.step < steps and training.running:
+        while state.step < steps and training.running and not training.stops_early:
             state.advance()
             bar.advance()
-            if cadence.logs(state.step, steps):
+            training.watch_held_out()
+            if cadence.logs(state.step, steps) or training.stops_early:
                 last = training.log(last, bar)
+            if cadence.takes_snapshot(state.step, steps):
+                training.keep_snapshot()
             stopping, seconds = world.agree(state.step, float(stop.requested), time.monotonic() - saved_at)
             if stopping:
                 training.stop()
@@ -142,14 +155,27 @@ def train_group(
                 training.checkpoint()
                 saved_at = time.monotonic()
                 saved_at += max(0.0, (saved_at - started) / MAX_CHECKPOINT_SHARE - cadence.checkpoint_seconds)
+        if training.stops_early and world.leads:
+            announce(training.watch.describe_stop())
         return training.finish()
 
 
 class GroupTraining:
-    """The state of a group, and the folders that record its training."""
+    """The state of a group, the folders that record its training, and the watch that may end it early."""
 
-    def __init__(self, checkpoints: RunFolder, folders: list[RunFolder], state: State) -> None:
-        self.checkpoints, self.folders, self.state = checkpoints, folders, state
+    def __init__(
+        self,
+        checkpoints: RunFolder,
+        folders: list[RunFolder],
+        state: State,
+        configs: Sequence[Config],
+        watch: HeldOutWatch,
+    ) -> None:
+        self.checkpoints, self.folders, self.state, self.watch = checkpoints, folders, state, watch
+        self.stops_early = False
+        self.steps = configs[0].training.steps
+        self.runs = [config.run_id for config in configs]
+        self.owner: dict[str, Any] = {}
         self.diverged: dict[int, Divergence] = {}
         self.trackers: list[Trackers] = []
 
@@ -160,13 +186,18 @@ class GroupTraining:
 
     def begin(self, data: dict[str, Any], device: torch.device, track: Sequence[str] = ()) -> None:
         """Restore the newest checkpoint, if there is one, write the facts about data and environment, open trackers."""
-        found = self.checkpoints.latest_checkpoint()
+        players = [optimizer.player.name for optimizer in self.state.players]
+        self.owner = {"runs": self.runs, "data": data["content"], "players": players}
+        if self.checkpoints.checkpoints():
+            self._check_data(data["content"])
+        say_once = say if self.state.world.leads else lambda sentence: None
+        found = self.checkpoints.latest_checkpoint(self.owner, self.steps, say_once)
+        facts = {**describe_environment(device), "processes": self.state.world.size, "group": len(self.folders)}
         if found is not None:
-            for folder in self.folders:
-                if folder.read_json("data").get("content") != data["content"]:
-                    raise RunError(f"{folder.path} was begun on other data; choose another name, or --fresh.")
             self.state.restore(*found)
-        facts = {**describe_environment(device), "processes": self.state.world.size}
+            self.watch.restore(found[1])
+            self.stops_early = self.watch.stops
+            self._compare_threads(facts["threads"], say_once)
         for member, folder in enumerate(self.folders):
             status = folder.read_json("status") if found is not None else {}
             if status.get("state") == "diverged":
@@ -177,6 +208,20 @@ class GroupTraining:
             folder.write_json("data", data)
         self.trackers = [Trackers(folder, track, self.state.step) for folder in self.folders]
         self.write_status("running")
+
+    def _check_data(self, content: str) -> None:
+        for folder in self.folders:
+            if folder.read_json("data").get("content", content) != content:
+                raise RunError(f"{folder.path} was begun on other data; choose another name, or --fresh.")
+
+    def _compare_threads(self, threads: int, report: Callable[[str], None]) -> None:
+        """Say if a run is continued with another number of threads: sums are then rounded differently."""
+        before = self.folders[0].read_json("environment").get("threads", threads)
+        if before != threads:
+            report(
+                f"{self.folders[0].path} was begun with {before} threads and continues with {threads}; its weights "
+                f"will differ in the last digits from those of an unbroken run (OMP_NUM_THREADS={before} avoids this)."
+            )
 
     def close_trackers(self) -> None:
         for trackers in self.trackers:
@@ -196,10 +241,17 @@ class GroupTraining:
             content = {"content": folder.content()} if state == "finished" and self.state.world.leads else {}
             folder.write_json("status", {"state": state, "step": self.state.step, **content})
 
+    def watch_held_out(self) -> None:
+        """Measure the held-out loss if that is due; all processes then agree whether to stop."""
+        if self.watch.is_due(self.state.step):
+            self.watch.measure()
+            self.stops_early = bool(self.state.world.maximum(float(self.watch.stops))[0])
+
     def log(self, last: Mark, bar: Progress) -> Mark:
         """Append a line to each history, and return the mark from which the next line measures its speed."""
         self.drop_diverged()
-        lines = self.state.take_means()
+        held_out = self.watch.take()
+        lines = [{**line, **held_out} for line in self.state.take_means()]
         mark = Mark(self.state.step, time.monotonic())
         epochs = self.state.epochs
         rate = (mark.step - last.step) * epochs.batch * len(lines) / max(mark.time - last.time, 1e-9)
@@ -218,8 +270,15 @@ class GroupTraining:
         """Save the whole group, unless every member has diverged."""
         self.drop_diverged()
         if self.running:
-            self.checkpoints.save_checkpoint(self.state.step, self.state.tensors())
+            tensors = {**self.state.tensors(), **self.watch.tensors()}
+            self.checkpoints.save_checkpoint(self.state.step, tensors, self.owner)
             self.write_status("running")
+
+    def keep_snapshot(self) -> None:
+        """Keep the weights that training would end with at this step."""
+        self.drop_diverged()
+        for member, folder in self.running.items():
+            folder.save_snapshot(self.state.step, self.state.final_tensors(member))
 
     def stop(self) -> None:
         """Save a checkpoint and raise `Interrupted`."""
@@ -233,8 +292,12 @@ class GroupTraining:
     def finish(self) -> list[str]:
         """Write the final weights of finished members, and return how each member ended.
 
-        If every member has diverged, the checkpoints stay for inspection; otherwise they are removed.
+        A group is first saved as a whole: if it is killed between two members, it finishes as the same group, since a
+        member that trains alone is rounded differently. If every member has diverged, the checkpoints stay for
+        inspection; otherwise they are removed.
         """
+        if len(self.folders) > 1:
+            self.checkpoint()
         for member, folder in self.running.items():
             folder.save_model(self.state.final_tensors(member))
         self.write_status("finished")
@@ -244,6 +307,12 @@ class GroupTraining:
         for checkpoint in self.checkpoints.checkpoints() if self.running else ():
             checkpoint.unlink(missing_ok=True)
         return ["diverged" if m in self.diverged else "finished" for m in range(len(self.folders))]
+
+
+def _watch_held_out(state: State, configs: Sequence[Config], dataset: FactorDataset) -> HeldOutWatch:
+    if len(configs) > 1 and any(config.training.patience is not None for config in configs):
+        raise UsageError("patience is for single runs: the members of a sweep train for the same number of steps.")
+    return HeldOutWatch(state, configs[0].training, dataset)
 
 
 def _describe_runs(configs: Sequence[Config]) -> str:

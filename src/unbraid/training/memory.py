@@ -1,14 +1,12 @@
-"""Memory: allocator settings, measured and free bytes, and out-of-memory errors."""
+"""Memory: allocator settings, measured bytes, and out-of-memory errors."""
 
 import ctypes
 import functools
 import gc
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -69,16 +67,3 @@ def free_memory() -> None:
     """Free the tensors of a failed step or score, which are part of reference cycles."""
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def available_memory() -> int:
-    """Return the available bytes of main memory, or half of all memory if the system does not report them."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        facts = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
-        if "MemAvailable" in facts:
-            return 1024 * int(facts["MemAvailable"].split()[0])
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (AttributeError, ValueError, OSError):
-        return 4 * 2**30

@@ -135,7 +135,7 @@ def refuse_out_of_range(likelihood: str, pixels: Pixels, where: str, setting: st
     """Raise a `UsageError` if a Bernoulli likelihood is chosen for values outside [0, 1]."""
     if likelihood != "bernoulli" or not pixels.stored.is_floating_point():
         return
-    low, high = float(pixels.stored.min()), float(pixels.stored.max())
+    low, high = pixels.find_range()
     if not (low >= 0 and high <= 1):
         found = f"{where} has some from {low:g} to {high:g}"
         raise UsageError(f"likelihood=bernoulli needs values in [0, 1], but {found}; use {setting}=gaussian.")

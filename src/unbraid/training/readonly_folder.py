@@ -16,4 +16,4 @@ class ReadOnlyRunFolder(RunFolder):
 
     def _ignore(self, *_: Any, **__: Any) -> None: ...
 
-    write_json = append_line = cut_history = save_model = save_checkpoint = _ignore
+    write_json = append_line = cut_history = save_model = save_checkpoint = save_snapshot = _ignore

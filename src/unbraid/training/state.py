@@ -1,6 +1,7 @@
 """The state that training changes: parameters, optimizers, the step, and the sums for the next history line."""
 
 import copy
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from unbraid import noise
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import Epochs
+from unbraid.data.streamed_pixels import StreamedPixels
 from unbraid.errors import RunError, UsageError
 from unbraid.kernels import compile_ahead
 from unbraid.models import Model
@@ -20,6 +22,7 @@ from unbraid.objectives import Context, Objective
 from unbraid.store import select_prefix
 from unbraid.training.distributed import World
 from unbraid.training.execution import CompiledFunction, Execution, RecordedStep, choose_execution, compiles, records
+from unbraid.training.feed import Feed
 from unbraid.training.group import Group
 from unbraid.training.memory import count_saved_bytes
 from unbraid.training.optimizer import PlayerOptimizer
@@ -73,6 +76,7 @@ class State:
         self.seeds = noise.seed_tensor(*(config.training.seed for config in configs), device=device)
         objective.begin(dataset, rows)
         self.epochs = Epochs(len(rows), training.batch, self.seeds)
+        self.feed = self._make_feed(training.steps)
         self.needs = self._collect_needs(training.batch)
         noise.hash_names(self.needs)
         self.execution = execution or choose_execution(group.device, training.steps, self.world.size)
@@ -96,6 +100,20 @@ class State:
         if records(self.execution):
             self._execute = RecordedStep(self._step, group.device)
 
+    def _make_feed(self, steps: int) -> Feed | None:
+        """Return the feed of data that stay on disk; data in memory need none."""
+        if not isinstance(self.dataset.pixels, StreamedPixels):
+            return None
+        seeds, rows, dataset = self.seeds.cpu(), self.rows.cpu(), self.dataset.to("cpu")
+        epochs = Epochs(len(rows), self.epochs.batch, seeds)
+
+        def choose_rows(step: int) -> Tensor:
+            index = rows[epochs[step]]
+            chosen = self.objective.choose_rows(index, dataset, functools.partial(noise.uniform, seeds, step))
+            return self.world.take_rows(chosen)
+
+        return Feed(self.dataset.pixels, choose_rows, steps)
+
     def _collect_needs(self, batch: int) -> dict[str, noise.Need]:
         of_model, of_objective = self.model.needs(batch), self.objective.needs(batch, self.model.space)
         shared = of_model.keys() & of_objective.keys()
@@ -116,10 +134,22 @@ class State:
             rehearsal._losses(0)
         return saved.total
 
+    @torch.no_grad()
+    def measure(self, rows: Tensor, step: int) -> list[float]:
+        """Return each member's loss on other rows, in equal batches, with noise and schedules as from `step` on."""
+        batch, local = min(self.epochs.batch, len(rows)), use_local_batchnorm(self.group.skeleton)
+        with self._rehearsal() as rehearsal, local:
+            rehearsal.world, rehearsal.rows, rehearsal.needs = World(), rows, self._collect_needs(batch)
+            rehearsal.epochs = Epochs(len(rows), batch, self.seeds)
+            rehearsal.epochs.lay_out_epoch(0)
+            losses = [rehearsal._forward(step + number)[0] for number in range(rehearsal.epochs.per_epoch)]
+        return torch.stack(losses).mean(0).tolist()
+
     @contextmanager
     def _rehearsal(self) -> Iterator["State"]:
         """Yield a copy on the same memory; the statistics of BatchNorm, which a forward updates, are restored."""
         rehearsal = copy.copy(self)
+        rehearsal.feed = None
         rehearsal.group = self.group.with_new_leaves()
         buffers = {name: buffer.clone() for name, buffer in self.group.buffers.items()}
         with self.group.set_tf32():
@@ -137,7 +167,7 @@ class State:
         tensors = self.group.member_tensors(member)
         if not self.objective.recentres:
             return tensors
-        system = self.group.skeleton
+        system = copy.deepcopy(self.group.skeleton)  # training may go on
         system.load_state_dict(tensors)
         with torch.no_grad():
             system.eval().model.recentre(self.dataset, self.rows)
@@ -146,6 +176,8 @@ class State:
     def advance(self) -> None:
         """Take one step: one shared forward, then each player updates its own parameters by its own loss."""
         self.epochs.lay_out_epoch(self.step)
+        if self.feed is not None:
+            self.feed.load(self.step)
         if self._kernels_missing:
             self._compile_kernels()
         moving = tuple(self.step % optimizer.player.every == 0 for optimizer in self.players)
@@ -179,7 +211,8 @@ class State:
     def _forward(self, step: int | Tensor) -> tuple[Tensor, dict[str, Tensor], SharedForward]:
         """Draw batch and noise, run the model, and return the first player's loss [member], terms and the forward."""
         index = self._choose_rows(step)
-        observed = self.dataset.observed(self.world.take_rows(index))
+        local = self.world.take_rows(index)
+        observed = self.dataset.observed(local) if self.feed is None else self.feed.observed()
         x = {name: observations.to(self.group.dtype) for name, observations in observed.items()}
         factors = self.dataset.values_of(index) if self.objective.labelled else None
         present = self.dataset.present(index)
@@ -252,6 +285,14 @@ class State:
 
     def restore(self, step: int, tensors: dict[str, Tensor]) -> None:
         """Load what `tensors` returned at a step."""
+        lost = [name for name in ("noise", "sums", "count", "bad_steps") if name not in tensors]
+        lost += [
+            f"optimizer/{each.player.name}"
+            for each in self.players
+            if step > 0 and each.parameters and not select_prefix(f"optimizer/{each.player.name}/", tensors)
+        ]
+        if lost:
+            raise RunError(f"The checkpoint at step {step} lacks {', '.join(lost)}; train again with --fresh.")
         if int(tensors["noise"]) != noise.SCHEME:
             raise RunError("The checkpoint was made by a version with other random numbers; train again with --fresh.")
         self.group.load(select_prefix("system/", tensors))

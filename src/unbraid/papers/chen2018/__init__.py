@@ -1,7 +1,10 @@
 """chen2018: Isolating Sources of Disentanglement in Variational Autoencoders (beta-TCVAE and MIG)."""
 
 from unbraid.papers.chen2018 import (
+    batches as batches,
+    biased as biased,
     code_scores as code_scores,
+    datasets as datasets,
     disagreement as disagreement,
     latents as latents,
     methods as methods,

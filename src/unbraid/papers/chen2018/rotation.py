@@ -1,35 +1,49 @@
 """Scores of a rotated perfect code, which knows every factor but is not aligned with its axes."""
 
 from collections.abc import Mapping
-from typing import Any
+from itertools import product, starmap
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unbraid.metrics import betavae, factorvae, mig
 from unbraid.report.tables import Member
 
-SPREADS = {"different spreads": 2.0, "equal spreads": 1.0}
-"""Standard deviation of one of the two rotated latents; all others have 1.
 
-With equal spreads, at exactly 45 degrees, both latents differ by the same amount whichever of their two factors is
-fixed. Only then can their differences not distinguish these factors.
-"""
+class Design(NamedTuple):
+    """The deviation of one of the two latents of a plane (the other one has 1), and the number of rotated planes.
+
+    With equal deviations, at exactly 45 degrees, both latents differ by the same amount whichever of their two factors
+    is fixed. Only then can their differences not distinguish these factors.
+    """
+
+    spread: float
+    planes: int
+
+    def __str__(self) -> str:
+        return f"spread {self.spread:g}, {self.planes} plane{'s' if self.planes > 1 else ''}"
+
+
+DESIGNS = {str(design): design for design in starmap(Design, product((1.0, 1.25, 1.5, 2.0, 3.0), (1, 2)))}
 
 
 def score_rotated_codes(settings: Mapping[str, Any]) -> list[Member]:
     """Return scores of codes of a complete grid of factors (`sizes`), by `angle` and `seed`, with `points` votes.
 
-    Each factor has one latent, linear in its value. A seed draws the two latents that are rotated into each other.
+    Each factor has one latent, linear in its value. A seed draws the pairs of latents that are rotated into each other.
     """
     factors = np.indices(settings["sizes"]).reshape(len(settings["sizes"]), -1).T
     members = []
-    for series, spread in SPREADS.items():
+    for series, design in DESIGNS.items():
         for seed in settings["seed"]:
-            wide, other = np.random.default_rng(seed).permutation(factors.shape[1])[:2]
+            pairs = np.random.default_rng(seed).permutation(factors.shape[1])[: 2 * design.planes].reshape(-1, 2)
             code = (factors - factors.mean(0)) / factors.std(0)
-            code[:, wide] *= spread
+            code[:, pairs[:, 0]] *= design.spread
             for angle in settings["angle"]:
-                scores = _score(rotate(code, [wide, other], angle), factors, settings["points"], seed)
+                turned = code
+                for pair in pairs:
+                    turned = rotate(turned, list(pair), angle)
+                scores = _score(turned, factors, settings["points"], seed)
                 at = {"recipe": series, "angle": angle, "seed": seed}
                 members.append(Member(f"{series}, {angle} degrees, {seed}", at, "finished", "", scores))
     return members

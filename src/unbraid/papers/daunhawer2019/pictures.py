@@ -22,6 +22,7 @@ PROBE_SETTINGS = {
 }
 ERROR, APART = "reconstruction/nats", "one shape if drawn apart"
 SHARED: dict[str, Any] = {"series": {PAIRS: setup.SPLITS[PAIRS]}, "only": {PAIRS: {setup.BETA: 1.0}}}
+SHARED |= {"own_steps": (PAIRS,)}
 NOTES = (
     *setup.NOTES,
     setup.BUDGET_NOTE,

@@ -6,4 +6,5 @@ from unbraid.papers.esmaeili2018 import (
     latents as latents,
     objectives as objectives,
     table2 as table2,
+    thickness as thickness,
 )

@@ -1,15 +1,21 @@
-"""Digits in esmaeili2018: what a discrete latent learns (section 6.3), and whether thickness changes it (figure 7)."""
+"""What a discrete latent learns: esmaeili2018, section 6.3.
+
+The text does not give beta and gamma on MNIST. The experiment sweeps both, reports the whole design, and judges HFVAE
+at the setting that is best at finding digits: for each seed that of the other seeds, which favours the paper's claims
+as far as is honest. The same holds for the beta of beta-SVAE.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from unbraid.experiments.base import Claim, Results, Scale, derive, experiment
-from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import combine, compare_means, find_mean
+from unbraid.experiments.evidence import Finding, combine, find_one
 from unbraid.experiments.sprites import STAND_IN
+from unbraid.experiments.statistics import Cells, align_seeds, mean_difference
 from unbraid.papers.esmaeili2018 import setup
 from unbraid.papers.esmaeili2018.kmeans import cluster_pixels
-from unbraid.papers.esmaeili2018.pictures import traverse_factor
 from unbraid.papers.esmaeili2018.setup import DIGITS, HFVAE, LEARNED, MNIST, OURS, QUICK, SMOKE, assign
 from unbraid.report.sweep_figures import draw_boxes
 from unbraid.report.tables import Member
@@ -34,10 +40,77 @@ def cluster_digits(sweeps: Mapping[str, Mapping[str, Any]]) -> list[Member]:
     return [member._replace(scores={**member.scores, RECOVERY: score_recovery(member.scores)}) for member in members]
 
 
+WEIGHTS = ("beta", "gamma")
+SWEPT: dict[str, dict[str, list[float]]] = {
+    "smoke": {"beta": [4.0], "gamma": [1.0, 3.0]},
+    **{name: {"beta": [1.0, 4.0, 8.0], "gamma": [1.0, 3.0, 8.0]} for name in ("small", "budget", "paper")},
+}
+DEFAULT = {"beta": 4.0, "gamma": 3.0}
+
+
+def read_settings(results: Results, series: str, score: str) -> Cells:
+    """Return cells [seed, (accuracy, score)] by beta and gamma, in the order of seeds."""
+    cells: dict[Any, list[list[float]]] = {}
+    for member in sorted(results.select_members(series, ACCURACY, score), key=lambda m: m.settings["seed"]):
+        at = tuple(member.settings.get(key) for key in WEIGHTS)
+        cells.setdefault(at, []).append([member.scores[ACCURACY].value, member.scores[score].value])
+    return {at: np.array(rows) for at, rows in cells.items()}
+
+
+def take_chosen(cells: Cells) -> np.ndarray:
+    """Return the second score [..., seed] at the setting with the highest accuracy of the other seeds."""
+    accuracy, score = align_seeds(cells, 0), align_seeds(cells, 1)
+    best = (accuracy.sum(-1, keepdims=True) - accuracy).argmax(-2)[..., None, :]
+    return np.take_along_axis(score, best, -2)[..., 0, :]
+
+
+def find_chosen(series: str, score: str, **bounds: float) -> Finding:
+    """Find a score of a series at the setting that the other seeds choose."""
+    return find_one(
+        f"{score}, {series}, at the chosen setting",
+        lambda results: read_settings(results, series, score),
+        lambda c: take_chosen(c).mean(-1),
+        **bounds,
+    )
+
+
+def compare_chosen(first: str, second: str, score: str, **bounds: float) -> Finding:
+    """Find a score of the second series minus that of the first, each at its chosen setting."""
+
+    def read_cells(results: Results) -> Cells:
+        names = (first, second)
+        return {(name, at): rows for name in names for at, rows in read_settings(results, name, score).items()}
+
+    def gap(cells: Cells) -> np.ndarray:
+        one, other = ({at: rows for (n, at), rows in cells.items() if n == name} for name in (first, second))
+        return take_chosen(other).mean(-1) - take_chosen(one).mean(-1)
+
+    return find_one(f"{score}, {second} minus {first}, each at its chosen setting", read_cells, gap, **bounds)
+
+
+def compare_default(first: str, second: str, score: str, **bounds: float) -> Finding:
+    """Find a score of the second series minus that of the first, both with the weights of dSprites."""
+
+    def read_cells(results: Results) -> Cells:
+        found = {}
+        for name in (first, second):
+            kept = [m for m in results.select_members(name, score) if _has_default(m)]
+            found[name] = np.array([[m.scores[score].value] for m in kept])
+        return found if all(len(rows) for rows in found.values()) else {}
+
+    what = f"{score}, {second} minus {first}, beta 4 and gamma 3"
+    return find_one(what, read_cells, lambda c: mean_difference(c, first, second), **bounds)
+
+
+def _has_default(member: Member) -> bool:
+    return all(member.settings.get(key) in (None, value) for key, value in DEFAULT.items())
+
+
 def build_discrete_scale(scale: str) -> Scale:
     """Return one of the three larger scales."""
     per_series = {
-        **assign(MNIST, HFVAE_MNIST, SVAE_MNIST),
+        HFVAE_MNIST: {**MNIST, **SWEPT[scale]},
+        SVAE_MNIST: {**MNIST, "beta": SWEPT[scale]["beta"]},
         HFVAE_FASHION: setup.FASHION,
         HFVAE_SPRITES: {**setup.SPRITES[scale], **setup.SHAPES},
         CLASS_ONLY: {**MNIST, "latents": "concrete:10"},
@@ -59,7 +132,11 @@ def build_discrete_scale(scale: str) -> Scale:
     scales={
         "smoke": Scale(
             {key: value for key, value in SMOKE.items() if key != "z"},
-            {**assign({"latents": "normal:3+concrete:3"}, *NAMES), CLASS_ONLY: {"latents": "concrete:3"}},
+            {
+                **assign({"latents": "normal:3+concrete:3"}, *NAMES),
+                HFVAE_MNIST: {"latents": "normal:3+concrete:3", **SWEPT["smoke"]},
+                CLASS_ONLY: {"latents": "concrete:3"},
+            },
             {PURITY: (PURITY, QUICK)},
         ),
         **{scale: build_discrete_scale(scale) for scale in DIGITS},
@@ -70,23 +147,23 @@ def build_discrete_scale(scale: str) -> Scale:
     claims=(
         Claim(
             "images of one class are mostly one digit under HFVAE",
-            combine(find_mean(HFVAE_MNIST, PURITY, low=0.5), find_mean(HFVAE_MNIST, DRAWN, low=5.0)),
+            combine(find_chosen(HFVAE_MNIST, PURITY, low=0.5), find_chosen(HFVAE_MNIST, DRAWN, low=5.0)),
         ),
-        Claim("they are less often so under beta-SVAE", compare_means(SVAE_MNIST, HFVAE_MNIST, PURITY, low=0.0)),
+        Claim("they are less often so under beta-SVAE", compare_chosen(SVAE_MNIST, HFVAE_MNIST, PURITY, low=0.0)),
         Claim(
             "labels are recovered best on Fashion-MNIST, then MNIST, poorly on sprites",
             combine(
-                compare_means(HFVAE_MNIST, HFVAE_FASHION, RECOVERY, low=0.0),
-                compare_means(HFVAE_SPRITES, HFVAE_MNIST, RECOVERY, low=0.0),
+                compare_default(HFVAE_MNIST, HFVAE_FASHION, RECOVERY, low=0.0),
+                compare_default(HFVAE_SPRITES, HFVAE_MNIST, RECOVERY, low=0.0),
             ),
         ),
         Claim(
             "HFVAE finds digits better than k-means on pixels does",
-            compare_means(KMEANS, HFVAE_MNIST, ACCURACY, low=0.0),
+            compare_chosen(KMEANS, HFVAE_MNIST, ACCURACY, low=0.0),
         ),
         Claim(
             "a class without Normal latents beside it finds them better (ours)",
-            compare_means(HFVAE_MNIST, CLASS_ONLY, ACCURACY, low=0.0),
+            compare_chosen(HFVAE_MNIST, CLASS_ONLY, ACCURACY, low=0.0),
         ),
     ),
     notes=(
@@ -97,48 +174,10 @@ def build_discrete_scale(scale: str) -> Scale:
         "comparison with k-means (10,000 training rows, ten starts) and the bounds (half of the images and half of the "
         "digits) are ours.",
         "The class alone is the ablation: the same model without its Normal latents, which can carry the digit, too.",
+        "HFVAE on MNIST is swept over 9 settings of beta and gamma, beta-SVAE over 3 of beta; for each seed the others "
+        "choose the setting with the highest accuracy of the class. Label recovery is compared at beta 4, gamma 3.",
     ),
 )
 def discrete(results: Results, make: Any) -> Any:
     """Accuracy of a discrete latent, learned without labels, as a label of digits, garments and shapes."""
     return draw_boxes(make, results.members, ACCURACY, "recipe")
-
-
-PRESERVED, TIE = "digit kept along thickness", "thickness and its latent"
-MODELS = {"beta-VAE": setup.BETA_VAE, "beta-SVAE": setup.BETA_SVAE, "HFVAE": HFVAE}
-MIXED = ("beta-SVAE", "HFVAE")
-
-
-def preserve_along(factor: str, **settings: Any) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the measure of how often the class stays while the latent of another factor moves."""
-    return {PRESERVED: ("kept/classifier", {"along": factor, **settings})}
-
-
-@experiment(
-    "esmaeili2018/fig7",
-    series=MODELS,
-    scales=setup.build_digit_scales(
-        Scale(SMOKE, assign({"latents": "normal+concrete:3"}, *MIXED), preserve_along("scale", **QUICK)),
-        assign(MNIST, *MODELS),
-        preserve_along("thickness", **LEARNED),
-    ),
-    derived={TIE: derive(PRESERVED, "tie", lambda s: abs(s.details["correlation"]))},
-    scores=(PRESERVED, TIE),
-    claims=(
-        Claim(
-            "beta-SVAE keeps the digit more often than beta-VAE",
-            compare_means("beta-VAE", "beta-SVAE", PRESERVED, low=0.0),
-        ),
-        Claim("HFVAE keeps the digit more often than beta-VAE", compare_means("beta-VAE", "HFVAE", PRESERVED, low=0.0)),
-    ),
-    notes=(
-        OURS,
-        setup.CLASSIFIER,
-        "In each run the latent moves whose means have the largest rank correlation with the measured thickness; the "
-        "table shows that correlation. A digit is kept if it is classified as in the row's reconstruction.",
-    ),
-)
-def fig7(results: Results, make: Any) -> Any:
-    """One image of each digit as the latent of its thickness moves from -3 to 3."""
-    factor, keep = ("scale", "shape") if results.scale == "smoke" else ("thickness", "digit")
-    return draw_pictures(make, [[(name, traverse_factor(results, name, factor, keep))] for name in results.series])

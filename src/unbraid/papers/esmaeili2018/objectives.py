@@ -63,8 +63,8 @@ def compare_with_all(series: str, score: str, **bounds: float) -> Finding:
     scales={
         "smoke": Scale({"points": 8, "steps": 5, "draws": 2, "seed": range(2)}),
         "small": Scale({"points": 32, "steps": 2_000, "draws": 200, "seed": range(3)}),
-        "budget": Scale({"points": 32, "steps": 4_000, "draws": 200, "seed": range(10)}),
-        "paper": Scale({"points": 32, "steps": 4_000, "draws": 200, "seed": range(10)}),
+        "budget": Scale({"points": 32, "steps": 4_000, "draws": 200, "seed": range(30)}),
+        "paper": Scale({"points": 32, "steps": 4_000, "draws": 200, "seed": range(30)}),
     },
     scores=SCORES,
     claims=(

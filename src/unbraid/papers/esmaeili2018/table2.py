@@ -26,8 +26,15 @@ def measure_dci(**settings: Any) -> dict[str, tuple[str, dict[str, Any]]]:
     return {EASTWOOD: (EASTWOOD, settings)}
 
 
-MEASURES = {"small": measure_dci(train=2_000, test=1_000), "budget": measure_dci(), "paper": measure_dci()}
-QUICK = measure_dci(train=20, test=10, factors=("shape", "scale"))
+FACTORS = ("shape", "scale", "orientation", "posX", "posY")
+SMALL_FACTORS = ("scale", "posX", "posY")
+MEASURES = {
+    "small": measure_dci(train=2_000, test=1_000, continuous=SMALL_FACTORS),
+    **dict.fromkeys(("budget", "paper"), measure_dci(continuous=FACTORS)),
+}
+"""The paper says a random forest *regressor*, so all factors are numbers."""
+
+QUICK = measure_dci(train=20, test=10, factors=("shape", "scale"), continuous=("shape", "scale"))
 
 
 def compare_with_others(series: str, score: str, **bounds: float) -> Finding:
@@ -57,8 +64,8 @@ def compare_with_others(series: str, score: str, **bounds: float) -> Finding:
     notes=(
         STAND_IN,
         "The paper has one number each, without seeds. It does not say which of the three numbers of Eastwood and "
-        "Williams it prints; we take disentanglement. With scikit-learn's defaults, a random forest gives a perfect "
-        "code .47 on these data, so the order of this column can be compared with the paper's, but not its values.",
+        "Williams it prints; we take disentanglement. As in the paper the forest is a regressor: it gives a nearly "
+        "perfect code .99 on these data, where a classifier gives .40.",
     ),
 )
 def table2(results: Results, make: Any) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment, make_member
 from unbraid.experiments.drawing import draw_sides
-from unbraid.experiments.evidence import Finding, combine, find_largest, pool_runs
+from unbraid.experiments.evidence import Finding, combine, find_extreme, find_largest
 from unbraid.report.tables import Member
 
 RANDOM, OWN = "random generator", "generator of the data"
@@ -82,7 +82,7 @@ def measure_lemma(settings: Mapping[str, Any]) -> list[Member]:
 def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
     """Return the evidence on the smallest difference of two scores over all models."""
     what = f"least {first} - {second}"
-    return pool_runs([series], [first, second], lambda s: (s[..., 0] - s[..., 1]).min(-1), what, **where)
+    return find_extreme([series], [first, second], lambda s: (s[:, 0] - s[:, 1]).min(), what, **where)
 
 
 @experiment(

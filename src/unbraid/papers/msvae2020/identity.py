@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from unbraid.experiments.base import REFINES, Claim, Results, Scale, derive, experiment
+from unbraid.experiments.base import REFINES, Claim, Results, Scale, StandIn, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_mean
 from unbraid.metrics import Evaluation, Score
@@ -102,14 +102,15 @@ def classifier_accuracy(scores: Mapping[str, Score]) -> Score:
     return Score("kept", "drawn", network["accuracy"][details["factor"]], network["held_out_rows"], part="accuracy")
 
 
-def define_study(series: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def define_study(series: Mapping[str, Mapping[str, Any]], data: StandIn = CARS) -> dict[str, Any]:
     """Return series, scales and scores of generators on a first stage."""
     scales = {}
-    for scale, shared in SHARED.items():
+    for scale, on_cars in SHARED.items():
+        shared = {**on_cars, "data": data} if on_cars["data"] is CARS else on_cars
         own = {name: dict(FIRST_STAGES[scale] if name in (FIRST, LABELS) else GANS[scale]) for name in series}
         for name in series:
             if LABELS in series:
-                own[name] |= label_settings(scale, name)
+                own[name] |= label_settings(scale, name, data)
             if scale == "budget" and REFINES in series[name]:
                 own[name]["precision"] = "bf16"
         measure = ("kept/drawn", {"span": SPAN, **CLASSIFIERS.get(scale, {"steps": 4_000})})
@@ -118,13 +119,13 @@ def define_study(series: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {"series": series, "scales": scales, "derived": derived, "scores": SCORES}
 
 
-def label_settings(scale: str, series: str) -> dict[str, Any]:
-    """Return the labels of a series: the view of a car, or the place of a sprite."""
-    on_cars = SHARED[scale]["data"] is CARS
-    factors = ("azimuth", "elevation") if on_cars else ("posX", "posY")
+def label_settings(scale: str, series: str, data: StandIn = CARS) -> dict[str, Any]:
+    """Return the labels of a series: the view of a car or chair, or the place of a sprite."""
+    on_renders = SHARED[scale]["data"] is CARS
+    factors = ("azimuth", "elevation") if on_renders else ("posX", "posY")
     if series != LABELS:
         return {"given": factors}
-    return {"factors": factors, "data": "cars3d"} if on_cars else {"factors": factors}
+    return {"factors": factors, "data": data.wanted} if on_renders else {"factors": factors}
 
 
 def keeps_more_than(other: str) -> Finding:
@@ -135,7 +136,7 @@ def keeps_more_than(other: str) -> Finding:
 
 @experiment(
     "msvae2020/fig21",
-    reference="figures 21 and 25 to 27",
+    reference="figures 21, 25 and 26",
     **define_study(SUPERVISED),
     contrast=(CGAN, MS),
     claims=(Claim("with labels, MS-GAN keeps identity while C moves more often than CGAN", keeps_more_than(CGAN)),),
@@ -151,7 +152,7 @@ def fig21(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/fig29",
-    reference="figures 22, 23 and 28 to 31",
+    reference="figures 22, 23 and 29 to 31",
     **define_study(UNSUPERVISED),
     claims=(
         Claim("without labels, MS-GAN keeps identity while C moves more often than InfoGAN", keeps_more_than(INFO)),
@@ -161,6 +162,56 @@ def fig21(results: Results, make: Any) -> Any:
 )
 def fig29(results: Results, make: Any) -> Any:
     """Pictures of MS-GAN, CGAN and InfoGAN without labels: one dimension of C moves, z is that of a row."""
+    return _draw(results, make, (MS, CGAN, INFO))
+
+
+CHAIRS, FACES = StandIn("chairs3d", "sprites"), StandIn("celeba", "sprites")
+LABELLED_CHAIRS = "Needs the official files of 3D chairs at `budget` and `paper`; C is a chair's azimuth and elevation."
+SIX: dict[str, dict[str, Any]] = {
+    name: {**settings, "z": 6} if name in (FIRST, INFO) else settings for name, settings in UNSUPERVISED.items()
+}
+
+
+@experiment(
+    "msvae2020/fig27",
+    **define_study(SUPERVISED, CHAIRS),
+    contrast=(CGAN, MS),
+    claims=(Claim("on chairs, with labels, MS-GAN keeps the shape more often than CGAN", keeps_more_than(CGAN)),),
+    notes=(*NOTES[1:], LABELLED_CHAIRS),
+)
+def fig27(results: Results, make: Any) -> Any:
+    """Pictures of MS-GAN and CGAN with labels on chairs: one dimension of C moves, z is that of a row."""
+    return _draw(results, make, (MS, CGAN))
+
+
+@experiment(
+    "msvae2020/fig28",
+    **define_study(UNSUPERVISED, CHAIRS),
+    claims=(Claim("on chairs, without labels, MS-GAN keeps the shape more often than InfoGAN", keeps_more_than(INFO)),),
+    notes=(*NOTES[1:], "3D chairs need the official files; sprites replace them without."),
+)
+def fig28(results: Results, make: Any) -> Any:
+    """Pictures of MS-GAN, CGAN and InfoGAN without labels on chairs: one dimension of C moves, z is that of a row."""
+    return _draw(results, make, (MS, CGAN, INFO))
+
+
+@experiment(
+    "msvae2020/fig24",
+    **define_study(SIX, FACES),
+    claims=(
+        Claim(
+            "on CelebA, MS-GAN keeps an attribute that C does not hold more often than InfoGAN (ours)",
+            keeps_more_than(INFO),
+        ),
+    ),
+    notes=(
+        *NOTES[1:],
+        "CelebA needs your own files; sprites replace it without them. It has no labels of identity: the first of its "
+        "attributes replaces it. C has 6 dimensions, as the paper's faces.",
+    ),
+)
+def fig24(results: Results, make: Any) -> Any:
+    """Pictures of MS-GAN, CGAN and InfoGAN without labels on CelebA: one dimension of C moves, z is that of a row."""
     return _draw(results, make, (MS, CGAN, INFO))
 
 

@@ -8,7 +8,6 @@ Every stage sees the same rows, and length and damping are labels at every stage
 without the label of b, a heavy pendulum looks like one that is damped less.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
-from unbraid.experiments.evidence import Finding, combine, pool_runs
+from unbraid.experiments.evidence import Finding, combine, find_extreme, find_mean
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.metrics.stages.unlabelled_factors import encode_given_labels
@@ -161,11 +160,6 @@ def fig15(results: Results, make: Any) -> Any:
     return figure
 
 
-def ranks_by_mass(statistic: Callable[..., Any], what: str) -> Finding:
-    """Return the evidence that a statistic of |Spearman| over seeds is high enough."""
-    return pool_runs([MASS], [SPEARMAN], lambda s: statistic(s[..., 0], axis=-1), what, low=MIN_SPEARMAN)
-
-
 @experiment(
     "msvae2020/fig16",
     claims=(
@@ -173,8 +167,8 @@ def ranks_by_mass(statistic: Callable[..., Any], what: str) -> Finding:
             "z ranks pendulums as their mass does, which was never given "
             f"(|Spearman| above {MIN_SPEARMAN:g} for every seed)",
             combine(
-                ranks_by_mass(np.mean, "|Spearman| of z and mass, mean over seeds"),
-                ranks_by_mass(np.min, "the same, least of the seeds"),
+                find_mean(MASS, SPEARMAN, "|Spearman| of z and mass, mean over seeds", low=MIN_SPEARMAN),
+                find_extreme([MASS], [SPEARMAN], np.min, "the same, least of the seeds", low=MIN_SPEARMAN),
             ),
         ),
     ),

@@ -76,16 +76,16 @@ def define_study(data: StandIn, *sizes: Sizes, notes: tuple[str, ...] = (), **st
     return {
         "series": series,
         "scales": scales,
-        "metrics": ("mig-of/blocks", "kl/closed-form"),
+        "metrics": ("mig-of/blocks", "kl/closed-form", cars.INCEPTION),
         "derived": {MIG: cars.select_mig_of_c, KL_OF_Z: sum_kl_of_stage},
-        "scores": (DISTANCE, MIG, KL_OF_Z),
+        "scores": (DISTANCE, cars.FID, MIG, KL_OF_Z),
         "notes": (describe_stand_in(data), *cars.NOTES[1:], CHOICE, *notes),
     }
 
 
 def nearer(sizes: Sizes, text: str = "refined images are nearer to the data than what they refine") -> Claim:
     """Return the claim that second stages have a smaller distance to the data than first stages."""
-    return Claim(text, compare_means(sizes.first, sizes.second, DISTANCE, high=0.0))
+    return Claim(text, cars.by_distance(lambda name: compare_means(sizes.first, sizes.second, name, high=0.0)))
 
 
 def draw_both_stages(model: Evaluation) -> Picture:
@@ -107,7 +107,7 @@ def draw_both_stages(model: Evaluation) -> Picture:
 
 def fewer_leave_more(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
     """Return the claims that a first stage with fewer latents leaves more to Z."""
-    blurry = compare_means(large.first, small.first, DISTANCE, low=0.0)
+    blurry = cars.by_distance(lambda name: compare_means(large.first, small.first, name, low=0.0))
     return (
         Claim(f"images of a first stage with |C| = {small.c} are farther from the data than with {large.c}", blurry),
         Claim("and Z adds more: it holds more nats", compare_means(large.second, small.second, KL_OF_Z, low=0.0)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
 from unbraid.experiments.drawing import label_axes
-from unbraid.experiments.evidence import Finding, find_largest, pool_runs
+from unbraid.experiments.evidence import Finding, find_extreme, find_largest
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import masks
 from unbraid.papers.msvae2020.masks import CODES, COINS, PIXELS, Joint, Process, dependence, list_processes
@@ -109,7 +109,7 @@ def as_published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
         Claim("P(C, Z | X = 4) is that of table 2", is_zero([WITNESS], DEVIATION)),
         Claim(
             "given X = 4, C and Z are not independent",
-            pool_runs([WITNESS], [DEPENDENCE], lambda s: s[..., 0].min(-1), f"smallest {DEPENDENCE}", low=EXACT),
+            find_extreme([WITNESS], [DEPENDENCE], lambda s: s[:, 0].min(), f"smallest {DEPENDENCE}", low=EXACT),
         ),
     ),
     published=as_published(GIVEN_X, WITNESS),

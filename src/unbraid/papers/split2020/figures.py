@@ -6,7 +6,7 @@ import numpy as np
 
 from unbraid.experiments.base import Claim, Results, experiment
 from unbraid.experiments.drawing import draw_decoded, format_title
-from unbraid.experiments.evidence import Finding, combine, compare_means, find_largest, find_one, pool_runs, pool_series
+from unbraid.experiments.evidence import Finding, combine, compare_extremes, compare_means, exists, pool_runs
 from unbraid.experiments.statistics import pearson
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG, MODELS, build_facts, build_series, compare_split
 from unbraid.report.sweep_figures import draw_boxes, draw_scatter
@@ -87,7 +87,7 @@ def fig4(results: Results, make: Any) -> Any:
     return draw_scatter(make, results.members, ERROR, KL)
 
 
-HIGHEST = [find_largest([name], MIG, f"highest MIG of {name}", low=WELL_DISENTANGLED) for name in SPLIT]
+HIGHEST = [exists(name, MIG, lambda mig: mig > WELL_DISENTANGLED, f"a MIG above {WELL_DISENTANGLED}") for name in SPLIT]
 
 
 @experiment(
@@ -159,13 +159,7 @@ def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
         best = rows[..., 0].argmax(-1)[..., None]
         return np.take_along_axis(rows[..., score], best, -1)[..., 0]
 
-    split = f"{model}, split"
-    return find_one(
-        f"{what} of the best model, {split} minus {model}",
-        pool_series(model, split, scores=[MIG, ERROR]),
-        lambda c: choose(c[split]) - choose(c[model]),
-        **bounds,
-    )
+    return compare_extremes(model, f"{model}, split", None, [MIG, ERROR], choose, f"{what} of the best model", **bounds)
 
 
 @experiment(

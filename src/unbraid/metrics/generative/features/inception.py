@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from unbraid.data.base import expand_user
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.generative.features.base import (
@@ -54,7 +55,7 @@ def find_weights(weights: str | None) -> Path:
     name = weights or os.environ.get(INCEPTION_VARIABLE)
     if not name:
         raise UsageError(NO_WEIGHTS)
-    path = Path(name).expanduser()
+    path = expand_user(name)
     if not path.is_file():
         raise UsageError(f"There is no file {path} with Inception weights.")
     return path

@@ -1,0 +1,63 @@
+"""A lock that waits: one process at a time makes a file, and the others then find it made."""
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from unbraid.errors import DataError
+from unbraid.printable import print_to_stderr
+
+SECONDS_BETWEEN_TRIES = 0.2
+
+
+@contextmanager
+def waiting_lock(path: Path, message: str) -> Iterator[None]:
+    """Hold the lock file `path` for the length of the block; print `message` once if another process holds it.
+
+    The system releases the lock of a process that dies. The file is removed at the end.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _acquire(path, message)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path} cannot be written ({reason}); set UNBRAID_DATA to another folder.") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # before the lock is released: nobody else has it yet
+        os.close(handle)
+
+
+def _acquire(path: Path, message: str) -> int:
+    said = False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        if _try_lock(handle):
+            # the file may have been removed by its last holder between opening and locking
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return handle
+        elif not said:
+            print_to_stderr(message)
+            said = True
+        os.close(handle)
+        time.sleep(SECONDS_BETWEEN_TRIES if said else 0)
+
+
+def _try_lock(handle: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        raise
+    return True

@@ -1,0 +1,92 @@
+"""Scores of an experiment's runs: with settings of their own, derived from others, and before the end of training."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from unbraid.experiments.base import Experiment
+from unbraid.metrics import Score, metric
+from unbraid.metrics.base import expand
+from unbraid.report.tables import Member
+from unbraid.run import Run, score_runs
+from unbraid.scoring import score_subjects
+from unbraid.store import RunFolder
+
+Measures = Mapping[str, tuple[str, Mapping[str, Any]]]
+
+
+def derive_scores(facts: Experiment, series: str, scores: Mapping[str, Score]) -> dict[str, Score]:
+    """Return the scores of a run that the experiment computes from the others."""
+    derived = {}
+    for name, derive in {**facts.derived, **facts.derived_by_series.get(series, {})}.items():
+        try:
+            derived[name] = derive(scores)
+        except KeyError:  # a run that diverged, or whose data do not allow the score
+            continue
+    return derived
+
+
+def measure_all(
+    runs: Sequence[RunFolder], measures: Measures, device: torch.device
+) -> dict[RunFolder, dict[str, Score]]:
+    """Return scores with settings of their own, by run: read those that are stored and measure the others."""
+    pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
+    unique = [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]  # one metric may have many parts
+    opened = {folder: Run(folder, device=device) for folder in (runs if measures else ())}
+    for name, settings in unique:
+        missing = [run for run in opened.values() if find_score(run.scores, name, settings) is None]
+        for _ in score_runs(missing, name, **settings) if missing else ():
+            pass
+    scores: dict[RunFolder, dict[str, Score]] = {}
+    for folder, run in opened.items():
+        stored = run.scores
+        found = {key: find_score(stored, *measures[key]) for key in measures}
+        scores[folder] = {key: score for key, score in found.items() if score is not None}
+    return scores
+
+
+def score_snapshots(
+    facts: Experiment, series: str, folders: Mapping[str, RunFolder], measures: Measures, device: torch.device
+) -> dict[str, dict[str, Score]]:
+    """Return the scores of runs before the last fifth of training, by the runs' names."""
+    snapshots = {name: folder.snapshot for name, folder in folders.items()}
+    opened: list[Run] = []
+    for folder in snapshots.values():
+        shared = opened[0].dataset if opened and _data_of(opened[0].folder) == _data_of(folder) else None
+        opened.append(Run(folder, dataset=shared, device=device))
+    staged = any(folder.config.parent is not None for folder in snapshots.values())
+    metrics = [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]
+    for _ in score_subjects([run.subject() for run in opened], metrics, missing_only=True) if metrics else ():
+        pass
+    extra, found = measure_all(list(snapshots.values()), measures, device), {}
+    for (name, folder), run in zip(snapshots.items(), opened, strict=True):
+        scores = {score.name: score for score in run.scores} | extra.get(folder, {})
+        found[name] = scores | derive_scores(facts, series, scores)
+    return found
+
+
+def replace_scores(members: Iterable[Member], earlier: Mapping[str, Mapping[str, Score]]) -> list[Member]:
+    """Return members with their earlier scores; those without keep their own."""
+    return [member._replace(scores=dict(earlier.get(member.run, member.scores))) for member in members]
+
+
+def find_score(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) -> Score | None:
+    """Return the newest score of a metric, or of one part of it, with exactly these settings, on all rows."""
+    wanted = json.dumps(metric[_strip_part(name)].resolve(settings), sort_keys=True)
+    for score in reversed(list(scores)):
+        same = name in (score.name, f"{score.metric}/{score.protocol}")
+        known = json.dumps(score.details.get("settings"), sort_keys=True)
+        if same and known == wanted and "random" not in score.details.get("rows", ""):
+            return score
+    return None
+
+
+def _data_of(folder: RunFolder) -> str | None:
+    return folder.read_json("data").get("content")
+
+
+def _strip_part(name: str) -> str:
+    """Return METRIC/PROTOCOL of the name METRIC/PROTOCOL/PART."""
+    return "/".join(name.split("/")[:2])

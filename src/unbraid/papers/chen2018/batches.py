@@ -1,0 +1,81 @@
+"""Smaller batches: chen2018's figure S15, on sprites and on 3D faces."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.evidence import group_series, mean_curve
+from unbraid.experiments.statistics import estimate
+from unbraid.papers.chen2018 import setup
+from unbraid.papers.chen2018.setup import ELBO, MIG, SMALL, SMOKE, SPRITES, TCVAE, build_facts
+from unbraid.report.sweep_figures import draw_boxes
+
+KEPT_SHARE = 2 / 3
+"""A smaller batch is effective if it keeps this share of the MIG at the full batch."""
+
+BATCHES = {"full batch": 1, "batch / 4": 4, "batch / 16": 16}
+
+
+def build_batch_scale(settings: Mapping[str, Any], seeds: int, batch: int, steps: int) -> Scale:
+    """Return a scale with a full batch and two smaller ones, over the same number of images."""
+    shared = {key: value for key, value in settings.items() if key not in ("batch", "steps")}
+    per_series = {name: {"batch": batch // part, "steps": steps * part} for name, part in BATCHES.items()}
+    return Scale({**shared, "seed": range(seeds)}, per_series=per_series)
+
+
+def compare_batches(results: Results) -> list[Evidence]:
+    """Return MIG of each smaller batch minus two thirds of that of the full one, as evidence."""
+    cells, pieces = group_series(results, list(BATCHES), None, MIG), []
+    for name in list(BATCHES)[1:]:
+        found = estimate(
+            cells, lambda c, n=name: (mean_curve(c, n) - KEPT_SHARE * mean_curve(c, "full batch"))[..., 0, 0]
+        )
+        pieces.append(Evidence(f"MIG with {name} minus two thirds of that with the full batch", found, low=0.0))
+    return pieces
+
+
+EFFECTIVE = (Claim("small batches are still effective", compare_batches),)
+SERIES = {name: {**TCVAE, "beta": 6} for name in BATCHES}
+CHOICES = "Batch sizes and the bound are ours. All series see the same number of images."
+SMALLER = {
+    "smoke": build_batch_scale(SMOKE, seeds=2, batch=64, steps=2),
+    "small": build_batch_scale(SMALL, seeds=3, batch=256, steps=1000),
+}
+
+
+@experiment(
+    "chen2018/figS15",
+    **build_facts(
+        {
+            **SMALLER,
+            "budget": build_batch_scale(setup.BUDGET, seeds=10, batch=2048, steps=18_000),
+            "paper": build_batch_scale(setup.PAPER, seeds=40, batch=2048, steps=18_000),
+        },
+    ),
+    series=SERIES,
+    scores=(MIG, ELBO),
+    claims=EFFECTIVE,
+    notes=(SPRITES, f"The paper has 3D faces here (figS15-faces). {CHOICES}"),
+)
+def fig_s15(results: Results, make: Any) -> Any:
+    """MIG of beta-TCVAE (beta = 6) with smaller batches."""
+    return draw_boxes(make, results.members, MIG, "recipe")
+
+
+@experiment(
+    "chen2018/figS15-faces",
+    **build_facts(
+        {
+            **SMALLER,
+            "budget": build_batch_scale(setup.FACES_BUDGET, seeds=10, batch=2048, steps=setup.FACES_STEPS),
+            "paper": build_batch_scale(setup.FACES, seeds=40, batch=2048, steps=setup.FACES_STEPS),
+        },
+    ),
+    series=SERIES,
+    scores=(MIG, ELBO),
+    claims=setup.on_faces(EFFECTIVE),
+    notes=(setup.FACES_NOTE, CHOICES),
+)
+def fig_s15_faces(results: Results, make: Any) -> Any:
+    """MIG of beta-TCVAE (beta = 6) with smaller batches, on 3D faces."""
+    return draw_boxes(make, results.members, MIG, "recipe")

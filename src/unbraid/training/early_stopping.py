@@ -1,0 +1,82 @@
+"""Early stopping: training ends when the loss on held-out rows has not improved for some time.
+
+With `patience=P`, the loss on the held-out rows is measured 50 times in a training, always on the same rows, with the
+same noise, and with every schedule at its end. Training ends after P measurements in a row that are no better than the
+best one so far; the last weights are kept, not the best ones. A measurement changes nothing else, so that a run which
+does not stop early ends with the weights of one without patience. The state is part of a checkpoint.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from unbraid.config import Training
+from unbraid.data.factors import FactorDataset
+from unbraid.data.splits import split
+from unbraid.training.state import State
+
+MEASUREMENTS = 50
+"""Measurements in a training of full length."""
+
+MAX_ROWS = 2_048
+"""Held-out rows that are measured."""
+
+HELD_OUT = "held_out"
+"""Name of the held-out loss in the history."""
+
+
+class HeldOutWatch:
+    """The held-out loss of a run in training: the best so far, its step, and the measurements since then."""
+
+    def __init__(self, state: State, training: Training, dataset: FactorDataset) -> None:
+        self.state, self.patience = state, training.patience
+        self.every = max(1, training.steps // MEASUREMENTS)
+        self.best, self.best_step, self.misses = math.inf, 0, 0
+        self.latest: float | None = None
+        self.steps = training.steps
+        rows = split(dataset, training.split).held_out if self.patience is not None else None
+        self.rows = torch.empty(0) if rows is None else rows[:: max(1, len(rows) // MAX_ROWS)][:MAX_ROWS]
+
+    @property
+    def stops(self) -> bool:
+        """True if training should end now."""
+        return self.patience is not None and self.misses >= self.patience
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a measurement is due after `step` steps."""
+        return self.patience is not None and step % self.every == 0
+
+    def measure(self) -> None:
+        """Measure the held-out loss."""
+        self.latest = self.state.measure(self.rows, self.steps)[0]
+        if self.latest < self.best:
+            self.best, self.best_step, self.misses = self.latest, self.state.step, 0
+        else:
+            self.misses += 1
+
+    def take(self) -> dict[str, float]:
+        """Return the newest measurement for the next history line, once."""
+        taken = {} if self.latest is None else {HELD_OUT: self.latest}
+        self.latest = None
+        return taken
+
+    def describe_stop(self) -> str:
+        return (
+            f"Stopped early at step {self.state.step:,} of {self.steps:,}: the held-out loss has not improved since "
+            f"step {self.best_step:,} (patience={self.patience})."
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what a checkpoint stores."""
+        if self.patience is None:
+            return {}
+        latest = math.nan if self.latest is None else self.latest
+        return {"watch": torch.tensor([self.best, self.best_step, self.misses, latest], dtype=torch.float64)}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Load what `tensors` returned."""
+        if self.patience is not None and "watch" in tensors:
+            self.best, step, misses, latest = tensors["watch"].tolist()
+            self.best_step, self.misses = int(step), int(misses)
+            self.latest = None if math.isnan(latest) else latest

@@ -1,0 +1,201 @@
+"""Verdict rules where nothing is to be found: with the truth at the edge of a claim, a verdict is definite in a tenth.
+
+Every rule is simulated with runs that differ by noise alone. A rule that resamples a maximum, or that lets the same
+runs choose and judge, is definite far more often.
+"""
+
+import numpy as np
+import pytest
+
+from tests.support.results import member
+from unbraid.experiments import Claim, Results, experiment, judge
+from unbraid.experiments.evidence import (
+    bound_difference,
+    combine,
+    compare_extremes,
+    compare_means,
+    compare_medians,
+    compare_on_average,
+    compare_trade_offs,
+    find_mean,
+    find_one,
+    group_series,
+)
+from unbraid.metrics import Score
+from unbraid.report.tables import Member
+
+A, B = "a/b", "c/d"
+MAX_DEFINITE = 0.1
+
+
+def draw(rng, series, scores, settings=({},), seeds=10, centre=0.0):
+    """Runs of several series and settings whose scores are all drawn from one Normal distribution."""
+    return [
+        _named(name, seed, {score: rng.normal(centre, 1.0) for score in scores}, **at)
+        for name in series
+        for at in settings
+        for seed in range(seeds)
+    ]
+
+
+def _named(series, seed, scores, **settings):
+    made = {name: Score("any", "protocol", float(value), 1) for name, value in scores.items()}
+    return Member(f"{series}-{settings}-{seed}", {"recipe": series, **settings, "seed": seed}, "finished", "", made)
+
+
+def share_definite(claim, make, count, seed=0):
+    """How often a claim gets a verdict on made-up results."""
+    rng = np.random.default_rng(seed)
+    return np.mean([judge(claim, Results(tuple(make(rng)))).verdict != "inconclusive" for _ in range(count)])
+
+
+def betas(*values):
+    return [{"beta": value} for value in values]
+
+
+def of(name, place):
+    return experiment[name].facts.claims[place]
+
+
+def controversial(rng):
+    from unbraid.papers.chen2018.disagreement import DCI, HIGGINS, MIG, SAMPLED
+
+    return draw(rng, ["beta-vae"], [MIG, HIGGINS, SAMPLED, DCI], seeds=40)
+
+
+def agreeing(rng):
+    """Ranks of all scores are equal up to noise: a gap is measured, and does not exist."""
+    from unbraid.papers.chen2018.disagreement import DCI, HIGGINS, INFLATED, MIG, SAMPLED
+
+    made = []
+    for seed in range(40):
+        true = rng.normal()
+        scores = {name: true + 0.3 * rng.normal() for name in (HIGGINS, SAMPLED, DCI)}
+        made.append(_named("beta-vae", seed, {MIG: true, INFLATED: true + 0.3 * rng.normal(), **scores}))
+    return made
+
+
+def five_methods(rng):
+    from unbraid.papers.chen2018.setup import MIG
+
+    others = draw(rng, ["VAE", "beta-VAE", "InfoGAN", "beta-TCVAE"], [MIG])
+    return others + draw(rng, ["FactorVAE"], [MIG], [{"gamma": g} for g in (4, 19, 79)])
+
+
+def two_sweeps(rng):
+    from unbraid.papers.chen2018.setup import ELBO, MIG, TC
+
+    return draw(rng, ["beta-vae", "beta-tcvae"], [MIG, TC, ELBO], betas(1, 2, 4, 6, 8, 10))
+
+
+def over_beta_2(rng):
+    from unbraid.papers.daunhawer2019.setup import BETA, BETAS, KL_2, PAIRS, TC, X1_FROM_X2, X2_FROM_X1
+
+    made = draw(rng, [PAIRS], [X2_FROM_X1, X1_FROM_X2, TC], [{BETA: value} for value in BETAS], seeds=3)
+    kl = Score("any", "protocol", 5.0, 1)
+    return [m._replace(scores={**m.scores, KL_2: kl}) for m in made]
+
+
+def encoders(rng):
+    from unbraid.papers.split2020.setup import ERROR, MIG
+
+    names = [f"{model}{end}" for model in ("VAE", "FactorVAE") for end in ("", ", split", ", wide")]
+    return draw(rng, names, [MIG, ERROR])
+
+
+RULES = {
+    "difference of means": (Claim("", compare_means("x", "y", A, low=0.0)), lambda r: draw(r, "xy", [A], seeds=3)),
+    "mean at its bound": (Claim("", find_mean("x", A, low=0.0)), lambda r: draw(r, "x", [A], seeds=5)),
+    "four differences": (
+        Claim("", combine(*(compare_means(name, "y", A, low=0.0) for name in "abcd"))),
+        lambda r: draw(r, "abcdy", [A], seeds=5),
+    ),
+    "difference of medians": (Claim("", compare_medians("x", "y", A, low=0.0)), lambda r: draw(r, "xy", [A])),
+    "mean over settings": (
+        Claim("", compare_on_average("x", "y", "beta", A, low=0.0)),
+        lambda r: draw(r, "xy", [A], betas(1, 2, 3), seeds=3),
+    ),
+    "difference at the edge of equality": (
+        Claim("", bound_difference("x", "y", "beta", absolute={A: 1.0}, relative={})),
+        lambda r: draw(r, "x", [A], betas(1, 2)) + draw(r, "y", [A], betas(1, 2), centre=1.0),
+    ),
+    "trade-off": (Claim("", compare_trade_offs("x", "y", "beta", B, A)), lambda r: _curves(r)),
+    "difference of maxima": (
+        Claim("", compare_extremes("x", "y", "beta", [A], lambda rows: rows[..., 0].max(-1), "", low=0.0)),
+        lambda r: draw(r, "xy", [A], betas(1, 2, 3), seeds=5),
+    ),
+    "chen2018/fig2, beta-VAE degrades": (of("chen2018/fig2", 1), two_sweeps),
+    "chen2018/fig2, at high beta": (of("chen2018/fig2", 2), two_sweeps),
+    "chen2018/fig3, highest median": (of("chen2018/fig3", 0), five_methods),
+    "chen2018/fig3, FactorVAE below beta-VAE": (of("chen2018/fig3", 2), five_methods),
+    "chen2018/fig4, weaker correlation": (of("chen2018/fig4", 1), two_sweeps),
+    "chen2018/figS4": (of("chen2018/figS4", 0), two_sweeps),
+    "chen2018/figS12, gap": (of("chen2018/figS12", 0), agreeing),
+    "chen2018/figS12, inflated": (of("chen2018/figS12", 2), agreeing),
+    "chen2018/figS14": (of("chen2018/figS14", 0), controversial),
+    "daunhawer2019/fig3, x2 from x1": (of("daunhawer2019/fig3", 0), over_beta_2),
+    "split2020/fig3, split above wide": (of("split2020/fig3", 2), encoders),
+    "split2020/fig8, the best models": (of("split2020/fig8", 0), encoders),
+    "split2020/fig8, MIG of the best": (of("split2020/fig8", 1), encoders),
+}
+NEVER_HOLDS = {"chen2018/figS12, gap"}
+"""Rules whose null is no edge: the claim is false by a margin, and may be refuted but not hold."""
+
+
+def _curves(rng):
+    made = []
+    for name in "xy":
+        for place in range(4):
+            made += [
+                _named(name, seed, {A: rng.normal(), B: 3.0 * place + 0.1 * rng.normal()}, beta=place)
+                for seed in range(5)
+            ]
+    return made
+
+
+QUICK = [
+    "four differences",
+    "difference of maxima",
+    "chen2018/figS14",
+    "daunhawer2019/fig3, x2 from x1",
+]
+
+
+def check(name, count, slack):
+    claim, make = RULES[name]
+    if name in NEVER_HOLDS:
+        rng = np.random.default_rng(0)
+        assert all(judge(claim, Results(tuple(make(rng)))).verdict != "holds" for _ in range(count))
+    else:
+        assert share_definite(claim, make, count) <= MAX_DEFINITE + slack
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_rules_are_rarely_definite_where_nothing_is_to_be_found(name):
+    check(name, count=40, slack=0.08)  # two standard errors of 40 draws are .09
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_is_definite_in_a_tenth_at_most(name):
+    check(name, count=300, slack=0.035)  # two standard errors of 300 draws
+
+
+def test_a_resampled_maximum_would_be_definite_too_often():
+    """The rule that figure S4 had: the simulation above would have found it."""
+
+    def top(cells, name):
+        return np.concatenate([rows[..., 0] for (n, _), rows in cells.items() if n == name], -1).max(-1)
+
+    old = find_one("highest", lambda r: group_series(r, "xy", "beta", A), lambda c: top(c, "y") - top(c, "x"), low=0.0)
+    definite = share_definite(Claim("", old), lambda r: draw(r, "xy", [A], betas(1, 2, 3), seeds=5), 60)
+    assert definite > 0.15
+
+
+def test_existence_needs_one_witness_and_nothing_refutes_it():
+    claim = of("split2020/fig5", 0)
+    names = [f"{model}{end}" for model in ("VAE", "FactorVAE") for end in ("", ", split")]
+    good = [member(name, seed, {"mig/exact": 0.4 if seed == 0 else 0.1}) for name in names for seed in range(10)]
+    assert judge(claim, Results(tuple(good))).verdict == "holds"
+    poor = [member(name, seed, {"mig/exact": 0.1}) for name in names for seed in range(10)]
+    assert judge(claim, Results(tuple(poor))).verdict == "inconclusive"

@@ -1,0 +1,154 @@
+"""Verdicts that wait until a claim's own estimate stops moving, and the snapshots that show whether it does."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.messages import names, naming
+from tests.support.results import made_up
+from unbraid import sweep
+from unbraid.errors import UsageError
+from unbraid.experiments import Claim, Results, Scale, judge, running
+from unbraid.experiments.base import Experiment
+from unbraid.experiments.evidence import combine, compare_means, find_mean
+from unbraid.store import load_tensors
+from unbraid.training import Cadence
+
+SCORE, OTHER = "mig/exact", "tc/exact"
+HIGHER = Claim("b is above a", compare_means("a", "b", SCORE, low=0.0))
+
+
+def results(gap, before=None, **facts):
+    """Runs whose score is higher by `gap` in series b, and was higher by `before` at 4/5 of training."""
+
+    def at(size):
+        return made_up({("a", 1): {SCORE: 0.2, OTHER: 0.3}, ("b", 1): {SCORE: 0.2 + size, OTHER: 0.3}})
+
+    now = at(gap)
+    earlier = None if before is None else at(before)
+    return Results(now.members, "small", earlier=earlier, **facts)
+
+
+def test_a_steady_estimate_gets_its_verdict():
+    verdict = judge(HIGHER, results(0.1, before=0.1))
+    assert verdict.verdict == "holds"
+    assert judge(HIGHER, results(-0.1, before=-0.1)).verdict == "does not hold"
+
+
+def test_an_estimate_that_falls_too_fast_gets_none():
+    assert judge(HIGHER, results(0.1, before=0.11)).verdict == "holds"  # 0.05 are left after as many steps again
+    falling = judge(HIGHER, results(0.1, before=0.13))
+    assert falling.verdict == "inconclusive"
+    assert names(falling.why, "-0.03", "holds")
+
+
+def test_a_claim_that_training_only_strengthens_says_so():
+    rising = judge(HIGHER, results(0.1, before=0.01))
+    assert rising.verdict == "holds"
+    assert "strengthen" in rising.why
+    assert "strengthen" not in judge(HIGHER, results(0.1, before=0.11)).why
+    both = Claim("equal", compare_means("a", "b", SCORE, low=-0.5, high=0.5))
+    assert "strengthen" not in judge(both, results(0.1, before=0.05)).why  # towards one end of two
+
+
+def test_a_moving_loss_or_another_score_does_not_matter():
+    moving = results(0.1, before=0.1)
+    lower = [m._replace(scores={**m.scores, OTHER: m.scores[SCORE]}) for m in moving.earlier.members]
+    assert judge(HIGHER, Results(moving.members, "small", earlier=Results(tuple(lower)))).verdict == "holds"
+
+
+def test_claims_that_do_not_depend_on_training_need_not_settle():
+    before_training = Claim("it is so", HIGHER.evidence, trained=False)
+    assert judge(before_training, results(0.1, before=0.2)).verdict == "holds"
+
+
+def test_without_snapshots_there_is_no_verdict():
+    runs = [m.run for m in results(0.1).members]
+    verdict = judge(HIGHER, results(0.1, unchecked=frozenset(runs[:3])))
+    assert verdict.verdict == "inconclusive"
+    assert names(verdict.why, 3, 20)
+    assert judge(HIGHER, results(0.1, unchecked=frozenset(runs[:2]))).verdict == "holds"
+    lost = results(0.1, before=0.1)
+    empty = Results(tuple(m._replace(scores={}) for m in lost.earlier.members))
+    assert judge(HIGHER, Results(lost.members, "small", earlier=empty)).verdict == "inconclusive"
+
+
+def test_several_estimates_refute_a_claim_less_easily_than_one():
+    """One of many intervals lies outside by chance."""
+    found = made_up({("a", 1): {SCORE: 0.2}, ("b", 1): {SCORE: 0.183}}, seeds=10)
+    alone = Claim("above", compare_means("a", "b", SCORE, low=0.0))
+    assert judge(alone, found).verdict == "does not hold"
+    many = Claim("above, and more", combine(alone.evidence, *[find_mean("a", SCORE, low=0.1)] * 9))
+    assert judge(many, found).verdict == "inconclusive"
+
+
+TINY = {"data": "sprites-small", "network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,), "z": 2, "batch": 16}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("settling")
+
+
+def facts(steps, **others):
+    scales = {name: Scale({**TINY, "steps": steps, "seed": range(3)}) for name in ("small", "paper")}
+    return Experiment(series={"beta-vae": {"recipe": "beta-vae"}}, scales=scales, metrics=("kl/closed-form",), **others)
+
+
+def test_runs_keep_a_snapshot_that_is_scored_like_a_run(place):
+    found, runs, _ = running._run_experiment(facts(20), "small", place, "cpu", None)
+    assert found.earlier is not None
+    assert not found.unchecked
+    for now, then in zip(found.members, found.earlier.members, strict=True):
+        assert now.scores.keys() == then.scores.keys() != set()
+        assert now.scores["kl/closed-form"].value != then.scores["kl/closed-form"].value
+    assert runs[0].snapshot.status["step"] == 16
+    assert [line["step"] for line in runs[0].snapshot.read_lines("history")][-1] <= 16
+    again, _, _ = running._run_experiment(facts(20), "small", place, "cpu", None)
+    assert again.earlier.members == found.earlier.members
+    assert len(runs[0].snapshot.read_lines("scores")) == 1, "a stored score is not measured again"
+
+
+def test_runs_as_long_as_the_papers_need_no_snapshot(place):
+    own, _, _ = running._run_experiment(facts(20, own_steps=("beta-vae",)), "small", place, "cpu", None)
+    assert own.earlier is None
+    assert not own.unchecked
+
+
+def test_taken_runs_without_snapshot_are_counted(place, tmp_path):
+    sweep(
+        "beta-vae",
+        root=tmp_path,
+        name="old",
+        device="cpu",
+        metrics=["kl"],
+        report=False,
+        steps=20,
+        seed=range(3),
+        **{key.replace(".", "_"): value for key, value in TINY.items()},
+    )
+    source = running._Source.open(tmp_path / "old")
+    found, _, _ = running._run_experiment(facts(20), "small", tmp_path, "cpu", source)
+    assert found.earlier is None
+    assert found.unchecked == {m.run for m in found.members}
+
+
+def test_a_snapshot_changes_no_weight(place):
+    """An MS-VAE recentres its codes when weights are kept, which must not reach the training."""
+    how = {"root": place, "device": "cpu", "metrics": [], "report": False}
+    first = sweep("vae", name="first", steps=4, **how, **{k.replace(".", "_"): v for k, v in TINY.items()})
+    weights = []
+    for name, cadence in (("plain", None), ("kept", Cadence(snapshot=0.5))):
+        settings = {"steps": 6, "batch": 8, "encoder_channels": 2, "decoder_channels": 2, "z": 2}
+        refined = sweep("ms-vae", refines=[str(first.runs[0].path)], name=name, cadence=cadence, **how, **settings)
+        weights.append(load_tensors(refined.runs[0].folder.model_path)[0])
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert refined.runs[0].folder.snapshot.finished
+    kept = load_tensors(refined.runs[0].folder.snapshot.model_path)[0]
+    assert any(not torch.equal(kept[key], weights[0][key]) for key in kept)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, np.nan])
+def test_a_snapshot_lies_inside_training(share):
+    with pytest.raises(UsageError, match=naming("snapshot", share)):
+        Cadence(snapshot=share)
