@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from unbraid.errors import SettingError, UsageError, unknown
+from unbraid.plugins import load_installed
 from unbraid.printable import shorten
 
 
@@ -151,9 +152,14 @@ class Registry(Generic[Made, FactsT]):
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._entries
+        if not isinstance(name, str):
+            return False
+        if name not in self._entries:
+            load_installed()
+        return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        load_installed()
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
