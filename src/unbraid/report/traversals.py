@@ -81,6 +81,13 @@ def traverse(
     return Traversal(tuple(chosen), tuple(names[leaf] for leaf in chosen), tuple(kl[chosen].tolist()), values, images)
 
 
+def find_paths(evaluation: Evaluation, columns: int = 2) -> list[Tensor]:
+    """Return codes [steps, width] for each variable: it goes from its first value to its last, the others stay."""
+    start = _encode_base(evaluation, None)
+    paths = _choose_paths(evaluation, "quantiles", 2.0, columns)
+    return [set_coordinates(start, *path)[: len(path.codes)] for path in paths]
+
+
 class LatentPath(NamedTuple):
     """Coordinates of a variable, the codes [steps, coordinates] that it takes, and the columns of the picture."""
 
