@@ -15,9 +15,7 @@ from unbraid.metrics import Evaluation, Score
 from unbraid.models import build
 from unbraid.report import write_report
 from unbraid.report.latent_factor import is_nominal
-from unbraid.report.movements import measure_movements
 from unbraid.report.run_page import describe_scored_rows, describe_training, format_duration, format_number, render
-from unbraid.report.traversals import find_paths
 
 SECTIONS = (
     "headline scores training traversal reconstructions samples latents-and-factors information settings environment"
@@ -116,7 +114,6 @@ def test_page_of_observations_that_are_no_images(folder):
     vectors = FactorDataset("vectors", Pixels(torch.rand(10, 5), (5,)))
     page = render(folder, Evaluation(build(tiny_config("gaussian"), (5,)), vectors), [])
     assert names(page, 10)
-    assert 'id="movements"' in page  # how each feature moves
     assert 'id="traversal"' not in page
     assert 'href="#traversal"' not in page
 
@@ -157,21 +154,6 @@ def test_durations_are_short(seconds, words):
 )
 def test_categories_are_not_joined_by_lines(factor, nominal):
     assert is_nominal(factor) == nominal
-
-
-def test_movements_of_features_are_those_of_the_decoder():
-    vectors = FactorDataset("vectors", Pixels(torch.randn(40, 5) * torch.tensor([1.0, 2, 3, 4, 5]), (5,)))
-    evaluation = Evaluation(build(tiny_config("gaussian"), (5,)), vectors)
-    table = measure_movements(evaluation)
-    assert sorted(table["features"]) == list("01234") and table["left_out"] == 0
-    codes = find_paths(evaluation)[evaluation.space.leaf_names().index(table["rows"][0]["name"])]
-    with torch.no_grad():
-        first, last = evaluation.model.decode_stages(codes)[-1]
-    expected = (last - first) / vectors.images(torch.arange(40)).std(0)
-    found = [value for value, _ in table["rows"][0]["cells"]]
-    assert found == pytest.approx([float(expected[int(name)]) for name in table["features"]], rel=1e-4, abs=1e-6)
-    largest = [max(abs(row["cells"][k][0]) for row in table["rows"]) for k in range(5)]
-    assert largest == sorted(largest, reverse=True)
 
 
 def test_the_page_is_the_same_every_time(folder, evaluation, scores):

@@ -13,8 +13,8 @@ from unbraid import atomic
 from unbraid.config import Config
 from unbraid.metrics import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import decode_means, draw_prior_codes
+from unbraid.report.feature_traversal import draw_feature_svg
 from unbraid.report.latent_factor import draw_latent_factor
-from unbraid.report.movements import measure_movements
 from unbraid.report.multimodal_page import build_multimodal_section
 from unbraid.report.pictures import Picture, tile_images, to_data_uri
 from unbraid.report.run_card import EXPLORER
@@ -64,7 +64,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         scores=[_build_score_row(score) for score in scores],
         curves=_draw_curves(history),
         traversal=_draw_traversal(evaluation) if drawable else None,
-        movements=measure_movements(evaluation) if _is_vector(evaluation) else None,
+        features=None if drawable or evaluation.dataset.multimodal else _draw_features(evaluation),
         reconstructions=to_data_uri(draw_reconstructions(evaluation)) if drawable else None,
         stages=_draw_stages(evaluation) if drawable and evaluation.model.first is not None else None,
         samples=_draw_samples(evaluation) if drawable else None,
@@ -133,16 +133,12 @@ def _is_drawable(evaluation: Evaluation) -> bool:
     return not evaluation.dataset.multimodal and len(evaluation.dataset.shape) == 3
 
 
-def _is_vector(evaluation: Evaluation) -> bool:
-    return not evaluation.dataset.multimodal and len(evaluation.dataset.shape) == 1
-
-
 def _list_notes(evaluation: Evaluation, scores: Sequence[Score]) -> list[str]:
     """Return sentences about unusual scores and missing sections."""
     unusual = ", ".join(score.name for score in scores if not score.has_default_settings)
     notes = {
         f"Some scores use other rows or settings, listed in scores.jsonl: {unusual}.": bool(unusual),
-        "The observations are not images, so there are no pictures.": not (
+        "The observations are not images, so there are no pictures; the traversal shows features.": not (
             evaluation.dataset.multimodal or _is_drawable(evaluation)
         ),
         "The data have no factor labels, so no section compares latents with factors.": not evaluation.dataset.factors,
@@ -212,6 +208,14 @@ def _draw_traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
         }
         for row, (leaf, name, kl) in enumerate(zip(shown.latents, shown.names, shown.kl, strict=True))
     ]
+
+
+def _draw_features(evaluation: Evaluation) -> dict[str, str]:
+    """Return the traversal of rows of numbers: a chart, and what it shows in words."""
+    shown = traverse(evaluation)
+    most = ", ".join(f"{name} ({kl:.2f} nats)" for name, kl in list(zip(shown.names, shown.kl, strict=True))[:3])
+    svg = draw_feature_svg(shown, evaluation.dataset, "features")
+    return {"svg": svg, "alt": f"Features of a row while one latent moves; the most informative are {most}"}
 
 
 def _describe_path(values: Tensor, classes: bool) -> str:
