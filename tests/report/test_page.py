@@ -114,8 +114,9 @@ def test_page_of_observations_that_are_no_images(folder):
     vectors = FactorDataset("vectors", Pixels(torch.rand(10, 5), (5,)))
     page = render(folder, Evaluation(build(tiny_config("gaussian"), (5,)), vectors), [])
     assert names(page, 10)
-    assert 'id="traversal"' not in page
-    assert 'href="#traversal"' not in page
+    assert 'id="traversal"' in page  # how features move
+    assert 'href="#traversal"' in page
+    assert 'id="reconstructions"' not in page
 
 
 def test_the_page_says_what_was_scored(evaluation):
