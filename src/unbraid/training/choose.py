@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.data.base import dataset as datasets
@@ -189,12 +190,20 @@ def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Ite
     if len(dataset.shape) == 3:
         yield ChosenSetting("likelihood", "bernoulli", "pixels are between 0 and 1")
         return
-    values = dataset.images(torch.arange(len(dataset), device=dataset.device))
-    if bool(((values == 0) | (values == 1)).all()):
+    if _is_binary(dataset, _space_rows(dataset)) and _is_binary(dataset, torch.arange(len(dataset))):
         yield ChosenSetting("likelihood", "bernoulli", "all values are 0 or 1")
     elif "likelihood" not in known:
         yield ChosenSetting("likelihood", "gaussian", "values are real numbers")
         yield ChosenSetting("likelihood.learned", True, "the noise of the values is not known")
+
+
+def _space_rows(dataset: FactorDataset) -> Tensor:
+    return torch.arange(0, len(dataset), max(1, len(dataset) // ROWS_TO_JUDGE))
+
+
+def _is_binary(dataset: FactorDataset, rows: Tensor) -> bool:
+    values = dataset.images(rows.to(dataset.device))
+    return bool(((values == 0) | (values == 1)).all())
 
 
 def _choose_latents(recipe: str, dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
@@ -235,7 +244,8 @@ def _choose_rate(known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
     per_pixel = _draws_shapes(known)
     why = "a decoder of few parameters learns at a high rate" if per_pixel else "the usual rate of Adam"
     yield ChosenSetting("lr", 5e-3 if per_pixel else 1e-3, why)
-    yield ChosenSetting("decay", "cosine", "the rate falls to 0, so that the end is settled")
+    if "steps" not in known:  # a schedule belongs to the length that we choose
+        yield ChosenSetting("decay", "cosine", "the rate falls to 0, so that the end is settled")
 
 
 def _choose_steps(dataset: FactorDataset, known: Mapping[str, Any], limit: int) -> ChosenSetting:
