@@ -17,6 +17,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN
 from unbraid.data.modality import Modality
 from unbraid.data.splits import split
+from unbraid.data.tables import columns_of
 from unbraid.methods import objective
 from unbraid.models import model as models
 from unbraid.networks import decoder as decoders
@@ -189,6 +190,11 @@ def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Ite
         return
     if len(dataset.shape) == 3:
         yield ChosenSetting("likelihood", "bernoulli", "pixels are between 0 and 1")
+        return
+    if any(column.classes for column in columns_of(dataset)):
+        if "likelihood" not in known:
+            yield ChosenSetting("likelihood", "mixed", "the table has numbers and classes")
+            yield ChosenSetting("likelihood.learned", True, "the noise of the numbers is not known")
         return
     if _is_binary(dataset, _space_rows(dataset)) and _is_binary(dataset, torch.arange(len(dataset))):
         yield ChosenSetting("likelihood", "bernoulli", "all values are 0 or 1")
