@@ -143,8 +143,10 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep a second process out of this run; the system releases the lock if the process dies."""
         check_inside(self.root, self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(open_plain_file(self.locate("lock"), os.O_RDWR | os.O_CREAT), "r+b") as handle:
+        with atomic.explain_disk_errors(self.path / "lock"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open_plain_file(self.locate("lock"), os.O_RDWR | os.O_CREAT)
+        with os.fdopen(lock, "r+b") as handle:
             if not _try_lock(handle.fileno()):
                 raise RunError(f"{self.path} is in use by another process; wait for it, or train under another name.")
             atomic.remove_partial_files(self.path)
@@ -184,13 +186,15 @@ class RunFolder:
         """Append a line to `name`.jsonl, after dropping a line that a killed process left unfinished."""
         line = add_sum(replace_non_finite({"format": FORMAT, **record}))
         path = self.locate(f"{name}.jsonl")
-        with os.fdopen(open_plain_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0) as handle:
-            end = _drop_partial_line(handle)
-            try:
-                atomic.write_all(handle.fileno(), (json.dumps(line) + "\n").encode())
-            except OSError:
-                handle.truncate(end)  # a full disk may have taken a part of the line
-                raise
+        with atomic.explain_disk_errors(path):
+            handle = open_plain_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(handle, "r+b", buffering=0) as file:
+                end = _drop_partial_line(file)
+                try:
+                    atomic.write_all(handle, (json.dumps(line) + "\n").encode())
+                except OSError:
+                    file.truncate(end)  # a full disk may have taken a part of the line
+                    raise
 
     def drop_partial_line(self, name: str) -> None:
         """Drop a line of `name`.jsonl that a killed process left unfinished."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unbraid import atomic
-from unbraid.errors import RunError
+from unbraid.errors import DiskError, RunError
 from unbraid.safe_files import open_plain_file
 from unbraid.schema import FORMAT
 
@@ -38,6 +38,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str
         with atomic.replacing(path) as part:
             save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
             part.chmod(0o644)  # safetensors lets only the owner read, but runs are shared
+    except DiskError:
+        raise
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path} cannot be written ({describe_failure(error)}); files before it are whole.") from error
 
