@@ -51,14 +51,9 @@ def find_data(
         data, data_settings = "array", {"file": str(data), **data_settings}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, data_settings = "images", {"folder": str(data), **data_settings}
-    if (
-        isinstance(data, str)
-        and data == "images"
-        and "labels" not in data_settings
-        and has_labelled_subfolders(data_settings.get("folder"))
-    ):
-        data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
+        if data == "images" and "labels" not in data_settings and has_labelled_subfolders(data_settings.get("folder")):
+            data_settings["labels"] = SUBFOLDERS
         if data == "images" and "folder" in data_settings:
             _choose_missing_size(data_settings)
         recorded, unrecorded = datasets[data].resolve(data_settings, "data."), datasets[data].facts.unrecorded
