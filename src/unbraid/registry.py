@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from unbraid.errors import SettingError, UsageError, unknown
+from unbraid.plugins import load_installed
 from unbraid.printable import shorten
 
 
@@ -146,14 +147,19 @@ class Registry(Generic[Made, FactsT]):
         return register
 
     def __getitem__(self, name: str) -> Entry[Made, FactsT]:
-        if name not in self._entries:
+        if name not in self:
             raise unknown(self.kind, name, self._entries)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        if name not in self._entries:
+            load_installed()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        load_installed()
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
@@ -162,6 +168,14 @@ class Registry(Generic[Made, FactsT]):
     def remove(self, name: str) -> None:
         """Remove an entry, as examples and tests do afterwards."""
         self._entries.pop(self[name].name)
+
+
+def check_count(name: str, value: Any, least: int = 1, most: int = 2**62) -> int:
+    """Return a whole number from `least` to `most`, or raise a `SettingError`."""
+    count = coerce(name, value, int)
+    if not least <= count <= most:
+        raise SettingError(f"{name} must be a whole number from {least} to {most:,}, not {_show(value)}.")
+    return count
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import MissingExtraError, RunError
+from unbraid.memory import is_out_of_memory
+from unbraid.plugins import load_files
 from unbraid.run import Run
 from unbraid.scoring import check_not_stopped, find_missing_metrics, score_subjects
 from unbraid.store import RunFolder
@@ -16,7 +18,7 @@ from unbraid.training import GroupFolders, choose_device, train_group
 from unbraid.training.distributed import World
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Stop
-from unbraid.training.memory import free_memory, is_out_of_memory
+from unbraid.training.memory import free_memory
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 from unbraid.types import NO_MODULES, Modules
@@ -107,6 +109,7 @@ def run_group(
     `prepared` holds training states by run id; the group removes the one of its first run.
     """
     check_not_stopped(stop)
+    load_files(())  # those that the environment names
     sweep = SweepFolder(folder)
     if group not in sweep.list_groups():
         return []  # an earlier attempt finished the group and died before it could report

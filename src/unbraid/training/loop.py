@@ -13,6 +13,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.data.tables import describe_columns
 from unbraid.errors import DivergedError, RunError, UsageError
+from unbraid.printable import shorten
 from unbraid.progress import Progress, announce, progress, say
 from unbraid.store import RunFolder, replace_non_finite
 from unbraid.tracking import Trackers, check_trackers
@@ -22,6 +23,7 @@ from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, catch_interrupts
 from unbraid.training.modality_config import layout_to_json
+from unbraid.training.origins import MODULES, list_origins
 from unbraid.training.prepare import prepare
 from unbraid.training.readonly_folder import ReadOnlyRunFolder
 from unbraid.training.state import Divergence, State
@@ -60,6 +62,10 @@ class Cadence:
     @classmethod
     def of(cls, cadence: "Cadence | None", track: str | Sequence[str] = ()) -> "Cadence":
         """Return a cadence, or the default one, with these trackers added."""
+        if not isinstance(cadence, (cls, type(None))):
+            raise UsageError(f"cadence must be a Cadence, not {shorten(repr(cadence))}.")
+        if not isinstance(track, (str, list, tuple)):
+            raise UsageError(f"track must be names of trackers, not {shorten(repr(track))}.")
         names = (track,) if isinstance(track, str) else tuple(track)
         return replace(cadence or cls(), track=(*(cadence.track if cadence else ()), *names))
 
@@ -88,8 +94,8 @@ class GroupFolders:
     cadence: Cadence = Cadence()
 
 
-def check_not_diverged(folder: RunFolder, world: World | None = None) -> None:
-    """Raise `DivergedError` if training left the finite numbers."""
+def check_not_diverged(folder: RunFolder, world: World | None = None, advice: str = "") -> None:
+    """Raise `DivergedError` if training left the finite numbers; `advice` says what to do if the data are the cause."""
     status = folder.read_json("status")
     if status.get("state") != "diverged":
         return
@@ -99,7 +105,7 @@ def check_not_diverged(folder: RunFolder, world: World | None = None) -> None:
     kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
     raise DivergedError(
         f"Training of {folder.path} diverged at step {status['step']}: {status['term']} is no longer a finite, "
-        f"sensible number. {kept}. Try a smaller lr, or clip=1."
+        f"sensible number. {kept}. {advice or 'Try a smaller lr, or clip=1.'}"
     )
 
 
@@ -207,6 +213,8 @@ class GroupTraining:
                 folder.cut_history(self.state.step)
             folder.write_json("environment", facts)
             folder.write_json("data", data)
+            if origins := list_origins(folder.config):
+                folder.write_json(MODULES, {"entries": origins})
         self.trackers = [Trackers(folder, track, self.state.step) for folder in self.folders]
         self.write_status("running")
 
