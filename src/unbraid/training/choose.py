@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.data.base import dataset as datasets
@@ -32,6 +31,9 @@ SMALL_SIDE = 48
 
 ROWS_TO_JUDGE = 256
 """Rows, evenly spaced, from which the kind of the pictures is judged."""
+
+ROWS_PER_READ = 8192
+"""Rows of vectors that are read at a time: all of them may not fit in memory."""
 
 SILHOUETTE_SHARE = 0.95
 """Grey pictures of which this share of all pixels is black or white, within a tenth, are silhouettes."""
@@ -196,20 +198,12 @@ def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Ite
             yield ChosenSetting("likelihood", "mixed", "the table has numbers and classes")
             yield ChosenSetting("likelihood.learned", True, "the noise of the numbers is not known")
         return
-    if _is_binary(dataset, _space_rows(dataset)) and _is_binary(dataset, torch.arange(len(dataset))):
+    parts = map(dataset.images, torch.arange(len(dataset), device=dataset.device).split(ROWS_PER_READ))
+    if all(bool(((values == 0) | (values == 1)).all()) for values in parts):
         yield ChosenSetting("likelihood", "bernoulli", "all values are 0 or 1")
     elif "likelihood" not in known:
         yield ChosenSetting("likelihood", "gaussian", "values are real numbers")
         yield ChosenSetting("likelihood.learned", True, "the noise of the values is not known")
-
-
-def _space_rows(dataset: FactorDataset) -> Tensor:
-    return torch.arange(0, len(dataset), max(1, len(dataset) // ROWS_TO_JUDGE))
-
-
-def _is_binary(dataset: FactorDataset, rows: Tensor) -> bool:
-    values = dataset.images(rows.to(dataset.device))
-    return bool(((values == 0) | (values == 1)).all())
 
 
 def _choose_latents(recipe: str, dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
