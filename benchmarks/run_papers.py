@@ -13,10 +13,11 @@ open unless `results` has a verdict on it that was measured as the experiment is
 
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
-    UNBRAID_DATA=data-for-papers unbraid data mnist fashion-mnist cars3d
+    for name in mnist fashion-mnist cars3d; do UNBRAID_DATA=data-for-papers unbraid data fetch $name; done
 
-and carry `data-for-papers` (it is ignored by git). Sprites are rendered where they are needed. Experiments on data that
-are missing run on their stand-in, which settles nothing; the plan leaves them out unless `--stand-ins` is given.
+(with `--from PATH` for a copy that you have) and carry `data-for-papers`. Sprites are rendered where they are needed.
+Experiments on data that are missing run on their stand-in, which settles nothing; the plan leaves them out unless
+`--stand-ins` is given.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def build_task(name: str, scale: str, claims: list[str], absent: set[str]) -> Ta
     facts = experiment[name].facts
     if facts.measure is not None:
         return Task(name, claims, [Sweep(name, 60.0)], [])
-    sweeps, members, missing = [], {}, []
+    sweeps, members, missing = {}, {}, []
     for series, settings in facts.build_sweeps(scale).items():
         axes = [len(value) for key, value in settings.items() if isinstance(value, (list, range))]
         parent = settings.get(REFINES)
@@ -79,9 +80,10 @@ def build_task(name: str, scale: str, claims: list[str], absent: set[str]) -> Ta
         data = settings.get("data")
         wanted = data.wanted if isinstance(data, StandIn) else data
         missing += [wanted] if wanted in absent and wanted not in missing else []
-        key = json.dumps([name if parent else "", {k: str(format_setting(v)) for k, v in settings.items()}])
-        sweeps.append(Sweep(key, estimate_seconds(settings, members[series])))
-    return Task(name, claims, sweeps, missing)
+        of_parent = sweeps[parent].key if parent else ""
+        key = json.dumps([of_parent, {k: str(format_setting(v)) for k, v in settings.items() if k != REFINES}])
+        sweeps[series] = Sweep(key, estimate_seconds(settings, members[series]))
+    return Task(name, claims, list({sweep.key: sweep for sweep in sweeps.values()}.values()), missing)
 
 
 def estimate_seconds(settings: dict[str, Any], members: int) -> float:
