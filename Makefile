@@ -4,7 +4,7 @@ PYTHON ?= python3
 WORKERS ?= 2
 SPHINXOPTS ?=
 SPEED := not slow
-TEST_EXTRAS := report,data,flows,frechet,onnx,hub,tensorboard,mlflow,test
+TEST_EXTRAS := report,data,flows,frechet,onnx,hub,tensorboard,mlflow,pandas,test
 TEST_ALL_EXTRAS := $(TEST_EXTRAS),ray,slurm
 
 BIN := .venv/bin

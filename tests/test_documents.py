@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+import unbraid as ub
 from tests import contracts
 from unbraid.data import dataset
 from unbraid.methods import objective
@@ -19,13 +21,44 @@ def blocks(name, language="python"):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text("utf-8"), re.DOTALL)
 
 
+def run_block(name, number, few_steps=True):
+    """Run a code block of a document, by default for a few steps, and return its variables."""
+    code = blocks(name)[number]
+    if few_steps:
+        code = re.sub(r"steps=\d+", "steps=20", code)
+    variables = {}
+    exec(compile(code, f"{name}, block {number}", "exec"), variables)
+    return variables
+
+
 @pytest.mark.parametrize("number", range(len(blocks("README.md"))))
 def test_readme_code_runs(number, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code = blocks("README.md")[number].replace("steps=300", "steps=20")  # the numbers it prints are not tested here …
-    code = code.replace('run.score("mig", "tc")', 'run.score("mig", "tc", steps=20)')  # … nor those of a discriminator
-    exec(compile(code, f"README.md, block {number}", "exec"), {})
+    run_block("README.md", number)  # the numbers that it prints are tested below
     assert "mig/histogram-mean" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_readme_example_separates_three_factors_and_its_traversal_moves(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = run_block("README.md", 0, few_steps=False)["run"]
+    printed = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.startswith("mig/"))
+    assert float(printed["mig/histogram-mean"]) > 0.5
+    assert count_moving_latents(run) == 3
+
+
+def test_the_packaged_demo_keeps_what_readme_says_about_it():
+    """The demo's finished run stands for README's example, whose training takes a minute."""
+    run = ub.load("demo")
+    assert next(score.value for score in run.score("mig/histogram-mean")) > 0.5
+    assert count_moving_latents(run) == 3
+
+
+def count_moving_latents(run):
+    """Return how many latents change a picture visibly between -2 and 2."""
+    one_each = torch.eye(run.model.space.width)
+    low, high = run.decode(-2 * one_each), run.decode(2 * one_each)
+    return int(((high - low).abs().flatten(1).amax(1) > 0.5).sum())
 
 
 def test_readme_lists_every_objective_with_its_year():

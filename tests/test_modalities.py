@@ -301,3 +301,29 @@ def test_weights_of_latents_that_are_not_there_are_refused(tmp_path):
     for given, facts in (({"betas": ["m2:50"]}, ["m2", "latents"]), ({"beta_m": 50.0}, ["beta_m", 50])):
         with pytest.raises(UsageError, match=naming(*facts)):
             api.train("mvae", **pairs, **given, batch=8, root=tmp_path, device="cpu")
+
+
+def test_observed_rows_are_completed_without_their_absent_cells(run):
+    data, rows = run.dataset, torch.arange(8, 24)
+    picture, sound = (data.has(name, rows) for name in ("picture", "sound"))
+    assert bool((picture & ~sound).any()), "the rows must lack something"
+    observed = data.observed(rows)
+    made = run.generate({name: observed[name] for name in ("picture", "sound", "word")}, shared="mean")
+    marked = run.generate(observed, shared="mean")
+    exact = run.generate(
+        {
+            "picture": [x.numpy() if there else None for x, there in zip(observed["picture"], picture, strict=True)],
+            "sound": [x.numpy() if there else None for x, there in zip(observed["sound"], sound, strict=True)],
+            "word": observed["word"],
+        },
+        shared="mean",
+    )
+    assert torch.equal(marked["word"], exact["word"])
+    assert not torch.allclose(marked["word"], made["word"]), "zeros are an observation like any other"
+
+
+def test_unknown_options_of_pictures_are_named(run):
+    with pytest.raises(UsageError, match=naming("counts", "count")):
+        run.generate(counts=3)
+    with pytest.raises(UsageError, match=naming("rowz", "base")):
+        run.traverse(rowz=3)

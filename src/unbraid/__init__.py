@@ -24,7 +24,7 @@ _MODULE_OF_NAME = {
     }.items()
     for name in names
 }
-_MODULES = ("data", "metrics", "methods", "objectives", "networks", "latents", "density", "report")
+_MODULES = ("data", "metrics", "methods", "objectives", "networks", "latents", "density", "report", "sklearn")
 
 __all__ = ["__version__", *_MODULE_OF_NAME, *_MODULES]
 

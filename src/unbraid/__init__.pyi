@@ -7,6 +7,7 @@ from unbraid import (
     networks as networks,
     objectives as objectives,
     report as report,
+    sklearn as sklearn,
 )
 from unbraid._version import __version__ as __version__
 from unbraid.api import refine as refine, train as train

@@ -13,7 +13,8 @@ from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.errors import UsageError
-from unbraid.progress import announce
+from unbraid.progress import announce, say
+from unbraid.replaced_runs import restore_replaced
 from unbraid.run import Run, check_same_data, load
 from unbraid.store import RunFolder, check_folder_name
 from unbraid.sweeps.stages import (
@@ -26,7 +27,7 @@ from unbraid.sweeps.stages import (
 from unbraid.sweeps.worker import train_and_score
 from unbraid.training import Cadence, GroupFolders, check_settings, choose_device, configure
 from unbraid.training.choose import choose_settings
-from unbraid.training.configure import to_dotted
+from unbraid.training.configure import is_multimodal, to_dotted
 from unbraid.training.distributed import World, join_world
 from unbraid.training.first_stage import (
     check_data_of_first_stage,
@@ -67,11 +68,12 @@ def train(
 ) -> Run:
     """Train a recipe on data and return the finished run.
 
-    `data` is a registered name, a folder of pictures, an array (images as bytes or floats, or feature vectors), a
-    torch Dataset, a `FactorDataset`, or several modalities: a CSV file (`unbraid.data.from_csv`) or arrays by name
-    (`unbraid.data.from_arrays`). `data_KEY=…` is a setting of a named data set, a folder or a file. `encoder` and
-    `decoder` may be registered names or modules of your own. Every other keyword is a setting of the recipe, its
-    networks or the training (see `unbraid list objectives`).
+    `data` is a registered name, a folder of pictures, a table (`unbraid.data.from_table`: a CSV, Parquet or NPY file,
+    or a DataFrame), an array (images as bytes or floats, or feature vectors), a torch Dataset, a `FactorDataset`, or
+    several modalities: a CSV file (`unbraid.data.from_csv`) or arrays by name (`unbraid.data.from_arrays`).
+    `data_KEY=…` is a setting of a named data set, a folder or a file. `encoder` and `decoder` may be registered names
+    or modules of your own. Every other keyword is a setting of the recipe, its networks or the training (see `unbraid
+    list objectives`).
 
     The run is in `root / name`, by default named by a hash of its settings. A finished run of the same settings is
     returned unchanged; an unfinished one is continued, or refused with `resume=False`. `fresh` replaces a run of that
@@ -82,7 +84,7 @@ def train(
     torch_device = choose_device(device)
     settings = to_dotted(recipe, {**overrides, **_drop_none(encoder=encoder, decoder=decoder)})
     check_settings(recipe, settings)  # before the data are loaded, which may take minutes
-    choice, dataset = find_data(data, settings, torch_device)
+    choice, dataset = find_data(data, settings, torch_device, is_multimodal(recipe))
     return _train_one(recipe, choice, dataset, settings, destination)
 
 
@@ -116,7 +118,7 @@ def refine(
     if fresh and name is not None and (Path(root) / name).resolve() == first.path.resolve():
         raise UsageError(f"A fresh run named {name} would remove {first.path}, the run to refine; choose another name.")
     if data is not None:
-        dataset = find_data(data, {}, first.device)[1]
+        dataset = find_data(data, {}, first.device, is_multimodal(first.config.objective.name))[1]
         check_data_of_first_stage(first.folder, dataset)
         first = Run(first.folder, dataset=dataset)
     settings = choose_stage_settings(
@@ -160,6 +162,8 @@ def _train_one(
             check_not_diverged(folder, world)
         if first is not None and world.leads:
             record_code_change(first, folder, dataset, modules)
+        if world.leads:
+            folder.remove_replaced()
         world.wait()
     run = Run(folder, dataset=dataset, **own)
     run.reused = reused
@@ -195,9 +199,11 @@ def _create_folder(
         state.rehearse()
     if not world.leads:
         return RunFolder(path), state
-    if fresh:
-        RunFolder.discard(path)
+    restore_replaced(path, finished=False)
+    aside = RunFolder.set_aside(path) if fresh else None
     folder = RunFolder.create(path, config)
+    if aside is not None:
+        say(f"The run that was in {path} is kept as {aside} until the new one has finished.")
     if first is not None:
         copy_first_stage_weights(first.folder, folder)
     return folder, state

@@ -1,10 +1,16 @@
 """Files that are either whole or absent: written under another name, synced, renamed."""
 
+import errno
 import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from unbraid.errors import DiskError
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that is full, over its quota or a limit, or broken."""
 
 _numbers = itertools.count()
 """Numbers of partial files: two threads may write the same file."""
@@ -16,16 +22,34 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A killed process leaves only a file that ends in `.part`, which nothing reads.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{next(_numbers)}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
+    with explain_disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
+        try:
+            yield part
+            _sync(part)
+            part.replace(path)
+            _sync(path.parent)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def explain_disk_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one sentence about a file that could not be written."""
     try:
-        yield part
-        _sync(part)
-        part.replace(path)
-        _sync(path.parent)
-    finally:
-        part.unlink(missing_ok=True)
+        yield
+    except DiskError:
+        raise
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        told = DiskError(
+            f"{path} cannot be written ({error.strerror}); free some space, then use the same command again."
+        )
+        told.errno, told.strerror = error.errno, error.strerror
+        raise told from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -169,9 +169,13 @@ class Config:
     @property
     def run_id(self) -> str:
         """A readable name and a hash of every setting."""
-        canonical = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
-        digest = hashlib.sha256(canonical.encode()).hexdigest()[:8]
-        return f"{self.objective.name}-{self.data.name}-s{self.training.seed}-{digest}"
+        return f"{self.objective.name}-{self.data.name}-s{self.training.seed}-{hash_settings(self.as_dict())}"
+
+
+def hash_settings(stored: Mapping[str, Any]) -> str:
+    """Return the last part of a run id: a hash of the mapping that config.yaml stores."""
+    canonical = json.dumps(stored, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:

@@ -37,6 +37,10 @@ class RunError(UnbraidError):
     """A run folder is missing, locked, damaged or belongs to another config."""
 
 
+class DiskError(RunError, OSError):
+    """The disk is full or fails; the message names the file, which is as it was before."""
+
+
 class DivergedError(UnbraidError):
     """Training left the finite numbers; the message names step, term and the last good checkpoint."""
 

@@ -18,6 +18,7 @@ from unbraid.errors import RunError, UnbraidError, UsageError
 from unbraid.extras import import_extra
 from unbraid.metrics.score import Score
 from unbraid.model_card import write_model_card
+from unbraid.replaced_runs import find_replaced, remove_folder
 from unbraid.store import RunFolder
 
 SCHEME = "hf://"
@@ -78,9 +79,9 @@ def pull_folder(name: str, root: str | Path = "runs", replace: bool = False) -> 
             folder = RunFolder.open(made)
             folder.write_json(SOURCE, source)
             _ = folder.config, folder.check_unchanged()
-            if target.exists():
-                RunFolder.discard(target)
+            RunFolder.set_aside(target)
             made.rename(target)
+            remove_folder(find_replaced(target))
     return RunFolder.open(target)
 
 

@@ -60,8 +60,11 @@ class Entry(Generic[Made, FactsT]):
         """The settings annotated `Weight`, which may differ between the members of a group."""
         return frozenset(name for name, p in self.settings.items() if is_weight(p.annotation))
 
-    def resolve(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings of this entry: the given ones, checked, and defaults for the others."""
+    def resolve(self, given: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+        """Return all settings of this entry: the given ones, checked, and defaults for the others.
+
+        Errors write a setting as users do, with its `section` (`data.`) before it.
+        """
         settings, resolved = self.settings, {}
         for key in given:
             if key not in settings:
@@ -70,7 +73,7 @@ class Entry(Generic[Made, FactsT]):
             if key in given:
                 resolved[key] = coerce(f"{self.name}.{key}", given[key], parameter.annotation)
             elif parameter.default is parameter.empty:
-                raise UsageError(f"'{self.name}' needs {key}=…, which has no default.")
+                raise UsageError(f"'{self.name}' needs {section}{key}=…, which has no default.")
             else:
                 resolved[key] = parameter.default
         later = self.facts.later
@@ -91,6 +94,13 @@ def read_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
             if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(base.__init__).parameters.values()):
                 break
     return {name: parameter for each in reversed(found) for name, parameter in each.items()}
+
+
+def check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raise a `UsageError` for the first option that is not a keyword argument of a function."""
+    for key in options:
+        if key not in (known := _keyword_only(function)):
+            raise unknown("option", key, known)
 
 
 def _keyword_only(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -225,6 +235,13 @@ def _typed_words(value: Any) -> tuple[str, ...]:
     if value is None:
         return ("none",)
     return (str(value),) if isinstance(value, int) and not isinstance(value, bool) else ()
+
+
+def describe_type(annotation: Any) -> str:
+    """Return what a setting with this annotation takes, in words."""
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return "anything"
+    return " or ".join(_describe(kind) for kind in _alternatives(annotation))
 
 
 def _coerce_tuple(name: str, values: tuple[Any, ...], kinds: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """A finished run: a folder on disk with its model and data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,21 +10,27 @@ import torch
 from torch import Tensor, nn
 
 from unbraid import noise
+from unbraid.completion import CompletedTable, complete_features, complete_modalities, read_modality_table, tabulate
 from unbraid.config import Config
-from unbraid.data import from_array, load as load_data
+from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN, Data, find_data
+from unbraid.data.given_rows import GivenRows, read_rows
 from unbraid.data.splits import split
+from unbraid.data.table_columns import TableColumn, columns_from_json, restore
+from unbraid.data.table_files import is_frame
 from unbraid.errors import RunError, UsageError
-from unbraid.explore import AUTO, ExplorerPage, Precision, is_demo, open_demo, write_run_page
+from unbraid.explore import AUTO, MAX_KB, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
 from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
-from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, triples, write_report
+from unbraid.registry import check_options
+from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
 from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
 from unbraid.store import RunFolder, select_prefix
 from unbraid.tracking import Trackers, check_trackers
+from unbraid.training.configure import is_multimodal
 from unbraid.training.environment import choose_device
 from unbraid.training.modality_config import layout_from_json
 
@@ -46,7 +52,9 @@ def load(
     else:
         folder = RunFolder.open(open_demo() if is_demo(path) else path)
     torch_device = choose_device(device)
-    dataset = None if data is None else find_data(data, {}, torch_device)[1]
+    dataset = None
+    if data is not None:
+        dataset = find_data(data, {}, torch_device, is_multimodal(folder.config.objective.name))[1]
     return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=torch_device)
 
 
@@ -144,8 +152,8 @@ class Run:
             evaluation.held_out, evaluation.which = False, "trained on"
         return evaluation
 
-    def score(self, *names: str, rows: int | None = None, **settings: Any) -> list[Score]:
-        """Measure metrics, append each score to scores.jsonl as soon as it exists, and return them.
+    def score(self, *names: str, rows: int | None = None, save: bool = True, **settings: Any) -> list[Score]:
+        """Measure metrics, append each score to scores.jsonl as soon as it exists unless `save` is false, return them.
 
         A name is a metric (`mig`), one protocol of it (`mig/exact`), a published protocol (`disentanglement_lib`: every
         metric that has it) or `full`. Without names, the default metrics are measured. A metric that the data or the
@@ -153,7 +161,7 @@ class Run:
         `rows` scores that many random rows instead of all. A setting (`factors=("posX", "posY")`) goes to every metric
         that has it.
         """
-        ((_, scores),) = score_runs([self], *names, rows=rows, **settings)
+        ((_, scores),) = score_runs([self], *names, rows=rows, save=save, **settings)
         return scores
 
     def subject(self, rows: int | None = None) -> Subject:
@@ -161,52 +169,119 @@ class Run:
         self.folder.check_unchanged()
         return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows))
 
-    def encode(self, images: Any) -> Tensor:
-        """Return the deterministic codes [n, width] of images, given as an array or as a data set.
+    @cached_property
+    def columns(self) -> tuple[TableColumn, ...]:
+        """The columns of the table that this run was trained on; none for other data."""
+        return columns_from_json(self.folder.read_json("data").get("columns", ()))
 
-        A run on several modalities takes arrays of any of them by name: `{"m1": images}`.
+    def read(self, given: Any) -> GivenRows:
+        """Return a folder, a file, a DataFrame or an array as this run sees it, with a name for each row."""
+        return read_rows(given, self.model.shape, self.columns)
+
+    def encode(self, given: Any) -> Tensor:
+        """Return the deterministic codes [n, width] of observations.
+
+        They are an array or a data set, a folder of pictures, one picture or a list of them, a table (the path of a
+        .csv or .parquet file, or a DataFrame) or a .npy file. A run on several modalities takes arrays of any of them
+        by name, `{"m1": images}`, or a table with a column for each.
         """
         if self.model.multimodal:
-            return generation.encode_arrays(as_multimodal(self.model), images, lambda: self.dataset)
-        dataset = images if isinstance(images, FactorDataset) else from_array(images, name="images")
-        if dataset.shape != self.model.shape:
-            raise UsageError(f"This run takes observations of shape {self.model.shape}, not {dataset.shape}.")
-        return Evaluation(self.model, dataset.to(self.device)).means
+            return generation.encode_arrays(as_multimodal(self.model), self._observe(given), lambda: self.dataset)
+        return Evaluation(self.model, self.read(given).data.to(self.device)).means
 
-    def decode(self, codes: Any) -> Tensor:
-        """Return the expected observations [n, *shape] of codes [n, width]."""
-        tensor = torch.as_tensor(np.asarray(codes) if not isinstance(codes, Tensor) else codes)
+    def reconstruct(self, given: Any) -> Any:
+        """Return the expected observations of the codes of observations, which may be given as to `encode`.
+
+        For several modalities they are tensors by name, also of those that were not given.
+        """
+        return self.decode(self.encode(given))
+
+    def complete(self, given: Any) -> CompletedTable:
+        """Fill the missing cells of a table, the path of a .csv file or a DataFrame, and return the filled one.
+
+        `.save("completed.csv")` writes it, and pictures to a folder beside it; `.filled` counts the filled cells.
+        """
+        if self.model.multimodal:
+            table = read_modality_table(given, as_multimodal(self.model), self._classes)
+            return complete_modalities(as_multimodal(self.model), table, self._classes)
+        return complete_features(self.model, given, self.columns)
+
+    def tabulate(self, values: Mapping[str, Tensor]) -> CompletedTable:
+        """Return observations by modality, as `decode` and `sample` return them, as a table with a column for each."""
+        return tabulate(values, self._classes)
+
+    def _observe(self, given: Any) -> Any:
+        """Return a table of several modalities as observations by name, and anything else as it is."""
+        if not (is_frame(given) or isinstance(given, (str, Path))):
+            return given
+        return read_modality_table(given, as_multimodal(self.model), self._classes).observed
+
+    @cached_property
+    def _classes(self) -> dict[str, tuple[str, ...]]:
+        """Names of the classes of each label."""
+        stored = self.folder.read_json("data").get("classes")
+        if stored is None:  # a run of an earlier version
+            stored = {name: modality.classes for name, modality in self.dataset.modalities.items() if modality.classes}
+        return {name: tuple(classes) for name, classes in stored.items()}
+
+    def decode(self, codes: Any) -> Any:
+        """Return the expected observations [n, *shape] of codes [n, width], by name if there are several modalities.
+
+        Those of a table are in its units; a class has a probability.
+        """
+        tensor = codes if isinstance(codes, Tensor) else torch.from_numpy(np.array(codes))
         tensor = tensor.to(self.device, torch.float32)
         width = self.model.space.width
         if tensor.ndim != 2 or tensor.shape[1] != width:
             raise UsageError(f"Codes must have shape [n, {width}], not {tuple(tensor.shape)}.")
         with torch.no_grad():
-            return self.model.likelihood.mean(self.model.decode(tensor))
+            if self.model.multimodal:
+                return as_multimodal(self.model).expected(tensor)
+            return self._restore(self.model.likelihood.mean(self.model.decode(tensor)))
 
-    def sample(self, count: int = 16, seed: int = 0) -> Tensor:
-        """Return the expected observations [count, *shape] of codes drawn from the prior."""
+    def _restore(self, observations: Tensor) -> Tensor:
+        return restore(self.columns, observations) if self.columns else observations
+
+    def sample(self, count: int = 16, seed: int = 0) -> Any:
+        """Return the expected observations [count, *shape] of codes drawn from the prior, by name if there are several.
+
+        Those of a table are in its units.
+        """
         if count < 1:
             raise UsageError(f"At least 1 sample can be drawn, not {count}.")
+        if self.model.multimodal:
+            return generation.generate(as_multimodal(self.model), count=count, seed=seed)
         model = self.model
         drawn = noise.draw(model.prior_needs(count), noise.seed_tensor(seed, device=self.device), step=0)
         with torch.no_grad():
             codes = model.prior_codes({name: tensor[0] for name, tensor in drawn.items()})
-            return model.likelihood.mean(model.decode(codes))
+            return self._restore(model.likelihood.mean(model.decode(codes)))
 
-    def traverse(self, **options: Any) -> Picture:
-        """Draw a picture in which each row moves one latent variable."""
+    def traverse(self, *, row: int | None = None, **options: Any) -> Picture:
+        """Draw a picture in which each row moves one latent variable; `.save("traversal.gif")` is an animation.
+
+        The others stay as in the code of a `row` of the held-out data: -1 is the mean of the prior, None a random row.
+        Other options: `latents`, the names of those to move (all, ordered by KL); `columns`, the number of values
+        (9); `span`, values from -span to span (2.0); `by="quantiles"`, values within 95% of the codes instead.
+        """
+        if row is not None:
+            options["base"] = row
+        check_options(traverse, options)
         return traversal(self.evaluation, **options)
 
     def generate(self, given: Any = None, **options: Any) -> dict[str, Tensor]:
         """Return the expected value of every modality, given arrays of any by name (`unbraid.models.generation`)."""
+        check_options(generation.generate, options)
         return generation.generate(as_multimodal(self.model), given, data=lambda: self.dataset, **options)
 
     def translate(self, source: str, target: str, **options: Any) -> Picture:
         """Draw the modality `target` with c of images of `source` and its own s (see `report.translation`)."""
+        check_options(translation, options)
         return translation(self.evaluation, source, target, **options)
 
     def triples(self, **options: Any) -> Picture:
         """Draw observations x, the first stage's y and the refined x below each other."""
+        check_options(triples, options)
         return triples(self.evaluation, **options)
 
     def report(self) -> Path:
@@ -215,16 +290,22 @@ class Run:
         return write_report(self.folder, self.subject().evaluation, list(newest.values()))
 
     def explore(
-        self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
+        self,
+        output: str | Path | None = None,
+        *,
+        weights: Precision = AUTO,
+        max_kb: int = MAX_KB,
+        open: bool = True,
     ) -> ExplorerPage:
         """Write one HTML file that holds this run's networks and runs them, and open it if there is a display.
 
         The file is `output`, or explore.html in the run's folder. `weights` is `float32`, `float16`, a number of bits,
-        or `auto`: 16 bits, or fewer if the file would exceed 1.2 MB. In a notebook the result is the page itself.
+        or `auto`: 16 bits, or fewer if the file would exceed `max_kb`. In a notebook the result is the page itself.
         """
         path = self.path / EXPLORER if output is None else Path(output)
         newest = {score.name: score for score in self.scores}
-        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, list(newest.values()), weights))
+        scores = list(newest.values())
+        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, scores, weights, max_kb))
         if open:
             page.open()
         return page
@@ -257,12 +338,14 @@ class Run:
 
 
 def score_runs(
-    runs: Sequence[Run], *names: str, rows: int | None = None, **settings: Any
+    runs: Sequence[Run], *names: str, rows: int | None = None, save: bool = True, **settings: Any
 ) -> Iterator[tuple[Run, list[Score]]]:
     """Score several runs on the same data, as `Run.score` does, and yield each with its new scores.
 
     Metrics that compare models with each other, such as `udr`, see all of them.
     """
+    for run in runs if save else ():
+        run.folder.check_writable("scores")
     contents = {run.folder.read_json("data").get("content") for run in runs}
     if len(contents) > 1:
         raise UsageError("Runs that are scored together must have been trained on the same data.")
@@ -274,7 +357,7 @@ def score_runs(
     for subject in subjects:
         subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
     chosen = names or choose_default_metrics(run.model.space for run in runs)
-    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names), strict=True):
+    for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names, save=save), strict=True):
         run.notes = describe_skipped(result.skipped)
         if result.failures:
             raise RunError(result.failures[0])

@@ -66,8 +66,9 @@ def score_subjects(
     required: Collection[str] = (),
     missing_only: bool = False,
     stop: Stop | None = None,
+    save: bool = True,
 ) -> Iterator[Result]:
-    """Measure metrics on runs and yield a result per run, in order; scores are appended to scores.jsonl.
+    """Measure metrics on runs and yield a result per run, in order; scores are appended to scores.jsonl if `save`.
 
     A setting goes to every metric that has it. A metric in `required` raises what it raises; any other is skipped with
     its reason. With `missing_only`, metrics that a run already has or does not allow are not measured, and reasons of
@@ -83,7 +84,7 @@ def score_subjects(
         for subject in part:
             missing = find_missing_metrics(subject.folder, requested) if missing_only else requested
             settings_of_missing = {name: requested[name] for name in missing}
-            result = _score(subject, settings_of_missing, required, stop, [each.evaluation for each in part])
+            result = _score(subject, settings_of_missing, required, stop, [each.evaluation for each in part], save)
             if missing_only:
                 _record_skipped(subject.folder, result.skipped)
             if not compares and len(subjects) > 1:
@@ -107,6 +108,7 @@ def _score(
     required: Collection[str],
     stop: Stop | None,
     encoded: Sequence[Evaluation],
+    save: bool,
 ) -> Result:
     result, scores = Result(), dict[str, list[Score]]()
     order, measure = schedule_metrics(subject.evaluation, requested)
@@ -121,7 +123,7 @@ def _score(
         except RunError as error:
             result.failures.append(f"{subject.folder.path.name}: {error}")
         else:
-            for score in scores[name]:
+            for score in scores[name] if save else ():
                 subject.folder.append_line("scores", score.as_record())
     result.scores = {name: scores[name] for name in requested if name in scores}
     return result

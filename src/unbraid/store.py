@@ -22,6 +22,7 @@ from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError, UsageError
 from unbraid.plain_text import ParseError, add_sum, check_sum, parse_json, parse_yaml
+from unbraid.replaced_runs import find_replaced, restore_replaced, set_aside
 from unbraid.safe_files import check_inside, open_plain_file, read_text
 from unbraid.schema import CONFIG, check_fields, check_file
 from unbraid.tensor_files import (
@@ -81,6 +82,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path | str) -> "RunFolder":
         folder = cls(path)
+        restore_replaced(folder.path, finished=False)
         if not folder.path.is_dir():
             raise RunError(f"There is no run folder {folder.path}.")
         if not (folder.path / "config.yaml").exists():
@@ -88,14 +90,24 @@ class RunFolder:
         return folder
 
     @classmethod
-    def discard(cls, path: Path | str) -> None:
-        """Remove a run if there is one; refuse to remove anything else."""
-        if Path(path).exists():
-            folder = cls.open(path)
-            if (folder.path / "sweep.yaml").exists():
-                raise RunError(f"{folder.path} is a sweep, not a run; choose another name.")
-            with folder.locked():
-                shutil.rmtree(folder.path)
+    def set_aside(cls, path: Path | str) -> Path | None:
+        """Rename a run out of the way of a new one, and return where it is; refuse anything else than a run.
+
+        `remove_replaced` removes it once the new run has finished.
+        """
+        restore_replaced(Path(path), finished=False)
+        if not Path(path).exists():
+            return None
+        folder = cls.open(path)
+        if (folder.path / "sweep.yaml").exists():
+            raise RunError(f"{folder.path} is a sweep, not a run; choose another name.")
+        with folder.locked():
+            set_aside(folder.path, whole=folder.finished)
+        return find_replaced(folder.path)
+
+    def remove_replaced(self) -> None:
+        """Remove the run that this one has replaced, if this one is finished."""
+        restore_replaced(self.path, self.finished)
 
     @property
     def config(self) -> Config:
@@ -120,12 +132,21 @@ class RunFolder:
         check_fields(content, CONFIG, str(stored))
         return content
 
+    def is_busy(self) -> bool:
+        """Return whether another process holds the lock of this folder at this moment."""
+        if not self.locate("lock").exists():
+            return False
+        with os.fdopen(open_plain_file(self.locate("lock"), os.O_RDONLY), "rb") as handle:
+            return not _try_lock(handle.fileno())
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process out of this run; the system releases the lock if the process dies."""
         check_inside(self.root, self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(open_plain_file(self.locate("lock"), os.O_RDWR | os.O_CREAT), "r+b") as handle:
+        with atomic.explain_disk_errors(self.path / "lock"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = open_plain_file(self.locate("lock"), os.O_RDWR | os.O_CREAT)
+        with os.fdopen(lock, "r+b") as handle:
             if not _try_lock(handle.fileno()):
                 raise RunError(f"{self.path} is in use by another process; wait for it, or train under another name.")
             atomic.remove_partial_files(self.path)
@@ -165,13 +186,26 @@ class RunFolder:
         """Append a line to `name`.jsonl, after dropping a line that a killed process left unfinished."""
         line = add_sum(replace_non_finite({"format": FORMAT, **record}))
         path = self.locate(f"{name}.jsonl")
-        with os.fdopen(open_plain_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), "r+b", buffering=0) as handle:
-            end = _drop_partial_line(handle)
-            try:
-                atomic.write_all(handle.fileno(), (json.dumps(line) + "\n").encode())
-            except OSError:
-                handle.truncate(end)  # a full disk may have taken a part of the line
-                raise
+        with atomic.explain_disk_errors(path):
+            handle = open_plain_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            with os.fdopen(handle, "r+b", buffering=0) as file:
+                end = _drop_partial_line(file)
+                try:
+                    atomic.write_all(handle, (json.dumps(line) + "\n").encode())
+                except OSError:
+                    file.truncate(end)  # a full disk may have taken a part of the line
+                    raise
+
+    def drop_partial_line(self, name: str) -> None:
+        """Drop a line of `name`.jsonl that a killed process left unfinished."""
+        with os.fdopen(open_plain_file(self.locate(f"{name}.jsonl"), os.O_RDWR), "r+b", buffering=0) as handle:
+            _drop_partial_line(handle)
+
+    def check_writable(self, name: str) -> None:
+        """Raise if no line can be appended to `name`.jsonl, before anything is computed for it."""
+        path = self.locate(f"{name}.jsonl")
+        if not os.access(path if path.exists() else self.path, os.W_OK):
+            raise RunError(f"{path} cannot be written; keep the scores elsewhere with --out FILE, or use --no-save.")
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """Return the complete lines of `name`.jsonl."""

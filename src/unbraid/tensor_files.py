@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unbraid import atomic
-from unbraid.errors import RunError
+from unbraid.errors import DiskError, RunError
 from unbraid.safe_files import open_plain_file
 from unbraid.schema import FORMAT
 
@@ -38,6 +38,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str
         with atomic.replacing(path) as part:
             save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
             part.chmod(0o644)  # safetensors lets only the owner read, but runs are shared
+    except DiskError:
+        raise
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path} cannot be written ({describe_failure(error)}); files before it are whole.") from error
 
@@ -71,7 +73,7 @@ def save_checkpoint(path: Path, step: int, tensors: Mapping[str, Any], owner: Ma
 def load_checkpoint(path: Path, owner: Mapping[str, Any] | None, max_step: int | None) -> tuple[int, dict[str, Any]]:
     """Return step and tensors of a checkpoint; raise a `RunError` that names the file if anything is wrong with it.
 
-    An `owner` or a `max_step` of None is not compared.
+    Only the facts in `owner` are compared; an `owner` or a `max_step` of None is not.
     """
     tensors, facts = load_tensors(path)
     if facts.get("format") != str(FORMAT):
@@ -83,8 +85,11 @@ def load_checkpoint(path: Path, owner: Mapping[str, Any] | None, max_step: int |
         known = {name: facts.get(name, "") for name in ("step", "owner")}
         if facts[DIGEST] != _digest(known, tensors):
             raise RunError(f"{path} is damaged: its content does not fit its digest.")
-        if owner is not None and json.loads(facts["owner"]) != json.loads(json.dumps(owner)):
-            raise RunError(f"{path} belongs to another run: {_compare(json.loads(facts['owner']), owner)}.")
+        found = json.loads(facts["owner"])
+        for key, wanted in (owner or {}).items():
+            if found.get(key) != wanted:
+                what = f"its {key} is {str(found.get(key))[:80]}, not {str(wanted)[:80]}"
+                raise RunError(f"{path} belongs to another run: {what}.")
     elif facts.keys() != OLD_FACTS:
         raise RunError(f"{path} is damaged: its header has no digest.")
     step = facts.get("step", "")
@@ -129,11 +134,6 @@ def checksum(arrays: Mapping[str, Any]) -> str:
 
 def _sha256(part: Any) -> bytes:
     return hashlib.sha256(part.numpy().data).digest()
-
-
-def _compare(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    key = next((key for key in wanted if found.get(key) != wanted[key]), "owner")
-    return f"its {key} is {str(found.get(key))[:80]}, not {str(wanted.get(key))[:80]}"
 
 
 def content_hash(weights: Path, settings: Mapping[str, Any]) -> str:

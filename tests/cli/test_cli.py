@@ -134,6 +134,7 @@ def test_data_listing_and_check():
     [
         (["train", "beta-tcva"], ["objective", "beta-tcva", "beta-tcvae"]),
         (["train", "vae", "data=sprite"], ["data", "sprite", "sprites"]),
+        (["train", "vae", "data=images"], ["images", "data.folder"]),
         ([*VAE, "stepz=3"], ["stepz", "vae", "steps"]),
         ([*VAE, "steps=many"], ["steps", "many"]),
         ([*VAE, "network=mlp-chan"], ["network", "mlp-chan", "mlp-chen"]),

@@ -1,7 +1,9 @@
 """Run folders: whole files or none, one process at a time, damaged things named."""
 
+import errno
 import json
 import multiprocessing
+import os
 
 import pytest
 import torch
@@ -119,3 +121,25 @@ def test_second_process_is_kept_out(folder):
     process.start()
     assert queue.get(timeout=30) == "locked"
     process.join()
+
+
+@pytest.mark.parametrize("action", ["json", "line", "tensors"])
+def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(folder, monkeypatch, action):
+    folder.append_line("history", {"step": 1})
+    folder.write_json("status", {"state": "running", "step": 1})
+
+    def full(*given):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync" if action == "tensors" else "write", full)
+        with pytest.raises(RunError, match=naming("No space left on device")):
+            if action == "json":
+                folder.write_json("status", {"state": "running", "step": 2})
+            elif action == "line":
+                folder.append_line("history", {"step": 2})
+            else:
+                folder.save_checkpoint(2, {"x": torch.ones(1)})
+    assert folder.read_json("status")["step"] == 1
+    assert [line["step"] for line in folder.read_lines("history")] == [1]
+    assert not list(folder.path.rglob("*.part"))

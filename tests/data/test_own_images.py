@@ -277,3 +277,11 @@ def test_labels_that_cannot_be_read_say_where(tmp_path):
 def test_factors_of_one_name_are_refused():
     with pytest.raises(UsageError, match="factor"):
         from_array(noise(6, 4), factors=np.zeros((6, 2), dtype=int), factor_names=["a", "a"])
+
+
+@pytest.mark.filterwarnings("error")
+def test_read_only_arrays_are_taken_without_a_warning():
+    images, factors = np.zeros((4, 2, 2), np.uint8), np.arange(4)
+    for array in (images, factors):
+        array.flags.writeable = False
+    assert from_array(images, factors=factors, factor_names=["n"]).sizes == (4,)

@@ -35,15 +35,28 @@ def hostile_page(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def modalities_page(tmp_path_factory) -> Path:
-    """A page of a model of images in two modalities and a label."""
+def modalities_run(tmp_path_factory) -> ub.Run:
+    """A run of images in two modalities and a label, with shared and private latents."""
     folder = tmp_path_factory.mktemp("modalities")
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.rand(32, 1, 8, 8, generator=generator).numpy() for _ in range(2))
     data = ub.data.from_arrays({"left": left, "right": right, "word": ["one", "two"] * 16})
     quick = {key: value for key, value in QUICK.items() if "hidden" not in key}
-    run = ub.train("partitioned-mvae", data=data, root=folder, **quick)
-    return run.explore(folder / "page.html", open=False).path
+    return ub.train("partitioned-mvae", data=data, root=folder, **quick)
+
+
+@pytest.fixture(scope="session")
+def modalities_page(modalities_run) -> Path:
+    return modalities_run.explore(open=False).path
+
+
+@pytest.fixture(scope="session")
+def refined_run(tmp_path_factory) -> ub.Run:
+    """A run of two stages, whose code has the blocks c and z."""
+    root = tmp_path_factory.mktemp("refined")
+    first = ub.train("vae", data="sprites-small", data_positions=4, z=3, root=root, name="first", **QUICK)
+    quick = {key: QUICK[key] for key in ("steps", "batch", "device")}
+    return ub.refine(first, z=2, decoder="mlp", root=root, name="second", **quick)
 
 
 @pytest.fixture(scope="session")

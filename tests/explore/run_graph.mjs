@@ -6,7 +6,8 @@ const [, , page, file] = process.argv;
 const load = (name) => import(pathToFileURL(`${page}/${name}`).href);
 const { Heap } = await load("heap.js");
 const { Network } = await load("interpreter.js");
-const { bytesOf, decompress, readWeights } = await load("weights.js");
+const { bytesOf, decompress } = await load("text.js");
+const { readWeights } = await load("weights.js");
 
 const cases = JSON.parse(readFileSync(file, "utf8"));
 const made = [];

@@ -7,7 +7,10 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+
+import unbraid as ub
 
 pytestmark = pytest.mark.browser
 
@@ -66,10 +69,6 @@ def test_moving_a_slider_moves_the_picture_and_undo_brings_it_back(visit, demo_p
 
 
 def test_pictures_are_those_of_torch(visit, demo_page):
-    import torch
-
-    import unbraid as ub
-
     code = [0.5, -1.0, 0.25, 0.0, 1.0, -0.5]
     page = visit(demo_page, "#code=" + ",".join(map(str, code)))
     expected = ub.load("demo", device="cpu").decode(torch.tensor([code]))[0].flatten().numpy() * 255
@@ -110,6 +109,37 @@ def test_swapping_everything_gives_the_other_picture(visit, demo_page):
     other = pixels(page)
     page.locator(".results .thumb").nth(0).click()
     assert np.abs(pixels(page) - other).mean() < 3  # unused latents are not swapped
+
+
+def code_of(page):
+    """The code that the page shows, from a link to it."""
+    page.get_by_role("button", name="Copy link").click()
+    return np.array([float(each) for each in re.search("code=([^&]*)", page.url)[1].replace("%2C", ",").split(",")])
+
+
+@pytest.mark.parametrize("kind", ["modalities_run", "refined_run"])
+def test_blocks_are_swapped_between_two_pictures(visit, request, kind):
+    """One block of B's code in A's, and what PyTorch draws of it."""
+    run = request.getfixturevalue(kind)
+    page = visit(run.explore(weights=16, open=False).path)
+    names = [text.strip() for text in page.locator(".parts label").all_text_contents()]
+    assert names == list(run.model.space.blocks) and len(names) > 1
+    codes = []
+    for end in range(2):
+        page.locator(".end-picture .thumb").nth(end).click()
+        codes.append(code_of(page))
+    for name, box in zip(names, page.locator(".parts input").all(), strict=True):
+        box.set_checked(name == names[-1])
+    page.locator(".results .thumb").nth(0).click()
+    width = run.model.space.blocks[names[-1]].width
+    mixed = np.concatenate([codes[0][:-width], codes[1][-width:]])
+    assert np.array_equal(code_of(page), mixed) and not np.array_equal(mixed, codes[0])
+    code = torch.tensor(mixed[None], dtype=torch.float32)
+    with torch.no_grad():
+        drawn = list(run.model.expected(code).values()) if run.model.multimodal else run.model.decode_stages(code)
+    for place, picture in enumerate(each for each in drawn if each.ndim == 4):
+        found = pixels(page, f".pictures figure:nth-child({place + 1}) canvas")
+        assert np.abs(found - picture.flatten().numpy() * 255).max() <= 0.51
 
 
 def test_a_missing_modality_is_completed(visit, modalities_page):

@@ -7,6 +7,7 @@ from tests.support.messages import naming
 from unbraid.errors import UsageError
 from unbraid.networks import decoder, encoder
 from unbraid.networks.base import halve_image
+from unbraid.networks.broadcast import Patches
 
 
 def test_broadcast_equals_the_tiled_form():
@@ -31,6 +32,15 @@ def test_broadcast_equals_the_tiled_form():
 def test_encoders_have_the_papers_sizes(name, count):
     module = encoder[name].make((1, 64, 64), {"z": 20}, **encoder[name].resolve({}))
     assert sum(p.numel() for p in module.parameters()) == count
+
+
+def test_patches_are_torchs_pixel_shuffle_and_add_nothing_to_old_configs():
+    maps = torch.randn(2, 3 * 4, 5, 6)
+    assert torch.equal(Patches(2)(maps), torch.nn.functional.pixel_shuffle(maps, 2))
+    assert decoder["broadcast-pixel"].make(8, (3, 10, 12), patch=2)(torch.randn(2, 8)).shape == (2, 3, 10, 12)
+    assert "patch" not in decoder["broadcast-pixel"].resolve({})
+    with pytest.raises(UsageError, match=naming("broadcast-pixel", "3x3")):
+        decoder["broadcast-pixel"].make(8, (1, 10, 12), patch=3)
 
 
 CONVOLUTIONAL = ("locatello", "burgess", "daunhawer", "chen", "esmaeili", "infogan", "small", "wide")

@@ -116,7 +116,7 @@ def test_runs_without_a_score_are_counted_wherever_they_are_missing():
     assert not re.search(r"\d of 16|\d of 4\b", render("one", "", BROKEN))
     members = [less(BROKEN[0], "mig/exact"), *BROKEN[1:]]
     rows = tables.build_median_rows(members, tables.list_scores(members))
-    assert [row["mig/exact"].endswith(" (3 of 4)") for row in rows] == [False, True, False, False]
+    assert [row["median mig/exact"].endswith(" (3 of 4)") for row in rows] == [False, True, False, False]
     assert [row["runs"] for row in rows] == ["4", "4", "4 of 5", "4"]
 
 

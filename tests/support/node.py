@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unbraid.explore import graph as graphs
+from unbraid.explore.rounding import Moments
 from unbraid.explore.wasm import product
 from unbraid.explore.weights import Precision, Weights
 
@@ -25,11 +26,15 @@ def node() -> Path:
 
 
 def case(
-    graph: graphs.Graph, *inputs: Tensor, precision: Precision = "float32", modules: tuple[bool, ...] = (True, False)
+    graph: graphs.Graph,
+    *inputs: Tensor,
+    precision: Precision = "float32",
+    modules: tuple[bool, ...] = (True, False),
+    moments: Moments | None = None,
 ) -> dict:
     """Return one graph with its weights and inputs for `run_cases`; `modules` says whether each is fused."""
     weights = Weights(precision)
-    record = graph.as_record(weights.add(graph.constants.values()))
+    record = graph.as_record(weights.add(graph.constants.values(), moments=moments))
     return {
         "graph": record,
         "records": weights.records,

@@ -45,15 +45,18 @@ def test_photographs_have_convolutions_whatever_their_size(shape, network):
 
 def test_silhouettes_are_drawn_from_positions():
     shapes = from_array(RANDOM.integers(0, 2, (300, 32, 32)).astype(bool))
-    assert choose(shapes)["decoder"] == "broadcast-pixel"
+    assert (choose(shapes)["decoder"], choose(shapes)["beta"]) == ("broadcast-pixel", 25.0)
+    larger = from_array(RANDOM.integers(0, 2, (300, 64, 64)).astype(bool))
+    assert (choose(larger)["decoder.patch"], choose(larger)["beta"]) == (2, 50.0)
+    assert "beta" not in choose(larger, "beta-vae")
     assert choose(shapes, decoder="mlp")["encoder"] == "conv-small"  # of a user's own decoder nothing is known
 
 
 def test_batch_and_steps_follow_the_rows():
     few, many = choose(photos(300, 8, 8)), choose(photos(20_000, 8, 8))
     assert (few["batch"], many["batch"]) == (16, 256)
-    assert few["steps"] == 1_700  # 100 epochs of 270 rows
-    assert many["steps"] == 7_100
+    assert few["steps"] == 3_400  # 200 epochs of 270 rows
+    assert 50 <= many["steps"] * 256 / 18_000 <= 200
 
 
 def test_rows_are_held_out_to_stop_early_but_not_from_scores():

@@ -9,11 +9,18 @@ import typer
 from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
+    advise as advise,
     evaluate as evaluate,
+    codes as codes,
+    traverse as traverse,
+    complete as complete,
     explore as explore,
     share as share,
+    check as check,
     reproduce as reproduce,
+    runs as runs,
     list_and_data as list_and_data,
+    show as show,
 )
 from unbraid.cli.failures import explain_failure
 from unbraid.cli.options import INTERRUPTED, app as app, registered_names as registered_names

@@ -9,6 +9,9 @@ from typing import Any
 
 NOTE = "Training a beta-TCVAE on 1,536 rendered squares (size 6, x 16, y 16); this takes a minute or two on 2 cores."
 
+MAX_KB_OF_PAGE = 300
+"""Size of the explorer's page; most of it are the encoder's 330,000 weights."""
+
 SETTINGS: dict[str, Any] = {
     "recipe": "beta-tcvae",
     "data": "sprites-small",

@@ -1,5 +1,6 @@
 """The commands evaluate and report."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,29 +31,38 @@ def evaluate(
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Score this many random rows; default: all.")] = None,
     device: Device = "auto",
+    no_save: Annotated[bool, typer.Option("--no-save", help="Print the scores and write nothing.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the scores to this JSON file, and not to the runs.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score finished runs; scores are appended to their scores.jsonl.
+    """Score finished runs; scores are appended to their scores.jsonl, unless --no-save or --out FILE is given.
 
     --metric full measures everything that a run allows, except costly protocols (dci/gbt) and repeats of published
     ones (disentanglement_lib, chen2018), which must be named. Several runs must have the same data; metrics that
     compare models (udr) then compare all of them. unbraid list metrics lists all metrics.
     """
+    from unbraid.atomic import write_text
     from unbraid.config import parse_overrides
     from unbraid.run import load, score_runs
+    from unbraid.store import replace_non_finite
 
+    if out is not None and (no_save or out.is_dir() or not out.parent.is_dir()):
+        raise UsageError(f"--out {out} needs a file in a folder that exists, and no --no-save.")
     folders = [Path(word) for word in words if "=" not in word or Path(word).exists()]
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     if not folders:
         raise UsageError("evaluate needs the folder of a run.")
     runs = [load(folder, device=device) for named in folders for folder in _list_runs(named)]
     records: dict[str, Any] = {}
-    for run, scores in score_runs(runs, *(metric or ()), rows=rows, **parse_overrides(settings)):
+    save = not no_save and out is None
+    for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
         records[str(run.path)] = [score.as_record() for score in scores]
         if not as_json:
             echo(f"{run.config.run_id}, on {_describe_rows(run, rows)}")
             print_scores(scores)
         print_notes(run.notes)
+    if out is not None:
+        write_text(out, json.dumps(replace_non_finite(records), indent=2) + "\n")
     if as_json:
         print_json(records if len(runs) > 1 else next(iter(records.values())))
 

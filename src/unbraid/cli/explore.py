@@ -21,8 +21,9 @@ def explore(
         Path | None, typer.Option(help="File to write; default: explore.html in the run's folder.")
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="float32, float16, a number of bits, or auto: 16 bits, fewer above 1.2 MB.")
+        str, typer.Option(help="float32, float16, a number of bits, or auto: 16 bits, fewer above the size limit.")
     ] = "auto",
+    max_kb: Annotated[int, typer.Option(min=1, help="Size limit of one run's page, in kB.")] = 1200,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page if there is a display.")] = True,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -45,5 +46,5 @@ def explore(
     elif len(runs) > 1:
         page = explore_runs([load(name, device=device) for name in runs], **options)
     else:
-        page = load(runs[0], device=device).explore(**options)
+        page = load(runs[0], device=device).explore(**options, max_kb=max_kb)
     print_json({"explorer": str(page)}) if as_json else echo(str(page))

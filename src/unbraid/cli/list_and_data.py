@@ -15,7 +15,8 @@ from unbraid.errors import unknown
 @app.command("list", epilog="Example:  unbraid list objectives")
 def list_names(
     kind: Annotated[
-        str, typer.Argument(help="objectives, networks, likelihoods, priors, datasets, metrics or experiments.")
+        str,
+        typer.Argument(help="objectives, networks, likelihoods, latents, priors, datasets, metrics or experiments."),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -26,6 +27,7 @@ def list_names(
         "datasets": lambda: _list_entries("unbraid.data", "dataset"),
         "metrics": lambda: _list_entries("unbraid.metrics", "metric"),
         "likelihoods": lambda: _list_entries("unbraid.networks", "likelihood"),
+        "latents": lambda: _list_entries("unbraid.latents", "block"),
         "priors": lambda: _list_entries("unbraid.latents", "prior"),
         "experiments": _list_experiments,
     }

@@ -4,17 +4,43 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM."""
 
+SECTIONS = {
+    "Train": ("demo", "advise", "train", "sweep", "refine"),
+    "Measure and look": ("evaluate", "compare", "report", "explore", "traverse"),
+    "Use a run": ("encode", "decode", "reconstruct", "sample", "complete"),
+    "Share": ("export", "push", "pull"),
+    "Find": ("runs", "list", "show", "data", "reproduce"),
+}
+"""Commands in the order of the help, by what they are for; a command in no section comes last."""
+
+
+class GroupedCommands(TyperGroup):
+    """The commands of the help in sections."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        known = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        others = tuple(name for name in known if not any(name in names for names in SECTIONS.values()))
+        width = formatter.width - 6 - max(map(len, known))
+        for title, names in {**SECTIONS, "Other": others}.items():
+            rows = [(name, known[name].get_short_help_str(width)) for name in names if name in known]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 app = typer.Typer(
     name="unbraid",
+    cls=GroupedCommands,
     help="Learn, measure and explore disentangled representations.",
-    epilog="First steps:  unbraid demo  ·  unbraid list objectives  ·  unbraid train beta-tcvae data=sprites beta=6",
+    epilog="First steps:  unbraid explore demo  ·  unbraid advise my/folder  ·  unbraid train beta-tcvae data=FOLDER",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

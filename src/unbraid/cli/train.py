@@ -1,5 +1,7 @@
 """The commands demo, train, sweep and refine."""
 
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,21 +28,35 @@ def demo(
 ) -> None:
     """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
     from unbraid.api import train as train_run
-    from unbraid.cli.demo_settings import NOTE, SETTINGS
+    from unbraid.cli.demo_settings import MAX_KB_OF_PAGE, NOTE, SETTINGS
 
     name = "demo" if seed == 0 else f"demo-s{seed}"
     echo(NOTE)
     run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
     print_scores(run.score())
     run.traverse().save(run.path / "traversal.png")
-    page = run.explore(open=False)
+    page = run.explore(open=False, max_kb=MAX_KB_OF_PAGE)
     echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
-    echo(f"Explorer: {page}  (open it in a browser: this file is the model)")
+    size = round(page.path.stat().st_size / 1000)
+    echo(f"Explorer: {page}  ({size} kB; open it in a browser: this file is the model)")
+    echo("\n".join(["How to go on:", *(f"  {line}" for line in list_next_steps(str(page)))]))
+
+
+def list_next_steps(page: str) -> list[str]:
+    """Return what to do after the demo: activate the environment if it is not active, open the page, use own data."""
+    inactive = sys.prefix != sys.base_prefix and os.environ.get("VIRTUAL_ENV") != sys.prefix
+    environment = os.path.relpath(sys.prefix)
+    return [
+        *([f"source {environment}/bin/activate   # once per terminal, so that it knows unbraid"] if inactive else []),
+        f"open {page} in a browser, and move the sliders",
+        "unbraid advise my/folder   # what fits your own pictures or table, and how long it takes",
+        "unbraid train beta-tcvae data=my/folder   # settings follow from the data",
+    ]
 
 
 @app.command(
-    epilog="Examples:  unbraid train beta-tcvae data=sprites beta=6 network=mlp-chen batch=2048 steps=18000"
-    "  ·  unbraid train vae data=images data.folder=photos data.size=64"
+    epilog="Examples:  unbraid train beta-tcvae data=my/folder"
+    "  ·  unbraid train beta-tcvae data=sprites beta=6 network=mlp-chen batch=2048 steps=18000 (for a GPU)"
 )
 def train(
     recipe: given.Recipe,
@@ -59,9 +75,11 @@ def train(
 
     Settings are those of the recipe (unbraid list objectives); z, the number of latent variables; data, network,
     encoder, decoder and likelihood by name, and their settings with a dot (encoder.hidden=[256,256]); and those of
-    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), and split
-    (default, none, 0.1, posX:0,1). Defaults: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
-    a likelihood that fit the data.
+    training: steps, batch, lr, decay (none, linear, cosine), seed, clip, precision (f32, tf32, bf16, f64), split
+    (default, none, 0.1, posX:0,1), and patience (measurements of the held-out loss without improvement before training
+    ends). For your own pictures or table, settings that you leave out follow from the data, and each is printed with
+    its reason. Defaults for named data sets: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
+    a likelihood that fit.
     """
     from unbraid.api import train as train_run
     from unbraid.config import parse_overrides

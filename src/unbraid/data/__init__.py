@@ -17,6 +17,7 @@ from unbraid.data import (  # noqa: F401 (they register themselves)
     smallnorb,
     sprite_pairs,
     sprites,
+    tables,
 )
 from unbraid.data.array_modalities import from_arrays as from_arrays
 from unbraid.data.base import data_home as data_home, dataset as dataset, load as load
@@ -45,3 +46,4 @@ from unbraid.data.images import (
 from unbraid.data.modalities import MultimodalDataset as MultimodalDataset, multimodal as multimodal
 from unbraid.data.modality import ClassLabels as ClassLabels, Modality as Modality
 from unbraid.data.stroke_measures import digit_width as digit_width, stroke_thickness as stroke_thickness
+from unbraid.data.tables import TableDataset as TableDataset, from_table as from_table

@@ -60,7 +60,7 @@ def expand_user(path: str | Path) -> Path:
 def load(name: str, settings: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> FactorDataset:
     """Load a registered data set; a rendered one is rendered on `device`."""
     entry = dataset[name]
-    resolved = entry.resolve(settings or {})
+    resolved = entry.resolve(settings or {}, "data.")
     with torch.device(device):
         data = entry.make(**resolved)
     if len(data) == 0:

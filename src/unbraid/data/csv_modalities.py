@@ -61,7 +61,7 @@ def from_csv(
     resizes the central square of every picture to size x size.
     """
     path = expand_user(path)
-    columns = _read_columns(path)
+    columns = read_columns(path)
     for wanted in (*modalities, *factors, *(kinds or {})):
         if wanted not in columns:
             raise unknown("column", wanted, columns, of=str(path))
@@ -104,20 +104,31 @@ class CsvColumn:
         return self.path.parent / expand_user(self.cells[row])
 
 
-def _read_columns(path: Path) -> dict[str, CsvColumn]:
+def has_pictures(path: Path) -> bool:
+    """Return whether a cell of a CSV file names a picture."""
+    _, lines = read_csv(expand_user(path), "a CSV file", delimiters=",;\t")
+    return any(Path(cell).suffix.lower() in SUFFIXES for _, cells in lines for cell in cells)
+
+
+def read_columns(path: Path) -> dict[str, CsvColumn]:
     """Return columns by name; those of one vector become one."""
     if not path.is_file():
         folder = "" if path.is_absolute() else f" in {Path.cwd()}"
         raise DataError(f"{path} does not exist{folder}.")
     header, lines = read_csv(path, "a CSV file", delimiters=",;\t")
-    _check_table(path, header, lines)
+    check_table(path, header, lines)
     columns = zip(*(cells for _, cells in lines), strict=True)
     cells = {name: list(column) for name, column in zip(header, columns, strict=True)}
+    return group_columns(path, cells, [number for number, _ in lines])
+
+
+def group_columns(path: Path, cells: Mapping[str, list[str]], numbers: list[int]) -> dict[str, CsvColumn]:
+    """Return columns by name, from cells by column and the numbers of the lines; those of one vector become one."""
     members: dict[str, list[str]] = {}
-    for name in header:
+    for name in cells:
         dotted = re.fullmatch(r"(.+)\.\d+", name)
         members.setdefault(dotted[1] if dotted else name, []).append(name)
-    numbers, found = [number for number, _ in lines], {}
+    found = {}
     for name, names in members.items():
         parts = [name] if names == [name] else [f"{name}.{part}" for part in range(len(names))]
         if set(names) != set(parts):
@@ -127,7 +138,8 @@ def _read_columns(path: Path) -> dict[str, CsvColumn]:
     return found
 
 
-def _check_table(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -> None:
+def check_table(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -> None:
+    """Raise a `DataError` if a CSV file has no names of columns, or a line has too few or too many cells."""
     for name in header:
         if _parse_number(name) is not None or Path(name).suffix.lower() in SUFFIXES:
             raise DataError(
@@ -169,9 +181,9 @@ def _read_modality(column: CsvColumn, choice: str | Sequence[str] | None, size: 
     if kind == "image":
         values = _read_images(column, rows, size)
     elif kind == "vector":
-        values = _read_vectors(column, rows)
+        values = read_vectors(column, rows)
     else:
-        values = _read_classes(column, rows, classes)
+        values = read_classes(column, rows, classes)
     present = torch.zeros(len(column.lines), dtype=torch.bool, device="cpu")
     present[rows] = True
     return Modality(column.name, cast(Kind, kind), values, None if bool(present.all()) else present)
@@ -215,10 +227,11 @@ def _read_images(column: CsvColumn, rows: list[int], size: int | None) -> Pixels
             raise DataError(f"{column.locate(row)}: the file {path} does not exist.")
     names = [f"{column.locate(row)}: {path}" for row, path in zip(rows, paths, strict=True)]
     images = read_alike(paths, names, size, f"{column.path}, column {column.name}")
-    return Pixels(_insert_blank_rows(images, rows, len(column.lines)), tuple(images.shape[1:]))
+    return Pixels(insert_blank_rows(images, rows, len(column.lines)), tuple(images.shape[1:]))
 
 
-def _read_vectors(column: CsvColumn, rows: list[int]) -> Pixels:
+def read_vectors(column: CsvColumn, rows: list[int]) -> Pixels:
+    """Return the numbers of the rows that have some, and zeros for the others."""
     vectors = []
     for row in rows:
         for part, cells in enumerate(column.parts):
@@ -228,10 +241,11 @@ def _read_vectors(column: CsvColumn, rows: list[int]) -> Pixels:
                 raise DataError(f"{column.locate(row, part)}: '{cells[row]}' is not a finite number.")
         vectors.append([float(cells[row]) for cells in column.parts])
     numbers = torch.tensor(vectors, dtype=torch.float32, device="cpu")
-    return Pixels(_insert_blank_rows(numbers, rows, len(column.lines)), (len(column.parts),))
+    return Pixels(insert_blank_rows(numbers, rows, len(column.lines)), (len(column.parts),))
 
 
-def _read_classes(column: CsvColumn, rows: list[int], classes: tuple[str, ...] | None) -> ClassLabels:
+def read_classes(column: CsvColumn, rows: list[int], classes: tuple[str, ...] | None) -> ClassLabels:
+    """Return the classes of rows, which must be among `classes` if they are given."""
     names = [column.cells[row] if classes is not None else _name_class(column.cells[row]) for row in rows]
     if classes is None:
         classes = _sort_classes(names)
@@ -268,7 +282,7 @@ def _read_factor(column: CsvColumn) -> tuple[Factor, Tensor]:
     return make_factor(column.path, column.name, column.cells)
 
 
-def _insert_blank_rows(found: Tensor, rows: list[int], count: int) -> Tensor:
+def insert_blank_rows(found: Tensor, rows: list[int], count: int) -> Tensor:
     """Return a tensor of `count` rows that holds `found` in some of them, and zeros in the others."""
     if len(rows) == count:
         return found

@@ -60,7 +60,9 @@ def _convert_npz(path: Path, size: int) -> FactorDataset:
     if images.ndim != 7 or images.dtype != np.uint8 or images.shape[-1] not in (1, 3):
         raise DataError(f"{path}: images are {images.shape} {images.dtype}, expected bytes [{', '.join(NAMES)}, h, w].")
     if images.shape[4:6] != (size, size):
-        raise DataError(f"{path}: images are {images.shape[4]} x {images.shape[5]}, not {size} x {size}; set size=….")
+        raise DataError(
+            f"{path}: images are {images.shape[4]} x {images.shape[5]}, not {size} x {size}; set data.size=…."
+        )
     return make_grid("faces3d", NAMES, images, "own renderings")
 
 

@@ -177,7 +177,7 @@ class FactorDataset:
 
     def inputs(self, index: Tensor) -> Inputs:
         """Return rows as a model encodes them."""
-        return Inputs(self.observed(index), self.present(index))
+        return Inputs(dict(self.observed(index)), self.present(index))
 
     def has_labels(self, index: Tensor, columns: Sequence[int] | None = None) -> Tensor:
         """Return which rows [*index] have a label of all these factors; None means every factor."""

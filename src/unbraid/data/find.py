@@ -11,36 +11,52 @@ from torch import Tensor
 from unbraid.config import Choice
 from unbraid.data.array_modalities import from_arrays
 from unbraid.data.base import dataset as datasets, load
+from unbraid.data.csv_modalities import has_pictures
 from unbraid.data.factors import FactorDataset
 from unbraid.data.image_size import choose_size
 from unbraid.data.images import from_array, from_dataset
+from unbraid.data.picture_labels import SUBFOLDERS, has_labelled_subfolders
+from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
+from unbraid.data.tables import from_table
 from unbraid.errors import UsageError
 from unbraid.progress import announce
+from unbraid.registry import check_options
 
 GIVEN = "given"
 """Name under which a config records data that were passed in; the settings hold their content hash."""
 
-Data = str | Path | FactorDataset | np.ndarray | Tensor | torch.utils.data.Dataset | Mapping[str, Any]
+Data = Any
+"""A registered name, a path, an array, a tensor, a DataFrame, a torch Dataset, a `FactorDataset`, or arrays by name."""
 
 
-def find_data(data: Data, settings: dict[str, Any], device: torch.device) -> tuple[Choice, FactorDataset]:
+def find_data(
+    data: Data, settings: dict[str, Any], device: torch.device, several: bool | None = None
+) -> tuple[Choice, FactorDataset]:
     """Load a named data set, or wrap data that were passed in.
 
-    Settings under `data.` belong to the data set and are removed from `settings`. A CSV file is short for the data set
-    `paired`, a .npy file for `array`, a folder for `images`, whose pictures are resized if they are large or differ in
-    size.
+    Settings under `data.` belong to the data set and are removed from `settings`. A folder is short for `images`, whose
+    pictures are resized if they are large or differ in size; the path of a table for `table`, or for `paired` if the
+    recipe learns from `several` modalities; any other .npy file for `array`. If `several` is not known, a CSV file with
+    pictures, or with settings of `paired`, is `paired`.
     """
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
-    if isinstance(data, (str, Path)) and Path(data).suffix.lower() in (".csv", ".tsv"):
-        data, data_settings = "paired", {"csv": str(data), **data_settings}
+    if is_frame(data):
+        data = _wrap_frame(data, data_settings, several)
+        data_settings = {}
+    if isinstance(data, (str, Path)) and data not in datasets and is_table_file(data):
+        paired = Path(data).suffix.lower() in TEXT_TABLES and _is_paired(Path(data), data_settings, several)
+        file = {"csv": str(data)} if paired else {"file": str(data)}
+        data, data_settings = "paired" if paired else "table", {**file, **data_settings}
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".npy":
         data, data_settings = "array", {"file": str(data), **data_settings}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, data_settings = "images", {"folder": str(data), **data_settings}
+    if data == "images" and "labels" not in data_settings and has_labelled_subfolders(data_settings.get("folder")):
+        data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
         if data == "images" and "folder" in data_settings:
             _choose_missing_size(data_settings)
-        recorded, unrecorded = datasets[data].resolve(data_settings), datasets[data].facts.unrecorded
+        recorded, unrecorded = datasets[data].resolve(data_settings, "data."), datasets[data].facts.unrecorded
         choice = Choice(data, {key: value for key, value in recorded.items() if key not in unrecorded})
         return choice, load(data, data_settings, device)
     if data_settings:
@@ -65,3 +81,23 @@ def _wrap(data: Any) -> FactorDataset:
     if isinstance(data, (np.ndarray, Tensor)):
         return from_array(data)
     return from_arrays(data) if isinstance(data, Mapping) else from_dataset(data)
+
+
+def _is_paired(path: Path, settings: Mapping[str, Any], several: bool | None) -> bool:
+    """Return whether the columns of a CSV file are modalities."""
+    if several is not None:
+        return several
+    own = set(datasets["paired"].settings) - set(datasets["table"].settings)
+    return not own.isdisjoint(settings) or has_pictures(path)
+
+
+def _wrap_frame(frame: Any, settings: dict[str, Any], several: bool | None) -> FactorDataset:
+    """Return a DataFrame as a table, or each of its columns as a modality."""
+    if several:
+        if settings:
+            raise UsageError(
+                f"data.{next(iter(settings))} is a setting of a file; pass the columns of a DataFrame only."
+            )
+        return from_arrays(read_cells(frame), name="DataFrame")
+    check_options(from_table, settings)
+    return from_table(frame, **settings)

@@ -16,6 +16,7 @@ from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.label_csv import read_labels
 from unbraid.data.picture_cache import decode_once
 from unbraid.data.picture_files import GREY_MODES, SUFFIXES, count_bytes, flatten, read_alike
+from unbraid.data.picture_labels import SUBFOLDERS, label_by_subfolder
 from unbraid.data.row_files import RowFile
 from unbraid.data.streamed_pixels import Channels, Stream, StreamedPixels, stream_rows, streams
 from unbraid.errors import DataError, UsageError
@@ -28,7 +29,7 @@ _ROUNDING_SLACK = 1e-6  # a resize in float32 may overshoot by this much
 def images(
     *, folder: str | Path, size: int | None = None, labels: str | Path | None = None, stream: Stream = "auto"
 ) -> FactorDataset:
-    """Pictures in a folder of yours, of any format and mode, with factors if you have a CSV file of labels."""
+    """Pictures in a folder of yours, of any format and mode, with labels from subfolders or a CSV file."""
     return from_folder(folder, size=size, labels=labels, stream=stream)
 
 
@@ -51,9 +52,10 @@ def from_folder(
     """Return every picture below a folder, in the order of the paths.
 
     They become grey if all of them are, and RGB otherwise. `size` resizes the central square of each to size x size;
-    without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`). `stream`
-    decodes them once into a file that is read by rows (`unbraid.data.picture_cache`); `auto` does so if they would fill
-    a quarter of the free memory.
+    without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`), or
+    `subfolders`: the name of the first folder below this one is then the factor `folder`. `stream` decodes them once
+    into a file that is read by rows (`unbraid.data.picture_cache`); `auto` does so if they would fill a quarter of the
+    free memory.
     """
     folder = expand_user(folder)
     if not folder.is_dir():
@@ -70,7 +72,10 @@ def from_folder(
         pixels = Pixels(stored, tuple(stored.shape[1:]))
     if labels is None:
         return FactorDataset(name, pixels, source=str(folder))
-    factors, table = read_labels(expand_user(labels), [folder / each for each in names], folder)
+    if labels == SUBFOLDERS:
+        factors, table = label_by_subfolder([Path(each) for each in names])
+    else:
+        factors, table = read_labels(expand_user(labels), [folder / each for each in names], folder)
     return FactorDataset(name, pixels, factors, table, source=str(folder))
 
 
@@ -254,7 +259,7 @@ def check_image_range(low: float, high: float, name: str) -> None:
 
 
 def _make_table(factors: Any, count: int, name: str) -> Tensor:
-    table = torch.as_tensor(factors).cpu()
+    table = factors.detach().cpu() if isinstance(factors, Tensor) else torch.from_numpy(np.array(factors))
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != count:
         raise DataError(f"{name}: factors have shape {tuple(table.shape)}, expected ({count}, factors).")

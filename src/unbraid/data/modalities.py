@@ -17,6 +17,12 @@ from unbraid.errors import DataError, UsageError
 from unbraid.types import Shape
 
 
+class Observed(dict):
+    """Observations by modality, zeros where one is missing; `present` [*index, modalities] marks the others."""
+
+    present: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class MultimodalDataset(FactorDataset):
     """Items that are observed in several modalities, with their factors of variation; made by `multimodal`.
@@ -43,8 +49,10 @@ class MultimodalDataset(FactorDataset):
     def images(self, index: Tensor) -> Tensor:
         raise self._refusal()
 
-    def observed(self, index: Tensor) -> dict[str, Tensor]:
-        return {name: modality.rows(index) for name, modality in self.modalities.items()}
+    def observed(self, index: Tensor) -> Observed:
+        observed = Observed({name: modality.rows(index) for name, modality in self.modalities.items()})
+        observed.present = self.present(index)
+        return observed
 
     def present(self, index: Tensor) -> Tensor | None:
         if all(modality.present is None for modality in self.modalities.values()):

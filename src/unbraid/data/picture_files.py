@@ -64,7 +64,7 @@ def choose_mode(named: Iterable[tuple[Path, str]], size: int | None) -> Mode:
         grey = grey and mode in GREY_MODES
         if size is None and shape != first[1]:
             shown, other = (f"{width} x {height}" for width, height in (first[1], shape))
-            raise DataError(f"{first[0]} is {shown} pixels and {name} is {other}; set size=… to resize them.")
+            raise DataError(f"{first[0]} is {shown} pixels and {name} is {other}; resize them with data.size=….")
     return "L" if grey else "RGB"
 
 
@@ -110,7 +110,7 @@ def stack(arrays: Iterable[np.ndarray], count: int, title: str) -> Tensor:
                 images = torch.empty((count, *array.shape), dtype=torch.uint8, device="cpu")
             if array.shape != images.shape[1:]:
                 first, other = tuple(images.shape[1:]), array.shape
-                raise DataError(f"{title}: picture {row} is {other}, the first one {first}; set size=….")
+                raise DataError(f"{title}: picture {row} is {other}, the first one {first}; set data.size=….")
             images[row] = torch.from_numpy(np.array(array))
             bar.advance()
     if images is None:

@@ -1,8 +1,8 @@
 """The demo's finished run, which is part of the package.
 
 It was trained with the settings of `unbraid demo` and seed 0, but for its encoder: two layers of 64 units instead of
-256, so that run and page have less than 300 kB each. (That encoder is no default: seeds 0 and 1 end at a histogram MIG
-of .83, seed 2 at .29.)
+256, so that the run has less than 300 kB. (That encoder is no default: seeds 0 and 1 end at a histogram MIG of .83,
+seed 2 at .29.)
 
 Its files are copied to the user's cache when it is first opened, because a run folder is written to: scores are added,
 pages are made.

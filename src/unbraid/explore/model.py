@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.explore.graph import Graph
+from unbraid.explore.rounding import InputMoments, Moments
 from unbraid.explore.trace import trace
 from unbraid.metrics import Evaluation
 from unbraid.models import Model, as_multimodal
@@ -19,6 +20,9 @@ from unbraid.types import Inputs, Shape
 
 EXAMPLES = 3
 """Rows that tracing runs on."""
+
+ROWS_TO_MEASURE = 256
+"""Rows that moments of the encoder's layers are taken from."""
 
 
 class View(NamedTuple):
@@ -56,20 +60,37 @@ def trace_model(evaluation: Evaluation) -> ModelGraphs:
 
 
 def _trace_encoder(model: Model, observed: dict[str, Tensor]) -> Graph | None:
-    names = list(observed)
-
     def encode(*given: Tensor) -> Tensor:
         *values, present = given
-        inputs = Inputs(dict(zip(names, values, strict=True)), present > 0 if model.multimodal else None)
-        return model.space.center(model.encode(inputs))
+        return _encode(model, dict(zip(observed, values, strict=True)), present)
 
-    examples = (*observed.values(), torch.ones(EXAMPLES, len(names)))
+    examples = (*observed.values(), torch.ones(EXAMPLES, len(observed)))
     try:
         with torch.no_grad():
             encode(*examples)
     except UsageError:  # a model that only draws, as one whose codes are labels
         return None
     return trace(encode, *examples)
+
+
+def _encode(model: Model, observed: dict[str, Tensor], present: Tensor) -> Tensor:
+    return model.space.center(model.encode(Inputs(observed, present > 0 if model.multimodal else None)))
+
+
+def measure_encoder(evaluation: Evaluation) -> Moments:
+    """Return the second moments of each encoder layer's inputs on rows of the data."""
+    model, dataset = evaluation.model, evaluation.dataset
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    rows = evaluation.rows[evaluation.choose(ROWS_TO_MEASURE)]
+    present = torch.stack([dataset.has(name, rows) for name in dataset.modalities], -1).float().cpu()
+    observed = {name: x.cpu() for name, x in dataset.observed(rows).items()}
+    model.to("cpu")
+    try:
+        with torch.no_grad(), InputMoments() as found:
+            _encode(model, observed, present)
+    finally:
+        model.to(device)
+    return found.moments
 
 
 def _decode(model: Model, code: Tensor) -> Sequence[Tensor]:

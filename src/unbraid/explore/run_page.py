@@ -1,8 +1,7 @@
 """The page of one run: its networks, what is known of its latents, and rows of its data, in one HTML file."""
 
-import gzip
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +16,94 @@ from unbraid.explore.facts import (
     draw_from_prior,
     is_standard_prior,
 )
-from unbraid.explore.model import ModelGraphs, trace_model
+from unbraid.explore.model import ModelGraphs, measure_encoder, trace_model
+from unbraid.explore.rounding import Moments
 from unbraid.explore.rows import Numbers, describe_rows, distances
-from unbraid.explore.text import to_base64, to_text
+from unbraid.explore.text import pack, to_base64, to_text
 from unbraid.explore.wasm import product
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
 
-MAX_BYTES = 1_200_000
-"""Size of a page up to which weights keep 16 bits."""
+MAX_KB = 1200
+"""Size of a page in kB (1,000 bytes) up to which weights keep 16 bits."""
 
+MOST_BITS = 16
 FEWEST_BITS = 8
-"""Fewest bits that a smaller page is paid for with; a page of a large network is larger than `MAX_BYTES`."""
+"""Fewest bits of the decoder's weights; the page of a large network exceeds its limit."""
+
+FEWEST_BITS_ON_DATA = 4
+"""Fewest bits of the encoder's weights, whose errors cancel on the data (see rounding.py)."""
 
 AUTO = "auto"
 
 
 def write_run_page(
-    path: Path, config: Config, evaluation: Evaluation, scores: Sequence[Score], weights: Precision = AUTO
+    path: Path,
+    config: Config,
+    evaluation: Evaluation,
+    scores: Sequence[Score],
+    weights: Precision = AUTO,
+    max_kb: int = MAX_KB,
 ) -> Path:
     """Write the explorer of a run and return its path.
 
-    `weights` is `float32`, `float16`, a number of bits (fixed point, 4 to 16), or `auto`: 16 bits, or as many as the
-    page then stays below 1.2 MB with, but 8 at least.
+    `weights` is `float32`, `float16`, a number of bits (fixed point, 4 to 16), or `auto`: 16 bits, or fewer if the page
+    would exceed `max_kb`. The encoder's weights then lose bits first, since their errors can cancel; see `choices`.
     """
-    atomic.write_text(path, render_run_page(config, evaluation, scores, weights))
+    atomic.write_text(path, render_run_page(config, evaluation, scores, weights, max_kb))
     return path
 
 
-def render_run_page(config: Config, evaluation: Evaluation, scores: Sequence[Score], weights: Precision = AUTO) -> str:
+def render_run_page(
+    config: Config, evaluation: Evaluation, scores: Sequence[Score], weights: Precision = AUTO, max_kb: int = MAX_KB
+) -> str:
     """Return the page as text."""
     evaluation = choose_rows(evaluation)
     graphs, numbers = trace_model(evaluation), Numbers()
     facts = describe_run(config, evaluation, scores, graphs, numbers)
-    for precision in range(16, FEWEST_BITS - 1, -1) if weights == AUTO else [weights]:
-        stored = Weights(precision)
-        networks = store_networks(graphs, stored)
-        run = {**facts, "networks": networks}
-        data = {"kind": "run", "weights": stored.records, "run": run, "modules": modules(), "precision": precision}
+
+    def build(decoder: Precision, encoder: Precision, moments: Moments | None = None) -> str:
+        stored = Weights(decoder)
+        run = {**facts, "networks": store_networks(graphs, stored, encoder, moments)}
+        words = describe_precision(decoder, encoder if graphs.encode else decoder)
+        data = {"kind": "run", "weights": stored.records, "run": run, "modules": modules(), "precision": words}
         blocks = {"numbers": pack(numbers.bytes()), "weights": to_text(stored.compressed())}
-        page = render(title_of(config), data, blocks)
-        if len(page.encode()) <= MAX_BYTES:
-            break
-    return page
+        return render(title_of(config), data, blocks)
+
+    if weights != AUTO:
+        return build(weights, weights)
+    page = build(MOST_BITS, MOST_BITS)
+    excess = len(page.encode()) - 1000 * max_kb
+    if excess <= 0:
+        return page
+    moments = measure_encoder(evaluation) if graphs.encode else None
+    for decoder, encoder in choices(graphs, excess):
+        page = build(decoder, encoder, moments)
+        if len(page.encode()) <= 1000 * max_kb:
+            return page
+    return build(FEWEST_BITS, FEWEST_BITS, moments)
+
+
+def choices(graphs: ModelGraphs, excess: int) -> Iterator[tuple[int, int]]:
+    """Yield the bits of decoder and encoder that may make a page smaller by `excess`, the best first.
+
+    The decoder keeps its 16 bits as long as the encoder has more than the fewest: every picture comes from the decoder,
+    and the errors of rounding an encoder mostly cancel. One bit of each weight is 1/7 of a byte in the page, or less if
+    it can be compressed.
+    """
+    encoder = 0 if graphs.encode is None else graphs.encode.weights
+    fewest = [(bits, FEWEST_BITS_ON_DATA) for bits in range(MOST_BITS - 1, FEWEST_BITS - 1, -1)]
+    for bits in [(MOST_BITS, own) for own in range(MOST_BITS - 1, FEWEST_BITS_ON_DATA - 1, -1)] + fewest:
+        saved = ((MOST_BITS - bits[0]) * graphs.decode.weights + (MOST_BITS - bits[1]) * encoder) / 7
+        if saved >= 0.8 * excess:
+            yield bits
+
+
+def describe_precision(decoder: Precision, encoder: Precision) -> str:
+    """Return e.g. '16 bits', 'float16' or '16 bits in the decoder, 5 in the encoder'."""
+    if decoder != encoder:
+        return f"{decoder} bits in the decoder, {encoder} in the encoder"
+    return f"{decoder} bits" if isinstance(decoder, int) else decoder
 
 
 def choose_rows(evaluation: Evaluation) -> Evaluation:
@@ -77,13 +121,15 @@ def modules() -> list[str]:
     return [to_base64(product(fused)) for fused in (True, False)]
 
 
-def store_networks(graphs: ModelGraphs, weights: Weights) -> dict[str, Any]:
-    """Return both graphs for JSON, their constants among the weights."""
-    named = {"encode": graphs.encode, "decode": graphs.decode}
-    return {
-        name: None if graph is None else graph.as_record(weights.add(graph.constants.values()))
-        for name, graph in named.items()
-    }
+def store_networks(
+    graphs: ModelGraphs, weights: Weights, encoder: Precision | None = None, moments: Moments | None = None
+) -> dict[str, Any]:
+    """Return both graphs for JSON, their constants among the weights; the encoder's may have another precision."""
+    decode = graphs.decode.as_record(weights.add(graphs.decode.constants.values()))
+    encode = graphs.encode
+    if encode is not None:
+        encode = encode.as_record(weights.add(encode.constants.values(), encoder, moments))
+    return {"encode": encode, "decode": decode}
 
 
 def describe_run(
@@ -119,8 +165,3 @@ def _score(score: Score) -> dict[str, Any]:
     interval = None if not known or score.interval is None else [round(end, 4) for end in score.interval]
     value = round(score.value, 4) if math.isfinite(score.value) else None
     return {"name": score.name, "value": value, "interval": interval}
-
-
-def pack(data: bytes) -> str:
-    """Return bytes compressed, as text."""
-    return to_text(gzip.compress(data, 9, mtime=0))

@@ -14,8 +14,16 @@ from unbraid.errors import UsageError
 from unbraid.explore.bundle import render
 from unbraid.explore.model import ModelGraphs, trace_model
 from unbraid.explore.rows import Numbers
-from unbraid.explore.run_page import AUTO, FEWEST_BITS, choose_rows, describe_run, modules, pack, store_networks
-from unbraid.explore.text import to_text
+from unbraid.explore.run_page import (
+    AUTO,
+    FEWEST_BITS,
+    choose_rows,
+    describe_precision,
+    describe_run,
+    modules,
+    store_networks,
+)
+from unbraid.explore.text import pack, to_text
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
 
@@ -71,8 +79,11 @@ def render_sweep_page(title: str, members: Sequence[MemberPage], weights: Precis
             }
             for member, own, facts, place in zip(members, kept, described, stored, strict=True)
         ]
+        words = describe_precision(bits, bits)
+        if not with_encoders:
+            words += f"; encoders are left out to keep this file below {MAX_BYTES // 1_000_000} MB"
         packed = {f"weights-{place}": to_text(each.compressed()) for place, each in enumerate(stored)}
-        data = {"kind": "sweep", "title": title, "members": runs, "modules": modules(), "precision": bits}
+        data = {"kind": "sweep", "title": title, "members": runs, "modules": modules(), "precision": words}
         page = render(title, data, {**blocks, **packed})
         if len(page.encode()) <= MAX_BYTES:
             break

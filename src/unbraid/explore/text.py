@@ -5,11 +5,12 @@ Every character is one byte of UTF-8, but three that HTML would change or read a
 """
 
 import base64
+import gzip
 
 import numpy as np
 
 STAND_INS = {0: 0xA1, 13: 0xA2, 60: 0xA3}
-"""Code points for characters that HTML does not keep (see `page/weights.js`)."""
+"""Code points for characters that HTML does not keep (see `page/text.js`)."""
 
 
 def to_text(data: bytes) -> str:
@@ -21,6 +22,11 @@ def to_text(data: bytes) -> str:
     groups[:, 1:] = padded.reshape(-1, 7)
     table = bytes(STAND_INS.get(value, value) for value in range(256))
     return np.packbits(groups, axis=1).tobytes().translate(table).decode("latin-1")
+
+
+def pack(data: bytes) -> str:
+    """Return bytes compressed, as text."""
+    return to_text(gzip.compress(data, 9, mtime=0))
 
 
 def to_base64(data: bytes) -> str:

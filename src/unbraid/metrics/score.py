@@ -101,6 +101,15 @@ class Score:
         """`metric/protocol`, followed by the part if there are several: `dci/gbt/completeness`."""
         return "/".join(part for part in (self.metric, self.protocol, self.part) if part)
 
+    def __str__(self) -> str:
+        """Return e.g. `mig/exact .81 (.79 to .83), 10,000 rows`."""
+        low, high = self.interval or (self.value, self.value)
+        within = f" ({_show(low)} to {_show(high)})" if low < high else ""
+        return f"{self.name} {_show(self.value)}{within}, {self.samples:,} rows"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
     @property
     def deterministic(self) -> bool:
         """True if nothing about it is random, so that its interval is the value."""
@@ -133,6 +142,13 @@ class Score:
         if fields.get("interval") is not None:
             fields["interval"] = tuple(map(_number, fields["interval"]))
         return cls(**fields)
+
+
+def _show(value: float) -> str:
+    """Return a number with two digits behind the point, or three significant ones, without a leading zero."""
+    text = f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+    text = f"{value:,.1f}" if abs(value) >= 100 else text
+    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
 def _number(stored: float | None) -> float:

@@ -11,6 +11,7 @@ from unbraid import noise
 from unbraid.data.array_modalities import blank_nan_rows, fill_missing
 from unbraid.data.factors import FactorDataset
 from unbraid.data.images import clamp_images
+from unbraid.data.modalities import Observed
 from unbraid.errors import UsageError, unknown
 from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
 from unbraid.networks.likelihoods import CategoricalLikelihood
@@ -29,8 +30,8 @@ ROWS_PER_CHUNK = 4096
 def prepare_inputs(model: MultimodalModel, given: Any, data: Data | None = None) -> Inputs:
     """Return arrays by modality as inputs of a model: bytes become [0, 1], classes [n] one-hot rows.
 
-    Rows may be missing as in `unbraid.data.from_arrays`; a modality that is None is left out. Classes may be words if
-    `data` know them, and a single word is one row.
+    Rows may be missing as in `unbraid.data.from_arrays`, or as `dataset.observed` marks them; a modality that is None
+    is left out. Classes may be words if `data` know them, and a single word is one row.
     """
     if not isinstance(given, Mapping):
         raise UsageError(f"Pass a dictionary of observations by modality, as {{'{model.modalities[0]}': …}}.")
@@ -41,6 +42,8 @@ def prepare_inputs(model: MultimodalModel, given: Any, data: Data | None = None)
             raise unknown("modality", name, model.modalities)
         if array is not None:
             x[name], present[name] = (part.to(_device(model)) for part in _read_rows(model, name, array, data))
+            if isinstance(given, Observed) and given.present is not None:
+                present[name] = present[name] & given.present[:, list(given).index(name)].to(_device(model))
     if not x:
         if given:
             raise UsageError(f"{', '.join(given)} hold no observations; leave them out to draw from the prior.")
@@ -72,7 +75,7 @@ def _read_rows(model: MultimodalModel, name: str, given: Any, data: Data | None)
     else:
         array = array.astype(np.float32) if array.dtype.kind in "iu" and len(shape) == 1 else array
         array, present = blank_nan_rows(name, array[:, None] if array.ndim == len(shape) == 1 else array, present)
-        rows = torch.from_numpy(array) / (255 if array.dtype == np.uint8 else 1)
+        rows = torch.from_numpy(np.array(array)) / (255 if array.dtype == np.uint8 else 1)
     if tuple(rows.shape[1:]) != tuple(shape):
         raise UsageError(f"{name} takes observations of shape {tuple(shape)}, not {tuple(rows.shape[1:])}.")
     rows = rows.to(torch.float32)

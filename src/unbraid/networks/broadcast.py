@@ -33,13 +33,32 @@ def broadcast(code: int, shape: Shape, *, channels: int = 64, layers: int = 4, k
     return _build("broadcast", code, shape, channels, layers, kernel)
 
 
-@decoder("broadcast-pixel", reference="watters2019")
-def broadcast_pixel(code: int, shape: Shape, *, channels: int = 64, layers: int = 3) -> nn.Module:
-    """Broadcast with 1x1 convolutions: the same MLP at every pixel, the strongest bias towards positions."""
-    return _build("broadcast-pixel", code, shape, channels, layers, kernel=1)
+class Patches(nn.Module):
+    """Pixels of patches: [batch, colours * side^2, height, width] -> [batch, colours, height * side, width * side]."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = x.unflatten(1, (-1, self.side, self.side))  # [batch, colours, row, column, height, width]
+        return whole.permute(0, 1, 4, 2, 5, 3).flatten(4, 5).flatten(2, 3)
 
 
-def _build(name: str, code: int, shape: Shape, channels: int, layers: int, kernel: int) -> nn.Module:
+@decoder("broadcast-pixel", reference="watters2019", later=("patch",))
+def broadcast_pixel(code: int, shape: Shape, *, channels: int = 64, layers: int = 3, patch: int = 1) -> nn.Module:
+    """Broadcast with 1x1 convolutions: the same MLP at every pixel, or at every patch of `patch` x `patch` pixels."""
+    if patch < 1 or (len(shape) == 3 and (shape[1] % patch or shape[2] % patch)):
+        raise UsageError(
+            f"Decoder 'broadcast-pixel': images of shape {tuple(shape)} have no patches of {patch}x{patch}."
+        )
+    if patch == 1 or len(shape) != 3:
+        return _build("broadcast-pixel", code, shape, channels, layers, kernel=1)
+    coarse = (shape[0] * patch**2, shape[1] // patch, shape[2] // patch)
+    return nn.Sequential(*_build("broadcast-pixel", code, coarse, channels, layers, kernel=1), Patches(patch))
+
+
+def _build(name: str, code: int, shape: Shape, channels: int, layers: int, kernel: int) -> nn.Sequential:
     if len(shape) != 3:
         raise UsageError(f"Decoder '{name}' makes images, not observations of shape {tuple(shape)}.")
     if layers < 2:

@@ -98,6 +98,30 @@ class LaplaceLikelihood(ScaledLikelihood):
         return (-standard.abs() - log_scale - math.log(2)).sum(-1)
 
 
+@likelihood("mixed")
+class MixedLikelihood(ScaledLikelihood):
+    """Numbers and classes side by side: Normal numbers with one scale, and one of K classes on K logits each.
+
+    `widths` are those of the columns in order: 1 for a number, K for classes.
+    """
+
+    def __init__(self, *, widths: tuple[int, ...] = (1,), scale: float = 1.0, learned: bool = False) -> None:
+        super().__init__(scale=scale, learned=learned)
+        self.widths = tuple(widths)
+
+    def log_prob(self, parameters: Mapping[str, Tensor], x: Tensor, dims: int) -> Tensor:
+        """Return the sum of the numbers' Normal log densities and of the classes' log p_k."""
+        standard, log_scale = self._standardise(parameters, x, dims)
+        normal = -0.5 * standard.square() - log_scale - 0.5 * math.log(2 * math.pi)
+        terms = zip(*(part.split(self.widths, -1) for part in (normal, parameters[""], x)), strict=True)
+        return sum((n if n.shape[-1] == 1 else each * raw.log_softmax(-1)).sum(-1) for n, raw, each in terms)  # type: ignore[return-value]
+
+    def mean(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return expected numbers, and the probability of each class."""
+        parts = parameters[""].split(self.widths, -1)
+        return torch.cat([part if part.shape[-1] == 1 else part.softmax(-1) for part in parts], -1)
+
+
 @likelihood("categorical")
 class CategoricalLikelihood(Likelihood):
     """One of K classes, on logits; observations are one-hot vectors, or probabilities (cross-entropy)."""

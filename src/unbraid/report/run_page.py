@@ -12,6 +12,7 @@ from torch import Tensor
 from unbraid import atomic
 from unbraid.metrics import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import decode_means, draw_prior_codes
+from unbraid.report.feature_traversal import draw_feature_svg
 from unbraid.report.latent_factor import draw_latent_factor
 from unbraid.report.multimodal_page import build_multimodal_section
 from unbraid.report.pictures import Picture, tile_images, to_data_uri
@@ -56,6 +57,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         scores=[_build_score_row(score) for score in scores],
         curves=_draw_curves(folder.read_lines("history")),
         traversal=_draw_traversal(evaluation) if drawable else None,
+        features=None if drawable or evaluation.dataset.multimodal else _draw_features(evaluation),
         reconstructions=to_data_uri(draw_reconstructions(evaluation)) if drawable else None,
         stages=_draw_stages(evaluation) if drawable and evaluation.model.first is not None else None,
         samples=_draw_samples(evaluation) if drawable else None,
@@ -104,7 +106,7 @@ def _list_notes(evaluation: Evaluation, scores: Sequence[Score]) -> list[str]:
     unusual = ", ".join(score.name for score in scores if not score.has_default_settings)
     notes = {
         f"Some scores use other rows or settings, listed in scores.jsonl: {unusual}.": bool(unusual),
-        "The observations are not images, so there are no pictures.": not (
+        "The observations are not images, so there are no pictures; the traversal shows features.": not (
             evaluation.dataset.multimodal or _is_drawable(evaluation)
         ),
         "The data have no factor labels, so no section compares latents with factors.": not evaluation.dataset.factors,
@@ -172,6 +174,14 @@ def _draw_traversal(evaluation: Evaluation) -> list[dict[str, Any]]:
         }
         for row, (leaf, name, kl) in enumerate(zip(shown.latents, shown.names, shown.kl, strict=True))
     ]
+
+
+def _draw_features(evaluation: Evaluation) -> dict[str, str]:
+    """Return the traversal of rows of numbers: a chart, and what it shows in words."""
+    shown = traverse(evaluation)
+    most = ", ".join(f"{name} ({kl:.2f} nats)" for name, kl in list(zip(shown.names, shown.kl, strict=True))[:3])
+    svg = draw_feature_svg(shown, evaluation.dataset, "features")
+    return {"svg": svg, "alt": f"Features of a row while one latent moves; the most informative are {most}"}
 
 
 def _describe_path(values: Tensor, classes: bool) -> str:

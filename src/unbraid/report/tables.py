@@ -144,7 +144,7 @@ def build_median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[
         for name in scores:
             values = setting.values(name)
             note = "" if len(values) == done else f" ({len(values)} of {done})"
-            row[name] = f"{np.median(values):.4g}{note}" if values else ""
+            row[f"median {name}"] = f"{np.median(values):.4g}{note}" if values else ""
         rows.append(row)
     return rows
 

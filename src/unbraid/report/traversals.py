@@ -1,28 +1,29 @@
 """Traversals: decoded images while one latent variable moves and the others stay."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from unbraid.errors import UsageError
+from unbraid.errors import UsageError, unknown
 from unbraid.metrics import Evaluation
 from unbraid.metrics.generative.features.feature_sets import decode_means
 from unbraid.metrics.unsupervised.elbo import compute_latent_kl
 from unbraid.report.animation import make_frames
-from unbraid.report.pictures import WHITE, Picture, check_images, choose_scale, measure_pitch, tile_images
+from unbraid.report.feature_traversal import draw_feature_picture
+from unbraid.report.pictures import WHITE, Picture, choose_scale, measure_pitch, tile_images
 
-Range = Literal["range", "quantiles"]
+RANGES = ("range", "quantiles")
 
 
 class Traversal(NamedTuple):
     """One row per latent variable, the most informative first.
 
     `latents` are indices of variables, `kl` their KL in nats, `values` [rows, columns] the values they take (the index
-    of a class if they have classes; NaN if a row has fewer columns than others), and `images` [rows, columns, channels,
-    height, width] the decoder means, white for NaN.
+    of a class if they have classes; NaN if a row has fewer columns than others), and `images` [rows, columns, *shape]
+    the decoder means, white for NaN.
     """
 
     latents: tuple[int, ...]
@@ -33,11 +34,13 @@ class Traversal(NamedTuple):
 
 
 def traversal(evaluation: Evaluation, **options: Any) -> Picture:
-    """Return a labelled picture of `traverse`, with its options.
+    """Return a labelled picture of `traverse`, with its options: images, or lines of features.
 
     Save it with `.save("traversal.png")`, or as an animation with `.save("traversal.gif")` or `.apng`.
     """
     shown = traverse(evaluation, **options)
+    if shown.images.ndim == 3:
+        return draw_feature_picture(shown, evaluation.dataset)
     labels = [f"{name}  {kl:.2f} nats" for name, kl in zip(shown.names, shown.kl, strict=True)]
     same = bool((shown.values == shown.values[0]).all())  # a heading must hold for all rows below it
     headings = [f"{v:+.1f}" for v in shown.values[0].tolist()] if same else []
@@ -51,7 +54,7 @@ def traverse(
     *,
     latents: Sequence[str] | None = None,
     base: int | None = None,
-    by: Range = "range",
+    by: str = "range",
     span: float = 2.0,
     columns: int = 9,
 ) -> Traversal:
@@ -61,7 +64,9 @@ def traverse(
     the 2.5% to 97.5% quantiles of the posterior means; one with classes takes each of them. `latents` names the
     variables to show; by default all of them, ordered by KL.
     """
-    check_images(evaluation.dataset.shape)
+    _ = evaluation.dataset.shape  # raises if there are several modalities
+    if by not in RANGES:
+        raise unknown("value of by", by, RANGES)
     if columns < 2 or not span > 0:
         raise UsageError(f"A traversal needs at least 2 columns and a span above 0, not {columns} and {span}.")
     kl, names = compute_variable_kl(evaluation), evaluation.space.leaf_names()
@@ -126,7 +131,7 @@ def _encode_base(evaluation: Evaluation, base: int | None) -> Tensor:
     return evaluation.means[base]
 
 
-def _choose_paths(evaluation: Evaluation, by: Range, span: float, columns: int) -> list[LatentPath]:
+def _choose_paths(evaluation: Evaluation, by: str, span: float, columns: int) -> list[LatentPath]:
     """Return the path of each variable; without a density it stays within the quantiles of the posterior means."""
     space, means = evaluation.space, evaluation.means
     codes = [b.traversal_codes(columns, span) for b in space.blocks.values() for _ in range(b.leaves)]

@@ -18,7 +18,7 @@ from unbraid.sweeps.sources import Sources
 from unbraid.sweeps.stages import choose_stage_settings, find_stage_data
 from unbraid.training import check_settings, configure
 from unbraid.training.choose import choose_settings
-from unbraid.training.configure import to_dotted
+from unbraid.training.configure import is_multimodal, to_dotted
 
 MAX_MEMBERS_WITHOUT_MANY = 10_000
 """A larger sweep needs --many."""
@@ -42,7 +42,8 @@ def read_axes(
     values: dict[str, list[Any]] = {"recipe": recipes}
     if data is not None:
         listed = data if isinstance(data, list) else [data]
-        values["data"] = [str(one) if isinstance(one, (str, Path)) else sources.keep(one) for one in listed]
+        several = bool(recipes) and is_multimodal(recipes[0])
+        values["data"] = [str(one) if isinstance(one, (str, Path)) else sources.keep(one, several) for one in listed]
     if refines is not None:
         listed = refines if isinstance(refines, (list, tuple)) else [refines]
         values["refines"] = [str(one.path if isinstance(one, Run) else one) for one in listed]
@@ -50,10 +51,10 @@ def read_axes(
         if isinstance(value, nn.Module):
             raise UsageError(f"A sweep takes registered networks by name, so that workers can build them: '{key}'.")
         values[key] = list(value) if isinstance(value, (list, range, np.ndarray)) else [value]
-    for key, several in values.items():
-        if not several:
+    for key, axis in values.items():
+        if not axis:
             raise UsageError(f"The axis '{key}' has no value.")
-        texts = [to_canonical(value) for value in several]
+        texts = [to_canonical(value) for value in axis]
         if len(set(texts)) < len(texts):
             raise UsageError(f"The axis '{key}' has a value twice.")
     return values
@@ -90,7 +91,7 @@ def _build_config(recipe: str, chosen: Mapping[str, Any], sources: Sources) -> C
             recipe, choice, dataset, _add_chosen(recipe, choice, dataset, settings), parent=first.description
         )
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
-    choice, dataset = sources.find(chosen["data"], data_settings)
+    choice, dataset = sources.find(chosen["data"], data_settings, is_multimodal(recipe))
     return configure(recipe, choice, dataset, _add_chosen(recipe, choice, dataset, settings))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unbraid import atomic
-from unbraid.config import Config, to_plain
+from unbraid.config import Config, hash_settings, to_plain
 from unbraid.errors import RunError, UsageError
 from unbraid.safe_files import read_text
 from unbraid.store import ALLOWED_BEFORE_CREATION, RunFolder
@@ -114,8 +114,7 @@ class SweepFolder:
         facts = self.group_folder(group).read_json("group")
         names = [self.add_group(part, self.read_cadence(group)) for part in parts]
         self.group_folder(group).write_json("group", {**facts, "parts": names})
-        for checkpoint in self.group_folder(group).checkpoints():
-            checkpoint.unlink(missing_ok=True)
+        self.forget_checkpoints(group)
 
     def list_parts(self, group: str) -> list[str]:
         """Return the groups that replace a divided group."""
@@ -123,11 +122,18 @@ class SweepFolder:
 
     def is_busy(self, group: str) -> bool:
         """Return whether another process trains or scores a group at this moment."""
-        try:
-            with self.group_folder(group).locked():
-                return False
-        except RunError:
-            return True
+        return self.group_folder(group).is_busy()
+
+    def check_id(self, run: str) -> None:
+        """Raise unless the settings of a run are those by which its folder is named."""
+        folder = self.run_folder(run)
+        if hash_settings(folder.written_config) != run.rpartition("-")[2]:
+            raise RunError(f"{folder.path / 'config.yaml'} was changed: these are not the settings of {run}.")
+
+    def forget_checkpoints(self, group: str) -> None:
+        """Remove the checkpoints of a group, which then trains from step 0."""
+        for checkpoint in self.group_folder(group).checkpoints():
+            checkpoint.unlink(missing_ok=True)
 
     def describe_busy(self, group: str) -> str:
         return f"Group {group} of {self.path} is being trained by another process; try again when that has ended."

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from unbraid.explore import AUTO, ExplorerPage, Precision
+from unbraid.extras import import_extra
 from unbraid.metrics.base import Score
 from unbraid.report import EXPLORER
 from unbraid.report.sweep_page import write_sweep_report
@@ -49,6 +50,11 @@ class Sweep:
     def summary(self) -> list[dict[str, Any]]:
         """One row per setting and score, over seeds: count, median, mean with its 90% interval, extremes."""
         return build_summary_rows(self.members)
+
+    def to_pandas(self) -> Any:
+        """Return `table` as a DataFrame, indexed by run."""
+        pandas = import_extra("pandas", "pandas", "Sweep.to_pandas", "; without it use Sweep.table")
+        return pandas.DataFrame(self.table).set_index("run")
 
     @property
     def files(self) -> dict[str, str]:

@@ -185,6 +185,11 @@ def _plan_groups(
     begun = [group for group in free if folder.group_folder(group).checkpoints()]
     for group in set(free) - set(begun):
         folder.remove_group(group)
+    for group in begun:
+        removed = [run for run in folder.list_runs(group) if not folder.run_folder(run).read_json("status")]
+        if removed:
+            log(f"{removed[0]} was removed; the runs of its group train again from step 0, with the same result.")
+            folder.forget_checkpoints(group)
     taken = {run for group in begun for run in folder.list_runs(group)}
     metrics = folder.plan.metrics
     rest = {run: config for run, config in configs.items() if run not in taken}

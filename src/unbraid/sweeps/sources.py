@@ -26,19 +26,21 @@ class Sources:
         self._choices: dict[str, Choice] = {}
         self._first_stages: dict[str, FirstStage] = {}
 
-    def keep(self, data: Data) -> str:
-        """Keep data that were passed in, and return their name in the plan."""
-        choice, dataset = find_data(data, {}, self.device)
+    def keep(self, data: Data, several: bool) -> str:
+        """Keep data that were passed in, for recipes of one or `several` modalities; return their name in the plan."""
+        choice, dataset = find_data(data, {}, self.device, several)
         name = f"{GIVEN}-{choice.settings['content'][:12]}"
         self._choices[to_canonical([name, {}])] = choice
         self._datasets[to_canonical(choice.as_dict())] = dataset
         return name
 
-    def find(self, name: str, settings: Mapping[str, Any]) -> tuple[Choice, FactorDataset]:
-        """Return the config entry of a data set, and the data set."""
-        key = to_canonical([name, settings])
+    def find(self, name: str, settings: Mapping[str, Any], several: bool) -> tuple[Choice, FactorDataset]:
+        """Return the config entry of a data set, and the data set, for a recipe of one or `several` modalities."""
+        kept = to_canonical([name, settings])  # data that were passed in
+        key = kept if kept in self._choices else to_canonical([name, settings, several])
         if key not in self._choices:
-            choice, dataset = find_data(name, {f"data.{key}": value for key, value in settings.items()}, self.device)
+            given = {f"data.{setting}": value for setting, value in settings.items()}
+            choice, dataset = find_data(name, given, self.device, several)
             self._choices[key] = choice
             self._datasets[to_canonical(choice.as_dict())] = dataset
         return self._choices[key], self.dataset(self._choices[key])

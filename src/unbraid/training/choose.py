@@ -5,7 +5,6 @@ gave: neither the user nor the recipe. Each rule returns a value and the reason 
 config, so that a run repeats from its config alone; they depend on nothing but the data, the recipe and other settings.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -15,12 +14,15 @@ from unbraid.config import Choice
 from unbraid.data.base import dataset as datasets
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN
+from unbraid.data.modality import Modality
 from unbraid.data.splits import split
+from unbraid.data.tables import columns_of
 from unbraid.methods import objective
 from unbraid.models import model as models
 from unbraid.networks import decoder as decoders
 from unbraid.networks.base import SMALLEST_SIDE
 from unbraid.objectives import bind
+from unbraid.store import select_prefix
 from unbraid.training.cost import SECONDS_ALLOWED, estimate_seconds
 from unbraid.types import Shape
 
@@ -33,13 +35,26 @@ ROWS_TO_JUDGE = 256
 SILHOUETTE_SHARE = 0.95
 """Grey pictures of which this share of all pixels is black or white, within a tenth, are silhouettes."""
 
+SHAPE_DECODER = "broadcast-pixel"
 LATENTS = 10
-BATCHES_PER_EPOCH = 10
 BATCHES = (16, 32, 64, 128, 256)
-EPOCHS = 100
+BATCHES_PER_EPOCH = 20
+BATCHES_PER_EPOCH_OF_SHAPES = 5
+"""The decoder of shapes is cheap, and large batches estimate the total correlation better."""
+
+MIN_EPOCHS, MAX_EPOCHS = 50, 200
+SECONDS_WANTED = 90.0
+"""Seconds of two cores within which the number of epochs may grow from the least to the most."""
+
 MIN_STEPS, MAX_STEPS = 1_000, 20_000
 MAX_STAGE_STEPS = 5_000
 """Most steps of a second stage, whose networks are larger than those of most first stages."""
+
+SHAPE_BETA_PER_PIXEL = 25 / 32
+"""Weight beta of `beta-tcvae` on shapes, by the side of the picture; the demo has 25 for 32 pixels."""
+
+PATCHED_SIDE = 64
+"""Shapes of at least this side are drawn by patches of 2x2 pixels, in a quarter of the time."""
 
 HELD_OUT_SHARE = 0.1
 MIN_ROWS_TO_HOLD_OUT = 200
@@ -62,13 +77,18 @@ class ChosenSetting(NamedTuple):
 
 
 def choose_settings(
-    recipe: str, data: Choice, dataset: FactorDataset, given: Mapping[str, Any], single: bool = True
+    recipe: str,
+    data: Choice,
+    dataset: FactorDataset,
+    given: Mapping[str, Any],
+    single: bool = True,
+    named: bool = False,
 ) -> list[ChosenSetting]:
-    """Return the settings of a run that follow from its data; none for a named data set.
+    """Return the settings of a run that follow from its data; for `named` data sets only if asked.
 
     `given` are the user's settings. A run of a sweep is not `single`: its length is fixed.
     """
-    if not is_own(data):
+    if not named and not is_own(data):
         return []
     entry = objective[recipe]
     known = {**entry.facts.defaults, **given}
@@ -85,6 +105,7 @@ def choose_settings(
         add(*_choose_networks(recipe, dataset, known))
         add(*_choose_likelihoods(dataset, known))
         add(*_choose_latents(recipe, dataset, known))
+        add(*_choose_weights(recipe, dataset, known))
     if single and "steps" not in known and not several_players:
         add(*_choose_held_out(dataset, known))
     add(_choose_batch(dataset, known))
@@ -109,12 +130,13 @@ def choose_image_network(shape: Shape) -> tuple[str, str]:
     return "conv-locatello", f"convolutions fit images of {size} pixels"
 
 
-def is_silhouette(dataset: FactorDataset) -> bool:
-    """Return whether the pictures are grey, and almost all pixels black or white."""
-    if len(dataset.shape) != 3 or dataset.shape[0] != 1:
+def is_silhouette(modality: Modality, device: torch.device) -> bool:
+    """Return whether a modality holds grey pictures of shapes: almost all pixels are black or white."""
+    if modality.kind != "image" or modality.shape[0] != 1 or min(modality.shape[1:]) < SMALLEST_SIDE:
         return False
-    rows = torch.arange(0, len(dataset), max(1, len(dataset) // ROWS_TO_JUDGE), device=dataset.device)
-    pixels = dataset.images(rows).float()
+    rows = torch.arange(len(modality.values), device=device)
+    rows = rows if modality.present is None else rows[modality.present]
+    pixels = modality.rows(rows[:: max(1, len(rows) // ROWS_TO_JUDGE)])
     return float(((pixels < 0.1) | (pixels > 0.9)).float().mean()) >= SILHOUETTE_SHARE
 
 
@@ -122,29 +144,41 @@ def _choose_networks(recipe: str, dataset: FactorDataset, known: Mapping[str, An
     made_by_model = models[objective[recipe].facts.model].make.decoders is not decoders
     if "network" in known or objective[recipe].facts.network is not None or made_by_model:
         return
-    if dataset.multimodal:
-        for name, modality in dataset.modalities.items():
-            network, reason = "mlp", f"{name} is a {modality.kind}"
-            if modality.kind == "image":
-                network, reason = choose_image_network(modality.shape)
-                network = network.replace("conv-locatello", "conv-daunhawer")
-            for side in ("encoder", "decoder"):
-                if side not in known:
-                    yield ChosenSetting(f"{side}.{name}", network, reason)
-        return
-    if len(dataset.shape) == 1:
-        network, reason = "mlp", f"rows are vectors of {dataset.shape[0]:,} values"
-    elif is_silhouette(dataset) and not any(key.partition(".")[0] in ("encoder", "decoder") for key in known):
-        yield ChosenSetting("encoder", "mlp", "almost all pixels are black or white: shapes need no convolutions")
-        yield ChosenSetting(
-            "decoder", "broadcast-pixel", "it draws shapes from positions, which separates factors best"
-        )
-        yield ChosenSetting("decoder.channels", 16, "one small network per pixel suffices for a shape")
-        return
-    else:
-        network, reason = choose_image_network(dataset.shape)
-    for side in ("encoder", "decoder"):
-        yield ChosenSetting(side, network, reason)
+    # the user's settings of a network belong to the one that they expect
+    sides = [side for side in ("encoder", "decoder") if side not in known and not _has_settings(side, dataset, known)]
+    for name, modality in dataset.modalities.items():
+        of = f".{name}" if dataset.multimodal else ""
+        if len(sides) == 2 and is_silhouette(modality, dataset.device):
+            yield from _choose_networks_of_shapes(of, modality.shape)
+            continue
+        if modality.kind == "image":
+            network, reason = choose_image_network(modality.shape)
+            network = network.replace("conv-locatello", "conv-daunhawer") if dataset.multimodal else network
+        else:
+            network, reason = (
+                "mlp",
+                f"{name} is a {modality.kind}" if of else f"rows are vectors of {modality.shape[0]:,}",
+            )
+        for side in sides:
+            yield ChosenSetting(f"{side}{of}", network, reason)
+
+
+def _choose_networks_of_shapes(of: str, shape: Shape) -> Iterator[ChosenSetting]:
+    yield ChosenSetting(f"encoder{of}", "mlp", "almost all pixels are black or white: shapes need no convolutions")
+    yield ChosenSetting(f"decoder{of}", SHAPE_DECODER, "it draws shapes from positions, which separates factors best")
+    yield ChosenSetting(f"decoder{of}.channels", 16, "one small network per pixel suffices for a shape")
+    if min(shape[1:]) >= PATCHED_SIDE and not any(length % 2 for length in shape[1:]):
+        yield ChosenSetting(f"decoder{of}.patch", 2, "one network per 2x2 pixels takes a quarter of the time")
+
+
+def _draws_shapes(known: Mapping[str, Any]) -> bool:
+    return any(value == SHAPE_DECODER for key, value in known.items() if key.partition(".")[0] == "decoder")
+
+
+def _has_settings(side: str, dataset: FactorDataset, known: Mapping[str, Any]) -> bool:
+    """Return whether `known` has settings of all encoders or all decoders, such as `encoder.width`."""
+    names = dataset.modalities if dataset.multimodal else ()
+    return any(key.partition(".")[0] not in names for key in select_prefix(f"{side}.", known))
 
 
 def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
@@ -155,6 +189,11 @@ def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Ite
         return
     if len(dataset.shape) == 3:
         yield ChosenSetting("likelihood", "bernoulli", "pixels are between 0 and 1")
+        return
+    if any(column.classes for column in columns_of(dataset)):
+        if "likelihood" not in known:
+            yield ChosenSetting("likelihood", "mixed", "the table has numbers and classes")
+            yield ChosenSetting("likelihood.learned", True, "the noise of the numbers is not known")
         return
     values = dataset.images(torch.arange(len(dataset), device=dataset.device))
     if bool(((values == 0) | (values == 1)).all()):
@@ -171,6 +210,13 @@ def _choose_latents(recipe: str, dataset: FactorDataset, known: Mapping[str, Any
         yield ChosenSetting("z", dataset.shape[0], f"a row has only {dataset.shape[0]} values")
 
 
+def _choose_weights(recipe: str, dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
+    if recipe == "beta-tcvae" and not dataset.multimodal and known.get("decoder") == SHAPE_DECODER:
+        side = min(dataset.shape[1:])
+        reason = f"the reconstruction of an outline grows with the {side} pixels of a side"
+        yield ChosenSetting("beta", float(round(SHAPE_BETA_PER_PIXEL * side)), reason)
+
+
 def _choose_held_out(dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
     if "split" in known or dataset.held_out is not None:
         if split(dataset, known.get("split", "default")).held_out is None:
@@ -185,13 +231,14 @@ def _choose_held_out(dataset: FactorDataset, known: Mapping[str, Any]) -> Iterat
 
 def _choose_batch(dataset: FactorDataset, known: Mapping[str, Any]) -> ChosenSetting:
     rows = _count_training_rows(dataset, known)
-    fitting = [batch for batch in BATCHES if batch * BATCHES_PER_EPOCH <= rows]
+    batches = BATCHES_PER_EPOCH_OF_SHAPES if _draws_shapes(known) else BATCHES_PER_EPOCH
+    fitting = [batch for batch in BATCHES if batch * batches <= rows]
     batch = fitting[-1] if fitting else max(1, min(BATCHES[0], rows))
     return ChosenSetting("batch", batch, f"{rows:,} rows to train on make {max(1, rows // batch):,} batches")
 
 
 def _choose_rate(known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
-    per_pixel = known.get("decoder") == "broadcast-pixel"
+    per_pixel = _draws_shapes(known)
     why = "a decoder of few parameters learns at a high rate" if per_pixel else "the usual rate of Adam"
     yield ChosenSetting("lr", 5e-3 if per_pixel else 1e-3, why)
     yield ChosenSetting("decay", "cosine", "the rate falls to 0, so that the end is settled")
@@ -199,8 +246,9 @@ def _choose_rate(known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
 
 def _choose_steps(dataset: FactorDataset, known: Mapping[str, Any], limit: int) -> ChosenSetting:
     rows, batch = _count_training_rows(dataset, known), known["batch"]
-    wanted = math.ceil(EPOCHS * rows / batch)
-    steps = min(limit, max(MIN_STEPS, 100 * math.ceil(wanted / 100)))
+    per_epoch = estimate_seconds(dataset, known, 1) * rows / batch
+    epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, SECONDS_WANTED / per_epoch if per_epoch else MAX_EPOCHS))
+    steps = min(limit, max(MIN_STEPS, 100 * round(epochs * rows / batch / 100)))
     reason = f"{steps * batch / rows:,.0f} passes over {rows:,} rows"
     seconds = estimate_seconds(dataset, known, steps)
     if seconds > SECONDS_ALLOWED:

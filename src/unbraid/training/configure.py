@@ -19,6 +19,7 @@ from unbraid.models.base import select_model_settings
 from unbraid.networks import encoder as encoders, likelihood as likelihoods
 from unbraid.objectives import bind
 from unbraid.store import select_prefix
+from unbraid.training.default_likelihood import choose_likelihood, choose_likelihood_settings
 from unbraid.training.modality_config import (
     SIZES,
     Sections,
@@ -107,12 +108,13 @@ def _choose_single_sections(recipe: str, dataset: FactorDataset, given: Mapping[
     for side, registry, other in (("encoder", encoders, decoders), ("decoder", decoders, encoders)):
         if names[side] not in registry and names[side] in other:
             raise UsageError(f"'{names[side]}' has no {side}; choose one with {side}=NAME (unbraid list networks).")
-    likelihood = given.get("likelihood") or ("bernoulli" if len(dataset.shape) == 3 else "gaussian")
+    likelihood = given.get("likelihood") or choose_likelihood(dataset)
     refuse_out_of_range(likelihood, dataset.pixels, dataset.name, "likelihood")
+    density = {**choose_likelihood_settings(likelihood, dataset), **select_prefix("likelihood.", given)}
     return Sections(
         make_choice(encoders, names["encoder"], select_prefix("encoder.", given)),
         make_choice(decoders, names["decoder"], select_prefix("decoder.", given)),
-        make_choice(likelihoods, likelihood, select_prefix("likelihood.", given)),
+        make_choice(likelihoods, likelihood, density),
         parse_latents(given),
     )
 
@@ -166,10 +168,15 @@ def choose_network(shape: Shape) -> str:
     return "mlp"
 
 
+def is_multimodal(recipe: str) -> bool:
+    """Return whether a recipe learns from several modalities."""
+    return models[objective[recipe].facts.model].make.multimodal
+
+
 def list_settings(recipe: str) -> list[str]:
     """Return every key without a dot that `configure` takes for a recipe."""
     common = ("z", "latents", "groups", "prior", "network", "encoder", "decoder", "likelihood")
-    sizes = SIZES if models[objective[recipe].facts.model].make.multimodal else ()
+    sizes = SIZES if is_multimodal(recipe) else ()
     return [*objective[recipe].settings, *Training.fields(), *common, *sizes]
 
 

@@ -11,6 +11,7 @@ import torch
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
+from unbraid.data.tables import describe_columns
 from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.progress import Progress, announce, progress, say
 from unbraid.store import RunFolder, replace_non_finite
@@ -333,4 +334,5 @@ def _describe_data(config: Config, dataset: FactorDataset) -> dict[str, Any]:
         "factors": {factor.name: factor.size for factor in dataset.factors},
         "trained_on": len(parts.train),
         "held_out": 0 if parts.held_out is None else len(parts.held_out),
+        **describe_columns(dataset),
     }

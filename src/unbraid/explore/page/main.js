@@ -6,7 +6,8 @@ import { memberOfLink } from "./link.js";
 import { Model } from "./model.js";
 import { Rows } from "./rows.js";
 import { makeSweep } from "./sweep.js";
-import { bytesOf, bytesOfText, decompress, readWeights } from "./weights.js";
+import { bytesOf, bytesOfText, decompress } from "./text.js";
+import { readWeights } from "./weights.js";
 
 const SHOWN_FOR = 7000;
 
@@ -71,7 +72,7 @@ function showTitle(title, subtitle) {
 
 async function openPage() {
   const data = JSON.parse(byId("data").textContent), say = sayIn(byId("message"));
-  byId("precision").textContent = `Weights have ${Number.isInteger(data.precision) ? `${data.precision} bits` : data.precision} in this file.`;
+  byId("precision").textContent = `Precision of the weights: ${data.precision}.`;
   await (data.kind === "sweep" ? openSweep : openRun)(data, say);
 }
 

@@ -1,6 +1,6 @@
 // Rows of the data in the page: pictures come as one sheet of tiles, other modalities as numbers.
 
-import { bytesOf } from "./weights.js";
+import { bytesOf } from "./text.js";
 import { sizeOfShape } from "./model.js";
 
 export class Rows {

@@ -22,15 +22,15 @@ export function makeSource(model, rows, store, say) {
       if (own) return own;
       return source.row === undefined ? new Float32Array(sizeOfShape(shape)) : rows.observation(m, source.row);
     });
+  const isRow = ({ row, present, files }) =>
+    row !== undefined && files === undefined && rows.presence(row).every((there, m) => there === present[m]);
   const encode = (source, gesture) => {
-    const code = model.encode(observations(source), source.present);
+    // codes of the data come with the page, as exact as they were computed
+    const code = isRow(source) ? model.codeOfRow(source.row) : model.encode(observations(source), source.present);
     if (!code.every(Number.isFinite)) return say("The encoder makes no finite code of this picture.");
     store.set({ code, source }, gesture);
   };
-  const takeRow = (row) => {
-    if (model.encoder) encode({ row, present: rows.presence(row) });
-    else store.set({ code: model.codeOfRow(row), source: { row, present: rows.presence(row) } });
-  };
+  const takeRow = (row) => encode({ row, present: rows.presence(row) });
   const takeFile = async (file, modality = run.modalities.findIndex(({ kind }) => kind === "image")) => {
     if (!model.encoder || modality < 0) return say("This model encodes no pictures.");
     try {

@@ -1,29 +1,4 @@
-// Bytes of the page to numbers (see weights.py).
-
-/** @returns {Uint8Array} the bytes of a base64 text */
-export function bytesOf(text) {
-  const binary = atob(text), bytes = new Uint8Array(binary.length);
-  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
-  return bytes;
-}
-
-/** @returns {Uint8Array} the bytes of a text with seven bits for each character (see text.py) */
-export function bytesOfText(text) {
-  const bytes = new Uint8Array(Math.floor((text.length * 7) / 8)), standIns = { 0xa1: 0, 0xa2: 13, 0xa3: 60 };
-  for (let i = 0, at = 0, buffer = 0, bits = 0; i < text.length; i++) {
-    const code = text.charCodeAt(i);
-    buffer = ((buffer << 7) | (code < 128 ? code : standIns[code])) & 0x3fff;
-    bits += 7;
-    if (bits >= 8) bytes[at++] = (buffer >> (bits -= 8)) & 255;
-  }
-  return bytes;
-}
-
-/** @returns {Promise<Uint8Array>} what gzip compressed */
-export async function decompress(bytes) {
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
-}
+// Bytes of the page to weights (see weights.py).
 
 /** Read all tensors; returns a function from a tensor's place to its numbers. */
 export function readWeights(records, bytes) {
@@ -55,8 +30,8 @@ const READERS = {
     for (let i = 0, bit = 0; i < count; i++, bit += more) {
       let value = (bytes[4 * rows + i] << 24) >> 24;
       if (more) {
-        const at = low + (bit >> 3), pair = (bytes[at] << 8) | (bytes[at + 1] ?? 0);
-        value = (value << more) | ((pair >> (16 - more - (bit & 7))) & ((1 << more) - 1));
+        const at = low + (bit >> 3), three = (bytes[at] << 16) | ((bytes[at + 1] ?? 0) << 8) | (bytes[at + 2] ?? 0);
+        value = (value << more) | ((three >> (24 - more - (bit & 7))) & ((1 << more) - 1));
       }
       numbers[i] = value * scale[Math.floor(i / length)];
     }

@@ -1,0 +1,166 @@
+"""Advice on data: what they hold, a recipe and settings that fit them, the time on this machine, the next commands."""
+
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unbraid.config import Config
+from unbraid.data.factors import FactorDataset
+from unbraid.data.find import Data, find_data
+from unbraid.data.modality import Modality
+from unbraid.progress import format_seconds
+from unbraid.training import choose_device, configure
+from unbraid.training.choose import ChosenSetting, choose_settings, is_own, is_silhouette
+from unbraid.training.prepare import prepare
+
+MAX_SECONDS_TO_MEASURE = 3.0
+MAX_STEPS_TO_MEASURE = 20
+ROWS_TO_DESCRIBE = 10_000
+FEW_ROWS = 500
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What was found in the data, a recipe with its reason, settings, the time that they take, and commands."""
+
+    found: list[str]
+    recipe: str
+    reason: str
+    settings: list[ChosenSetting]
+    seconds: float
+    steps: int
+    device: str
+    commands: dict[str, str]
+    notes: list[str]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the advice as JSON holds it."""
+        settings = {each.name: {"value": each.value, "reason": each.reason} for each in self.settings}
+        record = {"found": self.found, "recipe": self.recipe, "reason": self.reason, "settings": settings}
+        timing = {"seconds": round(self.seconds, 1), "steps": self.steps, "device": self.device}
+        return {**record, **timing, "commands": self.commands, "notes": self.notes}
+
+    def __str__(self) -> str:
+        length = f"{self.steps:,} steps take about {format_seconds(self.seconds)} on this machine ({self.device})"
+        parts = {
+            "Found": self.found,
+            "Recipe": [f"{self.recipe}: {self.reason}"],
+            "Settings": [str(each) for each in self.settings],
+            "Time": [f"{length}, by a few measured steps."],
+            "Notes": self.notes,
+            "Next": [f"{command}   # {what}" for command, what in self.commands.items()],
+        }
+        return "\n".join("\n  ".join([title, *lines]) for title, lines in parts.items() if lines)
+
+
+def advise(data: Data, device: str = "auto") -> Advice:
+    """Look at data, measure a few steps of training, and return advice; nothing is written."""
+    choice, dataset = find_data(data, {}, choose_device(device))
+    recipe, reason = choose_recipe(dataset)
+    settings = choose_settings(recipe, choice, dataset, {}, named=True)
+    config = configure(recipe, choice, dataset, {each.name: each.value for each in settings})
+    seconds = measure_step(config, dataset) * config.training.steps
+    given = str(data) if isinstance(data, str | Path) else "…"
+    return Advice(
+        found=describe_data(dataset),
+        recipe=recipe,
+        reason=reason,
+        settings=settings,
+        seconds=seconds,
+        steps=config.training.steps,
+        device=str(dataset.device),
+        commands=_list_commands(recipe, given, [] if is_own(choice) else settings),
+        notes=_list_notes(dataset),
+    )
+
+
+def choose_recipe(dataset: FactorDataset) -> tuple[str, str]:
+    """Return a recipe for data, and the reason."""
+    if dataset.multimodal:
+        return "partitioned-mvae", "it learns what the modalities share and what each has alone, and fills empty cells"
+    return "beta-tcvae", "it needs no labels, and its weight beta on the total correlation separates factors"
+
+
+def describe_data(dataset: FactorDataset) -> list[str]:
+    """Return lines about rows, shapes, ranges, missing cells and factors."""
+    lines = [f"{len(dataset):,} rows"]
+    lines += [_describe_modality(dataset, modality) for modality in dataset.modalities.values()]
+    every = torch.arange(len(dataset), device=dataset.device)
+    for column, factor in enumerate(dataset.factors):
+        labelled = int(dataset.has_labels(every, [column]).sum())
+        missing = f", unknown in {len(dataset) - labelled:,} rows" if labelled < len(dataset) else ""
+        lines.append(f"factor {factor.name}: {factor.size} values{missing}")
+    return lines if dataset.factors else [*lines, "no factors: scores such as MIG need some (data.labels=labels.csv)"]
+
+
+def measure_step(config: Config, dataset: FactorDataset) -> float:
+    """Return the seconds of one step of training on this machine; the first step, which may compile, is left out."""
+    state = prepare(config, dataset)
+    state.advance()
+    steps, started = 0, time.monotonic()
+    while steps < MAX_STEPS_TO_MEASURE and time.monotonic() - started < MAX_SECONDS_TO_MEASURE:
+        state.advance()
+        steps += 1
+    if dataset.device.type == "cuda":
+        torch.cuda.synchronize(dataset.device)
+    return (time.monotonic() - started) / steps
+
+
+def _describe_modality(dataset: FactorDataset, modality: Modality) -> str:
+    name = modality.name if dataset.multimodal else "each"
+    every = torch.arange(len(dataset), device=dataset.device)
+    here = dataset.has(modality.name, every)
+    missing = f", empty in {int((~here).sum()):,} rows" if not bool(here.all()) else ""
+    if modality.kind == "label":
+        return f"{name}: one of {len(modality.classes)} classes ({', '.join(modality.classes[:8])}){missing}"
+    rows = modality.rows(every[here][:: max(1, int(here.sum()) // ROWS_TO_DESCRIBE)])
+    span = f"from {float(rows.min()):.4g} to {float(rows.max()):.4g}"
+    if modality.kind == "vector":
+        return f"{name}: a vector of {modality.shape[0]:,} values {span}{missing}"
+    channels, height, width = modality.shape
+    colour = "grey" if channels == 1 else f"{channels} channels"
+    shapes = ", almost all pixels black or white" if is_silhouette(modality, dataset.device) else ""
+    return f"{name}: an image of {width}x{height} pixels, {colour}, values {span}{shapes}{missing}"
+
+
+def _list_commands(recipe: str, data: str, settings: list[ChosenSetting]) -> dict[str, str]:
+    """Return the commands to type next, and what each does."""
+    words = shlex.join(f"{each.name}={_write(each.value)}" for each in settings)
+    train = f"unbraid train {recipe} {shlex.quote(f'data={data}')}{f' {words}' if words else ''}"
+    axis = "beta_c" if recipe == "partitioned-mvae" else "beta"
+    fixed = shlex.join(
+        f"{each.name}={_write(each.value)}" for each in settings if each.name not in ("patience", "split")
+    )
+    sweep = f"unbraid sweep {recipe} {shlex.quote(f'data={data}')} {axis}=1,4,16 seed=0:{SEEDS}"
+    return {
+        f"{train} --name mine": "train",
+        "unbraid evaluate runs/mine": "scores",
+        "unbraid report runs/mine": "a page with curves, traversals and reconstructions",
+        "unbraid explore runs/mine": "a page that runs the model",
+        f"{sweep}{f' {fixed}' if fixed else ''}": "which beta, and how much seeds differ",
+    }
+
+
+def _write(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _list_notes(dataset: FactorDataset) -> list[str]:
+    notes = []
+    if len(dataset) < FEW_ROWS:
+        notes.append(f"{len(dataset):,} rows are few: expect latents that remember rows, and look at several seeds.")
+    partly = [f.name for i, f in enumerate(dataset.factors) if not _is_labelled(dataset, i)]
+    if partly and not dataset.multimodal:
+        notes.append(f"Some rows lack {', '.join(partly)}: s2-beta-vae learns from the labels that there are.")
+    if dataset.factors and len(dataset.factors) > 1 and not dataset.multimodal:
+        notes.append("If you can pair rows that differ in few factors, ada-gvae separates them more reliably.")
+    return notes
+
+
+def _is_labelled(dataset: FactorDataset, column: int) -> bool:
+    return bool(dataset.has_labels(torch.arange(len(dataset), device=dataset.device), [column]).all())

@@ -1,0 +1,226 @@
+"""Verify every file of a run, a sweep or stored data, and repair what needs no guess; `unbraid check` calls this.
+
+A file is damaged if its content cannot be trusted: only its owner can restore it, or train again. It is untidy if a
+killed process left it behind and nothing is lost: these findings have a repair.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from unbraid import atomic
+from unbraid.data import check as check_dataset, dataset, storage
+from unbraid.errors import RunError, UnbraidError, UsageError
+from unbraid.models import CUSTOM
+from unbraid.run import Run
+from unbraid.schema import FILES
+from unbraid.store import RunFolder
+from unbraid.sweeps.folder import SweepFolder
+from unbraid.tensor_files import has_digest, load_checkpoint
+from unbraid.training.first_stage import load_first_stages
+
+LINES = ("history", "scores")
+_LINK = "It is a link, and a folder of runs may not lead elsewhere."
+
+
+@dataclass
+class Finding:
+    """Something that is wrong with a file; `state` is what it is after a repair, if there was one."""
+
+    file: str
+    state: Literal["damaged", "untidy", "repaired"]
+    what: str
+
+
+@dataclass
+class Report:
+    """What a check found; `files` is the number of files that were read."""
+
+    path: str
+    kind: Literal["run", "sweep", "data"]
+    files: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def damaged(self) -> bool:
+        return any(finding.state == "damaged" for finding in self.findings)
+
+    def as_record(self) -> dict[str, Any]:
+        return {**asdict(self), "damaged": self.damaged}
+
+
+def check(path: str | Path, *, repair: bool = False) -> Report:
+    """Verify a run, a sweep, a file or folder of stored data, or a data set by name.
+
+    With `repair`, partial files, free locks and other remains are removed, and a run that a dead process left as
+    "running" becomes "interrupted". A damaged file is never changed, except a checkpoint, which nothing would use.
+    """
+    place = Path(path)
+    if (place / "sweep.yaml").is_file():
+        checker = _Checker(Report(str(path), "sweep"), place, repair)
+        checker.check_sweep(SweepFolder(place))
+    elif (place / "config.yaml").is_file():
+        checker = _Checker(Report(str(path), "run"), place, repair)
+        checker.check_run(RunFolder(place))
+    else:
+        checker = _Checker(Report(str(path), "data"), place, repair)
+        checker.check_data(place)
+    return checker.report
+
+
+class _Checker:
+    def __init__(self, report: Report, root: Path, repair: bool) -> None:
+        self.report, self.root, self.repair = report, root, repair
+
+    def read(self, file: Path, action: Callable[[], Any]) -> Any:
+        """Return what reading a file returns, or record why it cannot be trusted and return None."""
+        self.report.files += 1
+        try:
+            return action()
+        except UnbraidError as error:
+            self.report.findings.append(Finding(str(file), "damaged", str(error)))
+        except OSError as error:
+            self.report.findings.append(Finding(str(file), "damaged", f"It cannot be read: {error.strerror or error}."))
+        return None
+
+    def tidy(self, file: Path, what: str, action: Callable[[], object], damaged: bool = False) -> None:
+        """Record a finding that has a repair, and repair it if the user wants that."""
+        state: Literal["damaged", "untidy", "repaired"] = "damaged" if damaged else "untidy"
+        if self.repair:
+            action()
+            state = "repaired"
+        self.report.findings.append(Finding(str(file), state, what))
+
+    def check_run(self, folder: RunFolder) -> None:
+        self._check_links(folder.path)
+        if any(finding.what == _LINK for finding in self.report.findings):
+            return  # nothing behind a link is read
+        config = self.read(folder.path / "config.yaml", lambda: folder.config)
+        status = self._check_texts(folder)
+        if config is None or status is None:
+            return
+        self._check_partial_files(folder.path, folder.path / "checkpoints")
+        try:
+            with folder.locked() if self.repair else nullcontext():
+                self._check_weights(folder, config, status)
+                owner = {"runs": [config.run_id], "data": folder.read_json("data").get("content")}
+                self._check_checkpoints(folder, owner, config.training.steps, status)
+                self._check_remains(folder, status)
+        except RunError as error:
+            self.report.findings.append(Finding(str(folder.path), "untidy", str(error)))
+
+    def _check_texts(self, folder: RunFolder) -> dict[str, Any] | None:
+        """Check the JSON files, and return the content of status.json, empty if there is none."""
+        status: dict[str, Any] | None = {}
+        for stem in FILES:
+            if (folder.path / f"{stem}.json").exists() and stem not in LINES:
+                content = self.read(folder.path / f"{stem}.json", lambda stem=stem: folder.read_json(stem))
+                status = content if stem == "status" else status
+        for stem in LINES:
+            file = folder.path / f"{stem}.jsonl"
+            if file.exists() and self.read(file, lambda stem=stem: folder.read_lines(stem)) is not None:
+                text = file.read_bytes()
+                if text and not text.endswith(b"\n"):
+                    self.tidy(file, "Its last line is unfinished.", lambda stem=stem: folder.drop_partial_line(stem))
+        return status
+
+    def _check_weights(self, folder: RunFolder, config: Any, status: dict[str, Any]) -> None:
+        if status.get("state") == "finished" and not folder.model_path.exists():
+            self.report.findings.append(Finding(str(folder.model_path), "damaged", "The final weights are missing."))
+        if folder.model_path.exists() and status.get("state") == "finished":
+            own = CUSTOM in (config.encoder.name, config.decoder.name)
+            self.read(folder.model_path, folder.load_model if own else lambda: Run(folder).model)
+            if "content" not in status:
+                what = "It cannot be verified: status.json of an older version has no hash of it."
+                self.report.findings.append(Finding(str(folder.model_path), "untidy", what))
+        if folder.parent_path.exists() and config.parent is not None:
+            self.read(folder.parent_path, lambda: load_first_stages([folder], [config]))
+
+    def _check_checkpoints(self, folder: RunFolder, owner: dict[str, Any], steps: int, status: dict[str, Any]) -> None:
+        for file in folder.checkpoints():
+            before = len(self.report.findings)
+            whole = self.read(file, lambda file=file: load_checkpoint(file, owner, steps))
+            if whole is None:
+                found = self.report.findings.pop() if len(self.report.findings) > before else None
+                self.tidy(file, found.what if found else "It is damaged.", file.unlink, damaged=True)
+            elif not has_digest(file):
+                self.report.findings.append(
+                    Finding(str(file), "untidy", "It is of an older version, without a digest.")
+                )
+
+    def _check_remains(self, folder: RunFolder, status: dict[str, Any]) -> None:
+        """Find what a killed process left behind, unless the run is in use."""
+        if not self.repair and folder.is_busy():
+            self.report.findings.append(Finding(str(folder.path), "untidy", "Another process is using it."))
+            return
+        if status.get("state") == "running":
+            facts = {key: value for key, value in status.items() if key != "format"}
+            stopped = {**facts, "state": "interrupted"}
+            what = "It says running, but no process trains this run."
+            self.tidy(folder.path / "status.json", what, lambda: folder.write_json("status", stopped))
+        if status.get("state") == "finished":
+            for file in [*folder.checkpoints(), folder.parent_path]:
+                if file.exists():
+                    self.tidy(file, "A finished run does not need it.", lambda file=file: file.unlink(missing_ok=True))
+        if (folder.path / "lock").exists() and not self.repair:
+            return  # a free lock keeps nobody out
+        (folder.path / "lock").unlink(missing_ok=True)
+
+    def _check_partial_files(self, *folders: Path) -> None:
+        for file in [file for folder in folders for file in atomic.list_partial_files(folder)]:
+            self.tidy(file, "A killed process left it behind.", lambda file=file: file.unlink(missing_ok=True))
+
+    def _check_links(self, folder: Path) -> None:
+        for parent, folders, files in os.walk(folder, followlinks=False):
+            for name in (*folders, *files):
+                if (Path(parent) / name).is_symlink():
+                    self.report.findings.append(Finding(str(Path(parent) / name), "damaged", _LINK))
+
+    def check_sweep(self, sweep: SweepFolder) -> None:
+        self._check_links(sweep.path)
+        if self.report.damaged:
+            return
+        self.read(sweep.path / "sweep.yaml", lambda: sweep.plan)
+        members = self.read(sweep.path / "members.json", lambda: sweep.members) or {}
+        for run in members:
+            folder = sweep.run_folder(run)
+            if not (folder.path / "config.yaml").exists():
+                what = "It is missing; the same sweep command trains it again."
+                self.report.findings.append(Finding(str(folder.path), "untidy", what))
+                continue
+            self.read(folder.path / "config.yaml", lambda run=run: sweep.check_id(run))
+            self.check_run(folder)
+        for group in sweep.list_groups():
+            self._check_group(sweep, group)
+        self._check_partial_files(sweep.path)
+
+    def _check_group(self, sweep: SweepFolder, group: str) -> None:
+        folder = sweep.group_folder(group)
+        before = len(self.report.findings)
+        runs = self.read(folder.path / "group.json", lambda: (sweep.list_runs(group), sweep.read_cadence(group))[0])
+        if runs is None:
+            found = self.report.findings.pop() if len(self.report.findings) > before else None
+            what = f"{found.what if found else 'It is damaged.'} Without it, its runs train again."
+            self.tidy(folder.path / "group.json", what, lambda: sweep.remove_group(group), damaged=True)
+            return
+        self._check_checkpoints(folder, {"runs": runs}, 1 << 62, {})
+        self._check_partial_files(folder.path, folder.path / "checkpoints")
+
+    def check_data(self, place: Path) -> None:
+        if not place.exists():
+            if str(place) not in dataset:
+                raise UsageError(f"{place} is not a run, a sweep, a file of stored data or a registered data set.")
+            status = check_dataset(str(place))
+            self.report.files += status.state not in ("made", "missing")
+            if status.state in ("missing", "damaged"):
+                self.report.findings.append(Finding(str(status.path or place), "damaged", status.words))
+            return
+        files = [place] if place.is_file() else sorted(place.rglob("*.safetensors"))
+        if not files:
+            raise UsageError(f"{place} is neither a run nor a sweep, and it holds no stored data.")
+        for file in files:
+            self.read(file, lambda file=file: storage.read(file))
+        self._check_partial_files(*{file.parent for file in files})
