@@ -62,7 +62,7 @@ docs: .venv/.docs
 	@echo "open docs/_build/html/index.html"
 
 clean:
-	rm -rf .venv dist build docs/_build docs/_live .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist build docs/_build docs/_live docs/options.md docs/results .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/pyvenv.cfg:

@@ -1,7 +1,11 @@
 """Configuration of the documentation; `make docs` builds it."""
 
+import re
+import sys
 from importlib.metadata import version as installed_version
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 LIVE = Path(__file__).parent / "_live"
 """Folder of pages that are written by the program when the documentation is built."""
@@ -12,13 +16,19 @@ copyright = "2026, the unbraid authors"
 version = release = installed_version("unbraid")
 
 extensions = [
+    "mathml",
     "myst_nb",
+    "option_tables",
+    "results_pages",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
 ]
 exclude_patterns = ["_build", "_live"]
+html_math_renderer = "mathml"
+highlight_language = "shell"
+copybutton_exclude = ".linenos, .gp, .go"
 default_role = "literal"
 
 nb_execution_mode = "off"
@@ -40,6 +50,12 @@ def write_live_pages(app: object) -> None:
     unbraid.load("demo", device="cpu").explore(LIVE / "demo-explorer.html", open=False)
 
 
+def escape_stars(app: object, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
+    """Keep shapes such as [n, *shape] from being read as emphasis."""
+    lines[:] = [re.sub(r"\*(?=\w)", r"\\*", line) for line in lines]
+
+
 def setup(app: object) -> None:
     LIVE.mkdir(exist_ok=True)
     app.connect("builder-inited", write_live_pages)  # type: ignore[attr-defined]
+    app.connect("autodoc-process-docstring", escape_stars)  # type: ignore[attr-defined]

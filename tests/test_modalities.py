@@ -99,7 +99,7 @@ def test_codes_are_scored_and_pictures_of_one_modality_refused(run):
 
 def test_the_page_draws_images_and_tells_labels(run):
     page = run.report().read_text()
-    for section in ("reconstructions", "translations", "labels", "samples"):
+    for section in ("completion", "translations", "reconstructions", "samples"):
         assert f'id="{section}"' in page
         assert f'href="#{section}"' in page
     shown = build_multimodal_section(run.evaluation)

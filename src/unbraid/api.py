@@ -12,6 +12,7 @@ from torch import nn
 from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
+from unbraid.data.tables import explain_scale
 from unbraid.errors import UsageError
 from unbraid.progress import announce, say
 from unbraid.replaced_runs import restore_replaced
@@ -159,7 +160,7 @@ def _train_one(
                 raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
             group = GroupFolders(folder, [folder], destination.cadence)
             train_and_score(group, dataset, world=world, state=state, modules=modules)
-            check_not_diverged(folder, world)
+            check_not_diverged(folder, world, explain_scale(dataset))
         if first is not None and world.leads:
             record_code_change(first, folder, dataset, modules)
         if world.leads:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 from unbraid.errors import SettingError, UsageError, unknown
+from unbraid.plugins import load_installed
 from unbraid.printable import shorten
 
 
@@ -146,14 +147,17 @@ class Registry(Generic[Made, FactsT]):
         return register
 
     def __getitem__(self, name: str) -> Entry[Made, FactsT]:
-        if name not in self._entries:
+        if name not in self:
             raise unknown(self.kind, name, self._entries)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            load_installed()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
+        load_installed()
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:

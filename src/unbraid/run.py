@@ -33,6 +33,7 @@ from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.configure import is_multimodal
 from unbraid.training.environment import choose_device
 from unbraid.training.modality_config import layout_from_json
+from unbraid.training.origins import check_origins
 
 
 def load(
@@ -86,7 +87,7 @@ class Run:
         self._passed_in = dataset
         self.device = dataset.device if dataset is not None else device or choose_device("auto")
         self.reused = False
-        self.notes: list[str] = []
+        self.notes: list[str] = check_origins(folder)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"

@@ -1,11 +1,13 @@
 """Tables of a user's own: what becomes of columns, and what a run returns in their units."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from tests.support.messages import naming
-from unbraid.data import from_table
+from unbraid.data import from_array, from_table
 from unbraid.data.find import find_data
 from unbraid.data.table_columns import (
     columns_from_json,
@@ -15,6 +17,7 @@ from unbraid.data.table_columns import (
     restore,
     to_cells,
 )
+from unbraid.data.tables import explain_scale
 from unbraid.errors import DataError, UsageError
 from unbraid.networks import make_likelihood
 
@@ -139,3 +142,10 @@ def test_mixed_likelihood_is_normal_and_categorical_side_by_side():
     classes = torch.distributions.Categorical(logits=raw[:, 1:4]).log_prob(torch.ones(4, dtype=torch.long))
     assert torch.allclose(got, normal + classes, atol=1e-5)
     assert torch.allclose(mixed.mean(mixed(raw))[:, 1:4].sum(-1), torch.ones(4))
+
+
+def test_a_wide_scale_is_explained_in_words():
+    numbers = np.stack([np.arange(4.0), np.array([0, 2e5, -7e5, 1])], 1)
+    assert explain_scale(from_array(numbers)) and not explain_scale(from_array(numbers[:, :1]))
+    told = explain_scale(from_array(numbers))
+    assert re.search(naming("column 1", "-7e+05", "from_table"), told)

@@ -9,11 +9,13 @@ import torch
 
 from tests.support.messages import names
 from tests.support.tiny_runs import tiny_config, tiny_data
+from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import build
 from unbraid.report import write_report
-from unbraid.report.run_page import describe_scored_rows, format_number, render
+from unbraid.report.latent_factor import is_nominal
+from unbraid.report.run_page import describe_scored_rows, describe_training, format_duration, format_number, render
 
 SECTIONS = (
     "headline scores training traversal reconstructions samples latents-and-factors information settings environment"
@@ -109,19 +111,50 @@ def test_page_without_labels_history_or_scores(tmp_path, folder):
 
 
 def test_page_of_observations_that_are_no_images(folder):
-    from unbraid.data.factors import FactorDataset, Pixels
-
     vectors = FactorDataset("vectors", Pixels(torch.rand(10, 5), (5,)))
     page = render(folder, Evaluation(build(tiny_config("gaussian"), (5,)), vectors), [])
     assert names(page, 10)
-    assert 'id="traversal"' not in page
-    assert 'href="#traversal"' not in page
+    assert 'id="traversal"' in page  # how features move
+    assert 'href="#traversal"' in page
+    assert 'id="reconstructions"' not in page
 
 
 def test_the_page_says_what_was_scored(evaluation):
     assert names(describe_scored_rows(evaluation), 24)
     held_out = Evaluation(evaluation.model, evaluation.dataset, rows=torch.arange(6))
     assert names(describe_scored_rows(held_out), 6)
+
+
+def test_the_name_is_the_title_and_training_has_rows_and_time(folder, evaluation):
+    named = folder.path.name
+    page = render(folder, evaluation, [])
+    assert re.search(f"<title>{re.escape(named)}", page)
+    config = folder.config
+    history = [{"step": 10, "images_per_second": 5.0}, {"step": 20, "images_per_second": 10.0}]
+    words = describe_training(config, history, 24)
+    seconds = 10 * config.training.batch * (1 / 5 + 1 / 10)
+    assert names(words, 24) and format_duration(seconds) in words
+    assert "about" not in describe_training(config, [], None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(0.2, "1 second"), (59, "59 seconds"), (150, "2.5 minutes"), (36000, "10 hours")]
+)
+def test_durations_are_short(seconds, words):
+    assert format_duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("factor", "nominal"),
+    [
+        (Factor("digit", 10), True),
+        (Factor("object_shape", 4), True),
+        (Factor("size", 2, ("a", "b")), True),
+        (Factor("scale", 6), False),
+    ],
+)
+def test_categories_are_not_joined_by_lines(factor, nominal):
+    assert is_nominal(factor) == nominal
 
 
 def test_the_page_is_the_same_every_time(folder, evaluation, scores):

@@ -78,9 +78,20 @@ def test_page_has_every_figure_and_run():
     assert page.count("<svg") == 3 + 2  # three scores against beta, the trade-off, the runs
     assert all(f'href="runs/{each.run}/"' in page for each in BROKEN)
     assert 'class="state diverged"' in page
-    assert "<script" not in page
+    assert page.count("<script") == 1  # the one that sorts
     assert "http" not in page.replace("http://www.w3.org", "")
     assert page == render("one", "format: 1", BROKEN)
+
+
+def test_runs_link_to_reports_that_exist_and_the_best_is_marked():
+    names = [each.run for each in BROKEN]
+    page = render("one", "format: 1", BROKEN, names[:1])
+    assert f'href="runs/{names[0]}/report.html"' in page
+    assert f'href="runs/{names[1]}/"' in page
+    known = [each for each in BROKEN if each.state == "finished" and "mig/exact" in each.scores]
+    best = max(known, key=lambda each: each.scores["mig/exact"].value).run
+    assert page.count('<tr class="best">') == 1
+    assert best in page.partition('<tr class="best">')[2].partition("</tr>")[0]
 
 
 def test_page_of_few_or_no_scores():

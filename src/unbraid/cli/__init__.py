@@ -2,6 +2,7 @@
 
 # ruff: noqa: I001  the order of the modules is the order of the commands in the help
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,13 +26,25 @@ from unbraid.cli import (
 from unbraid.cli.failures import explain_failure
 from unbraid.cli.options import INTERRUPTED, app as app, registered_names as registered_names
 from unbraid.cli.streams import echo, flush_streams, prepare_streams
+from unbraid.plugins import load_files
 
 
 @app.callback(invoke_without_command=True)
-def print_version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def prepare(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            metavar="FILE.py",
+            help="Import your own objectives, networks, data sets and metrics; before the command; repeat for more.",
+        ),
+    ] = None,
+) -> None:
     if version:
         echo(__version__)
         raise typer.Exit
+    load_files(files or [])
 
 
 def main() -> None:

@@ -34,7 +34,10 @@ def explain_failure(error: BaseException) -> int:
     if isinstance(error, _CLICK_ERROR):
         shown = io.StringIO()
         error.show(shown)
-        echo(shown.getvalue().rstrip("\n"), err=True)
+        own = (
+            "\nWrite --with before the command: unbraid --with FILE.py train …" if "--with" in shown.getvalue() else ""
+        )
+        echo(shown.getvalue().rstrip("\n") + own, err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         echo("stopped", err=True)

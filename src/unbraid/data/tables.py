@@ -26,6 +26,9 @@ from unbraid.errors import DataError, UsageError, unknown
 MAX_CLASSES = 50
 """A column of text with more classes is not taken for a feature."""
 
+LARGE = 100.0
+"""Numbers beyond this are named as the cause if training diverges."""
+
 Incomplete = Literal["refuse", "drop"]
 
 
@@ -165,6 +168,24 @@ def describe_columns(data: FactorDataset) -> dict[str, Any]:
     facts: dict[str, Any] = {"columns": columns_to_json(columns_of(data))} if columns_of(data) else {}
     classes = {name: list(modality.classes) for name, modality in data.modalities.items() if modality.classes}
     return {**facts, **({"classes": classes} if classes else {})}
+
+
+def explain_scale(data: FactorDataset) -> str:
+    """Return what to do about vectors whose numbers are far larger than 1, or nothing if there are none."""
+    for name, modality in data.modalities.items():
+        stored = getattr(modality.values, "stored", None)
+        if modality.kind != "vector" or not isinstance(stored, Tensor) or not stored.is_floating_point():
+            continue
+        low, high = stored.min(0).values, stored.max(0).values
+        column = int(torch.maximum(high, -low).argmax())
+        if max(float(high[column]), -float(low[column])) > LARGE:
+            where = f"column {column}" if name == "x" else f"{name}"
+            return (
+                f"The numbers of the data are too large: those of {where} go from {float(low[column]):.4g} to "
+                f"{float(high[column]):.4g}, and a model expects a mean near 0 and a spread near 1. Standardise them: "
+                "train on a table (data=table.csv, or unbraid.data.from_table), or scale them yourself."
+            )
+    return ""
 
 
 def check_rows_given(columns: Sequence[TableColumn], known: Tensor, where: str) -> None:

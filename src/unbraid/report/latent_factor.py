@@ -14,6 +14,10 @@ from unbraid.report.traversals import compute_coordinate_kl
 MIN_ACTIVE_KL_NATS = 0.05
 MAX_LATENTS = 10
 POSITIONS = ("posX", "posY")
+NOMINAL = ("category", "class", "digit", "identity", "instance", "label", "lighting", "object", "shape")
+"""Last words of names of factors whose values have no order, even if no words name them."""
+
+MAX_TICKS = 12
 
 
 class CodesByLabel(NamedTuple):
@@ -44,7 +48,8 @@ def draw_latent_factor(evaluation: Evaluation, prefix: str = "latent-factor") ->
     """Return an SVG with one row per factor and one column per active latent.
 
     Lines are means over all other factors and bands one standard deviation. Factors posX and posY share a row of maps
-    (blue is high, red is low). If a factor, such as shape, has words for values, each word has its own line.
+    (blue is high, red is low). A factor without an order, such as shape, has points; if words name its few values, the
+    lines of other factors are drawn for each of them.
     """
     with figure_style() as make:
         figure = make(figsize=measure_panels(evaluation), layout="constrained")
@@ -92,13 +97,18 @@ def _has_words(factor: Factor) -> bool:
     return factor.values is not None and isinstance(factor.values[0], str)
 
 
+def is_nominal(factor: Factor) -> bool:
+    """Return True if a factor's values are categories, which no line may join."""
+    return _has_words(factor) or factor.name.lower().replace("-", "_").split("_")[-1] in NOMINAL
+
+
 def _draw_lines(line: np.ndarray, codes: Tensor, values: Tensor, data: FactorDataset, k: int) -> None:
     factor, split = data.factors[k], _choose_split(data)
     x = np.arange(factor.size)
-    if _has_words(factor) or split is None:
+    if is_nominal(factor) or split is None:
         stats = codes_by_label(codes, values[:, k], factor.size)
         for j, axes in enumerate(line):
-            if _has_words(factor):
+            if is_nominal(factor):
                 axes.errorbar(x, stats.mean[:, j], stats.std[:, j], fmt="o", color=ACCENT, markersize=3, linewidth=1)
             else:
                 _draw_band(axes, x, stats.mean[:, j], stats.std[:, j], ACCENT)
@@ -126,10 +136,12 @@ def _format_axes(line: np.ndarray, factor: Factor) -> None:
     for axes in line:
         axes.set_ylim(-2.8, 2.8)
         axes.axhline(0, color=INK, alpha=0.2, linewidth=0.6, zorder=0)
-        axes.set_xticks(range(factor.size) if _has_words(factor) else [0, factor.size - 1])
+        axes.set_xticks([0, factor.size - 1])
         axes.tick_params(labelleft=axes is line[0], labelsize=6)
-        if _has_words(factor) and factor.values is not None:
-            axes.set_xticks(range(factor.size), [str(word)[:7] for word in factor.values], rotation=30)
+        if is_nominal(factor):
+            shown = range(0, factor.size, -(-factor.size // MAX_TICKS))
+            words = [str(place if factor.values is None else factor.values[place])[:7] for place in shown]
+            axes.set_xticks(shown, words, rotation=30)
             axes.margins(x=0.2)
     line[0].set_ylabel(factor.name)
 

@@ -21,6 +21,8 @@ from unbraid.types import Inputs
 
 MAX_TRANSLATED_MODALITIES = 3
 MAX_CLASSES = 10
+"""Classes in one picture."""
+
 MAX_ROWS_OF_LABELS = 1_000
 
 
@@ -51,7 +53,9 @@ def build_multimodal_section(evaluation: Evaluation) -> MultimodalSection:
     ]
     labels = [name for name in model.modalities if evaluation.dataset.modalities[name].classes]
     translations = [_translate(evaluation, model, source, target) for source in first for target in first]
-    translations += [_draw_from_classes(evaluation, label, target) for label in labels for target in first]
+    translations += [
+        picture for label in labels for target in first for picture in _draw_from_classes(evaluation, label, target)
+    ]
     samples = [
         _show(name, picture, f"Images of {name} decoded from draws from the prior")
         for name, picture in (draw_samples(evaluation) if images else {}).items()
@@ -82,11 +86,17 @@ def _translate(evaluation: Evaluation, model: MultimodalModel, source: str, targ
     return _show(title, grid, f"{alt}, each row has one s")
 
 
-def _draw_from_classes(evaluation: Evaluation, label: str, target: str) -> dict[str, str]:
-    names = evaluation.dataset.modalities[label].classes[:MAX_CLASSES]
-    picture = draw_from_others(evaluation, label, target, columns=len(names), rows=6)
-    alt = f"Images of {target} generated from classes of {label}, one column each for {', '.join(names)}"
-    return _show(f"{target} from {label}: {', '.join(names)}", picture, alt)
+def _draw_from_classes(evaluation: Evaluation, label: str, target: str) -> list[dict[str, str]]:
+    """Return pictures with a column for each class of a label, at most `MAX_CLASSES` in each."""
+    names, pictures = evaluation.dataset.modalities[label].classes, []
+    count = -(-len(names) // MAX_CLASSES)
+    columns = -(-len(names) // count)  # about as many in each
+    for first in range(0, len(names), columns):
+        own = names[first : first + columns]
+        picture = draw_from_others(evaluation, label, target, columns=len(own), rows=6, first=first)
+        alt = f"Images of {target} generated from classes of {label}, one column each for {', '.join(own)}"
+        pictures.append(_show(f"{target} from {label}: {', '.join(own)}", picture, alt))
+    return pictures
 
 
 def _predict_label(evaluation: Evaluation, model: MultimodalModel, source: str, label: str) -> dict[str, Any] | None:

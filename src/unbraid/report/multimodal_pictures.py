@@ -79,11 +79,18 @@ def draw_samples(evaluation: Evaluation, rows: int = 3, columns: int = 12, seed:
 
 
 def draw_from_others(
-    evaluation: Evaluation, source: str, target: str, *, columns: int = 10, rows: int = 10, seed: int = 0
+    evaluation: Evaluation,
+    source: str,
+    target: str,
+    *,
+    columns: int = 10,
+    rows: int = 10,
+    seed: int = 0,
+    first: int = 0,
 ) -> Picture:
     """Return images of `target`; each column has one condition, each row another draw of c given it and of s.
 
-    Conditions are images of `source`, shown in the first row, or the classes of a label, not shown.
+    Conditions are images of `source`, shown in the first row, or classes of a label from `first` on, not shown.
     """
     _check_drawable(evaluation, target)
     model = as_multimodal(evaluation.model)
@@ -91,7 +98,7 @@ def draw_from_others(
         top = _choose_images(evaluation, source, columns, seed, 0)
         images = generate(model, {source: top}, count=rows, seed=seed, own="prior")[target].transpose(0, 1)
         return tile_images(torch.cat([_fit(top, model.shapes[target]).unsqueeze(0), images]), WHITE)
-    classes = torch.arange(min(columns, model.shapes[source][0]))
+    classes = torch.arange(first, min(first + columns, model.shapes[source][0]))
     return tile_images(generate(model, {source: classes}, count=rows, seed=seed)[target].transpose(0, 1), WHITE)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unbraid import atomic
+from unbraid.config import Config
 from unbraid.metrics import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import decode_means, draw_prior_codes
 from unbraid.report.feature_traversal import draw_feature_svg
@@ -19,7 +20,7 @@ from unbraid.report.pictures import Picture, tile_images, to_data_uri
 from unbraid.report.run_card import EXPLORER
 from unbraid.report.stage_pictures import decode_by_stage
 from unbraid.report.svg import draw_curve, import_report_extra
-from unbraid.report.tables import is_number
+from unbraid.report.tables import format_setting, is_number
 from unbraid.report.traversals import traverse
 from unbraid.store import RunFolder
 
@@ -33,6 +34,9 @@ HEADLINES = (
     "elbo/sampled",
     "reconstruction/nats",
 )
+LEADING_OF_MODALITIES = ("coherence", "completion")
+"""Metrics that lead the page of a run with several modalities."""
+
 NOT_CURVES = ("format", "step", "epoch", "seconds", "images_per_second")
 
 
@@ -45,17 +49,20 @@ def write_report(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Sco
 
 def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> str:
     """Return the page as HTML."""
-    config = folder.config
+    config, history = folder.config, folder.read_lines("history")
     drawable = _is_drawable(evaluation)
     return load_template("run.html.j2").render(
         config=config,
+        name=folder.path.name if folder.path.name not in ("", config.run_id) else None,
+        training=describe_training(config, history, folder.read_json("data").get("trained_on")),
+        text=format_setting,
         settings=config.to_yaml(),
         evaluation=evaluation,
         data=evaluation.dataset,
         notes=" ".join([describe_scored_rows(evaluation), *_list_notes(evaluation, scores)]),
-        headlines=_choose_headlines(scores),
+        headlines=_choose_headlines(scores, evaluation.dataset.multimodal),
         scores=[_build_score_row(score) for score in scores],
-        curves=_draw_curves(folder.read_lines("history")),
+        curves=_draw_curves(history),
         traversal=_draw_traversal(evaluation) if drawable else None,
         features=None if drawable or evaluation.dataset.multimodal else _draw_features(evaluation),
         reconstructions=to_data_uri(draw_reconstructions(evaluation)) if drawable else None,
@@ -97,6 +104,31 @@ def describe_scored_rows(evaluation: Evaluation) -> str:
     return f"Scores use all {count} {things}, the same as training: nothing was held out."
 
 
+def describe_training(config: Config, history: Sequence[Mapping[str, Any]], rows: int | None) -> str:
+    """Return e.g. 'Trained on 1,536 rows for 2,000 steps of 256 (333 epochs) in about 3 minutes.'"""
+    words = [f"Trained{'' if rows is None else f' on {rows:,} rows'} for {config.training.steps:,} steps of"]
+    words.append(str(config.training.batch))
+    if rows:
+        words.append(f"({config.training.steps * config.training.batch / rows:,.0f} epochs)")
+    seconds, before = 0.0, 0
+    for line in history:
+        if is_number(line.get("images_per_second")) and line["images_per_second"] > 0:
+            seconds += (line["step"] - before) * config.training.batch / line["images_per_second"]
+        before = line["step"]
+    if seconds:
+        words.append(f"in about {format_duration(seconds)}")
+    return " ".join(words) + "."
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in its largest unit: seconds, minutes or hours."""
+    for unit, length in (("hour", 3600), ("minute", 60)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.1f} {unit}s" if seconds < 10 * length else f"{seconds / length:.0f} {unit}s"
+    count = max(1, round(seconds))
+    return f"{count} second{'' if count == 1 else 's'}"
+
+
 def _is_drawable(evaluation: Evaluation) -> bool:
     return not evaluation.dataset.multimodal and len(evaluation.dataset.shape) == 3
 
@@ -124,9 +156,11 @@ def format_number(value: float | None) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def _choose_headlines(scores: Sequence[Score]) -> list[Score]:
+def _choose_headlines(scores: Sequence[Score], multimodal: bool = False) -> list[Score]:
     by_name = {score.name: score for score in scores}
-    return ([by_name[name] for name in HEADLINES if name in by_name] or list(scores))[:4]
+    leading = [score for score in by_name.values() if multimodal and score.metric in LEADING_OF_MODALITIES]
+    others = [by_name[name] for name in HEADLINES if name in by_name]
+    return ([*leading, *others] or list(scores))[:4]
 
 
 def _build_score_row(score: Score) -> dict[str, Any]:

@@ -98,7 +98,15 @@ def _draw_box(axes: Any, place: float, width: float, values: list[float], color:
         manage_ticks=False,
     )
     if len(values) <= MAX_POINTS_PER_BOX:
-        axes.plot([place] * len(values), values, "o", color=color, markersize=3, alpha=0.45, markeredgewidth=0)
+        axes.plot(
+            _spread(place, width, len(values)), values, "o", color=color, markersize=3, alpha=0.6, markeredgewidth=0
+        )
+
+
+def _spread(place: float, width: float, count: int) -> list[float]:
+    """Return places side by side inside a box, neighbours far apart, so that equal values do not hide each other."""
+    order = np.argsort(np.argsort([(0.618 * i) % 1 for i in range(count)]))
+    return [place + 0.6 * width * ((rank + 0.5) / count - 0.5) for rank in order]
 
 
 def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -> Any:
@@ -128,7 +136,7 @@ def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> 
     for recipe, color in colors.items():
         points = list_pairs(members, recipe, across, up)
         if points:
-            axes.scatter(*zip(*points, strict=True), s=9, color=color, alpha=0.4, linewidths=0)
+            axes.scatter(*zip(*points, strict=True), s=12, color=color, alpha=0.45, edgecolors=INK, linewidths=0.4)
     for setting in group_by_setting(members):
         if setting.values(across) and setting.values(up):
             x, y = _mean(setting, across), _mean(setting, up)

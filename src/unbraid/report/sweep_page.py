@@ -1,6 +1,6 @@
 """`report.html` of a sweep: one self-contained file with the scores of all settings, trade-offs and runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,13 @@ MAX_SCORES_ON_PAGE = 8
 def write_sweep_report(folder: Path, statement: str, members: Sequence[Member]) -> Path:
     """Write report.html into a sweep's folder and return its path; `statement` is the text of its sweep.yaml."""
     path = folder / "report.html"
-    atomic.write_text(path, render(folder.name, statement, members))
+    reports = [m.run for m in members if (folder / "runs" / m.run / "report.html").exists()]
+    atomic.write_text(path, render(folder.name, statement, members, reports))
     return path
 
 
-def render(name: str, statement: str, members: Sequence[Member]) -> str:
-    """Return the page as HTML; `statement` is the text of sweep.yaml."""
+def render(name: str, statement: str, members: Sequence[Member], reports: Collection[str] = ()) -> str:
+    """Return the page as HTML; `statement` is the text of sweep.yaml, and `reports` are runs that have one."""
     scores = choose_main_scores(members)
     mig, elbo = choose_mig(members), _choose_most_frequent(members, ELBOS) or ELBOS[0]
     bound, correlated = (_select_with_both(members, score, mig) for score in (elbo, CORRELATION))
@@ -52,6 +53,9 @@ def render(name: str, statement: str, members: Sequence[Member]) -> str:
         data=list_values(members, "data"),
         counts={state: states.count(state) for state in dict.fromkeys(("finished", "diverged", *states))},
         members=members,
+        reports=reports,
+        best=find_best(members, mig or elbo),
+        best_score=mig or elbo,
         keys=find_varying_settings(members),
         scores=scores,
         settings=_build_setting_rows(members, scores),
@@ -67,6 +71,12 @@ def render(name: str, statement: str, members: Sequence[Member]) -> str:
         statement=statement,
         text=format_setting,
     )
+
+
+def find_best(members: Sequence[Member], score: str) -> str | None:
+    """Return the run with the largest value of a score; None if fewer than two have it."""
+    known = [member for member in members if has_score(member, score)]
+    return max(known, key=lambda member: member.scores[score].value).run if len(known) > 1 else None
 
 
 def choose_main_scores(members: Sequence[Member]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import MissingExtraError, RunError
+from unbraid.plugins import load_files
 from unbraid.run import Run
 from unbraid.scoring import check_not_stopped, find_missing_metrics, score_subjects
 from unbraid.store import RunFolder
@@ -107,6 +108,7 @@ def run_group(
     `prepared` holds training states by run id; the group removes the one of its first run.
     """
     check_not_stopped(stop)
+    load_files(())  # those that the environment names
     sweep = SweepFolder(folder)
     if group not in sweep.list_groups():
         return []  # an earlier attempt finished the group and died before it could report

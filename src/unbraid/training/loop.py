@@ -22,6 +22,7 @@ from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, catch_interrupts
 from unbraid.training.modality_config import layout_to_json
+from unbraid.training.origins import MODULES, list_origins
 from unbraid.training.prepare import prepare
 from unbraid.training.readonly_folder import ReadOnlyRunFolder
 from unbraid.training.state import Divergence, State
@@ -88,8 +89,8 @@ class GroupFolders:
     cadence: Cadence = Cadence()
 
 
-def check_not_diverged(folder: RunFolder, world: World | None = None) -> None:
-    """Raise `DivergedError` if training left the finite numbers."""
+def check_not_diverged(folder: RunFolder, world: World | None = None, advice: str = "") -> None:
+    """Raise `DivergedError` if training left the finite numbers; `advice` says what to do if the data are the cause."""
     status = folder.read_json("status")
     if status.get("state") != "diverged":
         return
@@ -99,7 +100,7 @@ def check_not_diverged(folder: RunFolder, world: World | None = None) -> None:
     kept = f"The last good checkpoint is at step {good[0]}" if good else "There is no checkpoint yet"
     raise DivergedError(
         f"Training of {folder.path} diverged at step {status['step']}: {status['term']} is no longer a finite, "
-        f"sensible number. {kept}. Try a smaller lr, or clip=1."
+        f"sensible number. {kept}. {advice or 'Try a smaller lr, or clip=1.'}"
     )
 
 
@@ -207,6 +208,8 @@ class GroupTraining:
                 folder.cut_history(self.state.step)
             folder.write_json("environment", facts)
             folder.write_json("data", data)
+            if origins := list_origins(folder.config):
+                folder.write_json(MODULES, {"entries": origins})
         self.trackers = [Trackers(folder, track, self.state.step) for folder in self.folders]
         self.write_status("running")
 

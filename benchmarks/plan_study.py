@@ -1,0 +1,76 @@
+"""How long a large study takes on N GPUs, from the numbers that the other benchmarks have measured.
+
+    python benchmarks/plan_study.py
+    python benchmarks/plan_study.py --models 1800 --steps 100000 --gpus 1 4
+
+The default is the study of Locatello et al. (2019), *Challenging common assumptions in the unsupervised learning of
+disentangled representations*: 12,600 models of 300,000 steps of 64 images, 2.52 years of one P100. Step rates are those
+of `train-cuda.json`, the time around the steps of a group is that of `whole-cuda.json` minus its steps, and the time of
+Ray per group is that of `scale/cluster.json`.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import measure
+
+RESULTS = Path(__file__).parent.parent / "results"
+YEARS_ON_P100 = 2.52
+STEPS_OF_MEASURED_SWEEP = 5_000
+COPIES_IN_CHECKPOINTS = 3 * 2
+"""Weights and two moments of Adam, in the last two checkpoints."""
+
+
+def read_result(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / name).read_text())
+
+
+def measured(members: int, batch: int) -> dict[str, float]:
+    """Return images per second over a group, seconds around its steps, seconds of Ray, and bytes of a model."""
+    contenders = read_result("benchmarks/train-cuda.json")["contenders"]
+    group = next(row for row in contenders if row["name"] == f"unbraid, {members} x bf16")
+    sweep = next(
+        row for row in read_result("benchmarks/whole-cuda.json")["rows"] if row["what"] == "sweep, scored, warm"
+    )
+    rate = group["images_per_second"]
+    stepping = members * STEPS_OF_MEASURED_SWEEP * batch / rate
+    cluster = read_result("scale/cluster.json")["parts"]["steady"]
+    return {
+        "rate": rate,
+        "around": sweep["seconds"] - stepping,
+        "ray": cluster["seconds per group beyond the work"],
+        "bytes": 4 * group["parameters"],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", type=int, default=12_600)
+    parser.add_argument("--steps", type=int, default=300_000)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--members", type=int, default=64, choices=[1, 64], help="members of a group")
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 4, 8, 16, 64])
+    options = parser.parse_args()
+    found = measured(options.members, options.batch)
+    groups = math.ceil(options.models / options.members)
+    stepping = options.members * options.steps * options.batch / found["rate"]
+    group = stepping + found["around"] + found["ray"]
+    print(f"{options.models:,} models of {options.steps:,} steps: {groups} groups of {options.members}")
+    print(f"a group: {stepping / 60:.1f} minutes of steps at {found['rate']:,.0f} images/s, ", end="")
+    print(f"{found['around']:.0f} s around them, {found['ray']:.1f} s for Ray: {stepping / group:.1%} are steps")
+    rows = []
+    for gpus in options.gpus:
+        hours = math.ceil(groups / gpus) * group / 3600
+        busy = groups / (math.ceil(groups / gpus) * gpus)
+        rows.append([str(gpus), f"{hours:.1f}", f"{hours / 24:.2f}", f"{busy:.0%}"])
+    print(measure.table(["GPUs", "hours", "days", "of the GPUs' time in use"], rows))
+    weights = options.models * found["bytes"] / 1e9
+    checkpoints = options.members * COPIES_IN_CHECKPOINTS * found["bytes"] / 1e9
+    print(f"disk: {weights:.0f} GB of final weights, and {checkpoints:.1f} GB of checkpoints per running group")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""A user's own objectives, data sets and metrics on the command line, and what a run remembers of them."""
+
+import json
+import sys
+
+import pytest
+
+import unbraid as ub
+from tests.support.command import unbraid
+from tests.support.messages import names, naming
+from unbraid import plugins
+from unbraid.data import dataset
+from unbraid.errors import RunError
+from unbraid.methods import objective
+
+OWN = '''
+"""Everything of my own."""
+import torch
+from unbraid import Factor, FactorDataset, dataset, objective
+from unbraid.data import Pixels
+from unbraid.objectives import elbo_terms
+
+@objective("own-vae")
+def own_vae(out, batch, context):
+    """My own bound, E[log p(x|z)] - KL."""
+    return elbo_terms(out, batch, context)
+
+@dataset("own-bars")
+def own_bars(*, size: int = 4):
+    """Images of one bright row."""
+    images = torch.eye(size).repeat(4, 1).view(-1, 1, 1, size).expand(-1, 1, size, size) * 255
+    return FactorDataset("own-bars", Pixels(images.byte().contiguous(), (1, size, size)), source="drawn")
+'''
+TINY = ["data=own-bars", "network=mlp", "encoder.hidden=[8]", "decoder.hidden=[8]", "z=2", "batch=8", "steps=2"]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    (tmp_path / "own_things.py").write_text(OWN)
+    yield tmp_path
+    forget()
+
+
+def forget():
+    sys.modules.pop("own_things", None)
+    for registry, name in ((objective, "own-vae"), (dataset, "own-bars")):
+        if name in registry:
+            registry.remove(name)
+
+
+def test_a_file_is_known_to_every_command_and_remembered_by_the_run(home):
+    own = ["--with", home / "own_things.py"]
+    trained = unbraid(*own, "train", "own-vae", *TINY, "--name", "mine", "--device", "cpu", "--json", cwd=home)
+    assert json.loads(trained)["step"] == 2
+    listed = json.loads(unbraid(*own, "list", "objectives", "--json", cwd=home))
+    assert "own-vae" in {row["name"] for row in listed}
+    assert names(unbraid(*own, "show", "own-bars", cwd=home), "one bright row", "size")
+    stored = json.loads((home / "runs/mine/modules.json").read_text())["entries"]
+    assert [(each["kind"], each["name"], each["file"]) for each in stored] == [
+        ("objective", "own-vae", "own_things.py"),
+        ("data set", "own-bars", "own_things.py"),
+    ]
+    assert ub.load(home / "runs/mine", device="cpu").notes == []
+    forget()
+    with pytest.raises(RunError, match=naming("own-vae", "own_things.py", "--with", stored[0]["sha256"][:12])):
+        ub.load(home / "runs/mine", device="cpu")
+    assert "own_things" not in sys.modules, "opening a run imports nothing"
+    (home / "own_things.py").write_text(OWN + "\n# another line\n")
+    plugins.load_files([home / "own_things.py"])
+    assert names(ub.load(home / "runs/mine", device="cpu").notes[0], "own_things.py", "changed")
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [("x = 1 +\n", ["own_things.py", "SyntaxError"]), ("\nx = 1 / 0\n", ["line 2", "ZeroDivisionError"])],
+)
+def test_a_file_that_cannot_be_imported_is_named(home, text, facts):
+    (home / "own_things.py").write_text(text)
+    assert names(unbraid("--with", home / "own_things.py", "list", "priors", cwd=home, code=2), *facts)
+    assert names(unbraid("--with", "nothing.py", "list", "priors", cwd=home, code=2), "nothing.py")
+    assert names(unbraid("train", "vae", "--with", "x.py", cwd=home, code=2), "unbraid --with")
+
+
+def test_installed_packages_add_names(home, monkeypatch):
+    package = home / "own_plugin-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own-plugin\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[{plugins.GROUP}]\nown = own_things\nlost = no_such_module\n")
+    monkeypatch.syspath_prepend(str(home))
+    monkeypatch.setattr(plugins, "_installed_are_loaded", False)
+    with pytest.warns(UserWarning, match=naming("lost", "no_such_module")):
+        assert "own-vae" in objective
