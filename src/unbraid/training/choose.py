@@ -32,6 +32,9 @@ SMALL_SIDE = 48
 ROWS_TO_JUDGE = 256
 """Rows, evenly spaced, from which the kind of the pictures is judged."""
 
+ROWS_PER_READ = 8192
+"""Rows of vectors that are read at a time: all of them may not fit in memory."""
+
 SILHOUETTE_SHARE = 0.95
 """Grey pictures of which this share of all pixels is black or white, within a tenth, are silhouettes."""
 
@@ -195,8 +198,8 @@ def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Ite
             yield ChosenSetting("likelihood", "mixed", "the table has numbers and classes")
             yield ChosenSetting("likelihood.learned", True, "the noise of the numbers is not known")
         return
-    values = dataset.images(torch.arange(len(dataset), device=dataset.device))
-    if bool(((values == 0) | (values == 1)).all()):
+    parts = map(dataset.images, torch.arange(len(dataset), device=dataset.device).split(ROWS_PER_READ))
+    if all(bool(((values == 0) | (values == 1)).all()) for values in parts):
         yield ChosenSetting("likelihood", "bernoulli", "all values are 0 or 1")
     elif "likelihood" not in known:
         yield ChosenSetting("likelihood", "gaussian", "values are real numbers")
