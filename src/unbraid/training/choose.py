@@ -244,7 +244,8 @@ def _choose_rate(known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
     per_pixel = _draws_shapes(known)
     why = "a decoder of few parameters learns at a high rate" if per_pixel else "the usual rate of Adam"
     yield ChosenSetting("lr", 5e-3 if per_pixel else 1e-3, why)
-    yield ChosenSetting("decay", "cosine", "the rate falls to 0, so that the end is settled")
+    if "steps" not in known:  # a schedule belongs to the length that we choose
+        yield ChosenSetting("decay", "cosine", "the rate falls to 0, so that the end is settled")
 
 
 def _choose_steps(dataset: FactorDataset, known: Mapping[str, Any], limit: int) -> ChosenSetting:
