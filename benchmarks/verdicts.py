@@ -1,48 +1,234 @@
-"""Every verdict of the committed results in one Markdown table.
+"""Every verdict of the committed results: five tables, one per paper, then commands and hashes.
 
-python benchmarks/verdicts.py results > results/README.md
+    python benchmarks/verdicts.py results > results/README.md
+
+A verdict counts as it stands if the experiment has not changed since. `results/protocol.json` lists the others: those
+*withdrawn*, whose experiment was wrong, and those of an *older* protocol, which is said beside them.
 """
 
+import csv
 import json
+import math
+import re
 import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from unbraid.experiments import experiment
+from unbraid.papers import chen2018 as chen2018
 
 HEAD = """# Results
 
-The verdicts of `unbraid reproduce` on the papers' claims; `python benchmarks/verdicts.py results` writes this page. The
-folder of each experiment has the table, the figure, the command, the commit, the versions and the minutes. Minutes are
-wall time, and experiments shared one GPU: three at a time at commit fe5b612, and five to eight at 2d28a2a and 0e8245e.
-At 91d0d40 and d740773, with up to twelve processes at a time, minutes are sums over an experiment's processes, without
-the 8 minutes that each had trained before an interruption. At c6b2ec0 and f861b31 they are such sums of up to ten
-processes, some of which were paused for others.
-
-Intervals are widened where there are few seeds (see [reproducing](../docs/reproducing.md)). Where the scores of older
-runs were stored, `benchmarks/judge_again.py` has computed the intervals again. Those of chen2018/figS1 and figS2,
-esmaeili2018/fig6, fig7 and table2, split2020/fig2, fig3, fig4 and fig11, and msvae2020/fig21 are older: they are plain
-percentiles, which lie too close together. All of these claims are inconclusive anyway, except three of
-esmaeili2018/fig6. `cond/Z-noise` in msvae2020/fig5 and fig38 belongs to stages whose z has the coordinates of their
-networks, not those that fit the prior best; this makes [a difference](frame/README.md). MS-VAE is nearer to the data
-than a beta-TCVAE of its size at beta 1 (table1) only if its second stage trains as long as the first: with 6,000 steps
-(commit 2d28a2a) the claim does not hold.
+What five papers claim, what we measured, and the verdict; `python benchmarks/verdicts.py results` writes this page.
+[docs/papers.md](../docs/papers.md) says in two screens what to believe now, and
+[docs/reproducing.md](../docs/reproducing.md) has the rules. Of several estimates a row shows the one that decides.
+*(older)*: the experiment has changed since, and the reason is beside it. A verdict that rested on a wrong experiment is
+withdrawn and listed as not run yet. Minutes are estimates for one H200 (`benchmarks/run_papers.py --plan`).
 
 See also [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
 [effect of bf16](precision/README.md), the [coordinates of z](frame/README.md), the [demo](demo/README.md).
+"""
+TITLES = {
+    "chen2018": "Isolating sources of disentanglement (beta-TCVAE, MIG)",
+    "esmaeili2018": "Structured disentangled representations (HFVAE)",
+    "daunhawer2019": "Disentangled latent partitions (partitioned MVAE)",
+    "split2020": "Split encoders",
+    "msvae2020": "Multi-stage modelling (MS-VAE)",
+}
+NOT_RUN = "not run yet"
 
-| experiment | scale | claim | verdict | evidence |
-| --- | --- | --- | --- | --- |"""
+
+@dataclass(frozen=True)
+class Row:
+    """A claim with its place, what was measured, its verdict, and why it is open or refuted."""
+
+    experiment: str
+    number: int
+    claim: str
+    wanted: str
+    measured: str
+    verdict: str
+    status: str
+    reason: str
+
+    @property
+    def settled(self) -> bool:
+        """True if the verdict is definite and was measured as the experiment is now."""
+        return self.status == "current" and self.verdict in ("holds", "does not hold")
+
+
+def read_protocol(results: Path) -> dict[str, Any]:
+    return json.loads((results / "protocol.json").read_text("utf-8"))
+
+
+def read_rows(name: str, results: Path) -> list[Row]:
+    """Return a row for each claim that an experiment makes now."""
+    path, protocol, rows = results / name / "verdicts.json", read_protocol(results), []
+    stored = json.loads(path.read_text("utf-8")) if path.exists() else {"verdicts": []}
+    found = {verdict["claim"]: verdict for verdict in stored["verdicts"]}
+    for number, claim in enumerate(experiment[name].facts.claims):
+        verdict = found.get(claim.text)
+        status, why = _classify(name, number, verdict, protocol)
+        if status in ("absent", "withdrawn") or verdict is None:
+            rows.append(Row(name, number, claim.text, "", "", NOT_RUN, status, why))
+            continue
+        piece = _choose_piece(verdict["evidence"])
+        reason = protocol["reasons"].get(f"{name}#{number}", "")
+        if verdict["verdict"] == "inconclusive":
+            reason = _explain_open(verdict, name, piece, _count_seeds(results / name))
+        elif verdict["verdict"] == "does not hold" and not reason:
+            raise SystemExit(f"{name}, claim {number} does not hold; results/protocol.json lacks a reason for it.")
+        more = f" (and {len(verdict['evidence']) - 1} more)" if len(verdict["evidence"]) > 1 else ""
+        wanted, measured = (piece["wanted"], _format(piece) + more) if piece else ("", "none")
+        rows.append(Row(name, number, claim.text, wanted, measured, verdict["verdict"], status, why or reason))
+        if why and reason:
+            rows[-1] = Row(*list(vars(rows[-1]).values())[:-1], f"{reason} Older: {why}.")
+    return rows
+
+
+def find_open_claims(name: str, results: Path) -> list[str]:
+    """Return the claims of an experiment that have no definite verdict as the experiment is now."""
+    return [row.claim for row in read_rows(name, results) if not row.settled]
+
+
+def _classify(name: str, number: int, verdict: Any, protocol: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the status of a claim, and why it is not current."""
+    keys = (f"{name}#{number}", name, name.partition("/")[0])
+    for key in keys:
+        if key in protocol["withdrawn"]:
+            return "withdrawn", protocol["withdrawn"][key]
+    if verdict is None:
+        return "absent", ""
+    if name not in protocol["current"]:
+        for key in keys:
+            if key in protocol["older"]:
+                return "older", protocol["older"][key]
+    return "current", ""
+
+
+def _choose_piece(evidence: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the piece of evidence whose interval is farthest outside its range, or nearest to its end."""
+    return min(evidence, key=_margin) if evidence else None
+
+
+def _margin(piece: Mapping[str, Any]) -> float:
+    """Return how far inside its range an interval lies, in its own half widths."""
+    if piece["value"] is None or piece["low"] is None or piece["high"] is None:
+        return -math.inf
+    low, high = _read_range(piece["wanted"])
+    half = max((piece["high"] - piece["low"]) / 2, 1e-12)
+    return min(piece["low"] - low, high - piece["high"]) / half
+
+
+def _read_range(wanted: str) -> tuple[float, float]:
+    numbers = [float(text) for text in re.findall(r"-?\d[\d.e+-]*", wanted)]
+    if wanted.startswith("below"):
+        return -math.inf, numbers[0]
+    return (numbers[0], math.inf) if wanted.startswith("above") else (numbers[0], numbers[1])
+
+
+def _format(piece: Mapping[str, Any]) -> str:
+    if piece["value"] is None:
+        return f"{piece['what']}: none"
+    ends = "" if piece["low"] is None else f" ({piece['low']:.3g}..{piece['high']:.3g})"
+    return f"{piece['what']}: {piece['value']:.3g}{ends}"
+
+
+def _count_seeds(folder: Path) -> int:
+    """Return the number of runs of the setting that has the most, from the table."""
+    with (folder / "table.csv").open(newline="") as handle:
+        counts = [row["runs"].split(" ")[0] for row in csv.DictReader(handle) if row.get("runs")]
+    return max((int(count) for count in counts), default=0)
+
+
+def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, seeds: int) -> str:
+    """Return why a claim is open, and the seeds and minutes that would settle it at the effect seen so far."""
+    if "had not settled" in verdict["why"]:
+        return f"The runs had not settled: about {estimate_minutes(name):.0f} GPU minutes with snapshots at `budget`."
+    if piece is None or piece["value"] is None or piece["low"] is None:
+        return "The estimate is missing."
+    low, high = _read_range(piece["wanted"])
+    value, half = piece["value"], (piece["high"] - piece["low"]) / 2
+    distance = min(abs(value - end) for end in (low, high) if math.isfinite(end))
+    needed = math.ceil(seeds * (1.1 * half / distance) ** 2) if distance > 0 else math.inf
+    if needed > 1000:
+        return "The effect seen is next to the bound: more than 1,000 seeds."
+    needed = max(needed, seeds + 1)
+    planned = len(experiment[name].facts.get_scale("budget").settings["seed"])
+    minutes = estimate_minutes(name) * needed / planned
+    return f"The interval crosses the bound with {seeds} seeds: about {needed}, {max(1, round(minutes))} GPU minutes."
+
+
+def estimate_minutes(name: str) -> float:
+    """Return the minutes of an experiment at `budget` on one H200."""
+    from run_papers import build_task
+
+    return build_task(name, "budget", [], set()).minutes()
+
+
+def escape(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def print_paper(paper: str, rows: list[Row], minutes: Mapping[str, float]) -> None:
+    """Print the table of a paper, and below it what has not been run."""
+    print(f"## {paper}: {TITLES[paper]}\n")
+    print("| claim | the paper says | we measured | verdict | reason |\n| --- | --- | --- | --- | --- |")
+    for row in [row for row in rows if row.verdict != NOT_RUN]:
+        place = experiment[row.experiment].reference.partition(", ")[2] or row.experiment.partition("/")[2]
+        word = row.verdict + (" (older)" if row.status == "older" else "")
+        says = f"[{place}]({row.experiment}/README.md): {row.wanted}"
+        print(f"| {' | '.join(map(escape, (row.claim, says, row.measured, word, row.reason)))} |")
+    waiting = [row for row in rows if row.verdict == NOT_RUN]
+    if waiting:
+        print(f"\nNot run yet, with GPU minutes at `budget` (`unbraid reproduce {paper}/ID --scale budget`):\n")
+    for name in dict.fromkeys(row.experiment for row in waiting):
+        own = [row for row in waiting if row.experiment == name]
+        why = "; ".join(dict.fromkeys(row.reason for row in own if row.reason))
+        claims = f"{len(own)} claim{'s' if len(own) > 1 else ''}"
+        print(f"- `{name}`: {claims}, {minutes[name]:.0f} minutes" + (f" (withdrawn: {why})" if why else ""))
+    print()
+
+
+def print_commands(results: Path) -> None:
+    """Print command, commit, scale, runs and minutes of each stored experiment."""
+    print("## Commands and hashes\n")
+    print(
+        "Minutes are wall time. Older experiments shared one GPU, up to twelve at a time, and took about six times what"
+    )
+    print("their steps take. Intervals of older results that could not be computed again are plain percentiles.\n")
+    print("| experiment | command | commit | runs | minutes | device |\n| --- | --- | --- | --- | --- | --- |")
+    for path in sorted(results.glob("*/*/verdicts.json")):
+        stored = json.loads(path.read_text("utf-8"))
+        name = path.parent.relative_to(results).as_posix()
+        facts = (
+            f"`{stored['command']}`",
+            stored["commit"],
+            stored["runs"],
+            f"{stored['minutes']:.1f}",
+            stored["device"],
+        )
+        print(f"| [{name}]({name}/README.md) | {' | '.join(map(str, facts))} |")
 
 
 def main() -> None:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+    results = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+    rows = {paper: [] for paper in TITLES}
+    minutes = {}
+    for name in experiment:
+        rows[name.partition("/")[0]] += read_rows(name, results)
+        minutes[name] = estimate_minutes(name)
     print(HEAD)
-    for path in sorted(folder.glob("*/*/verdicts.json")):
-        stored = json.loads(path.read_text("utf-8"))
-        name = path.parent.relative_to(folder).as_posix()
-        for verdict in stored["verdicts"]:
-            told = (stored["scale"], verdict["claim"], verdict["verdict"], verdict["why"])
-            cells = " | ".join(cell.replace("|", "\\|") for cell in told)
-            print(f"| [{name}]({name}/README.md) | {cells} |")
+    every = [row for each in rows.values() for row in each]
+    counts = Counter(f"{row.verdict}{' (older)' if row.status == 'older' else ''}" for row in every)
+    print(f"Of {len(every)} claims: {', '.join(f'{counts[word]} {word}' for word in sorted(counts))}.\n")
+    for paper in TITLES:
+        print_paper(paper, rows[paper], minutes)
+    print_commands(results)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,26 @@
 A run is a group of one: it takes the same path as the groups of a sweep (`unbraid.sweeps.worker`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import nn
 
 from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.data.tables import explain_scale
-from unbraid.errors import UsageError
+from unbraid.errors import UnbraidError, UsageError
+from unbraid.memory import explain_out_of_memory, is_out_of_memory
+from unbraid.printable import shorten
 from unbraid.progress import announce, say
 from unbraid.replaced_runs import restore_replaced
 from unbraid.run import Run, check_same_data, load
-from unbraid.store import RunFolder, check_folder_name
+from unbraid.store import RunFolder, check_folder_name, to_path
 from unbraid.sweeps.stages import (
     FirstStage,
     choose_stage_settings,
@@ -38,6 +43,7 @@ from unbraid.training.first_stage import (
 )
 from unbraid.training.loop import check_not_diverged
 from unbraid.training.prepare import prepare
+from unbraid.training.resources import check_disk, check_memory
 from unbraid.training.state import State
 from unbraid.types import Modules
 
@@ -58,8 +64,8 @@ def train(
     data: Data = "sprites",
     encoder: str | nn.Module | None = None,
     decoder: str | nn.Module | None = None,
-    device: str = "auto",
-    root: str | Path = "runs",
+    device: str | torch.device = "auto",
+    root: str | bytes | Path = "runs",
     name: str | None = None,
     resume: bool = True,
     fresh: bool = False,
@@ -81,7 +87,7 @@ def train(
     name once everything else has been checked. `track` names trackers of the history (`tensorboard`, `wandb`,
     `mlflow`). Under torchrun all processes train this run together.
     """
-    destination = Destination(Path(root), name, resume, fresh, Cadence.of(cadence, track))
+    destination = _choose_destination(root, name, resume, fresh, Cadence.of(cadence, track))
     torch_device = choose_device(device)
     settings = to_dotted(recipe, {**overrides, **_drop_none(encoder=encoder, decoder=decoder)})
     check_settings(recipe, settings)  # before the data are loaded, which may take minutes
@@ -90,14 +96,14 @@ def train(
 
 
 def refine(
-    run: Run | str | Path,
+    run: Run | str | bytes | Path,
     kind: str = "vae",
     *,
     data: Data | None = None,
     encoder: str | nn.Module | None = None,
     decoder: str | nn.Module | None = None,
-    device: str = "auto",
-    root: str | Path = "runs",
+    device: str | torch.device = "auto",
+    root: str | bytes | Path = "runs",
     name: str | None = None,
     resume: bool = True,
     fresh: bool = False,
@@ -116,7 +122,7 @@ def refine(
     recipe = find_stage_recipe(kind)
     first = run if isinstance(run, Run) else load(run, device=device)
     parent = describe_first_stage(first.folder)
-    if fresh and name is not None and (Path(root) / name).resolve() == first.path.resolve():
+    if fresh and name is not None and (to_path(root, "root") / name).resolve() == first.path.resolve():
         raise UsageError(f"A fresh run named {name} would remove {first.path}, the run to refine; choose another name.")
     if data is not None:
         dataset = find_data(data, {}, first.device, is_multimodal(first.config.objective.name))[1]
@@ -127,10 +133,20 @@ def refine(
     )
     choice, dataset = find_stage_data(first.config.data, first.dataset, settings)
     _ = first.evaluation  # raises now what the comparison of codes after training would raise
-    destination = Destination(Path(root), name, resume, fresh, Cadence.of(cadence, track))
+    destination = _choose_destination(root, name, resume, fresh, Cadence.of(cadence, track))
     return _train_one(recipe, choice, dataset, settings, destination, FirstStage(first.folder, parent, first.dataset))
 
 
+def _choose_destination(root: Any, name: Any, resume: Any, fresh: Any, cadence: Cadence) -> Destination:
+    if name is not None:
+        check_folder_name(name)
+    for key, value in (("resume", resume), ("fresh", fresh)):
+        if not isinstance(value, (bool, np.bool_)):
+            raise UsageError(f"{key} must be True or False, not {shorten(repr(value))}.")
+    return Destination(to_path(root, "root"), name, bool(resume), bool(fresh), cadence)
+
+
+@explain_out_of_memory("Training", "lower batch, z, or the widths of encoder and decoder, or use smaller data")
 def _train_one(
     recipe: str,
     choice: Choice,
@@ -197,7 +213,11 @@ def _create_folder(
     if fresh or not (path / "config.yaml").exists():
         first_weights = () if first is None else [first.weights]
         state = prepare(config, dataset, modules, world=world, first_weights=first_weights)
-        state.rehearse()
+        with _blame_own_modules(modules):
+            state.rehearse()
+        check_memory(state)
+        if world.leads:
+            check_disk([(state, 1)], path)
     if not world.leads:
         return RunFolder(path), state
     restore_replaced(path, finished=False)
@@ -208,6 +228,24 @@ def _create_folder(
     if first is not None:
         copy_first_stage_weights(first.folder, folder)
     return folder, state
+
+
+@contextmanager
+def _blame_own_modules(modules: Modules) -> Iterator[None]:
+    """Name the user's module if the first step fails with it, whatever it raises."""
+    own = [side for side, module in modules._asdict().items() if module is not None]
+    try:
+        yield
+    except UnbraidError:
+        raise
+    except Exception as error:
+        if not own or is_out_of_memory(error):
+            raise
+        reason = shorten((str(error).strip().splitlines() or [""])[0], 200)
+        raise UsageError(
+            f"The first step fails with your own {' and '.join(own)} ({type(error).__name__}: {reason}); "
+            "an encoder returns numbers [batch, outputs], a decoder those of the observations."
+        ) from error
 
 
 def _drop_none(**settings: Any) -> dict[str, Any]:

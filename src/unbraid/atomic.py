@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,8 +46,10 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
+        free = shutil.disk_usage(path.parent if path.parent.exists() else Path()).free
         told = DiskError(
-            f"{path} cannot be written ({error.strerror}); free some space, then use the same command again."
+            f"{path} cannot be written ({error.strerror}, {free:,} bytes are free); free some space, then use the same "
+            "command again."
         )
         told.errno, told.strerror = error.errno, error.strerror
         raise told from error

@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import json
 import math
-import numbers
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -186,7 +185,8 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
 def check_names(settings: Mapping[str, Any]) -> None:
     """Raise if a setting that names a part of a model has another value than a word."""
     for key in NAMES:
-        if isinstance(settings.get(key), (numbers.Number, Sequence)) and not isinstance(settings[key], str):
+        value = settings.get(key)
+        if not (value is None or isinstance(value, str) or hasattr(value, "state_dict")):
             raise UsageError(f"{key}={shorten(settings[key])} is not a name; unbraid list networks shows names.")
 
 
@@ -298,6 +298,8 @@ def to_plain(value: Any) -> Any:
         return [to_plain(v) for v in value]
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, str):
+        return str.__str__(value)  # words of numpy and of enums become plain ones
     return value.item() if hasattr(value, "item") else value
 
 

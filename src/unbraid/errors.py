@@ -49,7 +49,7 @@ def unknown(
     kind: str, name: str, known: Iterable[str], of: str = "", error: type[UsageError] = UsageError
 ) -> UsageError:
     """Return an error for an unknown name (`of` something), with the nearest match and the list of known names."""
-    names = sorted(known)
+    names, name = sorted(known), name if isinstance(name, str) else shorten(repr(name))
     near = difflib.get_close_matches(name[:200], names, n=1, cutoff=0.5)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     owner = f" of {of}" if of else ""

@@ -152,6 +152,8 @@ class Registry(Generic[Made, FactsT]):
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
         if name not in self._entries:
             load_installed()
         return name in self._entries
@@ -166,6 +168,14 @@ class Registry(Generic[Made, FactsT]):
     def remove(self, name: str) -> None:
         """Remove an entry, as examples and tests do afterwards."""
         self._entries.pop(self[name].name)
+
+
+def check_count(name: str, value: Any, least: int = 1, most: int = 2**62) -> int:
+    """Return a whole number from `least` to `most`, or raise a `SettingError`."""
+    count = coerce(name, value, int)
+    if not least <= count <= most:
+        raise SettingError(f"{name} must be a whole number from {least} to {most:,}, not {_show(value)}.")
+    return count
 
 
 def coerce(name: str, value: Any, annotation: Any) -> Any:

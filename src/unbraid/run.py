@@ -1,5 +1,6 @@
 """A finished run: a folder on disk with its model and data."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +24,13 @@ from unbraid.errors import RunError, UsageError
 from unbraid.explore import AUTO, MAX_KB, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
 from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
+from unbraid.memory import explain_out_of_memory
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
-from unbraid.registry import check_options
+from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
 from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
-from unbraid.store import RunFolder, select_prefix
+from unbraid.store import RunFolder, select_prefix, to_path
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.configure import is_multimodal
 from unbraid.training.environment import choose_device
@@ -37,19 +39,20 @@ from unbraid.training.origins import check_origins
 
 
 def load(
-    path: str | Path,
+    path: str | bytes | Path,
     *,
     data: Data | None = None,
     encoder: nn.Module | None = None,
     decoder: nn.Module | None = None,
-    device: str = "auto",
+    device: str | torch.device = "auto",
 ) -> "Run":
     """Open a finished run; the path `demo` opens a run that is part of the package, `hf://owner/name` one on the hub.
 
     `data`, `encoder` and `decoder` are needed only if the run was trained on data or modules that you passed in.
     """
-    if str(path).startswith(SCHEME):
-        folder = open_from_hub(str(path))
+    path, given = to_path(path, "A run"), os.fsdecode(path) if isinstance(path, bytes) else str(path)
+    if given.startswith(SCHEME):
+        folder = open_from_hub(given)
     else:
         folder = RunFolder.open(open_demo() if is_demo(path) else path)
     torch_device = choose_device(device)
@@ -59,7 +62,7 @@ def load(
     return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=torch_device)
 
 
-def pull(name: str, *, root: str | Path = "runs", device: str = "auto") -> "Run":
+def pull(name: str, *, root: str | Path = "runs", device: str | torch.device = "auto") -> "Run":
     """Download the run `owner/name`, or `owner/name@revision`, from the Hugging Face hub into `root`, and open it."""
     return Run(pull_folder(name, root), device=choose_device(device))
 
@@ -67,6 +70,10 @@ def pull(name: str, *, root: str | Path = "runs", device: str = "auto") -> "Run"
 def export(run: "Run | str | Path", path: str | Path | None = None, *, format: str = "onnx") -> dict[str, Path]:
     """Write encoder and decoder of a run as ONNX or torch.export files; see `Run.export`."""
     return (run if isinstance(run, Run) else load(run, device="cpu")).export(path, format=format)
+
+
+MAX_SAMPLES = 10**7
+"""More samples at once are taken for a typing error."""
 
 
 class Run:
@@ -112,6 +119,7 @@ class Run:
         return {key: value for key, value in self.folder.read_json("parent").items() if key != "format"}
 
     @cached_property
+    @explain_out_of_memory("Loading the data", "close other programs, or use a machine with more memory")
     def dataset(self) -> FactorDataset:
         dataset = self._load_data() if self._passed_in is None else self._passed_in
         check_same_data(self.folder, dataset)
@@ -127,6 +135,7 @@ class Run:
         return load_data(stored.name, stored.settings, self.device)
 
     @cached_property
+    @explain_out_of_memory("The model", "close other programs, or use another --device")
     def model(self) -> Model:
         """The trained model, in evaluation mode."""
         for side, module in self._modules.items():
@@ -230,9 +239,12 @@ class Run:
 
         Those of a table are in its units; a class has a probability.
         """
-        tensor = codes if isinstance(codes, Tensor) else torch.from_numpy(np.array(codes))
-        tensor = tensor.to(self.device, torch.float32)
         width = self.model.space.width
+        try:
+            tensor = codes if isinstance(codes, Tensor) else torch.from_numpy(np.array(codes))
+            tensor = tensor.to(self.device, torch.float32)
+        except (TypeError, ValueError, RuntimeError) as error:  # words, ragged lists, a tensor without data
+            raise UsageError(f"Codes must be numbers of shape [n, {width}].") from error
         if tensor.ndim != 2 or tensor.shape[1] != width:
             raise UsageError(f"Codes must have shape [n, {width}], not {tuple(tensor.shape)}.")
         with torch.no_grad():
@@ -248,8 +260,7 @@ class Run:
 
         Those of a table are in its units.
         """
-        if count < 1:
-            raise UsageError(f"At least 1 sample can be drawn, not {count}.")
+        count = check_count("count", count, most=MAX_SAMPLES)
         if self.model.multimodal:
             return generation.generate(as_multimodal(self.model), count=count, seed=seed)
         model = self.model

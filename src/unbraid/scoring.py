@@ -14,12 +14,13 @@ import torch
 
 from unbraid.errors import DataError, MissingExtraError, RunError, SettingError, UnbraidError, UsageError, unknown
 from unbraid.latents import Space
+from unbraid.memory import is_out_of_memory
 from unbraid.metrics.background import schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.store import RunFolder
 from unbraid.training.grouping import split_evenly, structure_key
 from unbraid.training.interrupt import Interrupted, Stop
-from unbraid.training.memory import free_memory, is_out_of_memory
+from unbraid.training.memory import free_memory
 
 DEFAULT_METRICS = ("mig", "elbo", "reconstruction/nats", "kl", "mi/exact", "tc/exact", "dimension-kl")
 """Metrics that are measured by default; `choose_default_metrics` adds the protocol of `elbo` and `kl`."""

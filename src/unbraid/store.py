@@ -22,6 +22,7 @@ from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError, UsageError
 from unbraid.plain_text import ParseError, add_sum, check_sum, parse_json, parse_yaml
+from unbraid.printable import shorten
 from unbraid.replaced_runs import find_replaced, restore_replaced, set_aside
 from unbraid.safe_files import check_inside, open_plain_file, read_text
 from unbraid.schema import CONFIG, check_fields, check_file
@@ -42,6 +43,13 @@ ALLOWED_BEFORE_CREATION = {"lock", "members.json"}
 
 MAX_LINES_BYTES = 1 << 31
 """A larger history is refused; one that logs each of a million steps has a quarter of it."""
+
+
+MAX_PART_BYTES = 255
+"""Longest name of a file that systems allow."""
+
+MAX_NAME_BYTES = 200
+"""Systems allow 255 bytes for a name, and files beside a folder have longer ones."""
 
 
 class RunFolder:
@@ -329,10 +337,21 @@ def _list_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: 
     return changes
 
 
+def to_path(path: Any, what: str = "A path") -> Path:
+    """Return text, bytes or a path as a path that a system can have."""
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    usable = isinstance(path, (str, os.PathLike)) and "\0" not in str(path)
+    if not usable or any(len(os.fsencode(part)) > MAX_PART_BYTES for part in Path(path).parts):
+        raise UsageError(f"{what} must be the path of a folder, not {shorten(repr(path))}.")
+    return Path(path)
+
+
 def check_folder_name(name: str) -> None:
     """Raise a `UsageError` unless the name is that of a single folder."""
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise UsageError(f"A run's name is the name of one folder, not '{name}'; choose the place with root.")
+    plain = isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
+    if not plain or len(os.fsencode(name)) > MAX_NAME_BYTES:
+        raise UsageError(f"A run's name is the name of one folder, not '{shorten(name)}'; choose the place with root.")
 
 
 def replace_non_finite(value: Any) -> Any:

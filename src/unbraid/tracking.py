@@ -4,6 +4,7 @@ A tracker only listens: it changes neither the result nor the config nor the id 
 the decorator `tracker` that takes a `RunFolder` and the first step, and returns a `Tracker`.
 """
 
+import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +125,8 @@ class Trackers:
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Pass on the finite numbers of a history line."""
-        values = {key: value for key, value in line.items() if key not in NOT_TRACKED and value is not None}
+        numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
+        values = {key: value for key, value in numbers.items() if key not in NOT_TRACKED and math.isfinite(value)}
         for name, each in list(self.open.items()):
             self._try(name, lambda each=each: each.log(line["step"], values))
 

@@ -5,7 +5,7 @@ import pytest
 from tests.support.messages import naming
 from unbraid import api
 from unbraid.errors import MissingExtraError, UsageError
-from unbraid.tracking import tracker
+from unbraid.tracking import Trackers, tracker
 from unbraid.training import Cadence
 
 
@@ -51,6 +51,20 @@ def test_weights_and_biases_writes_an_offline_run(run, tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path))
     run.track("wandb")
     assert list(run.path.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_only_finite_numbers_are_passed_on(run):
+    seen = []
+
+    class Listener:
+        def log(self, step, values):
+            seen.append((step, values))
+
+    trackers = Trackers(run.folder, ())
+    trackers.open["listener"] = Listener()
+    line = {"format": 1, "step": 3, "loss": 2.0, "kl": None, "tc": float("nan"), "mi": float("inf"), "note": "words"}
+    trackers.log(line)
+    assert seen == [(3, {"loss": 2.0})]
 
 
 def test_a_tracker_that_fails_is_dropped(run):

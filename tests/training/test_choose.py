@@ -109,14 +109,12 @@ def test_a_run_states_its_choices_with_reasons_and_repeats_from_its_config(tmp_p
     rows = RANDOM.random((300, 3)).astype(np.float32)
     run = ub.train("vae", data=rows, steps=3, root=tmp_path, device="cpu")
     said = capsys.readouterr().err
-    assert names(said, "encoder=mlp", "batch=16", "decay=cosine", "likelihood.learned=true", "z=3")
+    assert names(said, "encoder=mlp", "batch=16", "likelihood.learned=true", "z=3")
     assert all(": " in line for line in said.splitlines())
     training = run.config.training
-    assert (training.batch, training.decay, training.patience) == (16, "cosine", None)
+    assert (training.batch, training.decay, training.patience) == (16, "none", None)
     explicit = {"encoder": "mlp", "decoder": "mlp", "likelihood": "gaussian", "likelihood_learned": True, "z": 3}
-    again = ub.train(
-        "vae", data=rows, steps=3, batch=16, lr=1e-3, decay="cosine", root=tmp_path, device="cpu", **explicit
-    )
+    again = ub.train("vae", data=rows, steps=3, batch=16, lr=1e-3, root=tmp_path, device="cpu", **explicit)
     assert again.path == run.path
     assert again.reused
 

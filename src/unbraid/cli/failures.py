@@ -11,6 +11,7 @@ import typer
 from unbraid.cli.options import INTERRUPTED, leads
 from unbraid.cli.streams import echo
 from unbraid.errors import UnbraidError, UsageError
+from unbraid.memory import is_out_of_memory
 from unbraid.printable import escape
 
 DEBUG = "UNBRAID_DEBUG"
@@ -44,8 +45,8 @@ def explain_failure(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _FULL):
         echo(f"error: {escape(_describe_os_error(error))}", err=True)
-    elif isinstance(error, MemoryError):
-        echo("error: There is not enough memory; use fewer rows, a smaller batch or smaller networks.", err=True)
+    elif is_out_of_memory(error):
+        echo("error: There is not enough memory; use fewer --rows, a smaller batch or smaller networks.", err=True)
     else:
         echo(f"error: {_describe_unexpected(error)}", err=True)
     return 1

@@ -72,6 +72,8 @@ def fill_missing(where: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     `where` names the rows in errors.
     """
     if isinstance(given, Tensor):
+        if given.is_sparse or given.is_meta:
+            raise DataError(f"{where} is a sparse or meta tensor; plain numbers are needed.")
         given = given.detach().cpu().numpy()
     if not hasattr(given, "__len__") or getattr(given, "ndim", 1) == 0:
         raise DataError(f"{where}: pass one row for each item, not a single {type(given).__name__}.")

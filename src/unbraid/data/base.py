@@ -11,6 +11,7 @@ import torch
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError
 from unbraid.registry import Facts, Registry
+from unbraid.store import to_path
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,11 @@ def data_home() -> Path:
         raise DataError("This user has no home folder; set UNBRAID_DATA to the folder of the data.") from error
 
 
-def expand_user(path: str | Path) -> Path:
+def expand_user(path: str | bytes | Path) -> Path:
     """Return a path with the home folder that `~` or `~user` stands for."""
+    path = to_path(path)
     try:
-        return Path(path).expanduser()
+        return path.expanduser()
     except RuntimeError as error:
         raise DataError(f"{path} names no home folder: there is no such user here, or HOME is not set.") from error
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from unbraid.config import Choice
 from unbraid.data.array_modalities import from_arrays
-from unbraid.data.base import dataset as datasets, load
+from unbraid.data.base import dataset as datasets, expand_user, load
 from unbraid.data.csv_modalities import has_pictures
 from unbraid.data.factors import FactorDataset
 from unbraid.data.image_size import choose_size
@@ -19,8 +19,10 @@ from unbraid.data.picture_labels import SUBFOLDERS, has_labelled_subfolders
 from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
 from unbraid.errors import UsageError
+from unbraid.memory import explain_out_of_memory
 from unbraid.progress import announce
 from unbraid.registry import check_options
+from unbraid.store import to_path
 
 GIVEN = "given"
 """Name under which a config records data that were passed in; the settings hold their content hash."""
@@ -29,6 +31,7 @@ Data = Any
 """A registered name, a path, an array, a tensor, a DataFrame, a torch Dataset, a `FactorDataset`, or arrays by name."""
 
 
+@explain_out_of_memory("Loading the data", "use a smaller data.size, fewer rows, or data on disk (data.stream)")
 def find_data(
     data: Data, settings: dict[str, Any], device: torch.device, several: bool | None = None
 ) -> tuple[Choice, FactorDataset]:
@@ -39,6 +42,9 @@ def find_data(
     recipe learns from `several` modalities; any other .npy file for `array`. If `several` is not known, a CSV file with
     pictures, or with settings of `paired`, is `paired`.
     """
+    if isinstance(data, (str, bytes, Path)) and data not in datasets:
+        checked = to_path(data, "data")
+        data = data if isinstance(data, str) else checked
     data_settings = {key[5:]: settings.pop(key) for key in list(settings) if key.startswith("data.")}
     if is_frame(data):
         data = _wrap_frame(data, data_settings, several)
@@ -51,7 +57,8 @@ def find_data(
         data, data_settings = "array", {"file": str(data), **data_settings}
     if isinstance(data, Path) or (isinstance(data, str) and data not in datasets and Path(data).is_dir()):
         data, data_settings = "images", {"folder": str(data), **data_settings}
-    if data == "images" and "labels" not in data_settings and has_labelled_subfolders(data_settings.get("folder")):
+    pictures = isinstance(data, str) and data == "images"
+    if pictures and "labels" not in data_settings and has_labelled_subfolders(data_settings.get("folder")):
         data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
         if data == "images" and "folder" in data_settings:
@@ -69,7 +76,7 @@ def find_data(
 
 def _choose_missing_size(settings: dict[str, Any]) -> None:
     """Add a size for the pictures of a folder if they need one and nobody gave it, and say so."""
-    chosen = choose_size(Path(settings["folder"]).expanduser()) if "size" not in settings else None
+    chosen = choose_size(expand_user(settings["folder"])) if "size" not in settings else None
     if chosen is not None:
         settings["size"] = chosen.size
         announce(f"  data.size={chosen.size}: {chosen.reason}")

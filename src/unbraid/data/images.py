@@ -1,7 +1,7 @@
 """Your own images or vectors: a folder of pictures, an array or a torch Dataset."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,10 @@ from unbraid.data.picture_labels import SUBFOLDERS, label_by_subfolder
 from unbraid.data.row_files import RowFile
 from unbraid.data.streamed_pixels import Channels, Stream, StreamedPixels, stream_rows, streams
 from unbraid.errors import DataError, UsageError
+from unbraid.printable import shorten
+
+MAX_FACTOR_VALUES = 2**31
+"""A larger value is no number of a class, but a measurement."""
 
 _MAX_CHANNELS = 4
 _ROUNDING_SLACK = 1e-6  # a resize in float32 may overshoot by this much
@@ -103,7 +107,7 @@ def from_npy(
     name: str | None = None,
 ) -> FactorDataset:
     """Return the rows of a .npy file, as `from_array` does for a memory-mapped array."""
-    path = Path(path).expanduser()
+    path = expand_user(path)
     file = RowFile.open(path)
     mapped = np.memmap(path, file.dtype, "r", file.offset, (file.count, *file.row_shape)) if file.count else np.empty(0)
     data = from_array(mapped, channels=channels, stream=stream, name=name or path.stem)
@@ -130,6 +134,10 @@ def from_array(
     if factors is None:
         return FactorDataset(name, pixels, source="array")
     table = _make_table(factors, len(pixels), name)
+    if factor_names is not None:
+        known = isinstance(factor_names, (list, tuple)) and all(isinstance(each, str) for each in factor_names)
+        if not known:
+            raise UsageError(f"{name}: factor_names must be words, not {shorten(repr(factor_names))}.")
     names = factor_names or [f"factor {column}" for column in range(table.shape[1])]
     if len(names) != table.shape[1]:
         raise UsageError(f"{name}: {len(names)} factor names for {table.shape[1]} factors.")
@@ -174,6 +182,8 @@ def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
     """
     rows, labels = [], []
     for position, item in enumerate(_iterate_items(source)):
+        if isinstance(item, tuple | list) and not item:
+            raise DataError(f"Item {position} of {name} is empty.")
         first, label = (item[0], item[1] if len(item) > 1 else None) if isinstance(item, tuple | list) else (item, None)
         row = _make_observation(first, f"item {position} of {name}")
         if rows and row.shape != rows[0].shape:
@@ -191,11 +201,15 @@ def from_dataset(source: Any, *, name: str = "dataset") -> FactorDataset:
 
 def _make_tensor(array: Any, name: str) -> Tensor:
     if isinstance(array, Tensor):
+        if array.is_sparse or array.is_complex() or array.is_meta:
+            raise DataError(f"{name} is a sparse, complex or meta tensor; plain numbers are needed.")
         return array.detach().cpu()
+    if np.ma.is_masked(array):
+        raise DataError(f"{name} has {np.ma.count_masked(array):,} masked values; leave them out, or use x.filled(…).")
     try:
         array = np.asarray(array)
-    except ValueError as error:
-        raise DataError(f"{name} is not one array: its rows differ in shape.") from error
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{name} is not one array of numbers: its rows differ in shape or type.") from error
     if array.dtype.kind not in "buif":
         raise DataError(f"{name} has dtype {array.dtype}; numbers are needed (uint8, bool or float).")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -217,6 +231,8 @@ def _find_channels(shape: tuple[int, ...], channels: Literal["first", "last"] | 
         return "none"
     if len(shape) != 4:
         raise DataError(f"{name} has shape {shape}; [n, d], [n, h, w], [n, h, w, c] or [n, c, h, w] is needed.")
+    if channels is not None and not (isinstance(channels, str) and channels in ("first", "last")):
+        raise UsageError(f"channels must be 'first' or 'last', not {shorten(repr(channels))}.")
     if channels is None:
         first, last = shape[1] <= _MAX_CHANNELS, shape[3] <= _MAX_CHANNELS
         if first == last:
@@ -259,7 +275,12 @@ def check_image_range(low: float, high: float, name: str) -> None:
 
 
 def _make_table(factors: Any, count: int, name: str) -> Tensor:
-    table = factors.detach().cpu() if isinstance(factors, Tensor) else torch.from_numpy(np.array(factors))
+    if np.ma.is_masked(factors):
+        factors = np.ma.filled(factors, -1)  # a missing label
+    try:
+        table = factors.detach().cpu() if isinstance(factors, Tensor) else torch.from_numpy(np.array(factors))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"{name}: factors must be whole numbers, a row for each item.") from error
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != count:
         raise DataError(f"{name}: factors have shape {tuple(table.shape)}, expected ({count}, factors).")
@@ -267,15 +288,31 @@ def _make_table(factors: Any, count: int, name: str) -> Tensor:
         table = table.nan_to_num(nan=-1.0, posinf=-2.0, neginf=-2.0)
     if table.dtype == torch.bool or int(table.min()) < -1 or bool((table != table.round()).any()):
         raise DataError(f"{name}: factors must be whole numbers from 0 (-1 or NaN where a label is missing).")
+    if float(table.max()) >= MAX_FACTOR_VALUES:
+        raise DataError(f"{name}: a factor has the value {float(table.max()):g}; number its values from 0.")
     return table.to(torch.int64)
 
 
 def _iterate_items(source: Any) -> Iterable[Any]:
+    if isinstance(source, (str, bytes)):
+        raise UsageError(f"{shorten(repr(source))} names no data; pass the data themselves.")
+    if hasattr(source, "columns"):
+        raise UsageError(
+            f"A table ({type(source).__name__}) is not one array; pass its columns by name, or as a CSV file."
+        )
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        return (source[position] for position in range(len(source)))
+        return _read_items(source)
     if hasattr(source, "__iter__"):
         return iter(source)
     raise UsageError(f"A data set must have a length and items, or be iterable; {type(source).__name__} is neither.")
+
+
+def _read_items(source: Any) -> Iterator[Any]:
+    for position in range(len(source)):
+        try:
+            yield source[position]
+        except (LookupError, TypeError) as error:
+            raise DataError(f"Item {position} of the data cannot be read ({type(error).__name__}: {error}).") from error
 
 
 def _make_observation(item: Any, name: str) -> Tensor:

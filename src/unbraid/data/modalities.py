@@ -106,7 +106,7 @@ def multimodal(
 def _check_modality(data: str, modality: Modality) -> None:
     name, present, count = modality.name, modality.present, len(modality.values)
     if not name.isidentifier() or name == "name" or hasattr(nn.ModuleDict(), name):  # ModuleDict refuses such keys
-        raise DataError(f"{data}: {name!r} cannot name a modality; use letters, digits and _, as in {name[:1]}_1.")
+        raise DataError(f"{data}: {name!r} cannot name a modality; use letters, digits and _, and a letter first.")
     if (len(modality.shape) == 3) != (modality.kind == "image"):
         raise DataError(f"{data}: an image has 3 dimensions and a {modality.kind} 1; {name} has {modality.shape}.")
     if present is not None and tuple(present.shape) != (count,):

@@ -90,7 +90,8 @@ def weighting(estimator: str, batch: int, size: int) -> Weighting:
     if estimator not in ESTIMATORS:
         raise unknown("estimator", estimator, ESTIMATORS)
     if batch < 2 or batch > size:
-        raise UsageError(f"The {estimator} estimator needs a batch of 2 to {size} different data points, not {batch}.")
+        allowed = f"from 2 to the {size} rows of the training data" if size >= 2 else f"and {size} row cannot form one"
+        raise UsageError(f"The {estimator} estimator compares different rows: it needs a batch {allowed}, not {batch}.")
     return ESTIMATORS[estimator](batch, size)
 
 

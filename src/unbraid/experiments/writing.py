@@ -197,7 +197,7 @@ def _format_page(
         RULE,
         "## Results\n\nMeans over seeds with 90% bootstrap intervals, widened where there are few seeds.",
         format_markdown(rows),
-        "![figure](figure.png)",
+        "" if any(note.startswith("figure.png") for note in notes) else "![figure](figure.png)",
         "## Settings",
         format_markdown(_compare_settings(entry.facts, results.scale)),
         "\n".join(f"- {note}" for note in notes),

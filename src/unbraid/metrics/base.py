@@ -14,14 +14,14 @@ from torch.utils._pytree import tree_map_only
 
 from unbraid import noise
 from unbraid.data.factors import FactorDataset
-from unbraid.errors import DataError, UsageError, unknown
+from unbraid.errors import DataError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import choose_factors, to_numpy
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
 from unbraid.progress import track
-from unbraid.registry import Entry
+from unbraid.registry import Entry, check_count
 from unbraid.training.group import Group, System, allow_tf32
 
 Result = TypeVar("Result")
@@ -208,8 +208,7 @@ class Evaluation:
 
     def subsample(self, count: int) -> "Evaluation":
         """Return this model on `count` random rows; no score then looks beyond them."""
-        if count < 2:
-            raise UsageError(f"A score needs at least 2 rows, not {count}.")
+        count = check_count("rows", count, least=2)
         return self._take(self.rows[self.choose(count)], RANDOM_ROWS)
 
     def forget(self) -> None:
@@ -272,7 +271,7 @@ def expand(names: Iterable[str]) -> list[str]:
     """
     chosen: dict[str, None] = {}
     for name in names:
-        matches = [known for known in metric if _includes(name, known)]
+        matches = [known for known in metric if _includes(name, known)] if isinstance(name, str) else []
         if not matches:
             families = {known.partition("/")[0] for known in metric}
             raise unknown("metric", name, {*metric, *families, *PUBLISHED_PROTOCOLS, FULL})

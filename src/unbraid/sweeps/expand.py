@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from unbraid.config import Choice, Config, combinations
+from unbraid.config import MAX_RANGE_VALUES, Choice, Config, combinations
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.run import Run
@@ -50,7 +50,14 @@ def read_axes(
     for key, value in (to_dotted(recipes[0], settings) if recipes else {}).items():
         if isinstance(value, nn.Module):
             raise UsageError(f"A sweep takes registered networks by name, so that workers can build them: '{key}'.")
-        values[key] = list(value) if isinstance(value, (list, range, np.ndarray)) else [value]
+        if isinstance(value, (list, range, np.ndarray)):
+            if _length(value) > MAX_RANGE_VALUES:
+                raise UsageError(f"The axis '{key}' has {_length(value):,} values, more than {MAX_RANGE_VALUES:,}.")
+            if isinstance(value, np.ndarray) and value.ndim != 1:
+                raise UsageError(f"The axis '{key}' is an array of shape {value.shape}; an axis has one dimension.")
+            values[key] = list(value)
+        else:
+            values[key] = [value]
     for key, axis in values.items():
         if not axis:
             raise UsageError(f"The axis '{key}' has no value.")
@@ -58,6 +65,13 @@ def read_axes(
         if len(set(texts)) < len(texts):
             raise UsageError(f"The axis '{key}' has a value twice.")
     return values
+
+
+def _length(values: list[Any] | range | np.ndarray) -> int:
+    """Return the number of values; the length of a range may exceed what `len` can say."""
+    if isinstance(values, range):
+        return max(0, -((values.start - values.stop) // values.step))
+    return int(values.size) if isinstance(values, np.ndarray) else len(values)
 
 
 def build_configs(plan: SweepPlan, sources: Sources, many: bool = False) -> dict[str, MemberPlan]:

@@ -19,7 +19,7 @@ from unbraid.metrics.base import expand
 from unbraid.progress import progress
 from unbraid.run import Run
 from unbraid.scoring import choose_default_metrics, find_missing_metrics
-from unbraid.store import check_folder_name
+from unbraid.store import check_folder_name, to_path
 from unbraid.sweeps.expand import MemberPlan, build_configs, read_axes
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.messages import describe_left_out, describe_plan, log
@@ -52,8 +52,8 @@ def sweep(
     *,
     data: Data | list[str] | None = None,
     refines: Run | str | Path | Sequence[Run | str | Path] | None = None,
-    device: str = "auto",
-    root: str | Path = "runs",
+    device: str | torch.device = "auto",
+    root: str | bytes | Path = "runs",
     name: str | None = None,
     on: str = "local",
     members: int | None = None,
@@ -75,7 +75,7 @@ def sweep(
     measured on every run: None means the default ones, an empty list none. `track` names trackers of every run's
     history (`tensorboard`, `wandb`, `mlflow`).
     """
-    cadence = Cadence.of(cadence, track)
+    cadence, device, root = Cadence.of(cadence, track), str(device), to_path(root, "root")
     _check_call(on, members, slurm)
     data = "sprites" if data is None and refines is None else data
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
@@ -89,7 +89,7 @@ def sweep(
         raise UsageError("Workers cannot see data that are passed in; name a data set, or sweep with on='local'.")
     name = name or plan.name
     check_folder_name(name)
-    folder = SweepFolder(Path(root) / name)
+    folder = SweepFolder(root / name)
     folder.check_extends(plan)
     fits, prepared = _rehearse(folder, planned, sources)
     with folder.locked(), connect_to_ray(on):
@@ -226,7 +226,8 @@ def _run_jobs(
                     if time.monotonic() >= tables_due:
                         tables_due = _write_tables(result)
                     bar.advance()
-                    log(f"{number} of {len(jobs)} groups {'done' if outcome.error is None else 'ended'}")
+                    ended = f"ended, {len(errors)} of them failed" if errors else "done"
+                    log(f"{number} of {len(jobs)} groups {ended}")
         finally:
             result.write_tables()
     result.notes += describe_left_out(known, result.left_out())

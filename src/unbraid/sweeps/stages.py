@@ -39,7 +39,7 @@ def find_stage_recipe(kind: str) -> str:
     """Return the recipe of a kind of second stage, such as `ms-vae` for `vae`."""
     stages = {name: objective[name].facts.stage for name in objective}
     kinds = {stage: name for name, stage in stages.items() if stage is not None}
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise unknown("second stage", kind, kinds)
     return kinds[kind]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import MissingExtraError, RunError
+from unbraid.memory import is_out_of_memory
 from unbraid.plugins import load_files
 from unbraid.run import Run
 from unbraid.scoring import check_not_stopped, find_missing_metrics, score_subjects
@@ -17,7 +18,7 @@ from unbraid.training import GroupFolders, choose_device, train_group
 from unbraid.training.distributed import World
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Stop
-from unbraid.training.memory import free_memory, is_out_of_memory
+from unbraid.training.memory import free_memory
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 from unbraid.types import NO_MODULES, Modules

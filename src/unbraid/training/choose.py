@@ -32,6 +32,9 @@ SMALL_SIDE = 48
 ROWS_TO_JUDGE = 256
 """Rows, evenly spaced, from which the kind of the pictures is judged."""
 
+ROWS_PER_READ = 8192
+"""Rows of vectors that are read at a time: all of them may not fit in memory."""
+
 SILHOUETTE_SHARE = 0.95
 """Grey pictures of which this share of all pixels is black or white, within a tenth, are silhouettes."""
 
@@ -195,8 +198,8 @@ def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Ite
             yield ChosenSetting("likelihood", "mixed", "the table has numbers and classes")
             yield ChosenSetting("likelihood.learned", True, "the noise of the numbers is not known")
         return
-    values = dataset.images(torch.arange(len(dataset), device=dataset.device))
-    if bool(((values == 0) | (values == 1)).all()):
+    parts = map(dataset.images, torch.arange(len(dataset), device=dataset.device).split(ROWS_PER_READ))
+    if all(bool(((values == 0) | (values == 1)).all()) for values in parts):
         yield ChosenSetting("likelihood", "bernoulli", "all values are 0 or 1")
     elif "likelihood" not in known:
         yield ChosenSetting("likelihood", "gaussian", "values are real numbers")
@@ -241,7 +244,8 @@ def _choose_rate(known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
     per_pixel = _draws_shapes(known)
     why = "a decoder of few parameters learns at a high rate" if per_pixel else "the usual rate of Adam"
     yield ChosenSetting("lr", 5e-3 if per_pixel else 1e-3, why)
-    yield ChosenSetting("decay", "cosine", "the rate falls to 0, so that the end is settled")
+    if "steps" not in known:  # a schedule belongs to the length that we choose
+        yield ChosenSetting("decay", "cosine", "the rate falls to 0, so that the end is settled")
 
 
 def _choose_steps(dataset: FactorDataset, known: Mapping[str, Any], limit: int) -> ChosenSetting:

@@ -18,6 +18,7 @@ from unbraid.models import CUSTOM, model as models
 from unbraid.models.base import select_model_settings
 from unbraid.networks import encoder as encoders, likelihood as likelihoods
 from unbraid.objectives import bind
+from unbraid.printable import shorten
 from unbraid.store import select_prefix
 from unbraid.training.default_likelihood import choose_likelihood, choose_likelihood_settings
 from unbraid.training.modality_config import (
@@ -32,6 +33,9 @@ from unbraid.types import NO_MODULES, Modules, Shape
 
 MAX_BATCHES_TO_COUNT = 64
 """Data with more batches than this have a full one, whatever is held out."""
+
+MAX_WHOLE_NUMBER = 2**62
+"""Whole numbers of torch have 64 bits."""
 
 SECTIONS = ("data", "encoder", "decoder", "likelihood", "latents", "prior")
 
@@ -192,6 +196,11 @@ def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
     """Raise a `UsageError` for the first key that no part of the recipe takes, and for names that are no words."""
     check_names(given)
+    for key, value in given.items():
+        if hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0:
+            raise UsageError(f"{key} is an array; a single run takes one value, and a sweep a list of them.")
+        if isinstance(value, int) and abs(value) >= MAX_WHOLE_NUMBER:
+            raise UsageError(f"{key}={shorten(value)} is too large a number.")
     known = list_settings(recipe)
     for key in given:
         section = key.partition(".")[0]

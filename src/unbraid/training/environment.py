@@ -11,6 +11,7 @@ import torch
 
 from unbraid._version import __version__
 from unbraid.errors import UsageError
+from unbraid.printable import shorten
 from unbraid.training.distributed import read_launcher
 
 
@@ -31,11 +32,14 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str | torch.device) -> torch.device:
     """Return the device `cpu`, `cuda`, `cuda:1`, `mps` or `auto` (CUDA if there is one, else the CPU).
 
     Under torchrun each process gets its own GPU.
     """
+    if not isinstance(name, (str, torch.device)):
+        raise UsageError(f"A device is a name such as cpu or cuda:1, or a torch.device, not {shorten(name)}.")
+    name = str(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         if read_launcher().size == 1:

@@ -13,6 +13,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.data.tables import describe_columns
 from unbraid.errors import DivergedError, RunError, UsageError
+from unbraid.printable import shorten
 from unbraid.progress import Progress, announce, progress, say
 from unbraid.store import RunFolder, replace_non_finite
 from unbraid.tracking import Trackers, check_trackers
@@ -61,6 +62,10 @@ class Cadence:
     @classmethod
     def of(cls, cadence: "Cadence | None", track: str | Sequence[str] = ()) -> "Cadence":
         """Return a cadence, or the default one, with these trackers added."""
+        if not isinstance(cadence, (cls, type(None))):
+            raise UsageError(f"cadence must be a Cadence, not {shorten(repr(cadence))}.")
+        if not isinstance(track, (str, list, tuple)):
+            raise UsageError(f"track must be names of trackers, not {shorten(repr(track))}.")
         names = (track,) if isinstance(track, str) else tuple(track)
         return replace(cadence or cls(), track=(*(cadence.track if cadence else ()), *names))
 

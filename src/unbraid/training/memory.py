@@ -3,16 +3,12 @@
 import ctypes
 import functools
 import gc
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-
-OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|can't allocate memory|_ALLOC(ATION)?_FAILED")
-"""Messages of CUDA, MPS, torch's CPU allocator, cuBLAS and cuDNN when memory is full."""
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # names of mallopt's parameters in glibc
 
@@ -54,13 +50,6 @@ def count_saved_bytes(parameters: Iterable[Tensor]) -> Iterator[SavedBytes]:
     saved = SavedBytes(parameters)
     with torch.autograd.graph.saved_tensors_hooks(saved.add, lambda tensor: tensor):
         yield saved
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory is full; only CUDA's allocator has a type for it."""
-    if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def free_memory() -> None:

@@ -1,0 +1,179 @@
+"""Run the papers' experiments on one GPU, those that settle the most claims per minute first.
+
+    python benchmarks/run_papers.py --plan --minutes 30
+    UNBRAID_DATA=data-for-papers python benchmarks/run_papers.py --minutes 30 --device cuda
+
+One process trains one sweep after another, each in few large groups, scores its runs there, and prints a table of
+verdicts last. The same command continues after an interruption: finished runs are reused, and an unfinished sweep goes
+on from its last checkpoint. An experiment starts only if its estimate fits the minutes that are left.
+
+Estimates are images / rate + a time to compile and score. Rates are those measured inside the step, alone on an H200
+(`MEASURED`), and cautious guesses for the other networks. Runs that experiments share count once. A claim counts as
+open unless `results` has a verdict on it that was measured as the experiment is now (see `benchmarks/verdicts.py`).
+
+Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
+
+    for name in mnist fashion-mnist cars3d; do UNBRAID_DATA=data-for-papers unbraid data fetch $name; done
+
+(with `--from PATH` for a copy that you have) and carry `data-for-papers`. Sprites are rendered where they are needed.
+Experiments on data that are missing run on their stand-in, which settles nothing; the plan leaves them out unless
+`--stand-ins` is given.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from verdicts import find_open_claims
+
+from unbraid.data import describe
+from unbraid.errors import UnbraidError
+from unbraid.experiments import StandIn, experiment, reproduce
+from unbraid.experiments.base import REFINES
+from unbraid.report.tables import format_setting
+
+MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 707_000, "split": 512_000, "wide": 512_000, "conv-chen": 226_000}
+"""Images per second over all members, by encoder, inside the step (bf16, alone on an H200)."""
+
+GUESSED = {"mlp-esmaeili-28": 3_000_000, "mlp-esmaeili-64": 2_500_000, "conv-daunhawer": 300_000, "conv-small": 400_000}
+DEFAULT_RATE, STAGE_RATE, GAN_RATE, FACTOR_VAE_SHARE = 300_000, 100_000, 60_000, 0.45
+GANS = ("info-gan", "ms-gan", "cgan")
+SECONDS_PER_SWEEP, SECONDS_PER_RUN = 60.0, 1.5
+"""Time to compile a program, and to score a run and its snapshot."""
+
+
+class Sweep(NamedTuple):
+    """One sweep of an experiment: a key that equal sweeps share, and its seconds on one H200."""
+
+    key: str
+    seconds: float
+
+
+class Task(NamedTuple):
+    """An experiment, its open claims, its sweeps, and data that are missing."""
+
+    name: str
+    claims: list[str]
+    sweeps: list[Sweep]
+    missing: list[str]
+
+    def minutes(self, done: Iterable[str] = ()) -> float:
+        """Return the estimate without the sweeps that other experiments run before."""
+        return sum(sweep.seconds for sweep in self.sweeps if sweep.key not in done) / 60
+
+
+def build_task(name: str, scale: str, claims: list[str], absent: set[str]) -> Task:
+    """Return the task of an experiment at a scale."""
+    facts = experiment[name].facts
+    if facts.measure is not None:
+        return Task(name, claims, [Sweep(name, 60.0)], [])
+    sweeps, members, missing = {}, {}, []
+    for series, settings in facts.build_sweeps(scale).items():
+        axes = [len(value) for key, value in settings.items() if isinstance(value, (list, range))]
+        parent = settings.get(REFINES)
+        members[series] = prod(axes) * (members[parent] if parent else 1)
+        data = settings.get("data")
+        wanted = data.wanted if isinstance(data, StandIn) else data
+        missing += [wanted] if wanted in absent and wanted not in missing else []
+        of_parent = sweeps[parent].key if parent else ""
+        key = json.dumps([of_parent, {k: str(format_setting(v)) for k, v in settings.items() if k != REFINES}])
+        sweeps[series] = Sweep(key, estimate_seconds(settings, members[series]))
+    return Task(name, claims, list({sweep.key: sweep for sweep in sweeps.values()}.values()), missing)
+
+
+def estimate_seconds(settings: dict[str, Any], members: int) -> float:
+    """Return the seconds of a sweep on one H200."""
+    encoder = str(settings.get("encoder") or settings.get("network") or "")
+    rate = MEASURED.get(encoder) or GUESSED.get(encoder) or DEFAULT_RATE
+    if settings["recipe"] == "factor-vae":
+        rate *= FACTOR_VAE_SHARE
+    if settings["recipe"] in GANS:
+        rate = GAN_RATE
+    elif REFINES in settings:
+        rate = STAGE_RATE
+    images = members * settings.get("steps", 20_000) * settings.get("batch", 256)
+    return images / rate + SECONDS_PER_SWEEP + SECONDS_PER_RUN * members
+
+
+def order_tasks(tasks: Sequence[Task]) -> list[tuple[Task, float]]:
+    """Return tasks with their minutes: always next the one with the most open claims per minute."""
+    left, done, order = list(tasks), set[str](), []
+    while left:
+        best = max(left, key=lambda task: len(task.claims) / max(task.minutes(done), 0.1))
+        order.append((best, best.minutes(done)))
+        done |= {sweep.key for sweep in best.sweeps}
+        left.remove(best)
+    return order
+
+
+def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool) -> list[tuple[Task, float]]:
+    """Return what is worth running, in order."""
+    absent = {item.name for item in describe() if item.state == "missing"}
+    names = [name for name in experiment if not papers or name in papers or name.partition("/")[0] in papers]
+    tasks = [build_task(name, scale, find_open_claims(name, results), absent) for name in names]
+    return order_tasks([task for task in tasks if task.claims and (stand_ins or not task.missing)])
+
+
+def print_rows(rows: Sequence[Sequence[object]]) -> None:
+    widths = [max(len(str(row[k])) for row in rows) for k in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_plan(order: Sequence[tuple[Task, float]], minutes: float) -> None:
+    rows: list[Sequence[object]] = [("experiment", "open claims", "minutes", "sum")]
+    total = 0.0
+    for task, cost in order:
+        total += cost
+        rows.append((task.name, len(task.claims), f"{cost:.1f}", f"{total:.1f}" + (" *" if total > minutes else "")))
+    print_rows(rows)
+    print(f"{sum(len(task.claims) for task, _ in order)} open claims; * is beyond {minutes:g} minutes.")
+
+
+def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> list[Sequence[object]]:
+    """Run experiments until the minutes are used, and return a row for each claim."""
+    end, rows = time.monotonic() + 60 * arguments.minutes, []
+    for task, cost in order:
+        left = (end - time.monotonic()) / 60
+        if left <= 0 or (cost > left and arguments.scale != "smoke"):
+            rows.append((task.name, "", "not started", f"{cost:.1f} minutes, {max(0.0, left):.1f} left"))
+            continue
+        places = {"root": arguments.root, "out": arguments.out, "device": arguments.device}
+        try:
+            (outcome,) = reproduce(task.name, scale=arguments.scale, **places)
+        except UnbraidError as error:  # the others still run
+            rows.append((task.name, "", "failed", str(error)))
+            continue
+        rows += [(task.name, v.claim, v.verdict, v.why) for v in outcome.verdicts]
+        print(f"{task.name}: {outcome.minutes:.1f} minutes", file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="papers or experiments; all by default")
+    parser.add_argument("--scale", default="budget")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--plan", action="store_true", help="print the plan and run nothing")
+    parser.add_argument("--stand-ins", action="store_true", help="also run experiments whose data are missing")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="committed verdicts, to see what is open")
+    parser.add_argument("--root", type=Path, default=Path("runs/reproduce"))
+    parser.add_argument("--out", type=Path, default=Path("runs/papers"))
+    parser.add_argument("--device", default="auto")
+    arguments = parser.parse_args()
+    order = plan_tasks(arguments.names, arguments.scale, arguments.results, arguments.stand_ins)
+    if not order:
+        print("Nothing to run: every claim has a verdict, or its data are missing (--stand-ins).")
+        return
+    print_plan(order, arguments.minutes)
+    if not arguments.plan:
+        print_rows([("experiment", "claim", "verdict", "why"), *run(order, arguments)])
+
+
+if __name__ == "__main__":
+    main()

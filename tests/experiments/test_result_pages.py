@@ -1,0 +1,83 @@
+"""The page of results, and the plan of runs that would settle what is open."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from unbraid.experiments import experiment
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # scripts that import each other
+run_papers, verdicts = (importlib.import_module(name) for name in ("run_papers", "verdicts"))
+RESULTS = ROOT / "results"
+PAGE = (RESULTS / "README.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return [row for name in experiment for row in verdicts.read_rows(name, RESULTS)]
+
+
+def test_the_page_is_what_the_script_prints(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["verdicts.py", str(RESULTS)])
+    verdicts.main()
+    assert capsys.readouterr().out == PAGE
+
+
+def test_it_opens_with_a_table_per_paper_and_ends_with_commands():
+    headings = [line[3:] for line in PAGE.splitlines() if line.startswith("## ")]
+    assert [heading.partition(":")[0] for heading in headings] == [*verdicts.TITLES, "Commands and hashes"]
+
+
+def test_what_is_open_or_refuted_has_a_reason(rows):
+    for row in rows:
+        if row.verdict in ("inconclusive", "does not hold"):
+            assert row.reason, (row.experiment, row.claim)
+        if row.verdict == "inconclusive":
+            assert any(word in row.reason for word in ("minutes", "seeds")), row.reason
+
+
+def test_no_verdict_of_a_wrong_experiment_stands(rows):
+    protocol = verdicts.read_protocol(RESULTS)
+    for key in protocol["withdrawn"]:
+        name, _, number = key.partition("#")
+        mine = [row for row in rows if row.experiment == name and (not number or row.number == int(number))]
+        assert mine, key
+        assert all(row.verdict == verdicts.NOT_RUN for row in mine), key
+
+
+def test_current_verdicts_are_about_claims_that_the_experiments_make():
+    """A changed experiment is not current until it has been run again."""
+    for path in RESULTS.glob("*/*/verdicts.json"):
+        stored = json.loads(path.read_text("utf-8"))
+        texts = {claim.text for claim in experiment[stored["experiment"]].facts.claims}
+        rows = verdicts.read_rows(stored["experiment"], RESULTS)
+        if all(row.status == "current" for row in rows):
+            assert {verdict["claim"] for verdict in stored["verdicts"]} == texts, stored["experiment"]
+
+
+def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once():
+    order = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True)
+    assert {task.name for task, _ in order} == {name for name in experiment if verdicts.find_open_claims(name, RESULTS)}
+    first, cost = order[0]
+    assert all(len(first.claims) / cost >= len(task.claims) / max(task.minutes(), 0.1) for task, _ in order)
+    alone = sum(task.minutes() for task, _ in order)
+    assert sum(minutes for _, minutes in order) < 0.8 * alone
+
+
+def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatch):
+    (tmp_path / "protocol.json").write_text((RESULTS / "protocol.json").read_text("utf-8"))
+    places = ["--results", tmp_path, "--root", tmp_path / "runs", "--out", tmp_path / "out", "--device", "cpu"]
+    words = ["msvae2020/lemma1", "msvae2020/table2", "--scale", "smoke", *map(str, places)]
+    monkeypatch.setattr(sys, "argv", ["run_papers.py", *words])
+    run_papers.main()
+    printed = capsys.readouterr().out
+    assert "5 open claims" in printed
+    assert printed.count("inconclusive") == 5
+    assert (tmp_path / "out/msvae2020/lemma1/verdicts.json").exists()
+    monkeypatch.setattr(sys, "argv", ["run_papers.py", "chen2018/fig2", "--plan", "--results", str(tmp_path)])
+    run_papers.main()
+    assert "3 open claims" in capsys.readouterr().out
