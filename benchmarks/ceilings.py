@@ -46,7 +46,10 @@ def calls(codes: Codes, factors: np.ndarray, seed: int) -> list[Callable[[], Sco
         lambda: metrics.mig(z, factors),
         lambda: metrics.mig(drawn, factors, protocol="histogram-sampled"),
         lambda: metrics.mig(z, factors, **published),
+        lambda: metrics.mig_corrected(z, factors, resamples=0),
         *(lambda option=option: metrics.modularity(z, factors, **option) for option in ({}, published)),
+        lambda: metrics.modularity_corrected(z, factors, resamples=0),
+        lambda: metrics.infomec_corrected(z, factors, resamples=0),
         *(
             lambda option=option: metrics.infomec(z, factors, protocol=option, resamples=2)
             for option in ("knn", "histogram")

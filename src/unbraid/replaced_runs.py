@@ -3,6 +3,7 @@
 Whenever a process is killed, the old or the new run is whole: renaming a folder either happens or does not.
 """
 
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,9 @@ from unbraid.errors import RunError
 
 def find_replaced(path: Path) -> Path:
     """Return where the run that was in `path` is kept."""
-    return path.with_name(f".{path.name}.replaced")
+    if path.name in ("", ".."):  # "." and ".." have no name of their own
+        path = Path(os.path.abspath(path))  # noqa: PTH100 (links are kept)
+    return path.parent / f".{path.name}.replaced"
 
 
 def set_aside(path: Path, whole: bool) -> None:

@@ -26,6 +26,7 @@ from unbraid.exports import export_model
 from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
 from unbraid.memory import explain_out_of_memory
 from unbraid.metrics.base import Evaluation, Score
+from unbraid.metrics.comparison import Comparison, compare_evaluations
 from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
 from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
@@ -376,6 +377,22 @@ def score_runs(
         if names and not result.scores and result.skipped:
             raise next(iter(result.skipped.values()))
         yield run, [score for scores in result.scores.values() for score in scores]
+
+
+def compare_runs(
+    first: Run, second: Run, *names: str, rows: int | None = None, resamples: int = 20, **settings: Any
+) -> list[Comparison]:
+    """Return the differences second - first of scores on the same rows, each with a paired 95% interval over rows.
+
+    Nothing is stored. `rows` scores that many random rows; `resamples` is the number of random halves of the rows on
+    which both runs are scored again.
+    """
+    contents = {run.folder.read_json("data").get("content") for run in (first, second)}
+    if len(contents) > 1:
+        raise UsageError("Runs that are compared must have been trained on the same data.")
+    second.__dict__.setdefault("dataset", first.dataset)
+    one, other = (run.subject(rows).evaluation for run in (first, second))
+    return compare_evaluations(one, other, names or ("mig",), resamples=resamples, **settings)
 
 
 def check_same_data(folder: RunFolder, dataset: FactorDataset) -> None:

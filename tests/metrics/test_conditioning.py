@@ -29,8 +29,8 @@ def slow(real, other, bins):
 
 def test_against_scikit_learn():
     rng = np.random.default_rng(0)
-    real = rng.standard_normal((700, 4)) * [1, 10, 0.1, 3]
-    other = real + rng.standard_normal((700, 4)) * [0.1, 5, 1, 3]
+    real = rng.standard_normal((2_000, 4)) * [1, 10, 0.1, 3]
+    other = real + rng.standard_normal((2_000, 4)) * [0.1, 5, 1, 3]
     for bins in (5, 20):
         score = conditioning(real, torch.as_tensor(other), bins=bins, resamples=20)
         assert score.value == pytest.approx(slow(real, other, bins), abs=1e-12)
@@ -63,8 +63,8 @@ def test_the_interval_has_the_spread_of_new_rows():
     rng = np.random.default_rng(1)
     values, widths = [], []
     for _ in range(60):
-        real = rng.standard_normal((400, 2))
-        score = conditioning(real, real + rng.standard_normal((400, 2)), bins=6, resamples=60)
+        real = rng.standard_normal((2_000, 2))
+        score = conditioning(real, real + rng.standard_normal((2_000, 2)), bins=6, resamples=60)
         values.append(score.value)
         widths.append((score.interval[1] - score.interval[0]) / 2 / 1.96)
     assert np.mean(widths) == pytest.approx(np.std(values), rel=0.3)

@@ -233,6 +233,10 @@ def test_only_informativeness_has_an_interval():
     assert c.interval is None
     low, high = i.interval
     assert low < i.value < high
+    assert i.covers == f"spread at {len(TRAIN):,} rows"
+    forest = dci(TRAIN, TRAIN_FACTORS[:, :1], predictor="random-forest")[2]
+    assert forest.interval is None
+    assert "resamples=" in forest.covers
 
 
 @pytest.mark.parametrize("name", ["dci/booster", "dci/lasso", "dci/random-forest"])

@@ -173,7 +173,9 @@ def test_the_interval_is_as_wide_as_votes_make_it():
     spread = np.std([score.value for score in scores])
     widths = [(score.interval[1] - score.interval[0]) / 2 / 1.96 for score in scores]
     assert np.mean(widths) == pytest.approx(spread, rel=0.5)
-    assert factorvae(codes, factors, resamples=0, train=100, test=100).interval is None
+    perfect = factorvae(factors.astype(float), factors, train=100, test=100)
+    assert perfect.value == perfect.interval[1] == 1
+    assert perfect.interval[0] == pytest.approx(0.963, abs=1e-3)  # wilson1927, 100 of 100
 
 
 def test_a_factor_that_two_latents_share_costs_nothing():

@@ -236,7 +236,7 @@ def test_registered_protocols_and_fewer_rows():
     means = np.column_stack([grid, np.zeros(len(grid))]) + 0.05 * np.random.default_rng(0).standard_normal((240, 3))
     evaluation = fixed_evaluation(means, np.ones_like(means), grid, names=["a", "b"])
     scores = evaluate(evaluation, ["infomec"], resamples=3)
-    assert {s.protocol for s in scores} == {"knn", "histogram"}
+    assert {s.protocol for s in scores} == {"knn", "histogram", "corrected"}
     assert {s.part for s in scores} == {"modularity", "explicitness", "compactness"}
     assert all(s.samples == 240 for s in scores)
     assert all(s.samples == 100 for s in infomec(torch.as_tensor(means), grid, samples=100, resamples=0))

@@ -220,12 +220,25 @@ def test_the_names_of_factor_values_do_not_matter(words):
 
 
 def test_interval_covers_the_value_and_shrinks_with_rows():
-    small, large = (mig(*mixed_data(rows), samples=None) for rows in (200, 5_000))
+    small, large = (mig(*mixed_data(rows), samples=None, bins=10) for rows in (500, 5_000))
     for score in (small, large):
+        assert score.covers == f"spread at {score.samples:,} rows"
         assert score.interval is not None
         assert score.interval[0] < score.value < score.interval[1]
     assert np.diff(large.interval) < np.diff(small.interval) / 2
     assert mig(*mixed_data(), resamples=0).interval is None
+
+
+def test_an_interval_that_would_mislead_is_not_printed():
+    codes, factors = mixed_data(5_000)
+    few = mig(codes[:300], factors[:300])
+    assert few.interval is None
+    assert few.covers.startswith("none: 300 rows are too few")
+    codes[:, 0] += np.random.default_rng(0).standard_t(2, 5_000) ** 3
+    heavy = mig(codes, factors, samples=None)
+    assert heavy.interval is None
+    assert "far from all others" in heavy.covers
+    assert mig(codes, factors, samples=None, resamples=0).value == heavy.value
 
 
 def test_interval_has_about_the_right_width():
@@ -325,7 +338,7 @@ def test_registered_protocols_score_an_evaluation():
     codes, factors = mixed_data(300)
     evaluation = fixed_evaluation(codes, np.full_like(codes, 0.2), factors, names=("size", "place"))
     scores = {score.name: score for score in evaluate(evaluation, ["mig"])}
-    assert list(scores) == ["mig/exact", "mig/histogram-mean", "mig/histogram-sampled"]
+    assert list(scores) == ["mig/corrected", "mig/exact", "mig/histogram-mean", "mig/histogram-sampled"]
     float32 = codes.astype(np.float32)
     assert scores["mig/histogram-mean"].value == pytest.approx(mig(float32, factors).value, abs=1e-12)
     stds = torch.as_tensor(np.full_like(codes, 0.2)).float().log().mul(2).mul(0.5).exp()

@@ -122,7 +122,7 @@ def test_coherence_of_what_agrees_of_what_does_not_listen_and_of_the_prior():
     whole = scored(made(things()), "coherence/classifier", samples=300)
     assert {whole[part].value for part in ("given-1", "given-2", "joint")} == {1.0}
     assert whole["joint"].details["apart"] == pytest.approx(1 / 9, abs=0.02)
-    assert whole["given-1"].interval == (1.0, 1.0)
+    assert 0.98 < whole["given-1"].interval[0] < whole["given-1"].interval[1] == 1
     deaf = scored(made(things(), deaf=("m2",)), "coherence/classifier", samples=300)
     assert deaf["m1-to-m2"].value == pytest.approx(1 / 3, abs=0.09)
     assert deaf["m2-to-m1"].value == deaf["m1-to-m3"].value == 1

@@ -146,11 +146,14 @@ def test_twin_latents_in_a_model_do_no_harm():
         assert all(0 < score.value < 1 for score in udr(twins, correlation=correlation))
 
 
-def test_intervals_need_three_partners():
+def test_intervals_need_six_partners():
     codes, kl = models()
     assert udr(codes[:3], kl[:3])[0].interval is None
+    again = [one + 0.3 * np.random.default_rng(s).standard_normal(one.shape) for s, one in enumerate(codes * 3)]
+    many = udr(again[:8], first=1)[0]
+    pairs = sorted(many.details["pairs"].values())
+    assert many.interval == (pairs[0], pairs[-1])  # in 98% of cases the median of their distribution lies between
     score = udr(codes, kl)[0]
-    assert score.interval[0] <= score.value <= score.interval[1]
     assert score == udr([torch.from_numpy(one) for one in codes], kl)[0]
     json.dumps(score.as_record())
 

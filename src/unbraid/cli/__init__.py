@@ -12,6 +12,7 @@ from unbraid.cli import (
     train as train,
     advise as advise,
     evaluate as evaluate,
+    compare as compare,
     codes as codes,
     traverse as traverse,
     complete as complete,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from unbraid.cli.options import AsJson, Device, RunPath, app, complete
-from unbraid.cli.printing import print_json, print_notes, print_scores
+from unbraid.cli.printing import print_explanations, print_json, print_notes, print_scores
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 
@@ -30,12 +30,17 @@ def evaluate(
         ),
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Score this many random rows; default: all.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what each score asks, and what its interval is for.")
+    ] = False,
     device: Device = "auto",
     no_save: Annotated[bool, typer.Option("--no-save", help="Print the scores and write nothing.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the scores to this JSON file, and not to the runs.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Score finished runs; scores are appended to their scores.jsonl, unless --no-save or --out FILE is given.
+
+    Each value stands beside its 95% interval, chance (codes that know nothing) and ceiling (a perfect code).
 
     --metric full measures everything that a run allows, except costly protocols (dci/gbt) and repeats of published
     ones (disentanglement_lib, chen2018), which must be named. Several runs must have the same data; metrics that
@@ -60,6 +65,8 @@ def evaluate(
         if not as_json:
             echo(f"{run.config.run_id}, on {_describe_rows(run, rows)}")
             print_scores(scores)
+            if explain:
+                print_explanations(scores)
         print_notes(run.notes)
     if out is not None:
         write_text(out, json.dumps(replace_non_finite(records), indent=2) + "\n")

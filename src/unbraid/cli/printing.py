@@ -13,10 +13,28 @@ def print_scores(scores: Iterable[Any]) -> None:
     rows = []
     for score in scores:
         low, high = score.interval or (None, None)
-        interval = "" if low is None else "exact" if score.deterministic else f"{low:.4g} .. {high:.4g}"
+        interval = "none" if low is None else "exact" if score.deterministic else f"{low:.4g} .. {high:.4g}"
         row = {"score": score.name, "value": f"{score.value:.4g}", "interval": interval}
+        row |= {key: _format_level(getattr(score, key)) for key in ("chance", "ceiling")}
         rows.append({**row, "samples": str(score.samples), "seconds": f"{score.seconds:.2f}"})
     print_rows(rows, False)
+
+
+def print_explanations(scores: Iterable[Any]) -> None:
+    """Print what each score asks, what its interval is for, and why some have none."""
+    from unbraid.metrics.questions import explain
+
+    listed = list(scores)
+    for family in dict.fromkeys(score.metric for score in listed):
+        echo(f"{family}: {explain(family)}")
+    for covers in dict.fromkeys(score.covers for score in listed if score.covers):
+        names = ", ".join(score.name for score in listed if score.covers == covers)
+        kind, _, why = covers.partition(": ")
+        echo(f"no interval, {why}: {names}" if why else f"interval for the {kind}: {names}")
+
+
+def _format_level(level: float | None) -> str:
+    return "" if level is None else f"{level:.3g}"
 
 
 def print_notes(notes: Iterable[str]) -> None:

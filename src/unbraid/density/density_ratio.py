@@ -79,7 +79,7 @@ def estimate_log_ratios(
     order = torch.randperm(len(codes), generator=generator).to(codes.device)
     test, train = codes[order].tensor_split([max(2, round(held_out * len(codes)))])
     with seeded(seed):
-        network = Discriminator(codes.shape[1], width=width, depth=depth).to(codes.device)
+        network = Discriminator(codes.shape[1], width=width, depth=depth).to(codes)  # whatever torch's default is
     label = torch.arange(2, device=codes.device).repeat_interleave(batch)
     group_of_column = number_groups(groups).to(codes.device)
     drawn = torch.randint(len(train), (steps, 1 + len(groups), batch), generator=generator).to(codes.device)

@@ -51,7 +51,7 @@ class _LeafAdam:
     def __init__(self, parameters: list[Tensor], betas: tuple[float, float]) -> None:
         self.parameters, self.betas = parameters, betas
         self.means, self.squares = ([torch.zeros_like(p, requires_grad=False) for p in parameters] for _ in range(2))
-        self.steps = [torch.zeros((), device=p.device) for p in parameters]
+        self.steps = [torch.zeros((), dtype=torch.float32, device=p.device) for p in parameters]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: Tensor) -> None:

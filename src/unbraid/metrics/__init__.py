@@ -11,6 +11,11 @@ from unbraid.metrics.base import (
     expand as expand,
     metric as metric,
 )
+from unbraid.metrics.comparison import (
+    Comparison as Comparison,
+    compare_evaluations as compare_evaluations,
+    compare_seeds as compare_seeds,
+)
 from unbraid.metrics.discrete import class_purity as class_purity
 from unbraid.metrics.discrete.cluster_accuracy import clusters as clusters
 from unbraid.metrics.generative import (
@@ -23,6 +28,11 @@ from unbraid.metrics.generative.features.base import image_features as image_fea
 from unbraid.metrics.generative.frechet import frechet as frechet
 from unbraid.metrics.generative.kernel_distance import kid as kid
 from unbraid.metrics.generative.precision_recall import precision_recall as precision_recall
+from unbraid.metrics.information.corrected import (
+    infomec_corrected as infomec_corrected,
+    mig_corrected as mig_corrected,
+    modularity_corrected as modularity_corrected,
+)
 from unbraid.metrics.information.infomec import infomec as infomec
 from unbraid.metrics.information.mig import mig as mig, mig_exact as mig_exact, restricted as restricted
 from unbraid.metrics.information.mig_monte_carlo import mig_monte_carlo as mig_monte_carlo

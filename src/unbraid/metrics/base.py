@@ -211,6 +211,12 @@ class Evaluation:
         count = check_count("rows", count, least=2)
         return self._take(self.rows[self.choose(count)], RANDOM_ROWS)
 
+    def take(self, positions: Tensor) -> "Evaluation":
+        """Return this model on the rows at these positions; it shares the codes that are encoded here."""
+        part = self._take(self.rows[positions], "rows")
+        part._whole = self, positions
+        return part
+
     def forget(self) -> None:
         """Free the memory of all results; they are computed again on demand."""
         self._cache.clear()
@@ -321,7 +327,21 @@ def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> t
 def add_notes(result: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
     """Return scores as a list, with notes in their details and the seconds that they took."""
     scores = [result] if isinstance(result, Score) else result
-    return [replace(s, seconds=s.seconds or seconds, details={**s.details, **notes}) for s in scores]
+    return [_fill_levels(replace(s, seconds=s.seconds or seconds, details={**s.details, **notes})) for s in scores]
+
+
+def _fill_levels(score: Score) -> Score:
+    """Return a score with the chance and ceiling that its details or its metric's facts state, if it has none."""
+    name = f"{score.metric}/{score.protocol}"
+    facts = metric[name].facts if name in metric else MetricFacts()
+
+    def choose(measured: float | None, key: str, stated: Any) -> float | None:
+        known = stated.get(score.part) if isinstance(stated, Mapping) else stated
+        found = score.details.get(key, known) if measured is None else measured
+        return float(found) if isinstance(found, (int, float)) else None
+
+    chance, ceiling = (choose(score.chance, "chance", facts.noise), choose(score.ceiling, "ceiling", facts.perfect))
+    return replace(score, chance=chance, ceiling=ceiling)
 
 
 def _rows_for(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:

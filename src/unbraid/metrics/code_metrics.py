@@ -6,6 +6,7 @@ from inspect import Parameter, signature
 from typing import Any, Literal, get_args, get_origin
 
 from unbraid.metrics.base import CodeTable, Evaluation
+from unbraid.metrics.levels import add_levels
 from unbraid.metrics.score import register_variant
 from unbraid.metrics.train_test_split import draw_table
 
@@ -20,6 +21,7 @@ def code_metric(
     *,
     settings: str,
     defaults: Mapping[str, Any] | None = None,
+    levels: bool = True,
     codes: Literal["mean", "sampled"] = "mean",
     **facts: Any,
 ) -> Callable[[Any], Any]:
@@ -28,7 +30,8 @@ def code_metric(
     `settings` names the function's arguments that a run may set. `samples`, or `train` and `test` together, is the
     number of rows; a function without `samples` scores as many as the default says. `defaults` differ from those of the
     function. An argument `protocol` or `predictor` gets the protocol, and `compat` gets disentanglement_lib. `codes`
-    are posterior means, or one sample of each posterior.
+    are posterior means, or one sample of each posterior. `levels` measures chance and ceiling, which takes about twice
+    the time of the score without its interval.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +42,10 @@ def code_metric(
         def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
             table, rows = _tabulate(evaluation, factors, chosen, codes, draw=published and "rows" in known)
             own = {key: value for key, value in chosen.items() if key in known}
-            return (table.defer if facts.get("cpu_only") else table.score)(function, **fixed, **rows, **own)
+            if facts.get("cpu_only"):
+                return table.defer(function, **fixed, **rows, **own)
+            result = table.score(function, **fixed, **rows, **own)
+            return add_levels(result, table, function, {**fixed, **rows, **own}) if levels else result
 
         parameters = [_build_setting(known.get(key), key, defaults or {}) for key in settings.split()]
         register_variant(name, summary, function, call, [FACTORS, *parameters], reference=reference, **facts)

@@ -1,12 +1,32 @@
-"""95% intervals of scores, and scores that are means."""
+"""95% intervals of scores, and what each of them is for.
+
+A score states in `covers` what its interval promises to contain in 95 of 100 cases:
+
+| `covers`                        | the interval contains                                                              |
+|---------------------------------|------------------------------------------------------------------------------------|
+| `spread at n rows`              | the mean of the same procedure over other draws of n rows; its bias stays          |
+| `value over all rows`           | the value that more and more rows would give                                       |
+| `median over all partners`      | the median over more models like these (`udr`)                                     |
+| `value over all draws`          | the value that more and more draws from the same rows would give                   |
+| `exact`                         | the value, because nothing about it is random                                      |
+| `none: …`                       | nothing, and why                                                                   |
+
+The spread of a whole procedure (bins, fits, neighbours) comes from random halves of the rows. The variance of a mean
+over n / 2 rows, drawn without repetition from n, is that of a mean over n independent rows. A bootstrap repeats rows,
+which raises every mutual information and breaks nearest neighbours. `benchmarks/coverage.py` measures how often each
+interval keeps its promise.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import torch
 
 from unbraid.metrics.score import Score
+from unbraid.threads import one_thread
 
 Range = tuple[float, float]
 REALS = (-math.inf, math.inf)
@@ -14,24 +34,113 @@ REALS = (-math.inf, math.inf)
 NORMAL_95 = 1.96
 """Standard errors on either side of the mean that hold 95% of a Normal distribution."""
 
+ALL_ROWS = "value over all rows"
+ALL_DRAWS = "value over all draws"
+EXACT = "exact"
+FIT_ONCE = "the predictor is fitted once; resamples=10 refits it on halves of the rows"
+
+
+def spread_at(rows: int) -> str:
+    """Return the promise of an interval for the mean of a procedure over draws of that many rows."""
+    return f"spread at {rows:,} rows"
+
+
+def no_interval(why: str) -> str:
+    """Return what a score without an interval says in its place."""
+    return f"none: {why}"
+
 
 def resampling_interval(value: float, resampled: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
-    """Return value -+ 1.96 standard deviations of the resampled values, within `bounds`; None for fewer than two.
+    """Return value -+ t standard deviations of the resampled values, within `bounds`; None for fewer than two.
 
-    Resampled rows repeat, which raises every mutual information and every fit a little. Percentiles of the resampled
-    values need not contain the value, but their spread is right.
+    t is Student's quantile for that many resamples. The spread of resampled values is right, but they may lie above the
+    value or below it, so their percentiles need not contain it.
     """
     if len(resampled) < 2:
         return None
-    return _clip_interval(value, NORMAL_95 * float(np.std(resampled, ddof=1)), bounds)
+    return _clip_interval(value, student_95(len(resampled)) * float(np.std(resampled, ddof=1)), bounds)
 
 
 def mean_interval(values: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
-    """Return the interval of the mean of independent values, such as an accuracy over test rows."""
+    """Return the interval of the mean of independent values, by Student's t."""
     if len(values) < 2:
         return None
-    error = NORMAL_95 * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return _clip_interval(float(np.mean(values)), error, bounds)
+    numbers = np.asarray(values, dtype=np.float64)
+    error = student_95(len(numbers)) * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+    return _clip_interval(float(numbers.mean()), error, bounds)
+
+
+def share_interval(share: float, count: float) -> Range:
+    """Return the interval of a share of `count` independent cases (wilson1927); (1, 1) is never its value."""
+    z2 = NORMAL_95**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    reach = NORMAL_95 * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
+    return min(share, max(0.0, middle - reach)), max(share, min(1.0, middle + reach))
+
+
+def mean_share_interval(shares: Sequence[float] | np.ndarray) -> Range | None:
+    """Return the interval of the mean of independent numbers from 0 to 1, such as each row's accuracy over factors.
+
+    It is that of a share with the variance of the numbers, so that it has a width even if all of them are 1.
+    """
+    numbers = np.asarray(shares, dtype=np.float64)
+    if len(numbers) < 2:
+        return None
+    mean = float(numbers.mean())
+    widest, variance = mean * (1 - mean), float(numbers.var())
+    return share_interval(mean, len(numbers) * (widest / variance if variance > 0 else 1.0))
+
+
+def resampled_share_interval(share: float, resampled: Sequence[float] | np.ndarray, count: int) -> Range | None:
+    """Return the interval of a share, such as an accuracy, that varies as much as its resampled values do.
+
+    It has the form of wilson1927 with the number of cases that would vary so. If no resample differs, as for an
+    accuracy of 1, that is the number of cases which there were.
+    """
+    if len(resampled) < 2:
+        return None
+    variance = float(np.var(resampled, ddof=1)) * (student_95(len(resampled)) / NORMAL_95) ** 2
+    widest = share * (1 - share)
+    return share_interval(share, widest / variance if variance > 0 and widest > 0 else count)
+
+
+def median_interval(values: Sequence[float] | np.ndarray) -> Range | None:
+    """Return the narrowest pair of order statistics that holds the median of their distribution in 95% of cases."""
+    from scipy.stats import binom
+
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    outside = int(binom.ppf(0.025, len(ordered), 0.5))  # values on each side that may be left out
+    if len(ordered) < 6:  # all of 5 values hold it in 94%
+        return None
+    return float(ordered[outside - 1]), float(ordered[-outside])
+
+
+def student_95(count: int) -> float:
+    """Return the reach of a 95% interval in standard deviations that were estimated from `count` values."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, count - 1))
+
+
+def draw_halves(sets: Sequence[int], count: int, rng: np.random.Generator) -> list[list[np.ndarray]]:
+    """Draw random halves of several sets of rows, such as training and test rows, `count` times."""
+    return [[rng.permutation(size)[: max(1, size // 2)] for size in sets] for _ in range(count)]
+
+
+def measure_halves(
+    measure: Callable[..., Any], sets: Sequence[int], count: int, rng: np.random.Generator, threads: bool = True
+) -> list[Any]:
+    """Return `measure(*rows)` for random halves of sets of rows, in as many threads as torch uses.
+
+    A procedure that splits its rows has one set for each part, so that every part is halved. One that has threads or a
+    progress bar of its own takes no `threads`.
+    """
+    draws = draw_halves(sets, count, rng)
+    if not threads:
+        return [measure(*rows) for rows in draws]
+    workers = torch.get_num_threads()
+    with one_thread(), ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda rows: measure(*rows), draws))
 
 
 def _clip_interval(value: float, error: float, bounds: Range) -> Range:
@@ -45,7 +154,13 @@ def score_mean(
     part: str | None = None,
     bounds: Range = REALS,
     details: Mapping[str, Any] | None = None,
+    covers: str = ALL_ROWS,
 ) -> Score:
-    """Return the mean of independent values as a score, with its interval."""
-    interval = mean_interval(values, bounds)
-    return Score(metric, protocol, float(values.mean()), len(values), interval, part, details=details or {})
+    """Return the mean of independent values as a score, with its interval.
+
+    Values from 0 to 1 are shares: their interval has a width even if all are equal.
+    """
+    interval = mean_share_interval(values) if bounds == (0.0, 1.0) else mean_interval(values, bounds)
+    return Score(
+        metric, protocol, float(values.mean()), len(values), interval, part, details=details or {}, covers=covers
+    )

@@ -81,10 +81,18 @@ def register_variant(
 RANDOM_ROWS = "random rows"
 """Mark of a record whose rows were drawn."""
 
+RESAMPLES = "resamples"
+"""Setting that changes the interval of a score, but not its value."""
+
 
 @dataclass(frozen=True)
 class Score:
-    """A measured number with its protocol, number of samples, 95% interval, duration in seconds and details."""
+    """A measured number with its protocol, number of samples, 95% interval, duration in seconds and details.
+
+    `covers` says what the interval is for (`unbraid.metrics.intervals`), or "none: …" and why there is none. `chance`
+    is the value of codes that know nothing of these factors, `ceiling` that of a perfect code
+    (`unbraid.metrics.levels`).
+    """
 
     metric: str
     protocol: str
@@ -95,6 +103,9 @@ class Score:
     predictor: str | None = None
     seconds: float = 0.0
     details: Mapping[str, Any] = field(default_factory=dict)
+    covers: str = ""
+    chance: float | None = None
+    ceiling: float | None = None
 
     @property
     def name(self) -> str:
@@ -123,7 +134,8 @@ class Score:
             return False
         name = f"{self.metric}/{self.protocol}"
         defaults = metric[name].resolve({}) if name in metric else {}
-        settings = {key: value for key, value in self.details.get("settings", {}).items() if key in defaults}
+        stored = self.details.get("settings", {}).items()
+        settings = {key: value for key, value in stored if key in defaults and key != RESAMPLES}
         return replace_non_finite(settings) == replace_non_finite({key: defaults[key] for key in settings})
 
     def as_record(self) -> dict[str, Any]:

@@ -4,12 +4,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unbraid.errors import UsageError
 from unbraid.explore import AUTO, ExplorerPage, Precision
 from unbraid.extras import import_extra
 from unbraid.metrics.base import Score
+from unbraid.metrics.comparison import Comparison, compare_seeds
 from unbraid.report import EXPLORER
 from unbraid.report.sweep_page import write_sweep_report
-from unbraid.report.tables import Member, build_member_rows, build_summary_rows, write_csv, write_parquet
+from unbraid.report.tables import (
+    Member,
+    build_member_rows,
+    build_summary_rows,
+    format_setting,
+    has_score,
+    list_scores,
+    select_finished,
+    write_csv,
+    write_parquet,
+)
 from unbraid.run import Run
 from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
@@ -90,6 +102,30 @@ class Sweep:
         self.write_tables()
         return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members)
 
+    def compare(
+        self,
+        first: Mapping[str, Any],
+        second: Mapping[str, Any],
+        *names: str,
+        other: "Sweep | None" = None,
+    ) -> list[Comparison]:
+        """Return the differences second - first of scores between two settings, with 95% intervals over seeds.
+
+        `first` and `second` are settings, as `{"beta": 1}` and `{"beta": 6}`; runs that have them are compared by their
+        newest scores with default settings. `second` may be a setting of another sweep. Names are metrics (`mig`),
+        protocols (`mig/exact`) or scores; without names, every score that both have is compared.
+        """
+        sides = [_select(self, first), _select(other or self, second)]
+        for settings, members in zip((first, second), sides, strict=True):
+            if not members:
+                raise UsageError(f"No finished run has {_format_settings(settings)}.")
+        scores = [name for name in list_scores(sides[0]) if name in list_scores(sides[1])]
+        chosen = [n for n in scores if not names or any(f"{n}/".startswith(f"{asked}/") for asked in names)]
+        if not chosen:
+            raise UsageError(f"The runs share no score named {', '.join(names)}; they share {', '.join(scores)}.")
+        values = [[[m.scores[n].value for m in members if has_score(m, n)] for n in chosen] for members in sides]
+        return [compare_seeds(name, a, b) for name, a, b in zip(chosen, *values, strict=True)]
+
     def explore(
         self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
     ) -> ExplorerPage:
@@ -100,6 +136,20 @@ class Sweep:
         path = self.path / EXPLORER if output is None else output
         options = {"weights": weights, "open": open, "title": self.path.name, "members": self.members}
         return explore_runs(self.runs, path, **options)
+
+
+def _select(sweep: Sweep, settings: Mapping[str, Any]) -> list[Member]:
+    """Return the finished members that have these settings."""
+    wanted = {key: format_setting(value) for key, value in settings.items()}
+    return [
+        member
+        for member in select_finished(sweep.members)
+        if all(format_setting(member.settings.get(key)) == value for key, value in wanted.items())
+    ]
+
+
+def _format_settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={format_setting(value)}" for key, value in settings.items()) or "any settings"
 
 
 def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:

@@ -199,7 +199,7 @@ def check_settings(recipe: str, given: Mapping[str, Any]) -> None:
     for key, value in given.items():
         if hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0:
             raise UsageError(f"{key} is an array; a single run takes one value, and a sweep a list of them.")
-        if isinstance(value, int) and abs(value) >= MAX_WHOLE_NUMBER:
+        if key != "seed" and isinstance(value, int) and abs(value) >= MAX_WHOLE_NUMBER:  # a seed has its own limit
             raise UsageError(f"{key}={shorten(value)} is too large a number.")
     known = list_settings(recipe)
     for key in given:

@@ -10,6 +10,8 @@ A decoder that ignores the latent scores the share of its most frequent value. C
 hold the number of values that are the most frequent one of some class, and the classifier's accuracy.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -18,7 +20,7 @@ from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.discrete.discrete_latents import choose_discrete_latent
 from unbraid.metrics.generative.features.classifier import NAME, predict_factors
 from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, decode_means, draw_prior_codes, get_network
-from unbraid.metrics.intervals import mean_interval
+from unbraid.metrics.intervals import ALL_DRAWS, score_mean
 
 
 @metric(
@@ -42,12 +44,13 @@ def purity(
     name = factor or evaluation.dataset.factor_names[0]
     size = evaluation.dataset.sizes[evaluation.dataset.factor_position(name)]
     network = get_network(evaluation, NAME, steps=steps)
-    codes, counts = draw_prior_codes(evaluation, samples), np.zeros((variable.size, size), dtype=np.int64)
+    codes, predicted = draw_prior_codes(evaluation, samples), []
     for number in range(variable.size):
-        for part in variable.with_class(codes, number).split(DECODE_BATCH):
-            predicted = predict_factors(network, decode_means(evaluation, part), [name])[:, 0]
-            counts[number] += torch.bincount(predicted, minlength=size).cpu().numpy()
-    shares = counts.max(1) / samples
+        parts = variable.with_class(codes, number).split(DECODE_BATCH)
+        values = [predict_factors(network, decode_means(evaluation, part), [name])[:, 0] for part in parts]
+        predicted.append(torch.cat(values).cpu().numpy())
+    counts = np.stack([np.bincount(of_class, minlength=size) for of_class in predicted])
+    pure = np.stack(predicted) == counts.argmax(1)[:, None]  # [classes, draws]
     details = {
         "factor": name,
         "latent": variable.name,
@@ -55,5 +58,5 @@ def purity(
         "values": len(set(counts.argmax(1).tolist())),
         "network": dict(network.details),
     }
-    interval = mean_interval(shares, (0.0, 1.0))
-    return Score("generated", "purity", float(shares.mean()), samples * variable.size, interval, details=details)
+    score = score_mean("generated", "purity", pure.mean(0), bounds=(0.0, 1.0), details=details, covers=ALL_DRAWS)
+    return replace(score, samples=samples * variable.size)

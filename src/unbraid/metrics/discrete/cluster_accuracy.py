@@ -22,7 +22,7 @@ from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_known, to_numpy
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.discrete.discrete_latents import choose_discrete_latent
-from unbraid.metrics.intervals import score_mean
+from unbraid.metrics.intervals import score_mean, spread_at
 
 Match = Literal["hungarian", "majority"]
 cluster_metric = partial(metric_protocol, needs=("factors", "discrete"), bounds=(0, 1))
@@ -71,4 +71,5 @@ def clusters(classes: Any, labels: Any, *, match: str = "hungarian") -> Score:
         "counts": table.tolist(),
         "chance": float(table.sum(0).max() / table.sum()),
     }
-    return score_mean("clusters", match, right, bounds=(0.0, 1.0), details=details)
+    covers = spread_at(len(right))  # few rows of a class favour the match
+    return score_mean("clusters", match, right, bounds=(0.0, 1.0), details=details, covers=covers)

@@ -22,7 +22,7 @@ from torch import Tensor
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.intervals import no_interval, resampling_interval, spread_at
 from unbraid.progress import track
 
 FACTS: dict[str, Any] = {"reference": "heusel2017"}
@@ -69,7 +69,9 @@ def frechet(
     value = mean + covariance
     resampled = _bootstrap(a, b, paired, resamples, np.random.default_rng(seed))
     interval = resampling_interval(value, resampled, bounds=(0.0, math.inf))
-    return Score("frechet", network, value, min(len(a), len(b)), interval, details=details)
+    rows = min(len(a), len(b))
+    covers = spread_at(rows) if interval else no_interval("it needs resamples=2 or more, which take long")
+    return Score("frechet", network, value, rows, interval, details=details, covers=covers)
 
 
 def _terms(a: Tensor, b: Tensor) -> tuple[float, float]:

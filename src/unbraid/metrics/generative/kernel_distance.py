@@ -23,7 +23,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, split_rows, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import NORMAL_95
+from unbraid.metrics.intervals import ALL_ROWS, NORMAL_95, no_interval
 from unbraid.progress import track
 
 FACTS: dict[str, Any] = {"reference": "binkowski2018"}
@@ -80,7 +80,8 @@ def kid(
         details |= {"subsets": subsets, "size": min(size, len(a), len(b)), "deviation": float(values.std())}
     if not math.isfinite(value):
         raise DataError("The features are too large for a cubic kernel in float64.")
-    return Score("kid", network, value, min(len(a), len(b)), interval, details=details)
+    covers = ALL_ROWS if interval else no_interval("subsets of more than half of the rows are too alike")
+    return Score("kid", network, value, min(len(a), len(b)), interval, details=details, covers=covers)
 
 
 def _compare(evaluation: Evaluation, network: str, samples: int, subsets: int | None, **settings: Any) -> list[Score]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.intervals import spread_at
 from unbraid.metrics.unsupervised.elbo import SampledTerms
 from unbraid.models import MultimodalModel, as_multimodal
 from unbraid.models.generation import log_likelihoods
@@ -55,7 +56,8 @@ def conditional(evaluation: Evaluation, *, draws: int = 256, samples: int = 1_00
 
 
 def _average(values: Tensor, protocol: str, part: str | None) -> Score:
-    return replace(SampledTerms({protocol: values}, len(values)).score(protocol, "log-likelihood", protocol), part=part)
+    terms, covers = SampledTerms({protocol: values}, len(values)), spread_at(len(values))  # few draws bias it
+    return replace(terms.score(protocol, "log-likelihood", protocol, covers), part=part)
 
 
 def _get_model(evaluation: Evaluation, draws: int, samples: int) -> MultimodalModel:

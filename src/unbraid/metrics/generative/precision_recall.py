@@ -7,15 +7,16 @@ in the region of the generated ones. Both depend on the number of rows: compare 
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import read_feature_pair, split_rows
+from unbraid.metrics.generative.features.base import read_feature_pair, split_rows, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import score_mean
+from unbraid.metrics.intervals import measure_halves, no_interval, resampled_share_interval, spread_at
 
 SAME = 1e-12
 """Squared distance, relative to the sum of squared lengths, below which two features differ by rounding only."""
@@ -41,11 +42,13 @@ def classifier(evaluation: Evaluation, *, samples: int = 5_000, steps: int | Non
     return _compare(evaluation, "classifier", samples, k, steps=steps)
 
 
-def precision_recall(real: Any, made: Any, *, k: int = 3, network: str = "given") -> list[Score]:
+def precision_recall(
+    real: Any, made: Any, *, k: int = 3, network: str = "given", resamples: int = 20, seed: int = 0
+) -> list[Score]:
     """Return precision and recall of generated features [rows, features] against real ones.
 
-    `network` names the features. The 95% intervals are those of a share and take the regions as fixed. CUDA tensors
-    stay on their device.
+    `network` names the features. The 95% intervals are for means over draws of as many rows, from random halves of both
+    sets with regions of their own. CUDA tensors stay on their device.
     """
     truth, other = read_feature_pair(real, made, ("real", "made"))
     check_at_least(1, k=k)
@@ -53,15 +56,35 @@ def precision_recall(real: Any, made: Any, *, k: int = 3, network: str = "given"
         raise DataError(f"{k} nearest neighbours need more than {k} rows, not {min(len(truth), len(other))}.")
     middle = truth.mean(0)
     truth, other = truth - middle, other - middle  # equal distances with less rounding error
-    inside = {"precision": _inside(truth, other, k), "recall": _inside(other, truth, k)}
     details = {"features": truth.shape[1], "sizes": [len(truth), len(other)], "k": k}
-    shares = {part: hits.double().cpu().numpy() for part, hits in inside.items()}
-    return [score_mean("precision-recall", network, each, part, (0.0, 1.0), details) for part, each in shares.items()]
+
+    def measure_half(of_truth: np.ndarray, of_other: np.ndarray) -> tuple[float, float]:
+        return _measure(take_rows(truth, of_truth), take_rows(other, of_other), k)
+
+    enough = min(len(truth), len(other)) >= 4 * k
+    count, rng = resamples if enough else 0, np.random.default_rng(seed)
+    halves = measure_halves(measure_half, [len(truth), len(other)], count, rng)
+    scores = []
+    for part, value, drawn in zip(
+        ("precision", "recall"), _measure(truth, other, k), np.array(halves).reshape(-1, 2).T, strict=True
+    ):
+        counted = other if part == "precision" else truth
+        interval = resampled_share_interval(value, drawn, len(counted))
+        covers = spread_at(len(counted)) if interval else no_interval("it needs more rows or resamples")
+        scores.append(
+            Score("precision-recall", network, value, len(counted), interval, part, details=details, covers=covers)
+        )
+    return scores
+
+
+def _measure(truth: Tensor, other: Tensor, k: int) -> tuple[float, float]:
+    precision, recall = (_inside(*pair, k).double().mean() for pair in ((truth, other), (other, truth)))
+    return float(precision), float(recall)
 
 
 def _compare(evaluation: Evaluation, network: str, samples: int, k: int, **settings: Any) -> list[Score]:
     def measure(originals: Tensor, features: Tensor, *, network: str, paired: bool) -> list[Score]:
-        return precision_recall(originals, features, k=k, network=network)  # takes no account of pairs
+        return precision_recall(originals, features, k=k, network=network, seed=evaluation.seed)  # pairs or not
 
     return compare_features(evaluation, network, samples, measure, **settings)
 

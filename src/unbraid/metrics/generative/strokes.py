@@ -21,7 +21,7 @@ from unbraid.data.stroke_measures import measure_strokes
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import DECODE_BATCH, reconstruct
-from unbraid.metrics.intervals import score_mean
+from unbraid.metrics.intervals import no_interval, score_mean
 from unbraid.metrics.intervention.factor_preservation import find_normal_coordinates, rank_correlation
 
 Measure = Literal["thickness", "width"]
@@ -69,7 +69,8 @@ def latent(
     chosen = int(np.argmax(np.abs(found)))
     value = float(np.sign(found[chosen])) * rank_correlation(means[1::2, chosen], real[1::2])
     details = {"latent": evaluation.code_names[known[chosen]], "chosen_by": found[chosen]}
-    return Score("strokes", "latent", value, len(real[1::2]), details=details)
+    why = no_interval("which latent is chosen changes with the rows")
+    return Score("strokes", "latent", value, len(real[1::2]), details=details, covers=why)
 
 
 def _choose_rows(evaluation: Evaluation, where: str | None, samples: int) -> torch.Tensor:

@@ -2,14 +2,24 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
+from unbraid.metrics.intervals import measure_halves, no_interval, spread_at
+
+Drawn = TypeVar("Drawn")
 
 MAX_ROWS_PER_CHUNK = 2**16
+
+MIN_ROWS_PER_CELL = 5
+"""Below it, halves of the rows misjudge the spread: their bias differs too much from that of all rows."""
+
+MAX_SPREAD_OF_RANGE = 0.12
+"""Standard deviation, over halves of the rows, of the logarithm of a latent's range. Normal codes have .05."""
 
 
 def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
@@ -20,6 +30,14 @@ def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
     """
     columns = np.ascontiguousarray(codes.T)
     return np.stack([find_bins(column, column.min(), column.max(), bins) for column in columns]).T
+
+
+def discretise_by_rank(codes: np.ndarray, bins: int) -> np.ndarray:
+    """Return the bin of each code [rows, latents], from 0; bins have about equally many rows, equal codes share one."""
+    places = (np.arange(1, bins) * len(codes)) // bins
+    edges = np.sort(codes, axis=0)[places]  # [bins - 1, latents]
+    columns = zip(np.ascontiguousarray(codes.T), np.ascontiguousarray(edges.T), strict=True)
+    return np.stack([np.searchsorted(edge, column, side="right") for column, edge in columns]).T
 
 
 def find_bins(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
@@ -40,12 +58,22 @@ class JointHistograms:
 
     def information(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return I(z_j; v_k) [latents, factors] and H(v_k) [factors] in nats, over all rows or over `rows`."""
-        from scipy.special import entr
+        return _compute_information(self._counts(rows))
 
-        joint = self._counts(rows)
-        joint = joint / joint[0, 0].sum()
-        of_latent, of_factor = entr(joint.sum(3)).sum(2), entr(joint.sum(2)).sum(2)
-        return of_latent + of_factor - entr(joint).sum((2, 3)), of_factor[0]
+    def corrected_information(self, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `information` does without the bias of a plug-in estimate (miller1955).
+
+        Half a degree of freedom per row is subtracted for each occupied cell beyond those of the margins.
+        """
+        counts = self._counts(rows)
+        information, entropies = _compute_information(counts)
+        occupied = [
+            (part > 0).sum(axis=(-2, -1))
+            for part in (counts, counts.sum(3, keepdims=True), counts.sum(2, keepdims=True))
+        ]
+        cells, of_latent, of_factor = occupied
+        total = 2 * counts[0, 0].sum()
+        return information - (cells - of_latent - of_factor + 1) / total, entropies + (of_factor[0] - 1) / total
 
     def informations(self, draws: Sequence[np.ndarray | None]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the `information` of several draws of rows."""
@@ -77,6 +105,66 @@ class JointHistograms:
             for counts, of_latent in zip(total, self.of_latent, strict=True):  # one at a time stays in the cache
                 counts += np.bincount((of_latent[part] + of_factor).ravel(), minlength=len(counts))
         return total.reshape(self.shape)
+
+
+def _compute_information(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return I [latents, factors] and H [factors] of counts [latents, factors, bins, values]."""
+    from scipy.special import entr
+
+    joint = counts / counts[0, 0].sum()
+    of_latent, of_factor = entr(joint.sum(3)).sum(2), entr(joint.sum(2)).sum(2)
+    return of_latent + of_factor - entr(joint).sum((2, 3)), of_factor[0]
+
+
+class HalfInformation(NamedTuple):
+    """I [latents, factors] and H [factors] of random halves of the rows, and what an interval from them covers."""
+
+    drawn: list[tuple[np.ndarray, np.ndarray]]
+    covers: str
+
+
+def measure_half_information(
+    codes: np.ndarray,
+    labels: FactorLabels,
+    bins: int | None,
+    count: int,
+    rng: np.random.Generator,
+    device: torch.device | str = "cpu",
+) -> HalfInformation:
+    """Measure the information of random halves, each in bins of its own; without `bins`, codes are bins already.
+
+    There are no halves if they would misjudge the spread; `covers` then says why.
+    """
+    cells = (int(codes.max()) + 1 if bins is None else bins) * max(labels.sizes)
+    if len(codes) < MIN_ROWS_PER_CELL * cells:
+        return HalfInformation([], no_interval(f"{len(codes):,} rows are too few for histograms of {cells:,} cells"))
+    if bins is None:
+        rows = [rng.permutation(len(codes))[: len(codes) // 2] for _ in range(count)]
+        found = JointHistograms(codes, int(codes.max()) + 1, labels, device).informations(rows)
+        return HalfInformation(found, spread_at(len(codes)))
+
+    def measure(rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+        some = codes[rows]
+        histograms = JointHistograms(discretise(some, bins), bins, labels._replace(values=labels.values[rows]), device)
+        return np.ptp(some, axis=0), histograms.informations([None])[0]
+
+    drawn = measure_halves(measure, [len(codes)], count, rng)
+    return HalfInformation(*judge_halves([width for width, _ in drawn], [found for _, found in drawn], len(codes)))
+
+
+def judge_halves(ranges: Sequence[np.ndarray], found: list[Drawn], rows: int) -> tuple[list[Drawn], str]:
+    """Return what was found in halves of the rows, and what an interval from it covers; nothing if it misleads.
+
+    `ranges` [halves, latents] are the widths of all bins of a latent. If they jump with a few rows, halves, half of
+    which hold a given row, see less of the jumps than other draws of rows would.
+    """
+    if len(found) < 2:
+        return [], no_interval("it needs resamples=2 or more")
+    widths = np.stack(ranges)
+    varies = (widths > 0).all(0)
+    if varies.any() and np.log(widths[:, varies]).std(0, ddof=1).max() > MAX_SPREAD_OF_RANGE:
+        return [], no_interval("a few rows far from all others set the width of the bins")
+    return found, spread_at(rows)
 
 
 def plogp(density: Tensor) -> Tensor:

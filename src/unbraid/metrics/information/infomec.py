@@ -33,6 +33,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import (
@@ -46,10 +47,10 @@ from unbraid.metrics.arrays import (
 )
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.information.histogram import JointHistograms, discretise
+from unbraid.metrics.information.histogram import JointHistograms, discretise, measure_half_information
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
-from unbraid.metrics.intervals import mean_interval, resampling_interval
-from unbraid.metrics.predictive.logistic import fit_softmax, standardise
+from unbraid.metrics.intervals import FIT_ONCE, measure_halves, no_interval, resampling_interval, spread_at
+from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
 
 Protocol = Literal["knn", "histogram", "quantised"]
 
@@ -58,6 +59,9 @@ MIN_ACTIVE_RANGE = 1 / 20
 
 RIDGE = 1e-10
 """Penalty per row on the predictor's weights, so that it has an optimum even if values are separable."""
+
+REFITS = 10
+"""Halves of the rows to which the predictor is fitted again, at most."""
 
 infomec_metric = partial(
     code_metric,
@@ -93,15 +97,16 @@ def infomec(
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
     resamples: int | None = None,
+    with_explicitness: bool = True,
     seed: int = 0,
 ) -> list[Score]:
     """Return modularity, explicitness and compactness of codes [rows, latents] and discrete factors [rows, factors].
 
-    If there are more than `samples` rows, that many are drawn without repetition (None takes all).
+    If there are more than `samples` rows, that many are drawn without repetition (None takes all). Explicitness takes
+    most of the time and may be left out.
 
-    The 95% intervals of modularity and compactness are the value -+ 1.96 standard errors, from 100 bootstrap resamples,
-    or under `knn`, which cannot use repeated rows, from 20 random halves. The interval of explicitness is over rows,
-    with the predictor held fixed.
+    The 95% intervals are for the mean of this procedure over draws of as many rows, from `resamples` random halves of
+    the rows (20 under `knn`, 100 otherwise); the predictor is fitted to 10 of them.
     """
     check_known("protocol", protocol, get_args(Protocol))
     check_at_least(2, bins=bins)
@@ -122,40 +127,48 @@ def infomec(
         jitter_seed, halves = int(rng.integers(2**31)), resamples if len(values) >= 20 else 0
         estimates = estimate_with_halves(values, labels, neighbours, halves, rng, jitter_seed, device)
         found = [(information, some.entropy) for information, some in estimates]
+        covers = spread_at(len(values)) if halves > 1 else no_interval("it needs 20 rows and resamples=2 or more")
     else:
         of_values = (np.unique(column, return_inverse=True)[1] for column in values.T)
         binned = np.stack(list(of_values), axis=1) if quantised else discretise(values, bins)
-        draws = [None, *(rng.integers(len(values), size=len(values)) for _ in range(resamples))]
-        found = JointHistograms(binned, int(binned.max()) + 1, labels, device).informations(draws)
+        found = JointHistograms(binned, int(binned.max()) + 1, labels, device).informations([None])
+        chosen = (binned, labels, None) if quantised else (values, labels, bins)
+        drawn, covers = measure_half_information(*chosen, resamples, rng, device)
+        found += drawn
     normalised = [information / _replace_zeros(entropy) for information, entropy in found]  # N of all rows, then drawn
     details: dict[str, Any] = {"active": [name for name, is_active in zip(names, active, strict=True) if is_active]}
     one_hot = (column[:, None] == np.unique(column) for column in values.T)
     inputs = np.concatenate(list(one_hot), axis=1).astype(np.float64) if quantised else values
-    explicitness = _score_explicitness(protocol, inputs, labels, device, details)
+    explicitness = (
+        [_score_explicitness(protocol, inputs, labels, device, details, min(resamples, REFITS), rng)]
+        if with_explicitness
+        else []
+    )
     information = dict(zip(labels.names, normalised[0].T.tolist(), strict=True))
     details |= {"normalised_information": information, "latents": list(names)}
-    score = partial(_score_ratio, protocol, len(values), details)
+    score = partial(_score_ratio, protocol, len(values), details, covers)
     modularity = score("modularity", details["active"], [one[active] for one in normalised])
-    return [modularity, explicitness, score("compactness", labels.names, [one[active].T for one in normalised])]
+    return [modularity, *explicitness, score("compactness", labels.names, [one[active].T for one in normalised])]
 
 
 def _score_ratio(
     protocol: Protocol,
     rows: int,
     details: dict[str, Any],
+    covers: str,
     part: str,
     owners: Sequence[str],
     normalised: Sequence[np.ndarray],
 ) -> Score:
     """Return the score of the owners' largest shares from N [owners, others] of all rows and of resamples."""
-    others, shares = normalised[0].shape[1], [_find_shares(one) for one in normalised]
-    value, *resampled = (_rescale_above_chance(one, others) for one in shares)
+    others, shares = normalised[0].shape[1], [find_shares(one) for one in normalised]
+    value, *resampled = (rescale_above_chance(one, others) for one in shares)
     interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
     own = {"share": dict(zip(owners, shares[0].tolist(), strict=True)), **details}
-    return Score("infomec", protocol, value, rows, interval, part, details=own)
+    return Score("infomec", protocol, value, rows, interval, part, details=own, covers=covers)
 
 
-def _find_shares(normalised: np.ndarray) -> np.ndarray:
+def find_shares(normalised: np.ndarray) -> np.ndarray:
     """Return each row's maximum over its sum, or an even share for a row without information."""
     if not normalised.size:
         return np.zeros(len(normalised))
@@ -164,7 +177,7 @@ def _find_shares(normalised: np.ndarray) -> np.ndarray:
     return np.where(informed, normalised.max(1) / _replace_zeros(total), 1 / normalised.shape[1])
 
 
-def _rescale_above_chance(shares: np.ndarray, others: int) -> float:
+def rescale_above_chance(shares: np.ndarray, others: int) -> float:
     """Return the mean share, rescaled so that an even share is 0 and a whole one 1."""
     if not len(shares) or others == 0:
         return 0.0
@@ -172,22 +185,46 @@ def _rescale_above_chance(shares: np.ndarray, others: int) -> float:
 
 
 def _score_explicitness(
-    protocol: Protocol, inputs: np.ndarray, labels: FactorLabels, device: torch.device, shared: dict[str, Any]
+    protocol: Protocol,
+    inputs: np.ndarray,
+    labels: FactorLabels,
+    device: torch.device,
+    shared: dict[str, Any],
+    resamples: int,
+    rng: np.random.Generator,
 ) -> Score:
     """Return the share of each factor's entropy that a linear predictor removes, over the rows of its fit."""
-    (x,) = standardise(torch.as_tensor(inputs, device=device))
-    model = fit_softmax(x, labels.values, C=1 / (RIDGE * len(x)), balanced=True, precision=1e-7)
+    codes = torch.as_tensor(inputs, device=device)
+    by_factor, model = _measure_explicitness(codes, labels, None)
+
+    def measure_half(rows: np.ndarray) -> float:
+        some = labels._replace(values=labels.values[rows])
+        return float(_measure_explicitness(codes[torch.as_tensor(rows, device=device)], some, model)[0].mean())
+
+    value = float(by_factor.mean())
+    halves = measure_halves(measure_half, [len(inputs)], resamples, rng)
+    interval = resampling_interval(value, halves, (0.0, 1.0))
+    covers = spread_at(len(inputs)) if interval else no_interval(FIT_ONCE)
+    details = {"of_factors": dict(zip(labels.names, by_factor.tolist(), strict=True)), **shared}
+    return Score(
+        "infomec", protocol, value, len(inputs), interval, "explicitness", "softmax", details=details, covers=covers
+    )
+
+
+def _measure_explicitness(
+    codes: Tensor, labels: FactorLabels, start: Classifiers | None
+) -> tuple[np.ndarray, Classifiers]:
+    """Return the share of each factor [factors], at least 0 as a predictor may ignore the code, and the predictor."""
+    (x,) = standardise(codes)
+    precision = 1e-7 if start is None else 1e-5
+    model = fit_softmax(x, labels.values, C=1 / (RIDGE * len(x)), balanced=True, precision=precision, start=start)
     shares = []
-    for log_p, column, size in zip(model.log_probabilities(x), labels.values.T, labels.sizes, strict=True):
-        target = torch.as_tensor(column, device=device)[:, None]
-        shares.append(1 + log_p.gather(1, target)[:, 0].cpu().numpy() / np.log(size))
-    by_row = np.stack(shares, axis=1)  # [rows, factors]
-    by_factor = by_row.mean(0)
-    by_row = by_row[:, by_factor > 0]  # V-information is at least 0, as a predictor may ignore the code
-    value = float(by_factor.clip(0).mean())
-    interval = mean_interval(by_row.sum(1) / len(by_factor), (0.0, 1.0)) if by_row.size else None
-    details = {"of_factors": dict(zip(labels.names, by_factor.clip(0).tolist(), strict=True)), **shared}
-    return Score("infomec", protocol, value, len(x), interval, "explicitness", "softmax", details=details)
+    for log_p, column, values, size in zip(
+        model.log_probabilities(x), labels.values.T, model.values, labels.sizes, strict=True
+    ):
+        target = torch.as_tensor(np.searchsorted(values, column), device=x.device)[:, None]
+        shares.append(1 + float(log_p.gather(1, target).mean()) / np.log(size))
+    return np.array(shares).clip(0), model
 
 
 def _replace_zeros(divisors: np.ndarray) -> np.ndarray:

@@ -38,13 +38,16 @@ from unbraid.metrics.arrays import (
     to_numpy,
 )
 from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
-from unbraid.metrics.information.histogram import JointHistograms, discretise, find_bins
+from unbraid.metrics.information.histogram import JointHistograms, discretise, find_bins, measure_half_information
 from unbraid.metrics.information.quadrature import integrate_information
-from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.intervals import EXACT, no_interval, resampling_interval
+from unbraid.metrics.levels import add_levels
 from unbraid.metrics.train_test_split import is_published
 from unbraid.metrics.unsupervised.code_dependence import stack_normal_posteriors
 
 Histogram = Literal["histogram-mean", "histogram-sampled"]
+
+UNKNOWN_OF_SOME = no_interval("that of some factors cannot be derived from that of all")
 
 RANGE: dict[str, Any] = {"bounds": (0, 1), "noise": 0.0}
 FACTS: dict[str, Any] = {"needs": ("factors",), **RANGE}
@@ -74,8 +77,10 @@ def by_histograms(
 ) -> Score:
     """Return the mutual information gap of a run, by histograms."""
     table = evaluation.tabulate(samples, factors, "mean" if protocol == "histogram-mean" else "sampled")
-    settings = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
-    return note_left_out(table.score(mig, protocol=protocol, **settings), evaluation)
+    settings: dict[str, Any] = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
+    settings["protocol"] = protocol
+    (score,) = add_levels(table.score(mig, **settings), table, mig, settings)
+    return note_left_out(score, evaluation)
 
 
 @metric("mig/disentanglement_lib", reference="locatello2019", **PERFECT, **FACTS)
@@ -84,7 +89,9 @@ def disentanglement_lib(
 ) -> Score:
     """Mutual information gap of posterior means of rows drawn with repetition, by histograms of 20 bins."""
     table = evaluation.tabulate(None, factors)
-    return note_left_out(table.score(mig, bins=bins, samples=samples, compat="disentanglement_lib"), evaluation)
+    settings: dict[str, Any] = {"bins": bins, "samples": samples, "compat": "disentanglement_lib"}
+    (score,) = add_levels(table.score(mig, **settings), table, mig, settings)
+    return note_left_out(score, evaluation)
 
 
 @metric("mig/exact", needs=("factors", "normal"), deterministic=True, **CHEN, **PERFECT, **RANGE)
@@ -118,7 +125,8 @@ def mig(
     `compat="disentanglement_lib"` draws `samples` rows with repetition, as that library does. The protocol of chen2018
     needs posteriors: `mig_monte_carlo(means, stds, factors)`.
 
-    The 95% interval is the value -+ 1.96 bootstrap standard errors.
+    The 95% interval is for the mean of this procedure over draws of as many rows ("spread at n rows"), from random
+    halves of the rows with bins of their own. `mig_corrected` has an interval for the value over all rows.
     """
     if protocol not in ("histogram-mean", "histogram-sampled"):
         hint = "; use mig_exact(means, stds, factors)" if protocol == "exact" else ""
@@ -134,14 +142,14 @@ def mig(
         rows = rng.choice(len(values), samples, replace=repeat)
         values = values[rows]
         labels = to_labels(table[rows], len(values), names, bins=factor_bins)
-    histograms = JointHistograms(discretise(values, bins), bins, labels, find_device(codes))
-    drawn = histograms.informations([rng.integers(len(values), size=len(values)) for _ in range(resamples)])
-    information, entropies = histograms.information()
+    information, entropies = JointHistograms(discretise(values, bins), bins, labels, find_device(codes)).information()
+    halves = measure_half_information(values, labels, bins, resamples, rng, find_device(codes))
     named = name_latents(values.shape[1], latents)
     score = build_gap_score(compat or protocol, information, entropies, labels, named)
-    interval = resampling_interval(score.value, [_compute_gaps(*one).mean() for one in drawn], bounds=(0.0, 1.0))
+    resampled = [compute_gaps(*one).mean() for one in halves.drawn]
+    interval = resampling_interval(score.value, resampled, bounds=(0.0, 1.0))
     details = {**score.details, "bins": bins, "ceiling": compute_ceiling(labels, bins)}
-    return replace(score, interval=interval, details=details)
+    return replace(score, interval=interval, details=details, covers=halves.covers)
 
 
 def compute_ceiling(labels: FactorLabels, bins: int) -> float:
@@ -172,7 +180,7 @@ def mig_exact(
     information = integrate_information(centres, widths, values, labels.sizes, named)
     score = build_gap_score("exact", information.matrix.numpy(), labels.entropy, labels, named)
     details = {**score.details, "spacing": dict(zip(named, information.spacing.tolist(), strict=True))}
-    return replace(score, interval=(score.value, score.value), details=details)
+    return replace(score, interval=(score.value, score.value), details=details, covers=EXACT)
 
 
 def restricted(score: Score, factors: Sequence[str]) -> Score:
@@ -188,7 +196,9 @@ def restricted(score: Score, factors: Sequence[str]) -> Score:
         for key, part in score.details.items()
     }
     details["left_out"] = [*score.details.get("left_out", []), *(name for name in gaps if name not in chosen)]
-    return replace(score, value=value, interval=(value, value) if score.protocol == "exact" else None, details=details)
+    exact = score.protocol == "exact"
+    interval, covers = ((value, value), EXACT) if exact else (None, UNKNOWN_OF_SOME)
+    return replace(score, value=value, interval=interval, details=details, covers=covers, chance=None, ceiling=None)
 
 
 def refuse_single_latent(codes: np.ndarray | Tensor) -> None:
@@ -196,7 +206,7 @@ def refuse_single_latent(codes: np.ndarray | Tensor) -> None:
         raise UsageError(f"MIG compares the best latent with the second best, but there are {codes.shape[1]} latents.")
 
 
-def _compute_gaps(information: np.ndarray, entropies: np.ndarray) -> np.ndarray:
+def compute_gaps(information: np.ndarray, entropies: np.ndarray) -> np.ndarray:
     """Return (best - second best) / H(v) [factors] from I [latents, factors]."""
     second, best = np.sort(information, axis=0)[-2:]
     return (best - second) / np.where(entropies > 0, entropies, 1.0)  # a resample may hold one value: then I = 0
@@ -206,7 +216,7 @@ def build_gap_score(
     protocol: str, information: np.ndarray, entropies: np.ndarray, labels: FactorLabels, latents: Sequence[str]
 ) -> Score:
     """Return the score without an interval, from I [latents, factors] and H(v) [factors]."""
-    gaps, names = _compute_gaps(information, entropies), labels.names
+    gaps, names = compute_gaps(information, entropies), labels.names
     details = {
         "gaps": dict(zip(names, gaps.tolist(), strict=True)),
         "winner": {name: latents[j] for name, j in zip(names, information.argmax(0), strict=True)},

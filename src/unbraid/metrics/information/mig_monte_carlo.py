@@ -21,7 +21,7 @@ from unbraid.latents import Normal, Space
 from unbraid.metrics.arrays import check_at_least, find_device, name_latents, to_labels, to_normal_tensors
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.mig import build_gap_score, note_left_out, refuse_single_latent
-from unbraid.metrics.intervals import NORMAL_95
+from unbraid.metrics.intervals import ALL_DRAWS, NORMAL_95
 from unbraid.metrics.unsupervised.code_dependence import stack_normal_posteriors
 from unbraid.progress import progress
 from unbraid.threads import one_thread
@@ -87,7 +87,7 @@ def mig_monte_carlo(
     score = build_gap_score("chen2018", np.array(information).T, labels.entropy, labels, named)
     error = NORMAL_95 * _standard_error(np.array(information), np.array(variance), labels.entropy)
     interval = (max(0.0, score.value - error), score.value + error)
-    return replace(score, interval=interval, details={**score.details, "samples_per_value": samples})
+    return replace(score, interval=interval, details={**score.details, "samples_per_value": samples}, covers=ALL_DRAWS)
 
 
 class EntropyEstimator:

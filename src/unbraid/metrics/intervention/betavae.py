@@ -30,7 +30,7 @@ from torch import Tensor
 from unbraid.metrics.arrays import check_at_least, name_latents, to_tensor
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.intervals import mean_interval
+from unbraid.metrics.intervals import ALL_DRAWS, mean_share_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorPairs,
     Population,
@@ -87,8 +87,8 @@ def betavae(
     """Return the beta-VAE score of codes [rows, latents] and discrete factors [rows, factors].
 
     Pairs are drawn from these rows. Codes on a GPU are gathered there, with the same rows as on the CPU. The 95%
-    interval is that of the accuracy on the test points; it takes the rows and the classifier as fixed. `protocol` says
-    whether the codes are means or samples of posteriors; it only names the score.
+    interval is that of a share of the test points (wilson1927), for other points drawn from the same rows. `protocol`
+    says whether the codes are means or samples of posteriors; it only names the score.
     """
     check_at_least(1, batch=batch, test=test)
     check_at_least(100, train=train)
@@ -106,8 +106,8 @@ def betavae(
         "train_accuracy": float(classifier.score(x_train, train_pairs.factor)),
         "latents": list(name_latents(values.shape[1], latents)),
     }
-    interval = mean_interval(right, bounds=(0.0, 1.0))
-    return Score("betavae", compat or protocol, float(right.mean()), len(values), interval, details=details)
+    value, interval = float(right.mean()), mean_share_interval(right)
+    return Score("betavae", compat or protocol, value, len(values), interval, details=details, covers=ALL_DRAWS)
 
 
 @one_thread()

@@ -31,7 +31,7 @@ from torch import Tensor
 from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents, to_tensor
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.intervals import ALL_DRAWS, no_interval, share_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorBatches,
     Population,
@@ -78,7 +78,8 @@ def factorvae(
     """Return the FactorVAE score of codes [rows, latents] and discrete factors [rows, factors].
 
     Batches are drawn from these rows. Codes on a GPU stay there, with the same rows as on the CPU. The 95% interval is
-    the value -+ 1.96 standard errors over resampled training and test votes; it takes the rows as fixed.
+    that of a share of the test votes (wilson1927), wider if resampled training votes change the majority; it is for
+    other votes from the same rows.
     """
     published = is_published(compat)
     check_at_least(2, batch=batch, pool=pool)
@@ -93,7 +94,9 @@ def factorvae(
     protocol = compat or "majority-vote"
     if not len(active):
         why = f"The standard deviation of every latent is below {threshold}."
-        return Score("factorvae", protocol, 0.0, len(values), details={"active": [], "why": why})
+        return Score(
+            "factorvae", protocol, 0.0, len(values), details={"active": [], "why": why}, covers=no_interval(why)
+        )
     if len(active) < len(latents):
         columns = torch.from_numpy(active).to(values.device)
         values, variance = values[:, columns], variance[columns]
@@ -105,8 +108,10 @@ def factorvae(
     resampled = _accuracy(_resample(rng, resamples, trained), _resample(rng, resamples, tested), not published)
     details = _details(trained, tested, labels.names, [latents[j] for j in active])
     details["train_accuracy"] = float(_accuracy(trained, trained, not published))
-    interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
-    return Score("factorvae", protocol, value, len(values), interval, details=details)
+    variance, widest = float(np.var(resampled)) if resamples else 0.0, value * (1 - value)
+    votes = min(test, widest / variance) if variance > 0 and widest > 0 else test  # fewer if the majority is unsure
+    interval = share_interval(value, votes)
+    return Score("factorvae", protocol, value, len(values), interval, details=details, covers=ALL_DRAWS)
 
 
 @one_thread()

@@ -29,10 +29,12 @@ from unbraid.metrics.arrays import FactorLabels, name_latents, to_matrix
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import discretise
+from unbraid.metrics.intervals import no_interval
 from unbraid.metrics.intervention.fixed_factor_batches import read_fixable_factors, sort_rows
 from unbraid.metrics.train_test_split import Compat, is_published
 
 BINS_OF_DISENTANGLEMENT_LIB = 20
+NO_INTERVAL = no_interval("its normaliser is a maximum, whose spread cannot be resampled")
 
 irs_metric = partial(
     code_metric,
@@ -74,13 +76,14 @@ def irs(
     active = np.flatnonzero(values.max(0) > values.min(0))
     protocol = compat or "quantile"
     if not len(active):
-        return Score("irs", protocol, 0.0, len(values), details={"why": "Every latent is constant."})
+        why = "Every latent is constant."
+        return Score("irs", protocol, 0.0, len(values), details={"why": why}, covers=NO_INTERVAL)
     columns = [_spread(values[:, active], column, quantile, published) for column in labels.values.T]
     robust = 1 - np.stack(columns, axis=1) / reach[active, None]  # [active latents, factors]
     value = float(np.average(robust.max(1), weights=reach[active]))
     details = _details(robust, reach[active], [all_latents[j] for j in active], labels)
     details["constant"] = [name for j, name in enumerate(all_latents) if j not in active]
-    return Score("irs", protocol, value, len(values), details=details)
+    return Score("irs", protocol, value, len(values), details=details, covers=NO_INTERVAL)
 
 
 def _spread(codes: np.ndarray, column: np.ndarray, quantile: float, published: bool) -> np.ndarray:

@@ -21,7 +21,7 @@ from unbraid import noise
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import score_mean
+from unbraid.metrics.intervals import EXACT, score_mean
 from unbraid.metrics.multimodal.conditional_draws import find_rows_with_block
 from unbraid.metrics.unsupervised.code_dependence import total_correlation
 from unbraid.models import MultimodalModel, as_multimodal
@@ -73,7 +73,9 @@ def kl_blocks(evaluation: Evaluation) -> list[Score]:
         block, flat = model.space.blocks[name], posterior[name][present]
         kl = block.kl(flat, block.standard(flat), block.center(flat)).cpu().double()  # [rows, latents]
         value, details = float(kl.sum(-1).mean()), {"latents": kl.mean(0).tolist()}
-        scores.append(Score("kl-blocks", "closed-form", value, len(kl), (value, value), name, details=details))
+        scores.append(
+            Score("kl-blocks", "closed-form", value, len(kl), (value, value), name, details=details, covers=EXACT)
+        )
     return scores
 
 

@@ -27,7 +27,7 @@ from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.histogram import plogp
-from unbraid.metrics.intervals import score_mean
+from unbraid.metrics.intervals import score_mean, spread_at
 from unbraid.metrics.multimodal.conditional_draws import Shared, decode_modality, encode_in_batches, infer_shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import (
     FactorClassifiers,
@@ -120,10 +120,11 @@ def _score_target(
     common_details |= {"coherent": float(torch.cat(coherent).mean()), "classifier": classifier.details}
     ceilings = [_ceilings(classifier, factor, size, draws) for factor, size in zip(specific, sizes, strict=True)]
     mean_ceilings = {key: float(np.mean([one[key] for one in ceilings])) for key in ceilings[0]}
+    covers = spread_at(len(found))  # few draws of a condition have a low entropy
     parts = {target: (found.mean(1), {**mean_ceilings, "factors": specific})}
     parts |= {f"{target}/{name}": (found[:, k], ceilings[k]) for k, name in enumerate(specific)}
     return [
-        score_mean("diversity", "entropy", each, part, (0.0, math.inf), {**common_details, **details})
+        score_mean("diversity", "entropy", each, part, (0.0, math.inf), {**common_details, **details}, covers)
         for part, (each, details) in parts.items()
     ]
 

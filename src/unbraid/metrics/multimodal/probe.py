@@ -24,7 +24,13 @@ from unbraid.errors import SettingError
 from unbraid.metrics.arrays import check_at_least, check_known, entropy, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
-from unbraid.metrics.intervals import mean_interval, resampling_interval
+from unbraid.metrics.intervals import (
+    measure_halves,
+    no_interval,
+    resampled_share_interval,
+    resampling_interval,
+    spread_at,
+)
 from unbraid.metrics.multimodal.block_dependence import draw_blocks
 from unbraid.metrics.multimodal.conditional_draws import find_rows_with_block
 from unbraid.metrics.predictive.logistic import fit_softmax, standardise
@@ -32,6 +38,9 @@ from unbraid.metrics.train_test_split import split_rows
 from unbraid.models import as_multimodal
 
 Codes = Literal["sampled", "mean"]
+REFITS = 10
+"""Halves of the rows to which the regression is fitted again."""
+
 FACTS: dict[str, Any] = {"reference": "daunhawer2019", "needs": ("modalities", "factors")}
 
 
@@ -78,8 +87,8 @@ def probe(
 ) -> list[Score]:
     """Return the scores of parts of a code, as `{"c": c, "s": s}`, each [rows, latents], for factors [rows, factors].
 
-    The 95% intervals of `linear` come from the test rows and take the regression as fixed. Those of `knn` come from the
-    spread over random halves of the rows, since a bootstrap repeats rows and repeated rows break nearest neighbours.
+    The 95% intervals are for means over draws of as many rows. They come from random halves of the rows, since a
+    bootstrap repeats rows, and repeated rows break nearest neighbours.
     """
     check_known("protocol", protocol, ["linear", "knn"])
     scores = []
@@ -103,6 +112,13 @@ def _linear(
     labels, truth = known.values[split.train], known.values[split.test]
     fitted = fit_softmax(x, labels, C=C, precision=1e-9)
     right, log_probabilities, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
+
+    def measure_half(of_train: np.ndarray, of_test: np.ndarray) -> np.ndarray:
+        some = fit_softmax(x[of_train], labels[of_train], C=C, precision=1e-8, start=fitted)
+        return (some.predict(y[of_test]) == truth[of_test]).mean(0)
+
+    rng = np.random.default_rng(seed)
+    halves = np.array(measure_halves(measure_half, [len(labels), len(truth)], REFITS, rng))  # [refits, factors]
     for k, name in enumerate(known.names):
         frequency = np.bincount(labels[:, k])
         details = {
@@ -111,9 +127,12 @@ def _linear(
             "entropy": entropy(np.bincount(truth[:, k])),
             "test": len(truth),
         }
-        value, interval = float(right[:, k].mean()), mean_interval(right[:, k], (0.0, 1.0))
-        part, count = f"{block}/{name}", len(split.train)
-        scores.append(Score("probe", "linear", value, count, interval, part, "logistic", details=details))
+        value, part = float(right[:, k].mean()), f"{block}/{name}"
+        interval = resampled_share_interval(value, halves[:, k], len(truth))
+        covers = spread_at(len(labels) + len(truth))
+        scores.append(
+            Score("probe", "linear", value, len(labels), interval, part, "logistic", details=details, covers=covers)
+        )
     return scores
 
 
@@ -134,12 +153,15 @@ def _knn(
     rng, device = np.random.default_rng(seed), find_device(codes)
     estimates = estimate_with_halves(values, known, neighbours, resamples, rng, seed, device)
     found, *halves = (information for information, _ in estimates)  # [latents, factors]
+    covers = spread_at(len(values)) if len(halves) > 1 else no_interval("it needs resamples=2 or more")
     scores = []
     for k, name in enumerate(known.names):
         value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
         ceiling = max(value, float(known.entropy[k]))  # an estimate may exceed the entropy
         interval = resampling_interval(value, [half[:, k].max() for half in halves], bounds=(0.0, ceiling))
-        scores.append(Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details))
+        scores.append(
+            Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details, covers=covers)
+        )
     return scores
 
 

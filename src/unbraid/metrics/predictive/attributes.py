@@ -25,10 +25,13 @@ from unbraid.density.small_fit import descend
 from unbraid.errors import SettingError, UsageError
 from unbraid.metrics.arrays import check_at_least, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import mean_interval
+from unbraid.metrics.intervals import no_interval
+from unbraid.metrics.levels import share_of_most_frequent
 from unbraid.metrics.predictive.logistic import standardise
 from unbraid.metrics.train_test_split import split_rows
 from unbraid.threads import one_thread
+
+TRAINED_ONCE = "the networks are trained once, and training them again on other rows takes too long"
 
 NEVER = -1e30
 """Logit of an output without a value of the factor."""
@@ -71,8 +74,8 @@ def attributes(
 ) -> list[Score]:
     """Return the accuracy of networks that predict discrete factors [rows, factors] from codes [rows, latents].
 
-    Codes may be a mapping of parts, `{"C": c, "Z": z}`; then each part is scored, and both together as `C+Z`. The 95%
-    interval is over test rows, with the networks held fixed.
+    Codes may be a mapping of parts, `{"C": c, "Z": z}`; then each part is scored, and both together as `C+Z`. There
+    is no interval: it would need networks trained on other rows.
     """
     check_at_least(1, steps=steps, batch=batch, hidden=min(hidden, default=1))
     if not lr > 0:
@@ -92,11 +95,12 @@ def attributes(
     correct = predicted == known.values[split.test].T
     scores = []
     sizes = {"train": len(split.train), "test": len(split.test)}
+    chance = share_of_most_frequent(known.values[split.test])
     for part, of_part in zip(masks, correct, strict=True):
-        details = {"accuracy": dict(zip(known.names, of_part.mean(1).tolist(), strict=True)), **sizes}
+        details = {"accuracy": dict(zip(known.names, of_part.mean(1).tolist(), strict=True)), **sizes, "chance": chance}
         by_row, rows = of_part.mean(0), sum(sizes.values())
-        interval = mean_interval(by_row, (0.0, 1.0))
-        scores.append(Score("attributes", "mlp", float(by_row.mean()), rows, interval, part, "mlp", 0.0, details))
+        value, covers = float(by_row.mean()), no_interval(TRAINED_ONCE)
+        scores.append(Score("attributes", "mlp", value, rows, None, part, "mlp", details=details, covers=covers))
     return scores
 
 

@@ -43,10 +43,11 @@ MAX_DENSE_BYTES = 2**33
 
 
 class Target(NamedTuple):
-    """Class numbers 0 … size - 1 of every row, or real numbers if `size` is None."""
+    """Class numbers 0 … size - 1 of every row, or real numbers if `size` is None; the penalty of a lasso, if known."""
 
     values: np.ndarray
     size: int | None
+    alpha: float | None = None
 
     @property
     def trees(self) -> int:
@@ -55,11 +56,15 @@ class Target(NamedTuple):
 
 
 class FactorFit(NamedTuple):
-    """Importances [codes], and predictions for the test rows and, if they are cheap, for the training rows."""
+    """Importances [codes], and predictions for the test rows and, if they are cheap, for the training rows.
+
+    `alpha` is the penalty that a lasso chose.
+    """
 
     importance: np.ndarray
     test: np.ndarray
     train: np.ndarray | None = None
+    alpha: float | None = None
 
 
 def boost(

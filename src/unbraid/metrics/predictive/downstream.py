@@ -10,7 +10,7 @@ most. Near 1, the code makes learning easy; it may exceed 1 by chance and does n
 | `random-forest` | 30 trees: finds a factor anywhere in the code, linear or not                                    |
 
 The training sets are nested, and the test rows are the same for all. If there are too few rows for the most labels, all
-rows that are not for testing are used; `samples` and `labels` in the details state how many.
+rows that are not for testing are used, and the score is named by their number (`6667-labels`).
 
 **Ceiling.** 1, but not for every predictor: a regularised softmax, linear in the code, cannot separate 32 or 40 values
 on one latent (a perfect code of sprites: about .67 with 10,000 labels). A forest comes nearer (about .88).
@@ -18,7 +18,7 @@ on one latent (a perfect code of sprites: about .67 with 10,000 labels). A fores
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -27,29 +27,38 @@ from unbraid.errors import SettingError
 from unbraid.metrics.arrays import check_known, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.intervals import mean_interval, resampling_interval
+from unbraid.metrics.intervals import (
+    FIT_ONCE,
+    measure_halves,
+    no_interval,
+    resampled_share_interval,
+    resampling_interval,
+    spread_at,
+)
+from unbraid.metrics.levels import share_of_most_frequent
 from unbraid.metrics.predictive.booster import Target
-from unbraid.metrics.predictive.logistic import fit_softmax, standardise
+from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
 from unbraid.metrics.predictive.predictors import Problem, random_forest
-from unbraid.metrics.train_test_split import count_draws, split_rows
+from unbraid.metrics.train_test_split import split_rows
 
 Protocol = Literal["logistic", "random-forest"]
 
 downstream_metric = partial(
-    code_metric, reference="locatello2019", needs=("factors",), bounds=(0, float("inf"))
+    code_metric, levels=False, reference="locatello2019", needs=("factors",), bounds=(0, float("inf"))
 )  # efficiency is a ratio
 
 
 @downstream_metric(
     "downstream/logistic",
     "Accuracy of softmax regression with few and many labels, and their ratio.",
-    settings="labels test C",
+    settings="labels test C resamples",
     invariant=("order", "sign", "scale"),
 )
 @downstream_metric(
     "downstream/random-forest",
     "Accuracy of a random forest with few and many labels, and their ratio.",
-    settings="labels test trees",
+    settings="labels test trees resamples",
+    defaults={"resamples": 0},
     cpu_only=True,
 )
 def downstream(
@@ -62,13 +71,13 @@ def downstream(
     C: float = 1.0,
     trees: int = 30,
     names: Sequence[str] | None = None,
-    resamples: int = 200,
+    resamples: int = 10,
     seed: int = 0,
 ) -> list[Score]:
     """Return the accuracy on codes [rows, latents] and discrete factors [rows, factors] for each number of labels.
 
-    With several numbers, the last score is the efficiency. The 95% intervals are over test rows, with the classifiers
-    held fixed; that of the efficiency is a bootstrap.
+    The name of a score states the labels that there were. With several numbers, the last score is the efficiency. The
+    95% intervals are for means over draws of as many rows, from `resamples` fits to random halves of the rows.
     """
     check_known("protocol", protocol, get_args(Protocol))
     if not labels or min(labels) < 2 or not C > 0 or trees < 1:
@@ -77,36 +86,70 @@ def downstream(
     values = to_matrix("codes", codes)
     known = to_labels(factors, len(values), names)
     split = split_rows(len(values), max(labels), test, rng)
-    sizes = {count: min(count, len(split.train)) for count in labels}
-    truth = known.values[split.test]
-    correct: dict[int, np.ndarray] = {}
-    for size in sorted(set(sizes.values())):
-        train, labelled = values[split.train[:size]], known.values[split.train[:size]]
-        if protocol == "logistic":
-            tensors = (torch.as_tensor(x, device=find_device(codes)) for x in (train, values[split.test]))
-            x, x_test = standardise(*tensors)
-            predicted = fit_softmax(x, labelled, C=C, precision=1e-9).predict(x_test)
-        else:
-            targets = [Target(column, int(column.max()) + 1) for column in labelled.T]
-            fits = random_forest(Problem(train, values[split.test], targets, seed=seed, trees=trees))
-            predicted = np.stack([fit.test for fit in fits], axis=1)
-        correct[size] = predicted == truth  # [test, factors]
-    scores = []
-    for count, size in sizes.items():
-        by_row, by_factor = correct[size].mean(1), dict(zip(known.names, correct[size].mean(0).tolist(), strict=True))
-        details = {"accuracy": by_factor, "labels": size, "test": len(truth)}
-        interval, part = mean_interval(by_row, (0.0, 1.0)), f"{count}-labels"
-        scores.append(Score("downstream", protocol, float(by_row.mean()), size, interval, part, protocol, 0.0, details))
+    sizes = sorted({min(count, len(split.train)) for count in labels})
+    predict = _Prediction(values, known.values, protocol, C, trees, seed, find_device(codes))
+    fits = [predict.measure(split.train[:size], split.test) for size in sizes]
+    correct, models = zip(*fits, strict=True)  # each [test, factors]
+
+    def measure_half(of_train: np.ndarray, of_test: np.ndarray) -> list[float]:
+        rows, tested = split.train[of_train], split.test[of_test]
+        starts = [models[-1] if size == sizes[-1] else None for size in sizes]  # which has seen every value
+        return [
+            float(predict.measure(rows[:size], tested, start)[0].mean())
+            for size, start in zip(sizes, starts, strict=True)
+        ]
+
+    halves = np.array(measure_halves(measure_half, [len(split.train), len(split.test)], resamples, rng))
+    halves = halves.reshape(-1, len(sizes))
+    covers = spread_at(len(split.train) + len(split.test)) if len(halves) > 1 else no_interval(FIT_ONCE)
+    scores, chance = [], share_of_most_frequent(known.values[split.test])
+    for size, hits, drawn in zip(sizes, correct, halves.T, strict=True):
+        by_factor = dict(zip(known.names, hits.mean(0).tolist(), strict=True))
+        details = {"accuracy": by_factor, "labels": size, "test": len(split.test), "chance": chance}
+        value, part = float(hits.mean()), f"{size}-labels"
+        interval = resampled_share_interval(value, drawn, len(split.test))
+        scores.append(
+            Score("downstream", protocol, value, size, interval, part, protocol, details=details, covers=covers)
+        )
     if len(sizes) > 1:
-        few, many = sizes[min(sizes)], sizes[max(sizes)]
-        pair = np.stack([correct[few].mean(1), correct[many].mean(1)], axis=1)
-        value = _divide(pair.mean(0))
-        resampled = [_divide(one) for one in count_draws(len(truth), resamples, rng) @ pair]
-        interval = resampling_interval(value, resampled, bounds=(0.0, float("inf")))
-        details = {"few": few, "many": many, "test": len(pair)}
-        scores.append(Score("downstream", protocol, value, many, interval, "efficiency", protocol, 0.0, details))
+        few, many = correct[0].mean(), correct[-1].mean()
+        details = {"few": sizes[0], "many": sizes[-1], "test": len(split.test)}
+        value, drawn = _divide(few, many), [_divide(*one) for one in halves[:, [0, -1]]]
+        interval = resampling_interval(value, drawn, bounds=(0.0, float("inf")))
+        part, used = "efficiency", sizes[-1]
+        scores.append(
+            Score("downstream", protocol, value, used, interval, part, protocol, details=details, covers=covers)
+        )
     return scores
 
 
-def _divide(pair: np.ndarray) -> float:
-    return float(pair[0] / pair[1]) if pair[1] > 0 else 0.0
+class _Prediction(NamedTuple):
+    """Codes and factors [rows, …] of all rows, and the classifier."""
+
+    codes: np.ndarray
+    labels: np.ndarray
+    protocol: Protocol
+    C: float
+    trees: int
+    seed: int
+    device: torch.device
+
+    def measure(
+        self, train: np.ndarray, test: np.ndarray, start: Classifiers | None = None
+    ) -> tuple[np.ndarray, Classifiers | None]:
+        """Return which predictions are right [test, factors], and the model if it is a regression."""
+        model = None
+        if self.protocol == "logistic":
+            x, x_test = standardise(*(torch.as_tensor(self.codes[rows], device=self.device) for rows in (train, test)))
+            precision = 1e-9 if start is None else 1e-7
+            model = fit_softmax(x, self.labels[train], C=self.C, precision=precision, start=start)
+            predicted = model.predict(x_test)
+        else:
+            targets = [Target(column, int(column.max()) + 1) for column in self.labels[train].T]
+            problem = Problem(self.codes[train], self.codes[test], targets, seed=self.seed, trees=self.trees)
+            predicted = np.stack([fit.test for fit in random_forest(problem)], axis=1)
+        return predicted == self.labels[test], model
+
+
+def _divide(few: float, many: float) -> float:
+    return float(few / many) if many > 0 else 0.0

@@ -34,6 +34,11 @@ class Classifiers(NamedTuple):
     blocks: tuple[slice, ...]
     values: tuple[np.ndarray, ...]
 
+    def choose(self, factor: int, values: np.ndarray) -> Tensor:
+        """Return the weights [values, inputs + intercept] of some values of a factor."""
+        places = np.searchsorted(self.values[factor], values)
+        return self.weights[:, self.blocks[factor]].T[torch.as_tensor(places, device=self.weights.device)]
+
     def logits(self, x: Tensor) -> Tensor:
         """Return [rows, values of all factors]."""
         return x @ self.weights[:-1] + self.weights[-1]
@@ -44,6 +49,11 @@ class Classifiers(NamedTuple):
         best = [logits[:, block].argmax(1).cpu().numpy() for block in self.blocks]
         return np.stack([values[b] for values, b in zip(self.values, best, strict=True)], axis=1)
 
+    def normalised_sigmoids(self, x: Tensor) -> Tensor:
+        """Return what scikit-learn calls probabilities of one-vs-rest classifiers [rows, values of all factors]."""
+        logits = self.logits(x)
+        return torch.cat([F.normalize(logits[:, block].sigmoid(), p=1, dim=1) for block in self.blocks], dim=1)
+
     def log_probabilities(self, x: Tensor) -> list[Tensor]:
         """Return those of the values of each factor [rows, values]."""
         logits = self.logits(x)
@@ -52,35 +62,64 @@ class Classifiers(NamedTuple):
 
 @one_thread()
 def fit_softmax(
-    x: Tensor, labels: np.ndarray, *, C: float = 1.0, balanced: bool = False, precision: float = 1e-12
+    x: Tensor,
+    labels: np.ndarray,
+    *,
+    C: float = 1.0,
+    balanced: bool = False,
+    precision: float = 1e-12,
+    start: Classifiers | None = None,
 ) -> Classifiers:
     """Fit a softmax regression of each column of labels [rows, factors] from codes x [rows, inputs].
 
     `balanced` weighs each row by n / (K n_k). With two values the penalty is on the difference of their weights, as in
-    scikit-learn. `precision` bounds the distance of the loss from its minimum, in nats per row.
+    scikit-learn. `precision` bounds the distance of the loss from its minimum, in nats per row. A `start` that was
+    fitted to similar rows saves most of the time.
     """
     inputs, solutions = _add_intercept(x), []
     values, targets = _number_values(labels, x.device)
-    for count, target in zip(map(len, values), targets, strict=True):
+    for k, (count, target) in enumerate(zip(map(len, values), targets, strict=True)):
         weights = (len(x) / (count * target.bincount().double()))[target] if balanced else inputs.new_ones(len(x))
         penalty = (2 if count == 2 else 1) / (C * len(x))
-        solutions.append(_solve_softmax(inputs, target, weights, penalty, precision, count))
+        first = None if start is None else start.choose(k, values[k])
+        solutions.append(_solve_softmax(inputs, target, weights, penalty, precision, count, first))
     return _stack_classifiers(solutions, values)
 
 
 @one_thread()
-def fit_one_vs_rest(x: Tensor, labels: np.ndarray, *, C: float = 1.0, precision: float = 1e-12) -> Classifiers:
-    """Fit a logistic regression of each value of each column of labels [rows, factors] against the other values."""
+def fit_one_vs_rest(
+    x: Tensor,
+    labels: np.ndarray,
+    *,
+    C: float = 1.0,
+    precision: float = 1e-12,
+    start: Classifiers | None = None,
+    free_intercept: bool = True,
+) -> Classifiers:
+    """Fit a logistic regression of each value of each column of labels [rows, factors] against the other values.
+
+    LIBLINEAR's intercept is not free: the penalty is on it, too.
+    """
     values, targets = _number_values(labels, x.device)
     sizes = [len(column) for column in values]
     y = torch.cat([F.one_hot(target, size) for target, size in zip(targets, sizes, strict=True)], dim=1).double()
-    theta = _solve_one_vs_rest(_add_intercept(x), y, 1 / (C * len(x)), precision)
+    first = None if start is None else torch.cat([start.choose(k, column) for k, column in enumerate(values)])
+    theta = _solve_one_vs_rest(_add_intercept(x), y, 1 / (C * len(x)), precision, first, free_intercept)
     return _stack_classifiers(theta.split(sizes), values)
 
 
-def _solve_one_vs_rest(inputs: Tensor, y: Tensor, ridge: float, precision: float) -> Tensor:
+def _solve_one_vs_rest(
+    inputs: Tensor,
+    y: Tensor,
+    ridge: float,
+    precision: float,
+    start: Tensor | None = None,
+    free_intercept: bool = True,
+) -> Tensor:
     """Return weights [problems, inputs] for targets y [rows, problems] of 0 and 1."""
     rows, pairs, penalty = len(inputs), _Pairs(inputs, ridge), _build_penalty(inputs, ridge)
+    if not free_intercept:
+        penalty[-1] = ridge
 
     def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
         logits = inputs @ theta.T
@@ -91,17 +130,23 @@ def _solve_one_vs_rest(inputs: Tensor, y: Tensor, ridge: float, precision: float
         p = (inputs @ theta.T).sigmoid_()
         return pairs.moments((p * (1 - p)).T / rows) + torch.diag(penalty)
 
-    theta = inputs.new_zeros(y.shape[1], inputs.shape[1])
+    theta = inputs.new_zeros(y.shape[1], inputs.shape[1]) if start is None else start
     if not pairs.affordable(len(theta)):
         return _lbfgs(theta, evaluate, precision)
-    if rows >= MIN_ROWS_FOR_FIRST_FIT:
+    if start is None and rows >= MIN_ROWS_FOR_FIRST_FIT:
         some = _choose_eighth(inputs)
-        theta = _solve_one_vs_rest(inputs[some], y[some], ridge, 1e-4)
+        theta = _solve_one_vs_rest(inputs[some], y[some], ridge, 1e-4, None, free_intercept)
     return _newton(theta, evaluate, hessian, precision, keep=0.0)
 
 
 def _solve_softmax(
-    inputs: Tensor, target: Tensor, weights: Tensor, ridge: float, precision: float, values: int
+    inputs: Tensor,
+    target: Tensor,
+    weights: Tensor,
+    ridge: float,
+    precision: float,
+    values: int,
+    start: Tensor | None = None,
 ) -> Tensor:
     """Return weights [values, inputs] of one factor."""
     width, columns, share = inputs.shape[1], inputs.T.contiguous(), weights / weights.sum()
@@ -128,12 +173,12 @@ def _solve_softmax(
         whole += torch.eye(width, device=p.device) / values  # equal shifts of all values change nothing
         return whole.transpose(1, 2).reshape(1, values * width, values * width)
 
-    theta = inputs.new_zeros(1, values * width)
     if values == 1:
-        return theta.view(values, width)
+        return inputs.new_zeros(values, width)
+    theta = inputs.new_zeros(1, values * width) if start is None else start.reshape(1, -1)
     if not pairs.affordable(values * (values + 1) // 2):
         return _lbfgs(theta, evaluate, precision).view(values, width)
-    if len(inputs) >= MIN_ROWS_FOR_FIRST_FIT:
+    if start is None and len(inputs) >= MIN_ROWS_FOR_FIRST_FIT:
         some = _choose_eighth(inputs)
         few = _solve_softmax(inputs[some], target[some], weights[some], ridge, 1e-4, values).reshape(1, -1)
         theta = min((part * few for part in (1.0, 0.5, 0.2, 0.0)), key=lambda one: float(evaluate(one)[0]))

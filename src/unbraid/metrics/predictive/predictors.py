@@ -119,9 +119,10 @@ def lasso(problem: Problem) -> list[FactorFit]:
     def fit_one(target: Target) -> FactorFit:
         numbers = target.values.astype(np.float64)
         centre, spread = numbers.mean(), numbers.std()
-        model = _build_lasso(problem.alpha, len(train))
+        model = _build_lasso(target.alpha if problem.alpha is None else problem.alpha, len(train))
         model.fit(train, (numbers - centre) / spread)
-        return FactorFit(np.abs(model.coef_), *(centre + spread * model.predict(codes) for codes in (test, train)))
+        on_test, on_train = (centre + spread * model.predict(codes) for codes in (test, train))
+        return FactorFit(np.abs(model.coef_), on_test, on_train, getattr(model, "alpha_", problem.alpha))
 
     return _fit_each(problem, fit_one)
 
@@ -160,5 +161,5 @@ def _predict_constant(problem: Problem, target: Target) -> FactorFit:
         constant = np.average(target.values, weights=problem.weights)
     else:
         constant = np.bincount(target.values, weights=problem.weights).argmax()
-    predicted = (np.full(len(codes), constant) for codes in (problem.test, problem.train))
-    return FactorFit(np.zeros(problem.train.shape[1]), *predicted)
+    on_test, on_train = (np.full(len(codes), constant) for codes in (problem.test, problem.train))
+    return FactorFit(np.zeros(problem.train.shape[1]), on_test, on_train)

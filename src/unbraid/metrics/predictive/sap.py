@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.errors import UsageError
+from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import name_latents, to_factor_table, to_matrix
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.factor_types import parse_factors
-from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.factor_types import FactorColumn, parse_factors
+from unbraid.metrics.intervals import measure_halves, no_interval, resampling_interval, spread_at
 from unbraid.metrics.predictive.linear_svm import fit_lines
-from unbraid.metrics.train_test_split import Compat, TrainTestRows, count_draws, draw_rows, is_published, split_rows
+from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, is_published, split_rows
 
 sap_metric = partial(
     code_metric,
@@ -58,7 +58,7 @@ def sap(
     continuous: Sequence[str] = (),
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
-    resamples: int = 200,
+    resamples: int = 20,
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
@@ -67,8 +67,7 @@ def sap(
     Fewer than `train` + `test` rows are divided in that proportion; `rows` chooses rows instead. `continuous` names
     factors that are scored by squared correlation. `compat="disentanglement_lib"` draws both sets with replacement.
 
-    The 95% interval is the value -+ 1.96 bootstrap standard errors over the test rows (over the training rows for
-    continuous factors), with the classifiers held fixed.
+    The 95% interval is for the mean over draws of as many rows, from fits to random halves of both sets.
     """
     rng = np.random.default_rng(seed)
     values = to_matrix("codes", codes)
@@ -79,22 +78,8 @@ def sap(
     latents = name_latents(values.shape[1], latents)
     columns = parse_factors(to_factor_table(factors, len(values)), names, continuous, detect=False)
     names = [column.name for column in columns]
-    discrete, real = ([k for k, c in enumerate(columns) if (c.size is None) == is_real] for is_real in (False, True))
-    scores = np.empty((values.shape[1], len(columns)))
-    resampled = np.empty((resamples, *scores.shape), dtype=np.float64 if real else np.float32)
-    if discrete:
-        labels = np.stack([columns[k].values for k in discrete], axis=1)
-        predicted = fit_lines(values[rows.train], labels[rows.train]).predict(values[rows.test])
-        correct = (predicted == labels[rows.test][:, None, :]).astype(np.float32)  # [test, latents, factors]
-        drawn = count_draws(len(correct), resamples, rng).astype(np.float32) @ correct.reshape(len(correct), -1)
-        scores[:, discrete] = correct.mean(0, dtype=float)
-        resampled[:, :, discrete] = drawn.reshape(-1, *correct.shape[1:]) / len(correct)
-    if real:
-        x, y = values[rows.train], np.stack([columns[k].values for k in real], axis=1)[rows.train]
-        every = np.ones((1, len(x)), dtype=np.int64)
-        counts = np.concatenate([every, count_draws(len(x), resamples, rng)])
-        squared = _square_correlations(x, y, counts)
-        scores[:, real], resampled[:, :, real] = squared[0], squared[1:]
+    _refuse_constant(columns, rows.train)
+    scores = _measure_prediction(values, columns, *rows)
     gaps = _compute_gaps(scores)
     details = {
         "gaps": dict(zip(names, gaps.tolist(), strict=True)),
@@ -104,20 +89,45 @@ def sap(
         "train": len(rows.train),
         "test": len(rows.test),
     }
-    value = float(gaps.mean())
-    interval = resampling_interval(value, _compute_gaps(resampled).mean(-1), bounds=(0.0, 1.0))
-    return Score("sap", compat or "linear-svm", value, len(rows.train) + len(rows.test), interval, details=details)
+
+    def measure_half(of_train: np.ndarray, of_test: np.ndarray) -> float:
+        return float(
+            _compute_gaps(_measure_prediction(values, columns, rows.train[of_train], rows.test[of_test])).mean()
+        )
+
+    value, used = float(gaps.mean()), len(rows.train) + len(rows.test)
+    halves = measure_halves(measure_half, [len(rows.train), len(rows.test)], resamples, rng)
+    interval = resampling_interval(value, halves, bounds=(0.0, 1.0))
+    covers = spread_at(used) if interval else no_interval("it needs resamples=2 or more")
+    return Score("sap", compat or "linear-svm", value, used, interval, details=details, covers=covers)
 
 
-def _square_correlations(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return r^2 [draws, latents, factors] under row counts [draws, rows]; 0 for a constant."""
-    weights = counts / counts.sum(1, keepdims=True)
+def _refuse_constant(columns: Sequence[FactorColumn], rows: np.ndarray) -> None:
+    """Raise if a continuous factor has one value in the training rows, so that it has no correlation."""
+    for column in columns:
+        if column.size is None and np.ptp(column.values[rows]) == 0:
+            raise DataError(f"Factor {column.name} has only one value in the training rows; leave it out.")
+
+
+def _measure_prediction(
+    values: np.ndarray, columns: Sequence[FactorColumn], train: np.ndarray, test: np.ndarray
+) -> np.ndarray:
+    """Return S [latents, factors]: test accuracies of discrete factors, squared correlations of continuous ones."""
+    discrete, real = ([k for k, c in enumerate(columns) if (c.size is None) == is_real] for is_real in (False, True))
+    scores = np.empty((values.shape[1], len(columns)))
+    if discrete:
+        labels = np.stack([columns[k].values for k in discrete], axis=1)
+        predicted = fit_lines(values[train], labels[train]).predict(values[test])
+        scores[:, discrete] = (predicted == labels[test][:, None, :]).mean(0)
+    if real:
+        scores[:, real] = _square_correlations(values[train], np.stack([columns[k].values[train] for k in real], 1))
+    return scores
+
+
+def _square_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return r^2 [latents, factors]; 0 for a constant latent."""
     x, y = ((z - z.mean(0)) / np.where(np.ptp(z, 0) > 0, z.std(0) + 1e-300, 1.0) for z in (x, y))
-    mean_x, mean_y = weights @ x, weights @ y
-    joint = (weights @ (x[:, :, None] * y[:, None, :]).reshape(len(x), -1)).reshape(-1, x.shape[1], y.shape[1])
-    covariance = joint - mean_x[:, :, None] * mean_y[:, None, :]
-    variance = (weights @ (x * x) - mean_x**2)[:, :, None] * (weights @ (y * y) - mean_y**2)[:, None, :]
-    return np.where(variance > 1e-12, covariance**2 / np.maximum(variance, 1e-12), 0.0).clip(0, 1)
+    return ((x.T @ y / len(x)) ** 2).clip(0, 1)
 
 
 def _compute_gaps(scores: np.ndarray) -> np.ndarray:

@@ -31,8 +31,8 @@ from unbraid import noise
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import check_at_least, name_latents, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.information.histogram import discretise
-from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.information.histogram import MIN_ROWS_PER_CELL, discretise, judge_halves
+from unbraid.metrics.intervals import measure_halves, no_interval, resampling_interval
 from unbraid.models import LaterStage, as_stage
 from unbraid.progress import track
 
@@ -77,8 +77,8 @@ def conditioning(
 ) -> Score:
     """Return the mean over latents of I(c^i; c_R^i) / H(c_R^i), of codes [rows, latents] of the same rows.
 
-    Latents whose code of x is constant are left out. The 95% interval is the value -+ 1.96 bootstrap standard errors.
-    The details hold the value of each latent, and chance.
+    Latents whose code of x is constant are left out. The 95% interval is for the mean over draws of as many
+    rows, from random halves of the rows. The details hold the value of each latent, and chance.
     """
     check_at_least(2, bins=bins)
     real, other = to_matrix("codes_of_x", codes_of_x), to_matrix("codes_of_other", codes_of_other)
@@ -96,7 +96,7 @@ def conditioning(
     second = discretise(other[:, varies], bins).T
     rng = np.random.default_rng(seed)
     count, cells = len(real), first * bins + second
-    drawn = [_shares(cells[:, rng.integers(count, size=count)], bins).mean() for _ in range(resamples)]
+    drawn, covers = _measure_halves(real[:, varies], other[:, varies], bins, resamples, rng)
     shuffled = [_shares(first * bins + second[:, rng.permutation(count)], bins).mean() for _ in range(SHUFFLES)]
     shares = _shares(cells, bins)
     details = {
@@ -105,7 +105,24 @@ def conditioning(
         "bins": bins,
     }
     value = float(shares.mean())
-    return Score("cond", protocol, value, len(real), resampling_interval(value, drawn, (0.0, 1.0)), details=details)
+    interval = resampling_interval(value, drawn, (0.0, 1.0))
+    return Score("cond", protocol, value, len(real), interval, details=details, covers=covers)
+
+
+def _measure_halves(
+    real: np.ndarray, other: np.ndarray, bins: int, count: int, rng: np.random.Generator
+) -> tuple[list[float], str]:
+    """Return the value of random halves of the rows, each with bins of its own, and what their spread covers."""
+    if len(real) < MIN_ROWS_PER_CELL * bins**2:
+        return [], no_interval(f"{len(real):,} rows are too few for histograms of {bins**2:,} cells")
+
+    def measure(rows: np.ndarray) -> tuple[np.ndarray, float]:
+        first = discretise(real[rows], bins).T + bins * np.arange(real.shape[1])[:, None]
+        shares = _shares(first * bins + discretise(other[rows], bins).T, bins)
+        return np.concatenate([np.ptp(real[rows], axis=0), np.ptp(other[rows], axis=0)]), float(shares.mean())
+
+    drawn = measure_halves(measure, [len(real)], count, rng)
+    return judge_halves([ranges for ranges, _ in drawn], [value for _, value in drawn], len(real))
 
 
 def _shares(cells: np.ndarray, bins: int) -> np.ndarray:

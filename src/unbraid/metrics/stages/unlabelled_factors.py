@@ -18,7 +18,7 @@ import torch
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.intervals import measure_halves, no_interval, resampling_interval, spread_at
 from unbraid.models import as_stage
 
 Protocol = Literal["spearman", "pearson"]
@@ -52,13 +52,17 @@ def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000,
         values = np.array(factor.values if numbers else range(factor.size), float)[places[known, column]]
         means, count = codes[known], int(known.sum())
         correlations = unseen(means, values, protocol)
-        resampled = [
-            np.abs(unseen(means[rows], values[rows], protocol)).max()
-            for rows in rng.integers(count, size=(resamples, count))
-        ]
+
+        def measure(rows: np.ndarray, means: np.ndarray = means, values: np.ndarray = values) -> float:
+            return float(np.abs(unseen(means[rows], values[rows], protocol)).max())
+
+        resampled = measure_halves(measure, [count], resamples, rng)
         value, details = float(np.abs(correlations).max()), {"latents": correlations.tolist(), "given": list(given)}
         interval = resampling_interval(value, resampled, (0.0, 1.0))
-        scores.append(Score("unseen", protocol, value, count, interval, part=factor.name, details=details))
+        covers = spread_at(count) if interval else no_interval("it needs resamples=2 or more")
+        scores.append(
+            Score("unseen", protocol, value, count, interval, part=factor.name, details=details, covers=covers)
+        )
     return scores
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least, name_latents, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.intervals import EXACT
 
 
 @metric(
@@ -43,4 +44,4 @@ def active_units(means: Any, *, threshold: float = 0.01, latents: Sequence[str] 
         "variance": dict(zip(names, variance.tolist(), strict=True)),
         "active": [name for name, one in zip(names, variance, strict=True) if one > threshold],
     }
-    return Score("units", "active", count, len(values), (count, count), details=details)
+    return Score("units", "active", count, len(values), (count, count), details=details, covers=EXACT)

@@ -28,14 +28,13 @@ from unbraid.latents import Normal
 from unbraid.metrics.arrays import check_known, find_device, name_latents, to_matrix, to_normal_tensors
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.quadrature import integrate_information
-from unbraid.metrics.intervals import resampling_interval, score_mean
+from unbraid.metrics.intervals import EXACT, NORMAL_95, no_interval, spread_at
 
 
 def total_correlation(
     codes: Any,
     *,
     protocol: str = "gaussian",
-    resamples: int = 100,
     seed: int = 0,
     **network: Any,
 ) -> Score:
@@ -51,18 +50,19 @@ def total_correlation(
     if len(values) < 2:
         raise DataError(f"A score needs at least 2 rows, not {len(values)}.")
     if protocol == "gaussian":
-        return _score_gaussian(values, resamples, seed)
+        return _score_gaussian(values)
     rows = torch.as_tensor(values, device=find_device(codes))
-    ratios = estimate_log_ratios(rows, seed=seed, **network).double().cpu().numpy()
-    return replace(score_mean("tc", "ratio", ratios), samples=len(values))
+    ratios = estimate_log_ratios(rows, seed=seed, **network).double()
+    covers = no_interval("the network is trained once, and training it again on other rows takes too long")
+    return Score("tc", "ratio", float(ratios.mean()), len(values), covers=covers)
 
 
 @metric("tc/gaussian", reference="locatello2019", needs=("normal",), invariant=("scale",))
-def gaussian(evaluation: Evaluation, *, samples: int = 10_000, resamples: int = 100) -> list[Score]:
+def gaussian(evaluation: Evaluation, *, samples: int = 10_000) -> list[Score]:
     """Total correlation of Gaussians with the covariance of posterior samples, and with that of posterior means."""
-    chosen, seed = evaluation.choose(samples), evaluation.seed
+    chosen = evaluation.choose(samples)
     codes = {"sampled": evaluation.draw_codes(chosen), "mean": evaluation.encode_means(chosen)}
-    return [replace(total_correlation(c, resamples=resamples, seed=seed), part=part) for part, c in codes.items()]
+    return [replace(total_correlation(c), part=part) for part, c in codes.items()]
 
 
 @metric("tc/ratio", reference="daunhawer2019", trial={"width": 32, "steps": 40})
@@ -110,7 +110,7 @@ def latent_information(means: Any, stds: Any, *, latents: Sequence[str] | None =
     values = np.clip(entropy - conditional, 0, math.log(rows))  # rounding may cross either end
     details = {"ceiling": math.log(rows)}
     return [
-        Score("latent-mi", "exact", float(v), rows, (float(v), float(v)), part=name, details=details)
+        Score("latent-mi", "exact", float(v), rows, (float(v), float(v)), part=name, details=details, covers=EXACT)
         for name, v in zip(names, values, strict=True)
     ]
 
@@ -126,26 +126,35 @@ def _stack_normals(blocks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return means, torch.cat([(0.5 * log_variance).exp() for _, log_variance in parameters], dim=-1)
 
 
-def _score_gaussian(codes: np.ndarray, resamples: int, seed: int) -> Score:
+def _score_gaussian(codes: np.ndarray) -> Score:
     varies = codes.std(0) > 0
     if not varies.any():
         raise DataError("All codes are constant, so they have no total correlation.")
     centred = (codes[:, varies] - codes[:, varies].mean(0)) / codes[:, varies].std(0)
-    value = _compute_tc(centred, np.full(len(codes), 1 / len(codes)))
+    value = _compute_tc(centred)
     if not math.isfinite(value):
         raise DataError("Some latents are linear functions of others, so the Gaussian total correlation is infinite.")
-    rng = np.random.default_rng(seed)
-    weights = (rng.multinomial(len(codes), np.full(len(codes), 1 / len(codes))) / len(codes) for _ in range(resamples))
-    spread = [_compute_tc(centred, w) for w in weights]
     constant = [int(j) for j in np.flatnonzero(~varies)]
-    interval = resampling_interval(value, spread, bounds=(0.0, math.inf))
-    return Score("tc", "gaussian", value, len(codes), interval, details={"constant": constant} if constant else {})
+    reach, details = NORMAL_95 * _compute_error(centred), {"constant": constant} if constant else {}
+    interval = max(0.0, value - reach), value + reach
+    return Score("tc", "gaussian", value, len(codes), interval, details=details, covers=spread_at(len(codes)))
 
 
-def _compute_tc(codes: np.ndarray, weights: np.ndarray) -> float:
-    """Return -1/2 log det of the correlation matrix of weighted rows."""
-    centred = codes - weights @ codes
-    covariance = centred.T @ (centred * weights[:, None])
-    scale = np.sqrt(np.diag(covariance))
-    sign, value = np.linalg.slogdet(covariance / np.outer(scale, scale))
+def _compute_tc(codes: np.ndarray) -> float:
+    """Return -1/2 log det of the correlation matrix of standardised rows."""
+    sign, value = np.linalg.slogdet(codes.T @ codes / len(codes))
     return max(0.0, -0.5 * float(value)) if sign > 0 else math.inf
+
+
+def _compute_error(codes: np.ndarray) -> float:
+    """Return the standard error of the TC of standardised rows.
+
+    Each row's influence is 1/2 (|u|^2 - u' R^-1 u). Independent latents have none; their TC is 1 / 2n times a
+    chi-square of as many degrees of freedom as there are pairs of latents, and the estimate of R adds as many over n to
+    the variance of the influence.
+    """
+    rows, latents = codes.shape
+    pairs = latents * (latents - 1) / 2
+    solved = np.linalg.solve(codes.T @ codes / rows, codes.T).T
+    influence = 0.5 * ((codes * codes).sum(1) - (codes * solved).sum(1))
+    return math.sqrt(max(0.0, float(influence.var()) - pairs / rows) / rows + pairs / 2 / rows**2)

@@ -29,12 +29,13 @@ import torch
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import check_at_least, check_known, to_matrix, to_numpy
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.intervals import resampling_interval
+from unbraid.metrics.intervals import median_interval, no_interval
 from unbraid.metrics.unsupervised.elbo import compute_latent_kl
 from unbraid.progress import progress
 
 Correlation = Literal["spearman", "lasso"]
 
+PARTNERS = "median over all partners"
 TOLERANCE = 1e-9
 MAX_SWEEPS = 10_000
 
@@ -42,9 +43,9 @@ FACTS: dict[str, Any] = {"reference": "duan2020", "needs": ("peers",), "invarian
 
 
 @metric("udr/spearman", bounds=(0, 1), **FACTS)
-def spearman(evaluation: Evaluation, *, samples: int = 10_000, threshold: float = 0.01, resamples: int = 200) -> Score:
+def spearman(evaluation: Evaluation, *, samples: int = 10_000, threshold: float = 0.01) -> Score:
     """Agreement of a model's latents with those of other models, by rank correlation."""
-    return _score_among_peers(evaluation, samples, correlation="spearman", threshold=threshold, resamples=resamples)
+    return _score_among_peers(evaluation, samples, correlation="spearman", threshold=threshold)
 
 
 @metric("udr/lasso", bounds=(0, math.inf), **FACTS)  # a weight in a regression on correlated latents may exceed 1
@@ -54,10 +55,9 @@ def lasso(
     samples: int = 10_000,
     threshold: float = 0.01,
     penalty: float = 0.1,
-    resamples: int = 200,
 ) -> Score:
     """Agreement of a model's latents with those of other models, by lasso regression."""
-    settings = {"threshold": threshold, "penalty": penalty, "resamples": resamples}
+    settings = {"threshold": threshold, "penalty": penalty}
     return _score_among_peers(evaluation, samples, correlation="lasso", **settings)
 
 
@@ -69,15 +69,13 @@ def udr(
     threshold: float = 0.01,
     penalty: float = 0.1,
     names: Sequence[str] | None = None,
-    resamples: int = 200,
-    seed: int = 0,
     first: int | None = None,
 ) -> list[Score]:
     """Return the UDR of each model, or of the `first` models, from their codes [rows, latents] of the same rows.
 
     `kl` holds each model's KL to the prior by latent, the mean over rows; without it every latent that varies is
     informative. Models may have different numbers of latents. `names` names the models in the details. The 95% interval
-    is the value -+ 1.96 standard errors over resampled partners, if there are at least three.
+    is for the median over more partners like these, if there are at least six.
     """
     check_known("correlation", correlation, get_args(Correlation))
     check_at_least(0, penalty=penalty)
@@ -87,19 +85,19 @@ def udr(
         raise UsageError(f"There are codes of {len(codes)} models, but {len(names)} names.")
     first = len(codes) if first is None else first
     agreement = models.compare(first, penalty if correlation == "lasso" else None)
-    rng, scores = np.random.default_rng(seed), []
+    scores = []
     for m in range(first):
         pairs = np.delete(agreement[:, m], m)
         value = float(np.median(pairs))
-        drawn = pairs[rng.integers(len(pairs), size=(resamples, len(pairs)))] if len(pairs) > 2 else pairs[:0]
-        greatest = 1.0 if correlation == "spearman" else math.inf
-        interval = resampling_interval(value, np.median(drawn, axis=-1) if len(drawn) else [], bounds=(0.0, greatest))
+        interval = median_interval(pairs)
+        covers = PARTNERS if interval else no_interval("it needs at least 6 other models")
         details = {
             "model": names[m],
             "pairs": dict(zip([name for k, name in enumerate(names) if k != m], pairs.tolist(), strict=True)),
             "informative": np.flatnonzero(models.informative[m]).tolist(),
         }
-        scores.append(Score("udr", correlation, value, models.codes.shape[1], interval, details=details))
+        rows = models.codes.shape[1]
+        scores.append(Score("udr", correlation, value, rows, interval, details=details, covers=covers))
     return scores
 
 
@@ -169,7 +167,7 @@ def _score_among_peers(evaluation: Evaluation, samples: int, correlation: Correl
     codes = [one.encode_means(positions.to(one.rows.device)) for one in together]
     kl = [_compute_kl_by_coordinate(one) for one in together]
     names = ["this", *(f"peer {m}" for m in range(1, len(together)))]
-    return udr(codes, kl, correlation=correlation, names=names, seed=evaluation.seed, first=1, **settings)[0]
+    return udr(codes, kl, correlation=correlation, names=names, first=1, **settings)[0]
 
 
 def _compute_kl_by_coordinate(evaluation: Evaluation) -> np.ndarray:

@@ -1,0 +1,368 @@
+"""How often 95% intervals contain what they promise, score by score.
+
+    python benchmarks/coverage.py                    # results/coverage, about 20 minutes of one core; continues a stop
+    python benchmarks/coverage.py --quick            # few repetitions of cheap scores, half a minute; writes nothing
+    python benchmarks/coverage.py --only predictors  # one group of scores
+
+A repetition draws rows anew and scores them. A "spread at n rows" must contain the mean over repetitions, a "value over
+all rows" the value over a million rows (over the whole population for trained runs), a "value over all draws" the mean
+over other draws from the same rows. Four synthetic codes have 10 latents and 5 factors of 3 to 10 values:
+
+    clear   five latents are the standardised factors with noise .3, five are noise
+    tied    two latents for each factor, with noise .5 of their own
+    weak    five latents hold .4 of a factor in noise 1
+    heavy   as clear, with noise .5 of Student's t distribution with 3 degrees of freedom
+
+Trained runs are a beta-TCVAE and a beta-VAE on 40,000 random rows of sprites, 300 steps each.
+
+Where an interval is costly, `widths` of the repetitions measure it; each of these widths is then tried around the value
+of every repetition. `error` is 1.96 standard errors of the coverage.
+"""
+
+import argparse
+import json
+import math
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import unbraid as ub
+from unbraid import atomic, metrics
+from unbraid.metrics import Evaluation, Score
+from unbraid.metrics.intervals import ALL_ROWS
+
+SIZES = (3, 4, 6, 8, 10)
+ROWS = (1_000, 10_000)
+ROWS_OF_TRUTH = 1_000_000
+ROWS_OF_TRAINED = 40_000
+CASES = ("clear", "tied", "weak", "heavy")
+RECIPES = {"beta-tcvae": {"beta": 6}, "beta-vae": {"beta": 4}}
+RANGE = (0.92, 0.98)
+
+Call = Callable[..., Score | list[Score]]
+"""Scores codes and factors; `resamples=0` measures no interval."""
+
+
+class Group(NamedTuple):
+    """Scores of one kind, and how often they are repeated with 1,000 and with 10,000 rows.
+
+    `widths` of the repetitions measure intervals; None means all.
+    """
+
+    calls: Sequence[Call]
+    repetitions: tuple[int, int]
+    widths: tuple[int, int] | None = None
+    fixed_rows: bool = False
+
+
+def draw_case(name: str, rows: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes [rows, 10] and factors [rows, 5]."""
+    sizes = np.array(SIZES)
+    factors = np.stack([rng.integers(0, size, rows) for size in SIZES], axis=1)
+    scaled = (factors - (sizes - 1) / 2) / np.sqrt((sizes**2 - 1) / 12)
+    noise, nothing = rng.standard_normal((rows, 10)), np.zeros_like(scaled)
+    if name == "clear":
+        return np.concatenate([scaled + 0.3 * noise[:, :5], noise[:, 5:]], axis=1), factors
+    if name == "tied":
+        return np.concatenate([scaled, scaled], axis=1) + 0.5 * noise, factors
+    if name == "weak":
+        return np.concatenate([0.4 * scaled, nothing], axis=1) + noise, factors
+    heavy = rng.standard_t(3, (rows, 10))
+    return np.concatenate([scaled, nothing], axis=1) + 0.5 * heavy, factors
+
+
+def compare_features(
+    measure: Callable[..., Any], codes: np.ndarray, factors: np.ndarray, seed: int, **settings: Any
+) -> Any:
+    """Score two halves of the codes as features; the second is moved a little."""
+    first, second = codes[: len(codes) // 2], codes[len(codes) // 2 :]
+    return measure(first, 1.1 * second + 0.1, seed=seed, **settings)
+
+
+def score_conditioning(codes: np.ndarray, factors: np.ndarray, seed: int, **settings: Any) -> Score:
+    noise = np.random.default_rng(seed).standard_normal(codes.shape)
+    return metrics.conditioning(codes, codes + 0.3 * noise, seed=seed, **settings)
+
+
+def score_clusters(codes: np.ndarray, factors: np.ndarray, seed: int) -> list[Score]:
+    return [metrics.clusters(codes[:, 0] > 0, factors[:, 0], match=match) for match in ("hungarian", "majority")]
+
+
+def score_udr(codes: np.ndarray, factors: np.ndarray, seed: int) -> Score:
+    """Score one model against nine others, whose codes are its own, turned and noisy."""
+    rng, models = np.random.default_rng(seed), [codes]
+    for _ in range(9):
+        turn = np.linalg.qr(np.eye(10) + 0.3 * rng.standard_normal((10, 10)))[0]
+        models.append(codes @ turn + 0.3 * rng.standard_normal(codes.shape))
+    return metrics.udr(models, first=1)[0]
+
+
+def probe(codes: np.ndarray, factors: np.ndarray, seed: int, protocol: str) -> list[Score]:
+    return metrics.probe({"c": codes[:, :5]}, factors[:, 1], protocol=protocol, names=["v"], seed=seed)
+
+
+def without(call: Call) -> Call:
+    """Return a call that takes no `resamples`, because its interval costs nothing."""
+
+    def plain(codes: np.ndarray, factors: np.ndarray, seed: int, **_: Any) -> Any:
+        return call(codes, factors, seed=seed)
+
+    return plain
+
+
+GROUPS: dict[str, Group] = {
+    "codes": Group(
+        [lambda codes, factors, seed, **_: metrics.total_correlation(codes), without(score_clusters)], (400, 200)
+    ),
+    "partners": Group([without(score_udr)], (200, 0)),
+    "histograms": Group([metrics.mig, metrics.modularity, score_conditioning], (200, 150), (16, 10)),
+    "corrected": Group(
+        [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 150), (4, 10)
+    ),
+    "predictors": Group(
+        [metrics.sap, metrics.explicitness, metrics.downstream, partial(metrics.dci, predictor="lasso")],
+        (150, 50),
+        (16, 6),
+    ),
+    "infomec": Group(
+        [partial(metrics.infomec, protocol="histogram"), partial(metrics.infomec, protocol="knn")], (100, 40), (12, 6)
+    ),
+    "interventions": Group([without(metrics.betavae), metrics.factorvae], (100, 50), fixed_rows=True),
+    "distances": Group(
+        [
+            without(partial(compare_features, lambda a, b, seed: metrics.frechet(a, b, resamples=20, seed=seed))),
+            without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b))),
+            partial(compare_features, metrics.precision_recall),
+        ],
+        (150, 40),
+        (20, 6),
+    ),
+    "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (100, 0)),
+}
+NAMES_OF_TRAINED = (
+    *("elbo/closed-form", "reconstruction/nats", "reconstruction/l1", "reconstruction/l2", "kl/sampled"),
+    *("elbo/sampled", "tc/gaussian", "mi/stratified", "tc/stratified", "dimension-kl/stratified"),
+    *("mig/histogram-mean", "mig/histogram-sampled", "modularity/histogram-mean", "sap/linear-svm"),
+    *("mig/corrected", "modularity/corrected", "infomec/corrected"),
+)
+NAMES_OF_EXACT = ("mi/exact", "tc/exact", "dimension-kl/exact")
+NOT_MEASURED = {
+    "means over rows, as elbo and reconstruction": "kept, strokes/reconstruction, density, coherence, diversity, "
+    "log-likelihood, kl-blocks/sampled, generated/purity",
+    "the same procedures on rows drawn with repetition": "every disentanglement_lib",
+    "as mig/histogram-mean": "mig-of",
+    "as a rank correlation of halves": "unseen",
+    "costly or without weights here": "mig/chen2018, frechet, kid and precision-recall of other networks",
+}
+
+
+def repeat_synthetic(group: Group, case: str, rows: int, count: int) -> Iterator[list[Score]]:
+    """Yield the scores of each repetition."""
+    widths = count if group.widths is None else group.widths[ROWS.index(rows)]
+    fixed = draw_case(case, rows, np.random.default_rng((7, rows))) if group.fixed_rows else None
+    for number in range(count):
+        codes, factors = fixed or draw_case(case, rows, np.random.default_rng((number, rows)))
+        options = {} if number < widths else {"resamples": 0}
+        yield [score for call in group.calls for score in _as_list(call(codes, factors, seed=number, **options))]
+
+
+def _as_list(made: Score | list[Score]) -> list[Score]:
+    return made if isinstance(made, list) else [made]
+
+
+@cache
+def find_truth(group: str, case: str) -> dict[str, float]:
+    """Return the values over very many rows of the scores that promise it."""
+    if group not in ("corrected", "distances"):
+        return {}
+    codes, factors = draw_case(case, ROWS_OF_TRUTH if group == "corrected" else 20_000, np.random.default_rng(99))
+    if group == "corrected":
+        calls = [partial(call, samples=None, resamples=0) for call in GROUPS[group].calls]
+    else:
+        calls = [GROUPS[group].calls[1]]  # kid
+    return {score.name: score.value for call in calls for score in _as_list(call(codes, factors, seed=0))}
+
+
+@cache
+def train(recipe: str) -> Evaluation:
+    """Return a young model of a recipe on random rows of sprites, encoded."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"data": "sprites", "network": "mlp", "batch": 128, "steps": 300, "seed": 0, **RECIPES[recipe]}
+        run = ub.train(recipe, root=folder, device="cpu", **settings)
+        whole = run.evaluation
+        return Evaluation(run.model, run.dataset, whole.rows[whole.choose(ROWS_OF_TRAINED)])
+
+
+def repeat_trained(recipe: str, rows: int, count: int, names: Sequence[str], widths: int) -> Iterator[list[Score]]:
+    """Yield scores of `rows` rows, drawn anew in each repetition; exact ones draw `rows` posterior samples."""
+    whole = train(recipe)
+    for number in range(count):
+        again = Evaluation(whole.model, whole.dataset, whole.rows, seed=number)
+        again.__dict__["posterior"] = whole.posterior
+        settings = {"samples": rows, "train": 2 * rows // 3, "test": rows - 2 * rows // 3, "batches": rows // 256}
+        settings |= {} if number < widths else {"resamples": 0}
+        known = {key for name in names for key in metrics.metric[name].settings}
+        yield metrics.evaluate(again, names, **{key: value for key, value in settings.items() if key in known})
+
+
+def find_truth_of_trained(recipe: str, names: Sequence[str]) -> dict[str, float]:
+    """Return the values over the whole population."""
+    whole, settings = train(recipe), {"samples": ROWS_OF_TRAINED, "resamples": 0}
+    chosen = [n for n in names if not n.startswith(("sap", "tc/", "mi/", "dimension")) and "histogram" not in n]
+    found = [] if not chosen else metrics.evaluate(whole, chosen, **settings)
+    return {score.name: score.value for score in found}
+
+
+def summarise(repetitions: Sequence[Sequence[Score]], truth: dict[str, float], rows: int) -> dict[str, dict[str, Any]]:
+    """Return coverage and its parts for each score."""
+    by_name: dict[str, list[Score]] = {}
+    for scores in repetitions:
+        for score in scores:
+            by_name.setdefault(score.name, []).append(score)
+    return {name: _summarise_score(scores, truth.get(name)) for name, scores in by_name.items()}
+
+
+def _summarise_score(scores: Sequence[Score], truth: float | None) -> dict[str, Any]:
+    values = np.array([score.value for score in scores])
+    printed = [score for score in scores if score.interval is not None]
+    record: dict[str, Any] = {
+        "repetitions": len(values),
+        "mean": float(values.mean()),
+        "deviation": float(values.std(ddof=1)),
+        "printed": len(printed),
+    }
+    if not printed:
+        return {**record, "promise": scores[0].covers}
+    promise = printed[0].covers
+    target = truth if promise == ALL_ROWS and truth is not None else float(values.mean())
+    record |= {"promise": promise, "target": target}
+    if values.std() < 1e-12:
+        return {**record, "note": "the same value in every repetition"}
+    if len(printed) == len(values):
+        hits = np.array([s.interval[0] <= target <= s.interval[1] for s in scores])
+        coverage, error = float(hits.mean()), math.sqrt(hits.mean() * (1 - hits.mean()) / len(hits))
+    else:
+        reach = np.array([(s.value - s.interval[0], s.interval[1] - s.value) for s in printed])
+        inside = (values - reach[:, :1] <= target) & (target <= values + reach[:, 1:])  # [widths, repetitions]
+        coverage = float(inside.mean())
+        error = math.sqrt(coverage * (1 - coverage) / len(values) + float(inside.mean(1).var()) / len(printed))
+        record["widths"] = len(printed)
+    width = float(np.mean([s.interval[1] - s.interval[0] for s in printed]) / 2)
+    return {**record, "coverage": round(coverage, 3), "error": round(1.96 * error, 3), "half_width": width}
+
+
+def list_cells(quick: bool) -> Iterator[tuple[str, str, int, Callable[[], dict[str, Any]]]]:
+    """Yield group, case, rows and the function that measures a cell; cheap cells first."""
+    for place, rows in enumerate(ROWS[:1] if quick else ROWS):
+        for name, group in GROUPS.items():
+            count = group.repetitions[place]
+            if quick:
+                count = min(100, count) if name in ("codes", "histograms") else 0
+            for case in CASES[: 1 if name == "partners" else 4]:
+                if count:
+                    yield name, case, rows, partial(_measure, group, name, case, rows, count)
+    for recipe in () if quick else RECIPES:
+        yield "trained", recipe, 2_048, partial(_measure_trained, recipe, 2_048, NAMES_OF_TRAINED, 60, 8)
+        yield "exact", recipe, 256, partial(_measure_trained, recipe, 256, NAMES_OF_EXACT, 40, 40)
+
+
+def _measure(group: Group, name: str, case: str, rows: int, count: int) -> dict[str, Any]:
+    return summarise(list(repeat_synthetic(group, case, rows, count)), find_truth(name, case), rows)
+
+
+def _measure_trained(recipe: str, rows: int, names: Sequence[str], count: int, widths: int) -> dict[str, Any]:
+    found = list(repeat_trained(recipe, rows, count, names, widths))
+    return summarise(found, find_truth_of_trained(recipe, [n for n in names if "exact" not in n]), rows)
+
+
+def measure_all(path: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
+    """Measure the cells that the file does not hold yet, and write it after each one."""
+    record: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {"cells": {}}
+    for group, case, rows, measure in list_cells(quick):
+        key = f"{group}, {case}, {rows}"
+        if key in record["cells"] or (only is not None and group != only):
+            continue
+        start = time.process_time()
+        record["cells"][key] = {"scores": measure(), "seconds": round(time.process_time() - start, 1)}
+        for name, found in record["cells"][key]["scores"].items():
+            print(f"{key:36} {name:44} {found.get('coverage', found.get('note', found['promise']))}", flush=True)
+        if path is not None:
+            atomic.write_text(path, json.dumps(record, indent=1))
+    return record
+
+
+def describe(record: dict[str, Any]) -> str:
+    """Return the page of the table."""
+    columns: dict[str, None] = {}
+    rows: dict[str, dict[str, str]] = {}
+    outside, seconds = [], 0.0
+    for key, cell in record["cells"].items():
+        _, case, count = key.rsplit(", ", 2)
+        column = f"{case}, {int(count):,}"
+        columns[column], seconds = None, seconds + cell["seconds"]
+        for name, found in cell["scores"].items():
+            of = rows.setdefault(name, {"promise": found["promise"].partition(" at ")[0]})
+            if "coverage" in found:
+                of["promise"] = found["promise"].partition(" at ")[0]
+                of[column] = f"{found['coverage']:.3f}".lstrip("0") + f" ({found['error']:.2f})".replace("0.", ".")
+                if not RANGE[0] - found["error"] <= found["coverage"] <= RANGE[1] + found["error"]:
+                    outside.append(f"{name} ({column})")
+            else:
+                of[column] = "constant" if "note" in found else "none"
+    reasons = dict.fromkeys(
+        found["promise"]
+        for cell in record["cells"].values()
+        for found in cell["scores"].values()
+        if found["promise"].startswith("none")
+    )
+    lines = [PAGE.format(low=RANGE[0], high=RANGE[1], minutes=seconds / 60)]
+    for title, chosen in (("Synthetic codes", CASES), ("Trained runs", tuple(RECIPES))):
+        shown = [column for column in columns if column.split(",")[0] in chosen]
+        lines += [f"## {title}\n", f"| score | promise | {' | '.join(shown)} |", "|---|---" + "|---" * len(shown) + "|"]
+        for name, of in rows.items():
+            if any(column in of for column in shown):
+                lines.append(
+                    f"| `{name}` | {of['promise'].partition(':')[0]} | {' | '.join(of.get(c, '') for c in shown)} |"
+                )
+        lines.append("")
+    lines += ["## Without an interval\n", *(f"- {reason.partition(': ')[2]}" for reason in reasons), ""]
+    lines += ["## Not measured here\n", *(f"- {why}: {names}" for why, names in NOT_MEASURED.items()), ""]
+    verdict = ", ".join(outside) if outside else "none"
+    lines.append(f"Outside {RANGE[0]} to {RANGE[1]} by more than the error of the measurement: {verdict}.")
+    return "\n".join(lines) + "\n"
+
+
+PAGE = """# Coverage of 95% intervals
+
+    python benchmarks/coverage.py
+
+How often an interval contains what its score promises in `covers` ([scores](../../docs/scores.md)); 95% intervals
+should do so in {low} to {high} of the cases. In brackets 1.96 standard errors of the measurement. *none*: the score
+prints no interval there and says why. *constant*: every repetition has the same value, which the interval contains. The
+docstring of the script describes the codes and the procedure; `coverage.json` has the numbers. It took {minutes:.0f}
+minutes of processor time.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only")
+    parser.add_argument("--out", type=Path, default=Path("results/coverage"))
+    asked = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    record = measure_all(None if asked.quick else asked.out / "coverage.json", asked.quick, asked.only)
+    if not asked.quick:
+        atomic.write_text(asked.out / "README.md", describe(record))
+
+
+if __name__ == "__main__":
+    main()

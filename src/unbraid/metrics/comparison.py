@@ -1,0 +1,90 @@
+r"""Differences of scores with 95% intervals: of two models on the same rows, or of two settings over seeds.
+
+Two models that are scored on the same rows share much of their spread, so their difference is known better than either
+score. Both are scored on the same random halves of the rows; the spread of the differences is the spread of the
+difference over draws of as many rows (`intervals`). Scores that split their rows into training and test rows split each
+half anew, which makes their interval a little wider than necessary.
+
+Runs of two settings share no rows of chance, only seeds: the interval of their difference is that of welch1947.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from unbraid.errors import UsageError
+from unbraid.metrics.base import Evaluation, evaluate, expand
+from unbraid.metrics.intervals import resampling_interval, spread_at
+from unbraid.metrics.score import RESAMPLES, metric
+from unbraid.progress import track
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The difference second - first of a score, its 95% interval, and what the interval is over."""
+
+    score: str
+    first: float
+    second: float
+    difference: float
+    interval: tuple[float, float] | None
+    over: str
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a mapping for JSON."""
+        ends = None if self.interval is None else list(self.interval)
+        return {key: getattr(self, key) for key in self.__dataclass_fields__} | {"interval": ends}
+
+
+def compare_evaluations(
+    first: Evaluation, second: Evaluation, names: Sequence[str], *, resamples: int = 20, **settings: Any
+) -> list[Comparison]:
+    """Return the difference of each score of two models on the same rows, with a paired interval over rows."""
+    if len(first) != len(second) or not torch.equal(first.rows.cpu(), second.rows.cpu()):
+        raise UsageError("Two runs are compared on the same rows, but these are evaluated on different ones.")
+    chosen = expand(names)
+    known = {key for name in chosen for key in metric[name].settings}
+    quick = {**settings, RESAMPLES: 0} if RESAMPLES in known else settings
+    whole = [_score(each, chosen, quick) for each in (first, second)]
+    shared = [name for name in whole[0] if name in whole[1]]
+    rng, halves = np.random.default_rng(first.seed), []
+    exact = {name for name in shared if metric["/".join(name.split("/")[:2])].facts.deterministic}
+    again = [name for name in chosen if not metric[name].facts.deterministic]
+    for _ in track("comparison", range(resamples if again else 0)):
+        rows = torch.as_tensor(rng.permutation(len(first))[: len(first) // 2], device=first.rows.device)
+        scores = [_score(each.take(rows), again, quick) for each in (first, second)]
+        halves.append({name: scores[1][name] - scores[0][name] for name in scores[0] if name in scores[1]})
+    found = []
+    for name in shared:
+        difference = whole[1][name] - whole[0][name]
+        drawn = [half[name] for half in halves if name in half]
+        interval = (difference, difference) if name in exact else resampling_interval(difference, drawn)
+        over = "exact" if name in exact else spread_at(len(first))
+        found.append(Comparison(name, whole[0][name], whole[1][name], difference, interval, over))
+    return found
+
+
+def _score(evaluation: Evaluation, names: Sequence[str], settings: dict[str, Any]) -> dict[str, float]:
+    return {score.name: score.value for score in evaluate(evaluation, names, **settings)}
+
+
+def compare_seeds(score: str, first: Sequence[float], second: Sequence[float]) -> Comparison:
+    """Return the difference of the means of two settings over their seeds, with the interval of welch1947."""
+    from scipy.stats import t
+
+    if not first or not second:
+        raise UsageError(f"Both settings need a run with the score {score}; score them first.")
+    before, after = (float(np.mean(values)) for values in (first, second))
+    over, difference = f"{len(first)} and {len(second)} seeds", after - before
+    if min(len(first), len(second)) < 2:
+        return Comparison(score, before, after, difference, None, over)
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in (first, second)]
+    if sum(parts) == 0:
+        return Comparison(score, before, after, difference, (difference, difference), over)
+    degrees = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (first, second), strict=True))
+    reach = float(t.ppf(0.975, degrees)) * math.sqrt(sum(parts))
+    return Comparison(score, before, after, difference, (difference - reach, difference + reach), over)

@@ -1,0 +1,269 @@
+r"""Histogram scores for the value over all rows: MIG, modularity and InfoMEC without the bias of plug-in estimates.
+
+The published histogram scores depend on the number of rows in three ways. Cells that chance fills raise every mutual
+information. Bins between the extremes widen with every outlier. A best or second best latent is a maximum of noisy
+numbers, so that the gap of two equal latents is above 0. The protocol `corrected` differs from `histogram-mean` and
+`histogram` in three ways:
+
+- 20 bins with about equally many rows for each latent, which outliers do not move;
+- information without its bias, by occupied cells (miller1955):  I - (cells - bins - values + 1) / 2n;
+- latents are chosen in one half of the rows and measured in the other, and vice versa:
+
+    MIG     1/K sum_k [ I_B(z_a; v_k) - I_B(z_b; v_k) ] / H(v_k),      a, b: best and second best latent in half A
+    modularity_j = 1 - sum_{k != k(j)} m^A_{jk} m^B_{jk} / ( (K - 1) m^A_{j k(j)} m^B_{j k(j)} )
+    InfoM, InfoC: the shares max N / sum N with the place of the maximum from the other half
+
+  each as the mean over both directions. Modularity and InfoM leave out latents that know less than .01 of every
+  factor's entropy, and all ratios are of information that may be a little below 0.
+
+The value may therefore be a little below 0, or above 1. Its interval is for the value over all rows (`mig/exact` has
+none of these troubles but looks at posteriors). Below 10 rows for each cell the correction fails, and no interval is
+printed.
+
+Reference: Miller (1955), Note on the bias of information estimates. In Information theory in psychology.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from unbraid.errors import UsageError
+from unbraid.metrics.arrays import FactorLabels, check_at_least, find_device, name_latents, to_labels, to_matrix
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.code_metrics import code_metric
+from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank
+from unbraid.metrics.information.mig import note_left_out
+from unbraid.metrics.intervals import ALL_ROWS, measure_halves, no_interval, resampling_interval
+from unbraid.metrics.levels import add_levels
+
+MIN_ROWS_PER_CELL = 10
+MIN_SHARE = 0.01
+"""Share of a factor's entropy that an informed latent knows."""
+
+PROTOCOL = "corrected"
+
+corrected_metric = partial(
+    code_metric, settings="bins samples resamples", needs=("factors",), invariant=("scale",), reference="miller1955"
+)
+
+
+class HalvedInformation(NamedTuple):
+    """Corrected I [latents, factors] of two halves of the rows, and H [factors] of all."""
+
+    first: np.ndarray
+    second: np.ndarray
+    entropies: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        return (self.first + self.second) / 2
+
+
+def measure_gaps(found: HalvedInformation) -> np.ndarray:
+    """Return (best - second best) / H(v) [factors]; each half chooses the two latents that the other measures."""
+    gaps = []
+    for chooser, measured in ((found.first, found.second), (found.second, found.first)):
+        second, best = np.argsort(chooser, axis=0)[-2:]
+        columns = np.arange(measured.shape[1])
+        gaps.append(measured[best, columns] - measured[second, columns])
+    return np.mean(gaps, axis=0) / found.entropies
+
+
+def measure_modularity(found: HalvedInformation) -> np.ndarray:
+    """Return the modularity of each informed latent."""
+    informed = (found.mean / found.entropies).max(1) >= MIN_SHARE
+    squared = (found.first * found.second)[informed]  # unbiased, as the halves are independent
+    own = found.mean[informed].argmax(1)[:, None]
+    greatest = np.take_along_axis(squared, own, axis=1)[:, 0]
+    others = (squared.sum(1) - greatest) / (squared.shape[1] - 1)
+    return 1 - others / np.where(greatest > 0, greatest, np.inf)
+
+
+def measure_shares(found: HalvedInformation, by_factor: bool) -> np.ndarray:
+    """Return the largest share of each informed latent's information, or of each factor's if `by_factor`."""
+    halves = [part / found.entropies for part in (found.first, found.second)]  # N [latents, factors]
+    if by_factor:
+        halves = [part.T for part in halves]
+    else:
+        informed = ((halves[0] + halves[1]) / 2).max(1) >= MIN_SHARE
+        halves = [part[informed] for part in halves]
+    best = [np.take_along_axis(b, a.argmax(1)[:, None], axis=1)[:, 0] for a, b in (halves, halves[::-1])]
+    total = (halves[0] + halves[1]).sum(1)
+    return (best[0] + best[1]) / np.where(total > 0, total, np.inf)
+
+
+def _rescale(shares: np.ndarray, others: int) -> float:
+    return float((shares.mean() - 1 / others) / (1 - 1 / others)) if len(shares) else 0.0
+
+
+class _Table(NamedTuple):
+    """Codes and factors of the rows that are scored."""
+
+    codes: np.ndarray
+    labels: FactorLabels
+    bins: int
+    device: torch.device
+
+    @classmethod
+    def read(
+        cls, codes: Any, factors: Any, names: Sequence[str] | None, bins: int, samples: int | None, seed: int
+    ) -> tuple["_Table", np.random.Generator]:
+        """Return the checked rows, at most `samples` of them, and the generator that drew them."""
+        check_at_least(2, bins=bins)
+        values, rng = to_matrix("codes", codes), np.random.default_rng(seed)
+        labels = to_labels(factors, len(values), names)
+        if samples is not None and samples < len(values):
+            check_at_least(4, samples=samples)
+            rows = rng.choice(len(values), samples, replace=False)
+            values, labels = values[rows], to_labels(labels.values[rows], samples, labels.names)
+        return cls(values, labels, bins, find_device(codes)), rng
+
+    def measure(self, rows: np.ndarray) -> HalvedInformation:
+        """Return the information of both halves of these rows, in their order, in bins of all of them."""
+        labels = self.labels._replace(values=self.labels.values[rows])
+        histograms = JointHistograms(discretise_by_rank(self.codes[rows], self.bins), self.bins, labels)
+        halves = np.array_split(np.arange(len(rows)), 2)
+        (first, entropies), (second, others) = (histograms.corrected_information(half) for half in halves)
+        return HalvedInformation(first, second, np.maximum((entropies + others) / 2, 1e-300))
+
+    def interval(
+        self,
+        measures: Sequence[Callable[[HalvedInformation], float]],
+        values: Sequence[float],
+        resamples: int,
+        rng: np.random.Generator,
+    ) -> tuple[list[tuple[float, float] | None], str]:
+        """Return the intervals of several values, and what they cover."""
+        cells = self.bins * max(self.labels.sizes)
+        if len(self.codes) < MIN_ROWS_PER_CELL * cells:
+            why = f"{len(self.codes):,} rows are too few for the correction of histograms of {cells:,} cells"
+            return [None] * len(values), no_interval(why)
+        found = measure_halves(
+            lambda rows: [f(self.measure(rows)) for f in measures], [len(self.codes)], resamples, rng
+        )
+        drawn = np.array(found).reshape(-1, len(values))
+        covers = ALL_ROWS if len(drawn) > 1 else no_interval("it needs resamples=2 or more")
+        return [resampling_interval(value, of) for value, of in zip(values, drawn.T, strict=True)], covers
+
+
+@metric("mig/corrected", needs=("factors",), invariant=("scale",), reference="miller1955", noise=0.0)
+def mig_on_run(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    bins: int = 20,
+    samples: int = 10_000,
+    resamples: int = 50,
+) -> Score:
+    """Mutual information gap of posterior means over all rows, plug-in bias removed."""
+    table, settings = evaluation.tabulate(samples, factors), {"bins": bins, "samples": samples, "resamples": resamples}
+    (score,) = add_levels(table.score(mig_corrected, **settings), table, mig_corrected, settings)
+    return note_left_out(score, evaluation)
+
+
+def mig_corrected(
+    codes: Any,
+    factors: Any,
+    *,
+    names: Sequence[str] | None = None,
+    latents: Sequence[str] | None = None,
+    bins: int = 20,
+    samples: int | None = 10_000,
+    resamples: int = 50,
+    seed: int = 0,
+) -> Score:
+    """Return the mutual information gap of codes [rows, latents] and factors [rows, factors], for all rows.
+
+    If there are more than `samples` rows, that many are drawn without repetition (None takes all).
+    """
+    table, rng = _Table.read(codes, factors, names, bins, samples, seed)
+    if table.codes.shape[1] < 2:
+        raise UsageError(f"MIG compares the best latent with the second best, but there are {table.codes.shape[1]}.")
+    found = table.measure(rng.permutation(len(table.codes)))
+    gaps = measure_gaps(found)
+    value = float(gaps.mean())
+    (interval,), covers = table.interval([lambda one: float(measure_gaps(one).mean())], [value], resamples, rng)
+    details = {"gaps": dict(zip(table.labels.names, gaps.tolist(), strict=True)), **_describe(table, found, latents)}
+    return Score("mig", PROTOCOL, value, len(table.codes), interval, details=details, covers=covers)
+
+
+@corrected_metric("modularity/corrected", "Modularity of posterior means over all rows, plug-in bias removed.")
+def modularity_corrected(
+    codes: Any,
+    factors: Any,
+    *,
+    names: Sequence[str] | None = None,
+    latents: Sequence[str] | None = None,
+    bins: int = 20,
+    samples: int | None = 10_000,
+    resamples: int = 50,
+    seed: int = 0,
+) -> Score:
+    """Return the modularity of codes [rows, latents] and factors [rows, factors], for all rows; 0 without information.
+
+    Latents that know less than .01 of every factor's entropy are left out.
+    """
+    table, rng = _Table.read(codes, factors, names, bins, samples, seed)
+    _refuse_one_factor("Modularity", table)
+
+    def measure(found: HalvedInformation) -> float:
+        each = measure_modularity(found)
+        return float(each.mean()) if len(each) else 0.0
+
+    found = table.measure(rng.permutation(len(table.codes)))
+    value = measure(found)
+    (interval,), covers = table.interval([measure], [value], resamples, rng)
+    details = _describe(table, found, latents)
+    return Score("modularity", PROTOCOL, value, len(table.codes), interval, details=details, covers=covers)
+
+
+@corrected_metric("infomec/corrected", "InfoMEC's modularity and compactness over all rows, plug-in bias removed.")
+def infomec_corrected(
+    codes: Any,
+    factors: Any,
+    *,
+    names: Sequence[str] | None = None,
+    latents: Sequence[str] | None = None,
+    bins: int = 20,
+    samples: int | None = 10_000,
+    resamples: int = 50,
+    seed: int = 0,
+) -> list[Score]:
+    """Return modularity and compactness of codes [rows, latents] and factors [rows, factors], for all rows.
+
+    Explicitness needs no histogram; that of `infomec` has an interval for its own number of rows.
+    """
+    table, rng = _Table.read(codes, factors, names, bins, samples, seed)
+    _refuse_one_factor("InfoMEC", table)
+    width, factor_count = table.codes.shape[1], len(table.labels.sizes)
+    measures = [
+        lambda found: _rescale(measure_shares(found, by_factor=False), factor_count),
+        lambda found: _rescale(measure_shares(found, by_factor=True), width) if width > 1 else 1.0,
+    ]
+    found = table.measure(rng.permutation(len(table.codes)))
+    values = [measure(found) for measure in measures]
+    intervals, covers = table.interval(measures, values, resamples, rng)
+    details = _describe(table, found, latents)
+    return [
+        Score("infomec", PROTOCOL, value, len(table.codes), interval, part, details=details, covers=covers)
+        for part, value, interval in zip(("modularity", "compactness"), values, intervals, strict=True)
+    ]
+
+
+def _describe(table: _Table, found: HalvedInformation, latents: Sequence[str] | None) -> dict[str, Any]:
+    names, mean = name_latents(table.codes.shape[1], latents), found.mean
+    informed = (mean / found.entropies).max(1) >= MIN_SHARE
+    return {
+        "corrected_information": dict(zip(table.labels.names, mean.T.tolist(), strict=True)),
+        "latents": list(names),
+        "informed": [name for name, known in zip(names, informed, strict=True) if known],
+        "bins": table.bins,
+    }
+
+
+def _refuse_one_factor(score: str, table: _Table) -> None:
+    if len(table.labels.sizes) < 2:
+        raise UsageError(f"{score} compares factors with each other, but there is only one.")
