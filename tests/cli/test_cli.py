@@ -71,7 +71,7 @@ def test_evaluate_prints_names_with_protocols(folder):
     assert records[0]["metric"] == "tc"
     assert records[0]["protocol"] == "exact"
     names = [json.loads(line)["metric"] for line in (folder / "scores.jsonl").read_text().splitlines()]
-    assert names.count("mig") == 3
+    assert names.count("mig") == 4
     assert names.count("tc") == 1
 
 
