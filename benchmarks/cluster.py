@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=500)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--parts", nargs="+", default=["steady", "faults", "disk"])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="JSON file, to which the parts are added")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     rows: dict[str, dict[str, Any]] = {}
@@ -248,7 +248,8 @@ def main() -> None:
                 rows[name] = part(name, root, options.groups, options.nodes, faults=name == "faults")
             print(name, json.dumps(rows[name], indent=2), flush=True)
     if options.out is not None:
-        measure.write(options.out, {**measure.facts("cluster.py", "cpu", ["ray"]), "parts": rows})
+        earlier = json.loads(options.out.read_text())["parts"] if options.out.exists() else {}
+        measure.write(options.out, {**measure.facts("cluster.py", "cpu", ["ray"]), "parts": {**earlier, **rows}})
 
 
 if __name__ == "__main__":
