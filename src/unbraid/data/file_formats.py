@@ -3,7 +3,9 @@
 import csv
 import lzma
 import math
+import struct
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +25,8 @@ from unbraid.progress import progress
 
 _PARSER_ERRORS = (
     *(OSError, EOFError, KeyError, ValueError, SyntaxError, csv.Error, Image.DecompressionBombError),
-    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
+    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, struct.error, OverflowError),
+    *(tokenize.TokenError, NotImplementedError),  # of the header of a NPY file, and of an unknown compression
 )
 
 
@@ -88,7 +91,7 @@ def read_npz_rows(path: Path, key: str, rows: int = 4096) -> tuple[tuple[int, ..
 def has_npz_arrays(path: Path, *keys: str) -> bool:
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
+    with explain_errors(path, "an npz file"), zipfile.ZipFile(path) as archive:
         return {f"{key}.npy" for key in keys} <= set(archive.namelist())
 
 
