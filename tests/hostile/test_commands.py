@@ -9,7 +9,7 @@ CASES = list_cases()
 KEPT = ("config.yaml", "model.safetensors", "status.json", "data.json", "history.jsonl", "environment.json")
 
 
-@pytest.mark.parametrize("number", some_quick(len(CASES), every=24))
+@pytest.mark.parametrize("number", some_quick(len(CASES), every=60))
 def test_commands(arena, number):
     words = fill_words(arena, CASES[number])
     before = read_tree(arena.folder)

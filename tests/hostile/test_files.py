@@ -24,21 +24,23 @@ from unbraid.errors import UnbraidError
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
 from unbraid.sweeps.folder import SweepFolder
+from unbraid.sweeps.plan import SweepPlan
 
 COUNTS = pytest.mark.parametrize("count", [15, pytest.param(200, marks=pytest.mark.slow)], ids=["quick", "many"])
+FOLDER_COUNTS = pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.slow)], ids=["quick", "many"])
+"""Fewer examples of folders in the quick form: each is copied, and read in eight ways."""
+
 NOISE = np.random.default_rng(0).integers(0, 256, (4, 8, 8), dtype=np.uint8)
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    """A finished sweep of one member, with the group that a killed sweep leaves."""
-    tiny = {"data": "sprites-small", "steps": 2, "batch": 16, "z": 4, "encoder": "mlp", "decoder": "mlp"}
-    hidden = {"encoder_hidden": (8,), "decoder_hidden": (8,)}
-    how = {"seed": [0], "metrics": [], "report": False, "device": "cpu", "root": tmp_path_factory.mktemp("swept")}
-    made = ub.sweep("beta-vae", **tiny, **hidden, **how)
-    folder = SweepFolder(made.path)
-    folder.add_group(list(folder.members))
-    return made.path
+def swept(template, tmp_path_factory):
+    """A sweep of one finished member, with the group that a killed sweep leaves."""
+    sweep, run = SweepFolder(tmp_path_factory.mktemp("swept") / "sweep"), RunFolder.open(template).config.run_id
+    sweep.add(SweepPlan({"recipe": ["beta-vae"], "seed": [0]}, ["units"]), {run: {"recipe": "beta-vae", "seed": 0}})
+    copytree(template, sweep.run_folder(run).path)
+    sweep.add_group([run])
+    return sweep.path
 
 
 @contextmanager
@@ -116,13 +118,13 @@ def damage(path):
 RUN_FILES = ["status.json", "data.json", "environment.json", "config.yaml", "history.jsonl", "scores.jsonl"]
 
 
-@COUNTS
+@FOLDER_COUNTS
 @pytest.mark.parametrize("name", RUN_FILES)
 def test_files_of_a_run(template, record_property, name, count):
     record_property("hostile cases", try_damage(template, name, damage(template / name), count, read_run))
 
 
-@COUNTS
+@FOLDER_COUNTS
 @pytest.mark.parametrize("name", ["model.safetensors", "checkpoints/step-000000010.safetensors"])
 def test_tensors_of_a_run_without_a_hash(template, tmp_path, record_property, name, count):
     bare = copytree(template, tmp_path / "bare")
@@ -131,7 +133,7 @@ def test_tensors_of_a_run_without_a_hash(template, tmp_path, record_property, na
     record_property("hostile cases", try_damage(bare, name, strategy, count, read_run))
 
 
-@COUNTS
+@FOLDER_COUNTS
 @pytest.mark.parametrize("name", ["sweep.yaml", "members.json", "group.json"])
 def test_files_of_a_sweep(swept, record_property, name, count):
     path = next(swept.rglob(name))

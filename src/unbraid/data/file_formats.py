@@ -149,7 +149,7 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
     with (
         explain_errors(path, f"an npz file with '{key}'"),
         zipfile.ZipFile(path) as archive,
-        archive.open(f"{key}.npy") as member,
+        _open_member(archive, f"{key}.npy") as member,
     ):
         first = np.lib.format.read_magic(member) == (1, 0)
         read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
@@ -157,6 +157,12 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
         if dtype.hasobject or (fortran and len(shape) > 1):
             raise DataError(f"{path}: '{key}' ({dtype}) is not a plain array in C order; save it as one.")
         yield shape, dtype, member
+
+
+def _open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+    if archive.getinfo(name).flag_bits & 1:  # zipfile raises a RuntimeError for it
+        raise ValueError(f"{name} is encrypted")
+    return archive.open(name)
 
 
 def _read_pieces(path: Path, key: str, rows: int) -> Iterator[np.ndarray]:
