@@ -32,6 +32,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 default_role = "literal"
 
 nb_execution_mode = "off"
+nb_merge_streams = True
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 

@@ -40,7 +40,6 @@ hypothesis.settings.load_profile("unbraid")
 LONGEST_FIRST = (
     "tests/experiments/test_smoke.py",
     "tests/test_contracts.py",
-    "tests/training/test_kill.py",
     "tests/training/test_distributed.py",
     "tests/density/test_fused_estimator.py",
     "tests/sweeps/test_sweep.py",

@@ -90,9 +90,10 @@ def test_any_subset_is_encoded_and_completed(run):
 
 def test_codes_are_scored_and_pictures_of_one_modality_refused(run):
     assert {score.metric for score in run.score("elbo", "kl")} == {"elbo", "kl"}
-    for refused in (lambda: run.score("reconstruction/l2"), run.traverse, run.sample):
+    for refused in (lambda: run.score("reconstruction/l2"), run.traverse):
         with pytest.raises(UsageError, match="modality"):
             refused()
+    assert {name: len(rows) for name, rows in run.sample(3).items()} == {"picture": 3, "sound": 3, "word": 3}
     with pytest.raises(UsageError, match="modalities"):
         refine(run)
 

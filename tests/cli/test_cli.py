@@ -75,6 +75,14 @@ def test_evaluate_prints_names_with_protocols(folder):
     assert names.count("tc") == 1
 
 
+def test_compare_prints_differences(folder):
+    how = ("--metric", "mig/histogram-mean", "--resamples", "3", "--device", "cpu", "--json")
+    (found,) = json.loads(unbraid("compare", folder, folder, *how))
+    assert found["score"] == "mig/histogram-mean"
+    assert found["difference"] == 0
+    assert names(unbraid("compare", folder, "beta=1", code=2), "two runs")
+
+
 def test_misspelt_settings_of_metrics_are_refused(folder):
     told = unbraid("evaluate", folder, "bin=3", "--metric", "mig", "--device", "cpu", code=2)
     assert names(told, "bin", "bins")

@@ -132,6 +132,7 @@ def test_few_rows_under_many_components(device, uniform, rows, count):
     assert_same(make, parameters, z, outputs_of(space), device)
 
 
+@pytest.mark.slow
 def test_as_many_leaves_as_there_are_bits(device):
     space = Space({"z": Normal(size=64)})
     parameters, z = drawn((), 2, 64)

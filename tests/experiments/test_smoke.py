@@ -26,7 +26,7 @@ def smoke(name, place):
     return outcome
 
 
-def check_smoke(name, place, monkeypatch):
+def check_smoke(name, place):
     first = smoke(name, place)
     assert first.folder == place / "results" / name
     assert {path.name for path in first.folder.iterdir()} == FILES
@@ -44,6 +44,10 @@ def check_smoke(name, place, monkeypatch):
     assert set(facts.series) <= {row["series"] for row in rows}
     page = (first.folder / "README.md").read_text()
     assert (first.folder / "table.md").read_text() in page
+
+
+def check_reuse(name, place, monkeypatch):
+    stored = json.loads((smoke(name, place).folder / "verdicts.json").read_text())
     monkeypatch.setattr(worker, "train_group", lambda *given: pytest.fail("a finished run is trained again"))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # the figure has been drawn once
     again = smoke(name, place)
@@ -54,8 +58,11 @@ def check_smoke(name, place, monkeypatch):
 class Smoke:
     paper: str
 
-    def test_it_writes_everything_and_reuses_its_runs(self, name, place, monkeypatch):
-        check_smoke(name, place, monkeypatch)
+    def test_it_writes_everything(self, name, place):
+        check_smoke(name, place)
+
+    def test_it_reuses_its_runs(self, finished, place, monkeypatch):
+        check_reuse(finished, place, monkeypatch)
 
 
 class TestChen2018(Smoke):
@@ -79,9 +86,18 @@ class TestSplit2020(Smoke):
 
 
 def pytest_generate_tests(metafunc):
-    if metafunc.cls is not None:
-        own = [name for name in experiment if name.startswith(f"{metafunc.cls.paper}/")]
-        metafunc.parametrize("name", own)
+    if metafunc.cls is None:
+        return
+    own = [name for name in experiment if name.startswith(f"{metafunc.cls.paper}/")]
+    if "name" in metafunc.fixturenames:  # fig4-norb is fig4 on other data
+        quick = {name: "-" not in name for name in own}
+        metafunc.parametrize("name", mark_slow(quick))
+    else:
+        metafunc.parametrize("finished", mark_slow({name: name == own[0] for name in own}))
+
+
+def mark_slow(quick):
+    return [name if fast else pytest.param(name, marks=pytest.mark.slow) for name, fast in quick.items()]
 
 
 def test_every_paper_has_its_class():

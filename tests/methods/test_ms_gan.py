@@ -149,7 +149,9 @@ def labelled(root):
     return ub.train("label-decoder", data=kinds()[0], z=1, network="mlp", root=root, name="labelled", **how)
 
 
-@pytest.mark.parametrize(("kind", "network"), [("gan", "mlp"), ("cgan", "mlp-infogan")])
+@pytest.mark.parametrize(
+    ("kind", "network"), [("gan", "mlp"), pytest.param("cgan", "mlp-infogan", marks=pytest.mark.slow)]
+)
 def test_what_is_generated_under_a_label_has_the_mean_of_the_rows_with_it(root, labelled, kind, network):
     """Of the rows' own labels, under blur that stays: the means lie 3.6 apart or more."""
     how = {"encoder_hidden": (32,), "decoder_hidden": (32,), "batch": 96, "lr": 2e-2, "steps": 300, "decay": "linear"}

@@ -147,7 +147,12 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("name", CHAINS)
+SLOW_CHAINS = ("decoder", "both ways")  # Triton's interpreter takes seconds for each
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW_CHAINS else name for name in CHAINS]
+)
 def test_layers_compute_and_differentiate_the_relus_between_them(kernels, name):
     net, shape = CHAINS[name]
     layers = stacked(net.to(DEVICE), members=2)

@@ -12,13 +12,13 @@ from tests.support.messages import names, naming
 from tests.support.sweeps import fail_at_batch_16, sweep
 from unbraid import scoring
 from unbraid.errors import DataError, MissingExtraError, RunError, UsageError
+from unbraid.memory import is_out_of_memory
 from unbraid.metrics import background
 from unbraid.store import save_tensors
 from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.messages import describe_left_out, describe_plan
 from unbraid.training import Interrupted, launch
-from unbraid.training.memory import is_out_of_memory
 
 FULL = [
     torch.cuda.OutOfMemoryError("CUDA out of memory."),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 from unbraid.store import RunFolder, load_tensors
@@ -13,6 +14,7 @@ from unbraid.store import RunFolder, load_tensors
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow  # tests/training/test_faults.py kills a few times, quickly
 def test_killed_ten_times_ends_like_the_unbroken_run(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("killed.py")), str(tmp_path), "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "UNBRAID_QUIET": "1"}
