@@ -76,7 +76,7 @@ THIS_FORMAT = Rule(lambda value: type(value) is int and value == FORMAT, f"{FORM
 CADENCE_FIELDS: Mapping[str, Rule] = {
     "log_steps": or_null(WHOLE),
     "checkpoint_steps": or_null(WHOLE),
-    "checkpoint_seconds": Rule(lambda v: type(v) in (int, float), "a number"),  # infinity: no checkpoint by time
+    "checkpoint_seconds": NUMBER,
     "track": list_of(TEXT),
     "snapshot": or_null(NUMBER),
 }

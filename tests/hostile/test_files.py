@@ -9,6 +9,7 @@ from shutil import copytree
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -178,7 +179,7 @@ def tables(valid):
 @COUNTS
 @pytest.mark.parametrize("valid", [TABLE, PAIRS], ids=["table", "pairs"])
 def test_tables(record_property, valid, count):
-    readers = [from_csv, from_table, lambda path: find_data(str(path), {}, "cpu", None)]
+    readers = [from_csv, from_table, lambda path: find_data(str(path), {}, torch.device("cpu"), None)]
     beside = {"a.png": encode_picture("PNG")}
     record_property("hostile cases", try_file("table.csv", tables(valid), count, *readers, beside=beside))
 
@@ -188,7 +189,7 @@ def test_codes_and_arrays(template, record_property, count):
     run = ub.load(template, device="cpu")
     stream = io.BytesIO()
     np.save(stream, NOISE)
-    readers = [from_npy, from_table, run.encode, lambda path: find_data(str(path), {}, "cpu", None)]
+    readers = [from_npy, from_table, run.encode, lambda path: find_data(str(path), {}, torch.device("cpu"), None)]
     cases = try_file("rows.npy", mutations.damaged_bytes(stream.getvalue()), count, *readers)
     record_property("hostile cases", cases)
 

@@ -159,7 +159,7 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
         yield shape, dtype, member
 
 
-def _open_member(archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+def _open_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipExtFile:
     if archive.getinfo(name).flag_bits & 1:  # zipfile raises a RuntimeError for it
         raise ValueError(f"{name} is encrypted")
     return archive.open(name)
