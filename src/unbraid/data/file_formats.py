@@ -149,7 +149,7 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
     with (
         explain_errors(path, f"an npz file with '{key}'"),
         zipfile.ZipFile(path) as archive,
-        _open_member(archive, f"{key}.npy") as member,
+        archive.open(_name_member(archive, key)) as member,
     ):
         first = np.lib.format.read_magic(member) == (1, 0)
         read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
@@ -159,10 +159,11 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
         yield shape, dtype, member
 
 
-def _open_member(archive: zipfile.ZipFile, name: str) -> zipfile.ZipExtFile:
-    if archive.getinfo(name).flag_bits & 1:  # zipfile raises a RuntimeError for it
-        raise ValueError(f"{name} is encrypted")
-    return archive.open(name)
+def _name_member(archive: zipfile.ZipFile, key: str) -> str:
+    """Return the name of an array in an npz file; raise if it is encrypted, for which zipfile has no error of its own."""
+    if archive.getinfo(f"{key}.npy").flag_bits & 1:
+        raise ValueError(f"{key}.npy is encrypted")
+    return f"{key}.npy"
 
 
 def _read_pieces(path: Path, key: str, rows: int) -> Iterator[np.ndarray]:
