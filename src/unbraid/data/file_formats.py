@@ -160,7 +160,7 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
 
 
 def _name_member(archive: zipfile.ZipFile, key: str) -> str:
-    """Return the name of an array in an npz file; raise if it is encrypted, for which zipfile has no error of its own."""
+    """Return the name of an array in an npz file; raise if it is encrypted, which zipfile reports oddly."""
     if archive.getinfo(f"{key}.npy").flag_bits & 1:
         raise ValueError(f"{key}.npy is encrypted")
     return f"{key}.npy"
