@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from unbraid.printable import shorten
+from unbraid.printable import escape, shorten
 
 
 class UnbraidError(Exception):
@@ -31,6 +31,9 @@ class MissingExtraError(UsageError):
 
 class DataError(UnbraidError):
     """A file or an array does not have the format that it should have; the message names the file."""
+
+    def __str__(self) -> str:
+        return escape(super().__str__())  # it quotes cells and names, in which a line may end
 
 
 class RunError(UnbraidError):

@@ -262,6 +262,7 @@ class Run:
         Those of a table are in its units.
         """
         count = check_count("count", count, most=MAX_SAMPLES)
+        seed = check_count("seed", seed, least=-(2**63), most=2**63 - 1)
         if self.model.multimodal:
             return generation.generate(as_multimodal(self.model), count=count, seed=seed)
         model = self.model

@@ -73,6 +73,18 @@ PAIR = Rule(
 CHOICE = Rule(lambda v: isinstance(v, dict) and isinstance(v.get("name"), str), "a mapping with a name")
 THIS_FORMAT = Rule(lambda value: type(value) is int and value == FORMAT, f"{FORMAT}, which this version reads")
 
+CADENCE_FIELDS: Mapping[str, Rule] = {
+    "log_steps": or_null(WHOLE),
+    "checkpoint_steps": or_null(WHOLE),
+    "checkpoint_seconds": NUMBER,
+    "track": list_of(TEXT),
+    "snapshot": or_null(NUMBER),
+}
+CADENCE = Rule(
+    lambda v: isinstance(v, dict) and all(k in CADENCE_FIELDS and CADENCE_FIELDS[k].fits(x) for k, x in v.items()),
+    "a mapping of intervals, such as log_steps",
+)
+
 CONFIG: Table = {
     "format": THIS_FORMAT,
     "objective": CHOICE,
@@ -115,7 +127,7 @@ FILES: Mapping[str, Table] = {
     "parent": {"format": THIS_FORMAT, "path?": TEXT, "rows?": WHOLE, "max_change?": NUMBER},
     "left-out": {"format": THIS_FORMAT, "metrics": map_of(TEXT)},
     "hub": {"format": THIS_FORMAT, "repository": TEXT, "commit": TEXT},
-    "group": {"format": THIS_FORMAT, "runs": list_of(RUN), "cadence?": OBJECT, "parts?": list_of(RUN)},
+    "group": {"format": THIS_FORMAT, "runs": list_of(RUN), "cadence?": CADENCE, "parts?": list_of(RUN)},
     "members": {"format": THIS_FORMAT, "members": map_of(OBJECT)},
     "history": {"format": THIS_FORMAT, "step": WHOLE, "epoch?": NUMBER, "images_per_second?": NUMBER},
     "scores": {

@@ -35,7 +35,7 @@ def encode(
 
     opened = load(run, device=device)
     codes, names, heading = _encode(opened, given)
-    path = choose_output(out, opened.path, "codes.csv")
+    path = choose_output(out, opened.path, "codes.csv", given or ())
     write_codes(path, codes.cpu().numpy(), opened.model.space.code_names, names, heading)
     _print_written(path, len(codes), as_json)
 
@@ -57,7 +57,7 @@ def decode(
 
     opened = load(run, device=device)
     values = opened.decode(read_codes(codes, opened.model.space.code_names))
-    _write(opened, values, choose_output(out, opened.path, _name_file(opened, "decoded")), as_json)
+    _write(opened, values, choose_output(out, opened.path, _name_file(opened, "decoded"), [codes]), as_json)
 
 
 @app.command(
@@ -93,7 +93,7 @@ def reconstruct(
     from unbraid.run import load
 
     opened = load(run, device=device)
-    path = choose_output(out, opened.path, _name_file(opened, "reconstruction"))
+    path = choose_output(out, opened.path, _name_file(opened, "reconstruction"), given or ())
     source = _choose_source(opened, given)
     names = None
     if not opened.model.multimodal:

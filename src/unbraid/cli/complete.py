@@ -26,8 +26,9 @@ def complete(
     """
     from unbraid.run import load
 
+    path = choose_output(out, table.parent, f"{table.stem}-completed.csv", [table])
     completed = load(run, device=device).complete(table)
-    path = completed.save(choose_output(out, table.parent, f"{table.stem}-completed.csv"))
+    path = completed.save(path)
     if as_json:
         print_json({"file": str(path), "filled": completed.filled})
         return

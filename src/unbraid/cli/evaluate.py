@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from unbraid.cli.options import AsJson, Device, RunPath, app, complete
+from unbraid.cli.outputs import refuse_files_of_runs
 from unbraid.cli.printing import print_explanations, print_json, print_notes, print_scores
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
@@ -53,6 +54,8 @@ def evaluate(
 
     if out is not None and (no_save or out.is_dir() or not out.parent.is_dir()):
         raise UsageError(f"--out {out} needs a file in a folder that exists, and no --no-save.")
+    if out is not None:
+        refuse_files_of_runs(out)
     folders = [Path(word) for word in words if "=" not in word or Path(word).exists()]
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     if not folders:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from unbraid.cli.options import AsJson, Device, app
+from unbraid.cli.outputs import refuse_files_of_runs
 from unbraid.cli.printing import print_json
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
@@ -37,7 +38,12 @@ def explore(
     from unbraid.sweeps import Sweep
     from unbraid.sweeps.explore import explore_runs
 
-    options = {"output": output, "weights": int(weights) if weights.isdigit() else weights, "open": show}
+    if output is not None:
+        refuse_files_of_runs(output)
+        if output.is_dir():
+            raise UsageError(f"--output {output} is a folder; name a file in it, such as explore.html.")
+    bits = int(weights) if weights.isdecimal() and len(weights) < 4 else weights
+    options = {"output": output, "weights": bits, "open": show}
     sweeps = [name for name in runs if (Path(name) / "sweep.yaml").exists()]
     if sweeps and len(runs) > 1:
         raise UsageError("A sweep is explored by itself; leave the other runs out.")

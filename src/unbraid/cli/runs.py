@@ -34,7 +34,7 @@ def _find(root: Path) -> Iterator[Path]:
     for folder in sorted(path for path in start.iterdir() if path.is_dir()):
         if (folder / "sweep.yaml").exists() or (folder / "config.yaml").exists():
             yield folder
-        else:
+        elif not folder.is_symlink():  # links may form a loop
             yield from _find(folder)
 
 

@@ -3,7 +3,9 @@
 import csv
 import lzma
 import math
+import struct
 import tarfile
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +25,8 @@ from unbraid.progress import progress
 
 _PARSER_ERRORS = (
     *(OSError, EOFError, KeyError, ValueError, SyntaxError, csv.Error, Image.DecompressionBombError),
-    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError),
+    *(zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError, struct.error, OverflowError),
+    *(tokenize.TokenError, NotImplementedError),  # of the header of a NPY file, and of an unknown compression
 )
 
 
@@ -88,7 +91,7 @@ def read_npz_rows(path: Path, key: str, rows: int = 4096) -> tuple[tuple[int, ..
 def has_npz_arrays(path: Path, *keys: str) -> bool:
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as archive:
+    with explain_errors(path, "an npz file"), zipfile.ZipFile(path) as archive:
         return {f"{key}.npy" for key in keys} <= set(archive.namelist())
 
 
@@ -146,7 +149,7 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
     with (
         explain_errors(path, f"an npz file with '{key}'"),
         zipfile.ZipFile(path) as archive,
-        archive.open(f"{key}.npy") as member,
+        archive.open(_name_member(archive, key)) as member,
     ):
         first = np.lib.format.read_magic(member) == (1, 0)
         read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
@@ -154,6 +157,13 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
         if dtype.hasobject or (fortran and len(shape) > 1):
             raise DataError(f"{path}: '{key}' ({dtype}) is not a plain array in C order; save it as one.")
         yield shape, dtype, member
+
+
+def _name_member(archive: zipfile.ZipFile, key: str) -> str:
+    """Return the name of an array in an npz file; raise if it is encrypted, which zipfile reports oddly."""
+    if archive.getinfo(f"{key}.npy").flag_bits & 1:
+        raise ValueError(f"{key}.npy is encrypted")
+    return f"{key}.npy"
 
 
 def _read_pieces(path: Path, key: str, rows: int) -> Iterator[np.ndarray]:

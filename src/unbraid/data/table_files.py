@@ -109,7 +109,8 @@ def _plain_cells(source: str, name: str, cells: Sequence[Any]) -> list[Cell]:
 
 def _holds_numbers(path: Path) -> bool:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
+        with explain_errors(path, "a NPY file"):
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except DataError:
         return False
     return array.ndim == 2 and array.dtype.kind in "fi"

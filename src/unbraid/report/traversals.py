@@ -1,5 +1,6 @@
 """Traversals: decoded images while one latent variable moves and the others stay."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,11 +12,15 @@ from unbraid.errors import UsageError, unknown
 from unbraid.metrics import Evaluation
 from unbraid.metrics.generative.features.feature_sets import decode_means
 from unbraid.metrics.unsupervised.elbo import compute_latent_kl
+from unbraid.printable import shorten
 from unbraid.report.animation import make_frames
 from unbraid.report.feature_traversal import draw_feature_picture
 from unbraid.report.pictures import WHITE, Picture, choose_scale, measure_pitch, tile_images
 
 RANGES = ("range", "quantiles")
+
+MAX_COLUMNS = 1000
+"""More values in a row are taken for a typing error."""
 
 
 class Traversal(NamedTuple):
@@ -67,8 +72,9 @@ def traverse(
     _ = evaluation.dataset.shape  # raises if there are several modalities
     if by not in RANGES:
         raise unknown("value of by", by, RANGES)
-    if columns < 2 or not span > 0:
-        raise UsageError(f"A traversal needs at least 2 columns and a span above 0, not {columns} and {span}.")
+    if not 2 <= columns <= MAX_COLUMNS or not 0 < span < math.inf:
+        given = f"{shorten(str(columns))} and {span}"
+        raise UsageError(f"A traversal needs 2 to {MAX_COLUMNS:,} columns and a finite span above 0, not {given}.")
     kl, names = compute_variable_kl(evaluation), evaluation.space.leaf_names()
     for name in latents or ():
         if name not in names:
