@@ -32,6 +32,7 @@ REFERENCES = {
     "locatello2020": "Locatello et al., Weakly-supervised disentanglement without compromises",
     "locatello2020b": "Locatello et al., Disentangling factors of variation using few labels",
     "manning2008": "Manning et al., Introduction to information retrieval",
+    "miller1955": "Miller, Note on the bias of information estimates",
     "mirza2014": "Mirza and Osindero, Conditional generative adversarial nets",
     "msvae2020": "Improving the reconstruction of disentangled representation learners via multi-stage modelling",
     "perez2018": "Perez et al., FiLM: visual reasoning with a general conditioning layer",

@@ -207,6 +207,8 @@ def format_setting(value: Any) -> Any:
     """Return a setting as tables show it: numbers and words unchanged, lists as on the command line."""
     if isinstance(value, (list, tuple)):
         return f"[{','.join(str(format_setting(part)) for part in value)}]"
+    if isinstance(value, dict):  # which no setting is, but a stranger's members.json may hold
+        return str(value)
     return "none" if value is None else value
 
 
