@@ -1,6 +1,7 @@
 """A user's own objectives, data sets and metrics on the command line, and what a run remembers of them."""
 
 import json
+import os
 import sys
 
 import pytest
@@ -45,6 +46,7 @@ def home(tmp_path, monkeypatch):
 
 def forget():
     sys.modules.pop("own_things", None)
+    os.environ.pop(plugins.VARIABLE, None)  # commands of later tests would import the file again
     for registry, name in ((objective, "own-vae"), (dataset, "own-bars")):
         if name in registry:
             registry.remove(name)

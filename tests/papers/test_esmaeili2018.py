@@ -131,9 +131,10 @@ def test_table2_asks_a_regressor():
     factors = np.stack([rng.integers(0, size, 700) for size in sizes], -1)
     codes = (factors - factors.mean(0)) / factors.std(0) + 0.02 * rng.standard_normal(factors.shape)
     _, settings = table2.MEASURES["paper"][table2.EASTWOOD]
-    found = dci(codes, factors, names=table2.FACTORS, train=600, test=100, **settings)
-    assert found[0].value > 0.95
-    assert dci(codes, factors, names=table2.FACTORS, train=600, test=100)[0].value < 0.7
+    asked = {"names": table2.FACTORS, "train": 600, "test": 100, "predictor": "random-forest"}
+    assert dci(codes, factors, **asked, **settings)[0].value > 0.95
+    classifier = {**asked, **settings, "continuous": ()}
+    assert dci(codes, factors, **classifier)[0].value < 0.7
     for scale in experiment["esmaeili2018/table2"].facts.scales.values():
         assert scale.measures[table2.EASTWOOD][1]["continuous"]
 

@@ -57,7 +57,7 @@ NO_INTERVAL = no_interval(
 Classifier = Literal["one-vs-rest", "softmax"]
 
 shared_metric = partial(code_metric, needs=("factors",), invariant=("order", "sign", "scale"))
-modularity_metric = partial(shared_metric, settings="bins samples resamples", bounds=(0, 1))
+modularity_metric = partial(shared_metric, settings="bins samples", bounds=(0, 1))
 
 
 @modularity_metric(
@@ -77,7 +77,6 @@ def modularity(
     rows: np.ndarray | None = None,
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
-    resamples: int = 100,
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
@@ -86,7 +85,7 @@ def modularity(
     If there are more than `samples` rows, that many are drawn (None takes all), unless `rows` chooses them. With
     `compat` they are drawn with replacement, and a latent without information counts as 0 instead of being left out.
     There is no interval: chance decides the modularity of latents without information, and halves of the rows misjudge
-    by how much. `modularity_corrected` has one. `resamples` has no effect any more.
+    by how much. `modularity_corrected` has one.
     """
     rng = np.random.default_rng(seed)
     values = to_matrix("codes", codes)
