@@ -5,8 +5,8 @@
 
 The default is the study of Locatello et al. (2019), *Challenging common assumptions in the unsupervised learning of
 disentangled representations*: 12,600 models of 300,000 steps of 64 images, 2.52 years of one P100. Step rates are those
-of `train-cuda.json`, the time around the steps of a group is that of `whole-cuda.json` minus its steps, and the time of
-Ray per group is that of `scale/cluster.json`.
+of `train-cuda.json`; the time around the steps of a group is that of `whole-cuda.json` minus its steps. What Ray adds
+per group is not included: `benchmarks/cluster.py` measures it.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def read_result(name: str) -> dict[str, Any]:
 
 
 def measured(members: int, batch: int) -> dict[str, float]:
-    """Return images per second over a group, seconds around its steps, seconds of Ray, and bytes of a model."""
+    """Return images per second over a group, seconds around its steps, and bytes of a model."""
     contenders = read_result("benchmarks/train-cuda.json")["contenders"]
     group = next(row for row in contenders if row["name"] == f"unbraid, {members} x bf16")
     sweep = next(
@@ -37,13 +37,7 @@ def measured(members: int, batch: int) -> dict[str, float]:
     )
     rate = group["images_per_second"]
     stepping = members * STEPS_OF_MEASURED_SWEEP * batch / rate
-    cluster = read_result("scale/cluster.json")["parts"]["steady"]
-    return {
-        "rate": rate,
-        "around": sweep["seconds"] - stepping,
-        "ray": cluster["seconds per group beyond the work"],
-        "bytes": 4 * group["parameters"],
-    }
+    return {"rate": rate, "around": sweep["seconds"] - stepping, "bytes": 4 * group["parameters"]}
 
 
 def main() -> None:
@@ -57,10 +51,10 @@ def main() -> None:
     found = measured(options.members, options.batch)
     groups = math.ceil(options.models / options.members)
     stepping = options.members * options.steps * options.batch / found["rate"]
-    group = stepping + found["around"] + found["ray"]
+    group = stepping + found["around"]
     print(f"{options.models:,} models of {options.steps:,} steps: {groups} groups of {options.members}")
     print(f"a group: {stepping / 60:.1f} minutes of steps at {found['rate']:,.0f} images/s, ", end="")
-    print(f"{found['around']:.0f} s around them, {found['ray']:.1f} s for Ray: {stepping / group:.1%} are steps")
+    print(f"{found['around']:.0f} s around them: {stepping / group:.1%} are steps")
     rows = []
     for gpus in options.gpus:
         hours = math.ceil(groups / gpus) * group / 3600
