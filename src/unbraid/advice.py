@@ -26,7 +26,7 @@ SEEDS = 5
 
 @dataclass(frozen=True)
 class Advice:
-    """What was found in the data, a recipe with its reason, settings, the time that they take, and commands."""
+    """Facts about the data, a recipe with its reason, settings, the time that they take, and commands."""
 
     found: list[str]
     recipe: str

@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What a check found; `files` is the number of files that were read."""
+    """Findings of a check; `files` is the number of files that were read."""
 
     path: str
     kind: Literal["run", "sweep", "data"]

@@ -111,7 +111,7 @@ class ProductLayer(nn.modules.conv._ConvNd):
 
     @property
     def is_dense(self) -> bool:
-        """Whether the kernel, without stride and padding, is meant to cover the whole image or to make all of it."""
+        """True if the kernel, without stride and padding, is meant to cover the whole image or to make all of it."""
         return _pair(self.stride) == (1, 1) and _pair(self.padding) == (0, 0)
 
     def _supports_kernels(self, dtype: torch.dtype, on_cuda: bool) -> bool:
