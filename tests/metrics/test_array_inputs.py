@@ -14,7 +14,7 @@ from unbraid.errors import UnbraidError
 QUICK = {
     "mig": lambda c, v: metrics.mig(c, v, resamples=0),
     "mig/disentanglement_lib": lambda c, v: metrics.mig(c, v, resamples=0, compat="disentanglement_lib"),
-    "modularity": lambda c, v: metrics.modularity(c, v, resamples=0),
+    "modularity": metrics.modularity,
     "sap": lambda c, v: metrics.sap(c, v, resamples=0),
     "factorvae": lambda c, v: metrics.factorvae(c, v, train=200, test=100, resamples=0),
     "irs": metrics.irs,
