@@ -2,7 +2,7 @@
 
     python benchmarks/streaming.py --out results/benchmarks/streaming-cpu.json
 
-It writes random pictures [rows, 3, 64, 64] to a .npy file, warms both sides up by one epoch of reading, and lets them
+It writes random pictures [rows, 3, 64, 64] to a .npy file, warms both up by three steps and a round, and lets them
 train in turns, each in its own process: a round is a few seconds of the one, then of the other. Memory is the resident
 set of each process (`VmRSS`, with its peak `VmHWM`), beside that of a process that trains on so few rows that the data
 weigh nothing.
