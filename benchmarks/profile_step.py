@@ -1,0 +1,120 @@
+"""GPU time of each kernel in one training step, for members of a beta-TCVAE, as shares of the step.
+
+    python benchmarks/profile_step.py --members 1 64 --precision tf32 bf16 --execution recorded captured
+    python benchmarks/profile_step.py --members 64 --precision bf16 --out results/benchmarks/profile-cuda.json
+
+Images per second are measured first, without the profiler. Microseconds are those of the kernels in the replayed graph,
+as CUPTI reports them; a step's gaps between kernels are the time that is left. Kernels of one
+name count together.
+"""
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, cast
+
+import measure
+import torch
+from measure import Setting, dataset
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from unbraid.config import Choice
+from unbraid.training.configure import configure
+from unbraid.training.execution import Execution
+from unbraid.training.prepare import prepare
+from unbraid.training.state import State
+
+PROFILED_STEPS = 20
+
+
+def make_state(setting: Setting, execution: Execution) -> State:
+    """Return a state of `setting` that has taken its first steps."""
+    data = dataset(setting.images, setting.device)
+    shared = {"network": setting.network, "batch": setting.batch, "precision": setting.precision, "z": setting.z}
+    choice = Choice("rectangles")
+    configs = [
+        configure("beta-tcvae", choice, data, {**shared, "likelihood": "bernoulli", "steps": 10**9, "seed": seed})
+        for seed in range(setting.members)
+    ]
+    state = prepare(configs, data, execution=execution)
+    for _ in range(measure.WARM_UP):
+        state.advance()
+    return state
+
+
+def time_kernels(state: State) -> dict[str, tuple[float, float]]:
+    """Return microseconds and launches per step by the kernel's name, the longest first."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            state.advance()
+        torch.cuda.synchronize()
+    spent, launches = defaultdict(float), defaultdict(int)
+    for event in profiler.events() or ():
+        if event.device_type == DeviceType.CUDA:
+            spent[event.name] += event.device_time_total
+            launches[event.name] += 1
+    longest = sorted(spent, key=lambda name: -spent[name])
+    return {name: (spent[name] / PROFILED_STEPS, launches[name] / PROFILED_STEPS) for name in longest}
+
+
+def profile_setting(setting: Setting, execution: Execution, seconds: float) -> dict[str, Any]:
+    """Measure one setting."""
+    state = make_state(setting, execution)
+    rate = measure.pace(state.advance, setting, seconds)
+    step = setting.batch * setting.members / rate * 1e6
+    kernels = [
+        {"kernel": name, "microseconds": round(time, 1), "launches": round(launches, 2), "share": round(time / step, 4)}
+        for name, (time, launches) in time_kernels(state).items()
+    ]
+    return {
+        "members": setting.members,
+        "precision": setting.precision,
+        "execution": state.execution,
+        "network": setting.network,
+        "images_per_second": round(rate),
+        "microseconds_per_step": round(step, 1),
+        "kernels": kernels,
+    }
+
+
+def show(row: dict[str, Any], most: int) -> str:
+    """Return a setting's kernels as a table."""
+    kernels = row["kernels"]
+    head = f"{row['members']} x {row['precision']}, {row['network']}, {row['execution']}: "
+    head += f"{row['images_per_second']:,} images/s, {row['microseconds_per_step']:,.0f} us per step, in kernels "
+    head += f"{sum(kernel['microseconds'] for kernel in kernels):,.0f}"
+    rows = [
+        [k["kernel"][:90], f"{k['launches']:g}", f"{k['microseconds']:,.0f}", f"{k['share']:.1%}"]
+        for k in kernels[:most]
+    ]
+    return f"{head}\n\n{measure.table(['kernel', 'launches', 'us per step', 'share'], rows)}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--precision", nargs="+", default=["bf16"])
+    parser.add_argument("--execution", nargs="+", default=["recorded"])
+    parser.add_argument("--network", default=measure.NETWORK)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--most", type=int, default=24, help="kernels to print; all are stored")
+    parser.add_argument("--out", type=Path, help="JSON; default: none")
+    given = parser.parse_args()
+    result = {**measure.facts("profile_step.py", "cuda"), "settings": []}
+    for execution in given.execution:
+        for members in given.members:
+            for precision in given.precision:
+                shape = {"batch": given.batch, "network": given.network}
+                setting = Setting("cuda", members=members, precision=precision, **shape)
+                row = profile_setting(setting, cast(Execution, execution), given.seconds)
+                result["settings"].append(row)
+                if given.out:
+                    measure.write(given.out, result)
+                print(show(row, given.most), flush=True)
+
+
+if __name__ == "__main__":
+    main()
