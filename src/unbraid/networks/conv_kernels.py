@@ -17,7 +17,7 @@ separate pass: the layer after a ReLU masks the gradient of its input by that in
 The columns (kx, c) of one ky are contiguous in memory, so a tile of the matrix of columns is a plain read with a start
 per output position. `spread` computes cells of s x s pixels: those of cell c are s c - p to s c - p + s - 1, and all of
 them read the same inputs, c, c - 1, …, with kernel entries r, r + s, … for pixel r. So it is a correlation of stride 1
-whose outputs are the numbers of a cell; it reads each input once per kernel entry of one pixel, and multiplies no zeros.
+whose outputs are the numbers of a cell: it reads inputs once for all pixels of a cell, and multiplies no zeros.
 
 Products are computed in the type `compute` and summed in float32. The fastest tile depends on the card
 (`conv_tiles.py`); the order of a sum does not depend on the tile.
