@@ -1,7 +1,7 @@
 """Histograms of many draws of the same rows as one tensor program, for a GPU.
 
-A GPU that bins one draw after the other waits for the processor. Here the draws are one more axis. The bins are those of
-`histogram.discretise`, and so are the counts.
+A GPU that bins one draw after the other waits for the processor. Here the draws are one more axis. Bins and counts are
+those of `histogram.py`.
 """
 
 from collections.abc import Sequence
