@@ -22,6 +22,12 @@ TRAIN = ["train", "vae", "data=sprites-small", "data.positions=4", "data.scales=
 TRAIN += ["encoder=mlp", "decoder=mlp", "encoder.hidden=[8]", "decoder.hidden=[8]", "--device", "cpu"]
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """No lines of progress, which a slow machine prints beside the one sentence."""
+    monkeypatch.setenv("UNBRAID_QUIET", "1")
+
+
 def signalled_at(step, number, advance):
     """Return a `State.advance` that sends a signal to this process during a step."""
 
