@@ -83,9 +83,7 @@ class RunFolder:
         if stored.exists():
             if folder.config != config:
                 changes = "; ".join(_list_changes(folder.config.as_dict(), config.as_dict())[:3])
-                raise RunError(
-                    f"{folder.path} holds a run with other settings ({changes}); choose another name, or --fresh."
-                )
+                raise RunError(f"{stored} holds other settings ({changes}); choose another name, or --fresh.")
         else:
             atomic.write_text(stored, config.to_yaml())
         return folder

@@ -25,6 +25,10 @@ OLD_FACTS = {"format", "step"}
 _BYTES_PER_HASH = 1 << 24
 
 
+class OwnerError(RunError):
+    """A whole checkpoint belongs to another run, or its own run was given other settings."""
+
+
 class FormatError(RunError):
     """A file has the format of another version, and is not damaged."""
 
@@ -99,7 +103,7 @@ def load_checkpoint(path: Path, owner: Mapping[str, Any] | None, max_step: int |
         for key, wanted in (owner or {}).items():
             if found.get(key) != wanted:
                 what = f"its {key} is {str(found.get(key))[:80]}, not {str(wanted)[:80]}"
-                raise RunError(f"{path} belongs to another run: {what}.")
+                raise OwnerError(f"{path} belongs to another run: {what}.")
     elif facts.keys() != OLD_FACTS:
         raise RunError(f"{path} is damaged: its header has no digest.")
     step = facts.get("step", "")

@@ -1,11 +1,12 @@
 """Runs commands in forked children that are killed, or whose disk is full, at one file operation after another.
 
-test_kill.py and test_full_disk.py run this in a process of its own: it imports the library once and forks before any
+tests/training/test_faults.py runs this in a process of its own: it imports the library once and forks before any
 computation, so that a child starts at once. Usage: broken.py kill|full FOLDER COUNT SCENARIO...
 """
 
 import contextlib
 import errno
+import gc
 import io
 import json
 import os
@@ -240,6 +241,8 @@ def spread(total: int, count: int) -> list[int]:
 
 
 def run_all(kind: str, folder: Path, count: int, names: list[str]) -> None:
+    gc.collect()
+    gc.freeze()  # a child's collections, of which training asks for one, then touch only what is its own
     with contextlib.redirect_stdout(io.StringIO()):
         code, told = in_child(lambda: train(TEMPLATE))
         assert code == 0, told
