@@ -61,7 +61,7 @@ def _write_folder(path: Path, images: Tensor, names: Sequence[str] | None) -> No
         files = [file.with_name(f"{row:0{digits}d}-{file.name}") for row, file in enumerate(files)]
     for file, image in zip(files, images, strict=True):
         array = to_uint8(image)
-        with atomic.replacing(path / file) as part:
+        with atomic.replacing(path / file, sync=False) as part:
             Image.fromarray(array if image.shape[0] == 3 else array[..., 0]).save(part, "PNG")
 
 
