@@ -112,3 +112,17 @@ def test_architecture_names_files_and_functions_that_exist():
     assert 15 <= len({path for path, _ in rows}) <= 20
     for path, functions in rows:
         assert set(re.findall(r"`([^`]+)`", functions)) <= defined_names(ROOT / path), path
+
+
+def test_every_promise_of_security_names_tests_that_exist():
+    table = (ROOT / "SECURITY.md").read_text("utf-8").partition("|---|---|\n")[2].partition("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()]
+    assert len(rows) >= 10
+    for promise, tests in rows:
+        named = re.findall(r"`(tests/[^`]+\.py)`(?: \(([^)]*)\))?", tests)
+        assert named, promise
+        for path, functions in named:
+            defined = defined_names(ROOT / path)
+            wanted = set(re.findall(r"`(test_[^`]+)`", functions))
+            assert wanted <= defined, (path, wanted - defined)
+            assert any(name.startswith("test_") for name in defined) or path.endswith("arena.py"), path

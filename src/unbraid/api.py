@@ -41,9 +41,10 @@ from unbraid.training.first_stage import (
     copy_first_stage_weights,
     describe_first_stage,
 )
+from unbraid.training.grouping import parameter_bytes
 from unbraid.training.loop import check_not_diverged
 from unbraid.training.prepare import prepare
-from unbraid.training.resources import check_disk, check_memory
+from unbraid.training.resources import Runs, check_disk, check_memory
 from unbraid.training.state import State
 from unbraid.types import Modules
 
@@ -217,7 +218,7 @@ def _create_folder(
             state.rehearse()
         check_memory(state)
         if world.leads:
-            check_disk([(state, 1)], path)
+            check_disk([Runs(parameter_bytes(state))], path)
     if not world.leads:
         return RunFolder(path), state
     restore_replaced(path, finished=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from unbraid.errors import DiskError
+from unbraid.errors import DiskError, RunError
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a disk that is full, over its quota or a limit, or broken."""
@@ -23,6 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A killed process leaves only a file that ends in `.part`, which nothing reads.
     """
+    check_replaceable(path)
     part = path.with_name(f".{path.name}.{next(_numbers)}.{os.getpid()}.part")
     with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,6 +35,12 @@ def replacing(path: Path) -> Iterator[Path]:
             _sync(path.parent)
         finally:
             part.unlink(missing_ok=True)
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise for a folder, a pipe or a device: a rename would put a plain file in the place of /dev/null."""
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path} is not a plain file, so it is not replaced; choose another path.")
 
 
 @contextmanager

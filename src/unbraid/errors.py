@@ -43,6 +43,9 @@ class RunError(UnbraidError):
 class DiskError(RunError, OSError):
     """The disk is full or fails; the message names the file, which is as it was before."""
 
+    def __str__(self) -> str:
+        return self.args[0]  # an OSError with an errno would show only that
+
 
 class DivergedError(UnbraidError):
     """Training left the finite numbers; the message names step, term and the last good checkpoint."""

@@ -19,7 +19,7 @@ from unbraid.run import Run
 from unbraid.schema import FILES
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.tensor_files import has_digest, load_checkpoint
+from unbraid.tensor_files import FormatError, OwnerError, has_digest, load_checkpoint
 from unbraid.training.first_stage import load_first_stages
 
 LINES = ("history", "scores")
@@ -107,7 +107,7 @@ class _Checker:
             with folder.locked() if self.repair else nullcontext():
                 self._check_weights(folder, config, status)
                 owner = {"runs": [config.run_id], "data": folder.read_json("data").get("content")}
-                self._check_checkpoints(folder, owner, config.training.steps, status)
+                self._check_checkpoints(folder, owner, config.training.steps, "config.yaml")
                 self._check_remains(folder, status)
         except RunError as error:
             self.report.findings.append(Finding(str(folder.path), "untidy", str(error)))
@@ -139,17 +139,33 @@ class _Checker:
         if folder.parent_path.exists() and config.parent is not None:
             self.read(folder.parent_path, lambda: load_first_stages([folder], [config]))
 
-    def _check_checkpoints(self, folder: RunFolder, owner: dict[str, Any], steps: int, status: dict[str, Any]) -> None:
+    def _check_checkpoints(self, folder: RunFolder, owner: dict[str, Any], steps: int, stated_in: str) -> None:
+        """Check the checkpoints of an owner that the file `stated_in` names.
+
+        If all belong to another, that file is the damaged one, and repairing it away would lose them.
+        """
+        fitting, foreign = 0, {}
         for file in folder.checkpoints():
-            before = len(self.report.findings)
-            whole = self.read(file, lambda file=file: load_checkpoint(file, owner, steps))
-            if whole is None:
-                found = self.report.findings.pop() if len(self.report.findings) > before else None
-                self.tidy(file, found.what if found else "It is damaged.", file.unlink, damaged=True)
-            elif not has_digest(file):
-                self.report.findings.append(
-                    Finding(str(file), "untidy", "It is of an older version, without a digest.")
-                )
+            self.report.files += 1
+            try:
+                load_checkpoint(file, owner, steps)
+                fitting += 1
+            except OwnerError as error:
+                foreign[file] = str(error)
+            except FormatError as error:
+                self.report.findings.append(Finding(str(file), "damaged", str(error)))
+            except UnbraidError as error:
+                self.tidy(file, str(error), file.unlink, damaged=True)
+            else:
+                if not has_digest(file):
+                    what = "It is of an older version, without a digest."
+                    self.report.findings.append(Finding(str(file), "untidy", what))
+        for file, what in foreign.items():
+            if fitting:
+                self.tidy(file, what, file.unlink, damaged=True)
+            else:
+                what = f"{what} Restore {stated_in} if it was changed, or else remove the checkpoint."
+                self.report.findings.append(Finding(str(folder.path / stated_in), "damaged", what))
 
     def _check_remains(self, folder: RunFolder, status: dict[str, Any]) -> None:
         """Find what a killed process left behind, unless the run is in use."""
@@ -206,7 +222,7 @@ class _Checker:
             what = f"{found.what if found else 'It is damaged.'} Without it, its runs train again."
             self.tidy(folder.path / "group.json", what, lambda: sweep.remove_group(group), damaged=True)
             return
-        self._check_checkpoints(folder, {"runs": runs}, 1 << 62, {})
+        self._check_checkpoints(folder, {"runs": runs}, 1 << 62, "group.json")
         self._check_partial_files(folder.path, folder.path / "checkpoints")
 
     def check_data(self, place: Path) -> None:

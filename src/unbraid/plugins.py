@@ -29,7 +29,9 @@ _installed_are_loaded = False
 def load_files(paths: Sequence[str | Path]) -> None:
     """Import Python files, and those that the environment names; workers that this process starts import them, too."""
     named = [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
-    files = list(dict.fromkeys(Path(path).expanduser().resolve() for path in [*named, *map(Path, paths)]))
+    # unlike those of Path, these functions leave a home folder or a loop of links that they cannot resolve
+    resolved = (os.path.realpath(os.path.expanduser(path)) for path in [*named, *paths])  # noqa: PTH111
+    files = [Path(path) for path in dict.fromkeys(resolved)]
     for file in files:
         _load_file(file)
     if files:

@@ -138,10 +138,10 @@ class Notebook(Display):
             self._draw(progress)
 
     def close(self, progress: Progress) -> None:
-        self._draw(progress)
+        self._draw(progress, ended=True)
 
-    def _draw(self, progress: Progress) -> None:
-        drawing = Drawing(progress)
+    def _draw(self, progress: Progress, ended: bool = False) -> None:
+        drawing = Drawing(progress, ended)
         if self.handle is None:
             self.handle = importlib.import_module("IPython.display").display(drawing, display_id=True)
         else:
@@ -151,15 +151,15 @@ class Notebook(Display):
 class Drawing:
     """A progress line as a notebook shows it: HTML, or text where there is none."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.text, self.done, self.total = progress.describe(), progress.done, progress.total
+    def __init__(self, progress: Progress, ended: bool) -> None:
+        self.text, self.done, self.total = progress.describe(ended), progress.done, progress.total
 
     def __repr__(self) -> str:
         return self.text
 
     def _repr_html_(self) -> str:
         ends = f' max="{self.total}" value="{self.done}"' if self.total else ""
-        return f"<progress{ends}></progress> <code>{html.escape(self.text)}</code>"
+        return f"<progress{ends}></progress><br><code>{html.escape(self.text)}</code>"
 
 
 class Log(Display):

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from unbraid import noise
 from unbraid.completion import CompletedTable, complete_features, complete_modalities, read_modality_table, tabulate
 from unbraid.config import Config
-from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
-from unbraid.data.find import GIVEN, Data, find_data
+from unbraid.data.find import Data, find_data
 from unbraid.data.given_rows import GivenRows, read_rows
 from unbraid.data.splits import split
 from unbraid.data.table_columns import TableColumn, columns_from_json, restore
@@ -27,15 +26,15 @@ from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
 from unbraid.memory import explain_out_of_memory
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.comparison import Comparison, compare_evaluations
-from unbraid.models import CUSTOM, Model, as_multimodal, build, generation
+from unbraid.models import Model, as_multimodal, generation
 from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
 from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
-from unbraid.store import RunFolder, select_prefix, to_path
+from unbraid.store import RunFolder, to_path
+from unbraid.stored_model import check_same_data as check_same_data, load_dataset, load_model
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.configure import is_multimodal
 from unbraid.training.environment import choose_device
-from unbraid.training.modality_config import layout_from_json
 from unbraid.training.origins import check_origins
 
 
@@ -122,36 +121,15 @@ class Run:
     @cached_property
     @explain_out_of_memory("Loading the data", "close other programs, or use a machine with more memory")
     def dataset(self) -> FactorDataset:
-        dataset = self._load_data() if self._passed_in is None else self._passed_in
+        dataset = load_dataset(self.folder, self.device) if self._passed_in is None else self._passed_in
         check_same_data(self.folder, dataset)
         return dataset
-
-    def _load_data(self) -> FactorDataset:
-        stored = self.config.data
-        if stored.name == GIVEN:
-            raise RunError(
-                f"{self.path} was trained on data that were passed in ({stored.settings['source']}, content "
-                f"{stored.settings['content'][:12]}…); pass them again: unbraid.load(path, data=…)."
-            )
-        return load_data(stored.name, stored.settings, self.device)
 
     @cached_property
     @explain_out_of_memory("The model", "close other programs, or use another --device")
     def model(self) -> Model:
         """The trained model, in evaluation mode."""
-        for side, module in self._modules.items():
-            if getattr(self.config, side).name == CUSTOM and module is None:
-                name = getattr(self.config, side).settings["module"]
-                raise RunError(
-                    f"{self.path} was trained with your own {side} ({name}); pass it: unbraid.load(path, {side}=…)."
-                )
-        tensors = select_prefix("model.", self.folder.load_model())
-        shape = self.folder.read_json("data").get("shape")
-        if shape is None:
-            raise RunError(f"{self.path} has no data.json with the shape of its observations; restore it, or retrain.")
-        model = build(self.config, layout_from_json(shape), **self._modules)
-        _load_state(model, tensors, self.folder.model_path)
-        return model.to(self.device).eval()
+        return load_model(self.folder, **self._modules).to(self.device).eval()
 
     @cached_property
     def evaluation(self) -> Evaluation:
@@ -394,18 +372,3 @@ def compare_runs(
     second.__dict__.setdefault("dataset", first.dataset)
     one, other = (run.subject(rows).evaluation for run in (first, second))
     return compare_evaluations(one, other, names or ("mig",), resamples=resamples, **settings)
-
-
-def check_same_data(folder: RunFolder, dataset: FactorDataset) -> None:
-    """Raise if a run was trained on other data."""
-    content = folder.read_json("data").get("content")
-    if content is not None and content != dataset.content_hash():
-        raise RunError(f"{folder.path} was trained on other data: the content hashes differ.")
-
-
-def _load_state(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise RunError(f"{path} does not fit the model of its config: {reason}") from error

@@ -1,9 +1,10 @@
-"""Reading and appending inside a folder that a stranger may have made.
+"""Reading, appending and locking inside a folder that a stranger may have made.
 
 A link in the folder could lead anywhere, and a pipe could block forever. So every path is checked for links below the
 folder's root, and only plain files are opened. The root itself may be reached by a link: the user named it.
 """
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -51,3 +52,24 @@ def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RunError(f"{path} is damaged: byte {error.start} is not UTF-8 text; restore it.") from error
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file, and return whether no other process has; the system releases the lock of one that dies."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # pyrefly: ignore[missing-attribute]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True

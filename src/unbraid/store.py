@@ -10,7 +10,6 @@ against its table (`unbraid.schema`) when it is read, and `unbraid check` checks
 """
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -21,11 +20,19 @@ from typing import Any
 from unbraid import atomic
 from unbraid.config import FORMAT, Config
 from unbraid.errors import RunError, UnbraidError, UsageError
-from unbraid.plain_text import ParseError, add_sum, check_sum, parse_json, parse_yaml
+from unbraid.plain_text import ParseError, add_sum, parse_yaml
 from unbraid.printable import shorten
+from unbraid.records import (
+    MAX_LINES_BYTES,
+    append_line,
+    drop_partial_line,
+    read_lines,
+    read_record,
+    replace_non_finite as replace_non_finite,
+)
 from unbraid.replaced_runs import find_replaced, restore_replaced, set_aside
-from unbraid.safe_files import check_inside, open_plain_file, read_text
-from unbraid.schema import CONFIG, check_fields, check_file
+from unbraid.safe_files import check_inside, open_plain_file, read_text, try_lock
+from unbraid.schema import CONFIG, check_fields
 from unbraid.tensor_files import (
     FormatError,
     checkpoint_name,
@@ -40,10 +47,6 @@ from unbraid.tensor_files import (
 MAX_CHECKPOINTS = 2
 ALLOWED_BEFORE_CREATION = {"lock", "members.json"}
 """Files that a folder may hold before a run or a sweep is created in it."""
-
-MAX_LINES_BYTES = 1 << 31
-"""A larger history is refused; one that logs each of a million steps has a quarter of it."""
-
 
 MAX_PART_BYTES = 255
 """Longest name of a file that systems allow."""
@@ -80,9 +83,7 @@ class RunFolder:
         if stored.exists():
             if folder.config != config:
                 changes = "; ".join(_list_changes(folder.config.as_dict(), config.as_dict())[:3])
-                raise RunError(
-                    f"{folder.path} holds a run with other settings ({changes}); choose another name, or --fresh."
-                )
+                raise RunError(f"{stored} holds other settings ({changes}); choose another name, or --fresh.")
         else:
             atomic.write_text(stored, config.to_yaml())
         return folder
@@ -145,7 +146,7 @@ class RunFolder:
         if not self.locate("lock").exists():
             return False
         with os.fdopen(open_plain_file(self.locate("lock"), os.O_RDONLY), "rb") as handle:
-            return not _try_lock(handle.fileno())
+            return not try_lock(handle.fileno())
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -155,7 +156,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = open_plain_file(self.locate("lock"), os.O_RDWR | os.O_CREAT)
         with os.fdopen(lock, "r+b") as handle:
-            if not _try_lock(handle.fileno()):
+            if not try_lock(handle.fileno()):
                 raise RunError(f"{self.path} is in use by another process; wait for it, or train under another name.")
             atomic.remove_partial_files(self.path)
             atomic.remove_partial_files(self.checkpoint_folder)
@@ -168,9 +169,7 @@ class RunFolder:
     def read_json(self, name: str) -> dict[str, Any]:
         """Return the content of `name`.json, empty if there is none."""
         path = self.locate(f"{name}.json")
-        if not path.exists():
-            return {}
-        return _read_record(read_text(path), name, str(path))
+        return read_record(read_text(path), name, str(path)) if path.exists() else {}
 
     @property
     def finished(self) -> bool:
@@ -192,22 +191,11 @@ class RunFolder:
 
     def append_line(self, name: str, record: Mapping[str, Any]) -> None:
         """Append a line to `name`.jsonl, after dropping a line that a killed process left unfinished."""
-        line = add_sum(replace_non_finite({"format": FORMAT, **record}))
-        path = self.locate(f"{name}.jsonl")
-        with atomic.explain_disk_errors(path):
-            handle = open_plain_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-            with os.fdopen(handle, "r+b", buffering=0) as file:
-                end = _drop_partial_line(file)
-                try:
-                    atomic.write_all(handle, (json.dumps(line) + "\n").encode())
-                except OSError:
-                    file.truncate(end)  # a full disk may have taken a part of the line
-                    raise
+        append_line(self.locate(f"{name}.jsonl"), {"format": FORMAT, **record})
 
     def drop_partial_line(self, name: str) -> None:
         """Drop a line of `name`.jsonl that a killed process left unfinished."""
-        with os.fdopen(open_plain_file(self.locate(f"{name}.jsonl"), os.O_RDWR), "r+b", buffering=0) as handle:
-            _drop_partial_line(handle)
+        drop_partial_line(self.locate(f"{name}.jsonl"))
 
     def check_writable(self, name: str) -> None:
         """Raise if no line can be appended to `name`.jsonl, before anything is computed for it."""
@@ -217,13 +205,7 @@ class RunFolder:
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """Return the complete lines of `name`.jsonl."""
-        path = self.locate(f"{name}.jsonl")
-        if not path.exists():
-            return []
-        content = read_text(path, MAX_LINES_BYTES)
-        *lines, unfinished = content.split("\n")
-        _check_unfinished(unfinished, f"{path}, line {len(lines) + 1}")
-        return [_read_record(line, name, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
+        return read_lines(self.locate(f"{name}.jsonl"))
 
     def cut_history(self, step: int) -> None:
         """Drop the history after `step`, which a resumed run writes again."""
@@ -354,66 +336,6 @@ def check_folder_name(name: str) -> None:
         raise UsageError(f"A run's name is the name of one folder, not '{shorten(name)}'; choose the place with root.")
 
 
-def replace_non_finite(value: Any) -> Any:
-    """Return the value with None for numbers that JSON does not have: NaN and infinities."""
-    if isinstance(value, Mapping):
-        return {key: replace_non_finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [replace_non_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def select_prefix(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries whose name starts with a prefix, named by the rest."""
     return {name[len(prefix) :]: value for name, value in named.items() if name.startswith(prefix)}
-
-
-def _read_record(text: str, stem: str, where: str) -> dict[str, Any]:
-    """Return the mapping that a JSON file or a line holds; `where` names it in an error."""
-    try:
-        content = parse_json(text)
-        check_file(stem, content, where)  # before the sum, because it names the field
-        return check_sum(content)
-    except ParseError as error:
-        raise RunError(f"{where} is damaged: {error}.") from error
-
-
-def _check_unfinished(text: str, where: str) -> None:
-    """Raise unless a text without a line end can be the beginning of a line that a killed process wrote."""
-    try:
-        _, end = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
-        return
-    if end < len(text):
-        raise RunError(f"{where} is damaged: it continues after its end; restore it.")
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # pyrefly: ignore[missing-attribute]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _drop_partial_line(handle: Any) -> int:
-    """Cut a file after its last complete line, and return its length."""
-    end = handle.seek(0, os.SEEK_END)
-    if end == 0:
-        return 0
-    handle.seek(-1, os.SEEK_END)
-    if handle.read(1) != b"\n":
-        handle.seek(0)
-        end = handle.read().rfind(b"\n") + 1
-        handle.truncate(end)
-    return handle.seek(0, os.SEEK_END)

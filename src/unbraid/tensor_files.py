@@ -7,6 +7,7 @@ over the names, types, shapes and bytes of all tensors. Checkpoints of older ver
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,10 @@ OLD_FACTS = {"format", "step"}
 _BYTES_PER_HASH = 1 << 24
 
 
+class OwnerError(RunError):
+    """A whole checkpoint belongs to another run, or its own run was given other settings."""
+
+
 class FormatError(RunError):
     """A file has the format of another version, and is not damaged."""
 
@@ -36,7 +41,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with atomic.replacing(path) as part:
-            save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
+            try:
+                save_file(plain, str(part), {"format": str(FORMAT), **(facts or {})})
+            except SafetensorError as error:
+                raise _find_system_error(error) from error
             part.chmod(0o644)  # safetensors lets only the owner read, but runs are shared
     except DiskError:
         raise
@@ -44,7 +52,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Any], facts: Mapping[str, str
         raise RunError(f"{path} cannot be written ({describe_failure(error)}); files before it are whole.") from error
 
 
-def describe_failure(error: Exception) -> str:
+def _find_system_error(error: Exception) -> Exception:
+    """Return the error of the system that safetensors names at the end of its message, or else the same error."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1]))) if number else error
+
+
+def describe_failure(error: BaseException) -> str:
     """Return the reason of a failed write in a few words."""
     reason = getattr(error, "strerror", None) or next(iter(str(error).splitlines()), "")
     return (reason or type(error).__name__).rstrip(".")
@@ -89,7 +103,7 @@ def load_checkpoint(path: Path, owner: Mapping[str, Any] | None, max_step: int |
         for key, wanted in (owner or {}).items():
             if found.get(key) != wanted:
                 what = f"its {key} is {str(found.get(key))[:80]}, not {str(wanted)[:80]}"
-                raise RunError(f"{path} belongs to another run: {what}.")
+                raise OwnerError(f"{path} belongs to another run: {what}.")
     elif facts.keys() != OLD_FACTS:
         raise RunError(f"{path} is damaged: its header has no digest.")
     step = facts.get("step", "")

@@ -82,6 +82,15 @@ def test_an_unusable_checkpoint_is_damaged_and_removed(run):
     assert len(run.checkpoints()) == 1
 
 
+def test_checkpoints_of_other_settings_blame_the_settings_and_stay(run):
+    run.write_json("status", {"state": "interrupted", "step": 2})
+    for step in (1, 2):
+        run.save_checkpoint(step, {"a": torch.ones(3)}, {"runs": ["another"], "players": []})
+    for repair in (False, True):
+        assert states(check(run.path, repair=repair)) == {"config.yaml": "damaged"}
+    assert len(run.checkpoints()) == 2
+
+
 def test_a_link_is_damage(run, tmp_path):
     (run.path / "report.html").symlink_to(tmp_path / "elsewhere")
     assert states(check(run.path)) == {"report.html": "damaged"}

@@ -109,6 +109,19 @@ def _try_to_lock(path, queue):
         queue.put("refused")
 
 
+def test_a_device_or_a_pipe_is_never_replaced(tmp_path):
+    """`--out /dev/null` of a user who may write there would break the machine."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "link", "folder"):
+        with pytest.raises(RunError, match=naming(name, "plain file")):
+            atomic.write_text(tmp_path / name, "text")
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_second_process_is_kept_out(folder):
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -133,7 +146,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(folder, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync" if action == "tensors" else "write", full)
-        with pytest.raises(RunError, match=naming("No space left on device")):
+        with pytest.raises(RunError, match=naming(folder.path, "No space left on device", "same command")):
             if action == "json":
                 folder.write_json("status", {"state": "running", "step": 2})
             elif action == "line":

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from tests.support.messages import naming
@@ -58,11 +59,18 @@ def test_other_format_is_refused(tmp_path):
         stored.read(path)
 
 
-def test_failed_write_leaves_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_failed_write_leaves_nothing(tmp_path, monkeypatch, error):
     def full_disk(*_):
-        raise OSError(28, "No space left on device")
+        raise error
 
-    monkeypatch.setattr(stored, "save_file", full_disk)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
     with pytest.raises(DataError, match=naming("data.safetensors", "No space left on device", "UNBRAID_DATA")):
         stored.save(tmp_path / "data.safetensors", FULL)
     assert list(tmp_path.iterdir()) == []

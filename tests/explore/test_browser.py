@@ -11,6 +11,8 @@ import torch
 from PIL import Image
 
 import unbraid as ub
+from tests.explore.conftest import QUICK
+from unbraid.explore.facts import describe_latents
 
 pytestmark = pytest.mark.browser
 
@@ -157,6 +159,22 @@ def test_a_missing_modality_is_completed(visit, modalities_page):
     page.get_by_role("checkbox", name="give word to the model").uncheck()
     box.uncheck()  # nothing is given: the prior
     assert page.locator(".given .absent").count() == 3
+
+
+def test_a_table_has_names_and_units(visit, tmp_path):
+    (tmp_path / "boxes.csv").write_text("width,kind\n" + "".join(f"{400 + row},{'ab'[row % 2]}\n" for row in range(40)))
+    run = ub.train("vae", data=tmp_path / "boxes.csv", z=2, root=tmp_path, **QUICK)
+    page = visit(run.explore(open=False).path)
+    bars = ".stage .pictures .bars"
+    assert page.locator(f"{bars} span").all_inner_texts() == ["width", "kind=a", "kind=b"]
+    width, first, second = page.locator(f"{bars} small").all_inner_texts()
+    code = [float(page.locator(".slider input").nth(i).input_value()) for i in range(2)]
+    order = [latent["columns"][0] for latent in describe_latents(run.evaluation)]
+    drawn = run.decode(torch.tensor([[code[order.index(column)] for column in range(2)]]))[0]
+    assert float(width) == pytest.approx(float(drawn[0]), abs=1.5)  # three digits
+    assert int(first[:-1]) == pytest.approx(100 * float(drawn[1]), abs=1)
+    assert int(first[:-1]) + int(second[:-1]) == pytest.approx(100, abs=1)
+    assert "row" in page.locator("#start h2").inner_text()
 
 
 def test_a_member_opens_from_the_table(visit, sweep_page):

@@ -24,7 +24,15 @@ BAD_FILES += ["{fake_png}", "{ragged}", "{object_npy}", "{nan_npy}", "{unreadabl
 BAD_FILES += ["{header}", "{nul_csv}"]
 BAD_FILES += ["{huge_csv}", "{markup_csv}", "{pictures}"]
 BAD_OUTPUTS = ["{missing}/deeper/x.csv", "{folder}", "{input}", "{run}", "{run}/config.yaml", "{run}/status.json"]
-BAD_OUTPUTS += ["{run}/model.safetensors", "{text}/x.csv", "{dangling}", "/dev/full", "{run}/data.json", *ENDINGS]
+BAD_OUTPUTS += [
+    "{run}/model.safetensors",
+    "{text}/x.csv",
+    "{dangling}",
+    "/dev/full",
+    "{fifo}",
+    "{run}/data.json",
+    *ENDINGS,
+]
 
 READ_RUN = [["evaluate", "--metric", "units"], ["report"], ["encode"], ["sample", "-n", "2"], ["reconstruct"]]
 READ_RUN += [["traverse"], ["export", "--torch"], ["explore", "--no-open"], ["check"], ["runs"]]
@@ -47,6 +55,7 @@ def list_cases() -> list[list[str]]:
     for command in (["show"], ["list"]):
         cases += [[*command, name] for name in NAMES]
     cases += [["runs", file] for file in BAD_FILES]
+    cases += [["--with", file, "list", "priors"] for file in (*BAD_FILES, *NAMES)]
     cases += list_counts() + list_outputs()
     return [[*words, *(CPU if words[0] in WITH_DEVICE and "--device" not in words else [])] for words in cases]
 

@@ -24,6 +24,7 @@ from unbraid.metrics.arrays import to_labels
 from unbraid.metrics.information import quadrature
 from unbraid.metrics.information.histogram import JointHistograms, discretise
 from unbraid.metrics.information.quadrature import integrate_information
+from unbraid.metrics.information.stacked_histograms import measure_draws
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -39,6 +40,23 @@ def mixed_data(rows=400, latents=4, seed=0):
     codes[:, 2] += factors[:, 1]
     codes[:, 0] += 0.5 * factors[:, 1]
     return codes, factors
+
+
+@pytest.mark.parametrize("at_once", [1, 2**25])
+def test_stacked_draws_equal_one_after_the_other(at_once, monkeypatch):
+    monkeypatch.setattr("unbraid.metrics.information.stacked_histograms.MAX_CELLS_AT_ONCE", at_once)
+    codes, factors = mixed_data()
+    codes[:, 3] = 1.0  # a constant latent falls into one bin
+    rng, labels = np.random.default_rng(1), to_labels(factors, len(codes))
+    draws = [rng.permutation(len(codes))[:200] for _ in range(5)]
+    ranges, found = measure_draws(codes, labels, 7, draws, "cpu")
+    for rows, width, (information, entropies) in zip(draws, ranges, found, strict=True):
+        some = labels._replace(values=labels.values[rows])
+        expected = JointHistograms(discretise(codes[rows], 7), 7, some).information()
+        np.testing.assert_allclose(information, expected[0], atol=1e-12)
+        np.testing.assert_allclose(entropies, expected[1], atol=1e-12)
+        np.testing.assert_array_equal(width, np.ptp(codes[rows], axis=0))
+    assert measure_draws(codes, labels, 7, [], "cpu") == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def test_the_name_is_the_title_and_training_has_rows_and_time(folder, evaluation
     words = describe_training(config, history, 24)
     seconds = 10 * config.training.batch * (1 / 5 + 1 / 10)
     assert names(words, 24) and format_duration(seconds) in words
+    assert f"20 of {config.training.steps:,} steps" in words  # it stopped early
     assert "about" not in describe_training(config, [], None)
 
 

@@ -72,7 +72,7 @@ def test_as_many_fit_as_memory_has_room_for(monkeypatch):
     state = prepare(config(), load("sprites-small"))
     assert members.find_max_members(state) == members.MAX_MEMBERS_ON_CPU
     each = members.estimate_member_bytes(state)
-    monkeypatch.setattr(members, "available_memory", lambda: 3 * each / members.MAX_MEMORY_SHARE + 1)
+    monkeypatch.setattr(members, "available_memory", lambda: int(3 * each / members.MAX_MEMORY_SHARE) + 2)
     assert members.find_max_members(state) == 3
     monkeypatch.setattr(members, "available_memory", lambda: 1000)
     assert members.find_max_members(state) == 1

@@ -124,11 +124,15 @@ def test_large_or_unequal_pictures_are_resized(tmp_path, capsys):
         (tmp_path / name).mkdir()
         for number, (width, height) in enumerate(sizes):
             Image.new("L", (width, height)).save(tmp_path / name / f"{number}.png")
-    assert choose_size(tmp_path / "alike") is None
-    assert choose_size(tmp_path / "large").size == 64
-    assert choose_size(tmp_path / "unequal").size == 32
+    assert choose_size(list((tmp_path / "alike").iterdir())) is None
+    assert choose_size(list((tmp_path / "large").iterdir())).size == 64
+    assert choose_size(list((tmp_path / "unequal").iterdir())).size == 32
     choice, data = find_data(str(tmp_path / "unequal"), {}, torch.device("cpu"))
     assert data.shape == (1, 32, 32)
     assert choice.settings["size"] == 32
     assert "data.size=32" in capsys.readouterr().err
     assert find_data(tmp_path / "unequal", {"data.size": 16}, torch.device("cpu"))[1].shape == (1, 16, 16)
+    (tmp_path / "things.csv").write_text("photo,kind\nunequal/0.png,cup\nunequal/1.png,plate\nunequal/0.png,\n")
+    choice, data = find_data(tmp_path / "things.csv", {}, torch.device("cpu"), several=True)
+    assert data.modalities["photo"].shape == (1, 32, 32)
+    assert choice.settings["size"] == 32

@@ -45,6 +45,7 @@ def break_commands(folder: Path, kind: str, count: int, *scenarios: str) -> dict
     assert done.returncode == 0, done.stderr[-2000:]
     facts = json.loads(done.stdout.splitlines()[-1])
     print(f"{kind}: {facts['done']} cases of {facts['operations']} operations, {len(facts['wrong'])} wrong")
+    print("\n".join(facts["wrong"]))
     return facts
 
 

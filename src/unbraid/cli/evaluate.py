@@ -52,8 +52,8 @@ def evaluate(
     from unbraid.run import load, score_runs
     from unbraid.store import replace_non_finite
 
-    if out is not None and (no_save or out.is_dir() or not out.parent.is_dir()):
-        raise UsageError(f"--out {out} needs a file in a folder that exists, and no --no-save.")
+    if out is not None and (no_save or (out.exists() and not out.is_file()) or not out.parent.is_dir()):
+        raise UsageError(f"--out {out} needs a plain file in a folder that exists, and no --no-save.")
     if out is not None:
         refuse_files_of_runs(out)
     folders = [Path(word) for word in words if "=" not in word or Path(word).exists()]

@@ -13,13 +13,14 @@ from unbraid.errors import UsageError
 
 
 @app.command(
-    epilog="Examples:  unbraid explore demo  ·  unbraid explore runs/RUN --output model.html"
+    epilog="Examples:  unbraid explore demo  ·  unbraid explore runs/RUN --out model.html"
     "  ·  unbraid explore runs/SWEEP"
 )
 def explore(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs or a sweep; 'demo' is a built-in run.")],
     output: Annotated[
-        Path | None, typer.Option(help="File to write; default: explore.html in the run's folder.")
+        Path | None,
+        typer.Option("--out", "--output", "-o", help="File to write; default: explore.html in the run's folder."),
     ] = None,
     weights: Annotated[
         str, typer.Option(help="float32, float16, a number of bits, or auto: 16 bits, fewer above the size limit.")
@@ -41,7 +42,7 @@ def explore(
     if output is not None:
         refuse_files_of_runs(output)
         if output.is_dir():
-            raise UsageError(f"--output {output} is a folder; name a file in it, such as explore.html.")
+            raise UsageError(f"--out {output} is a folder; name a file in it, such as explore.html.")
     bits = int(weights) if weights.isdecimal() and len(weights) < 4 else weights
     options = {"output": output, "weights": bits, "open": show}
     sweeps = [name for name in runs if (Path(name) / "sweep.yaml").exists()]

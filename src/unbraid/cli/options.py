@@ -84,5 +84,9 @@ Track = Annotated[
 
 
 def leads() -> bool:
-    """Return whether this process is rank 0, which prints for all that torchrun has started."""
-    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0").strip() in ("", "0")
+    """Return whether this process prints: not if torchrun gave it another rank than 0."""
+    if "MASTER_ADDR" not in os.environ:
+        return True
+    numbers = [os.environ.get(name, "").strip() for name in ("RANK", "WORLD_SIZE")]
+    known = all(re.fullmatch(r"[0-9]{1,9}", number) for number in numbers)
+    return not (known and 0 < int(numbers[0]) < int(numbers[1]))

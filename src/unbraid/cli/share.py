@@ -11,12 +11,14 @@ from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 
 
-@app.command(epilog="Examples:  unbraid export runs/demo --onnx  ·  unbraid export runs/demo --torch --output model")
+@app.command(epilog="Examples:  unbraid export runs/demo --onnx  ·  unbraid export runs/demo --torch --out model")
 def export(
     run: RunPath,
     onnx: Annotated[bool, typer.Option("--onnx", help="Write encoder.onnx and decoder.onnx.")] = False,
     torch: Annotated[bool, typer.Option("--torch", help="Write encoder.pt2 and decoder.pt2 (torch.export).")] = False,
-    output: Annotated[Path | None, typer.Option(help="Folder to write to; default: the run's folder.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--out", "--output", "-o", help="Folder to write to; default: the run's folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's encoder and decoder as files that other programs run, for any number of rows.

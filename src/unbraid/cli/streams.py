@@ -44,7 +44,7 @@ def prepare_streams() -> None:
             pass
         os.close(handle)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed:
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -92,7 +92,8 @@ def train(
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
     hidden = ("format", "step", "epoch", "images_per_second")
-    _print_run(run, as_json, lambda term: term not in hidden, f"Next: unbraid evaluate {run.path}")
+    following = "Next: " + "  ·  ".join(f"unbraid {verb} {run.path}" for verb in ("report", "explore", "evaluate"))
+    _print_run(run, as_json, lambda term: term not in hidden, following)
 
 
 @app.command(

@@ -110,6 +110,16 @@ def has_pictures(path: Path) -> bool:
     return any(Path(cell).suffix.lower() in SUFFIXES for _, cells in lines for cell in cells)
 
 
+def list_picture_columns(path: Path, names: Sequence[str] = ()) -> list[list[Path]]:
+    """Return the picture files that each column of a CSV file names, or each of those with `names`."""
+    found = []
+    for column in read_columns(path).values():
+        if len(column.parts) == 1 and (not names or column.name in names):
+            files = map(column.picture, column.present)
+            found.append([file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()])
+    return found
+
+
 def read_columns(path: Path) -> dict[str, CsvColumn]:
     """Return columns by name; those of one vector become one."""
     if not path.is_file():

@@ -11,10 +11,11 @@ from torch import Tensor
 from unbraid.config import Choice
 from unbraid.data.array_modalities import from_arrays
 from unbraid.data.base import dataset as datasets, expand_user, load
-from unbraid.data.csv_modalities import has_pictures
+from unbraid.data.csv_modalities import has_pictures, list_picture_columns
 from unbraid.data.factors import FactorDataset
 from unbraid.data.image_size import choose_size
 from unbraid.data.images import from_array, from_dataset
+from unbraid.data.picture_files import list_pictures
 from unbraid.data.picture_labels import SUBFOLDERS, has_labelled_subfolders
 from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
@@ -37,10 +38,10 @@ def find_data(
 ) -> tuple[Choice, FactorDataset]:
     """Load a named data set, or wrap data that were passed in.
 
-    Settings under `data.` belong to the data set and are removed from `settings`. A folder is short for `images`, whose
-    pictures are resized if they are large or differ in size; the path of a table for `table`, or for `paired` if the
-    recipe learns from `several` modalities; any other .npy file for `array`. If `several` is not known, a CSV file with
-    pictures, or with settings of `paired`, is `paired`.
+    Settings under `data.` belong to the data set and are removed from `settings`. A folder is short for `images`; the
+    path of a table for `table`, or for `paired` if the recipe learns from `several` modalities; any other .npy file for
+    `array`. If `several` is not known, a CSV file with pictures, or with settings of `paired`, is `paired`. Pictures
+    are resized if they are large or differ in size.
     """
     if isinstance(data, (str, bytes, Path)) and data not in datasets:
         checked = to_path(data, "data")
@@ -61,8 +62,7 @@ def find_data(
     if pictures and "labels" not in data_settings and has_labelled_subfolders(data_settings.get("folder")):
         data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
-        if data == "images" and "folder" in data_settings:
-            _choose_missing_size(data_settings)
+        data_settings |= _choose_size(data, data_settings)
         recorded, unrecorded = datasets[data].resolve(data_settings, "data."), datasets[data].facts.unrecorded
         choice = Choice(data, {key: value for key, value in recorded.items() if key not in unrecorded})
         return choice, load(data, data_settings, device)
@@ -74,12 +74,21 @@ def find_data(
     return Choice(GIVEN, facts), wrapped.to(device)
 
 
-def _choose_missing_size(settings: dict[str, Any]) -> None:
-    """Add a size for the pictures of a folder if they need one and nobody gave it, and say so."""
-    chosen = choose_size(expand_user(settings["folder"])) if "size" not in settings else None
-    if chosen is not None:
-        settings["size"] = chosen.size
-        announce(f"  data.size={chosen.size}: {chosen.reason}")
+def _choose_size(name: str, settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return a size for the pictures of a folder or of a CSV file if they need one, and say so."""
+    if name not in ("images", "paired") or "size" in settings:
+        return {}
+    known = datasets[name].resolve(settings, "data.")
+    if name == "paired":
+        groups = list_picture_columns(expand_user(known["csv"]), known["modalities"])
+    else:
+        folder = expand_user(known["folder"])
+        groups = [[folder / picture for picture in list_pictures(folder)]] if folder.is_dir() else []
+    chosen = min(filter(None, map(choose_size, groups)), default=None)
+    if chosen is None:
+        return {}
+    announce(f"  data.size={chosen.size}: {chosen.reason}")
+    return {"size": chosen.size}
 
 
 def _wrap(data: Any) -> FactorDataset:

@@ -1,9 +1,10 @@
-"""The size to which a folder's pictures are resized if nobody gave one."""
+"""The size to which pictures are resized if nobody gave one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from unbraid.data.picture_files import SUFFIXES, read_size
+from unbraid.data.picture_files import read_size
 
 HEADERS = 256
 """Pictures, evenly spaced, whose sizes are read."""
@@ -21,9 +22,8 @@ class ChosenSize(NamedTuple):
     reason: str
 
 
-def choose_size(folder: Path) -> ChosenSize | None:
-    """Return the size for a folder's pictures, or None if they keep theirs: all alike, and no side above 128."""
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+def choose_size(paths: Sequence[Path]) -> ChosenSize | None:
+    """Return the size for pictures, or None if they keep theirs: all alike, and no side above 128."""
     sizes = {read_size(path) for path in paths[:: max(1, len(paths) // HEADERS)]}
     if not sizes or (len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_KEPT_SIDE):
         return None

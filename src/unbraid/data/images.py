@@ -1,6 +1,5 @@
 """Your own images or vectors: a folder of pictures, an array or a torch Dataset."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from unbraid.data.base import dataset, expand_user
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
 from unbraid.data.label_csv import read_labels
 from unbraid.data.picture_cache import decode_once
-from unbraid.data.picture_files import GREY_MODES, SUFFIXES, count_bytes, flatten, read_alike
+from unbraid.data.picture_files import GREY_MODES, SUFFIXES, count_bytes, flatten, list_pictures, read_alike
 from unbraid.data.picture_labels import SUBFOLDERS, label_by_subfolder
 from unbraid.data.row_files import RowFile
 from unbraid.data.streamed_pixels import Channels, Stream, StreamedPixels, stream_rows, streams
@@ -64,7 +63,7 @@ def from_folder(
     folder = expand_user(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
-    names = _list_pictures(folder)
+    names = list_pictures(folder)
     if not names:
         raise DataError(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
     if streams(stream, len(names) * count_bytes(folder / names[0], size)):
@@ -81,22 +80,6 @@ def from_folder(
     else:
         factors, table = read_labels(expand_user(labels), [folder / each for each in names], folder)
     return FactorDataset(name, pixels, factors, table, source=str(folder))
-
-
-def _refuse_folder(error: OSError) -> None:
-    raise DataError(f"{error.filename} cannot be read ({error.strerror}); change its permissions, or move it.")
-
-
-def _list_pictures(folder: Path) -> list[str]:
-    """Return the pictures below a folder by their relative paths, in the order of the paths' parts."""
-    found = []
-    for place, _, names in os.walk(folder, onerror=_refuse_folder):
-        inside = os.path.relpath(place, folder)
-        for name in names:
-            path = name if inside == "." else os.path.join(inside, name)  # noqa: PTH118 (a million of them)
-            if Path(name).suffix.lower() in SUFFIXES and (folder / path).is_file():
-                found.append(path)
-    return sorted(found, key=lambda path: path.split(os.sep))  # noqa: PTH206 (a million of them)
 
 
 def from_npy(

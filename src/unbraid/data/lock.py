@@ -1,6 +1,5 @@
 """A lock that waits: one process at a time makes a file, and the others then find it made."""
 
-import errno
 import os
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from unbraid.errors import DataError
 from unbraid.printable import print_to_stderr
+from unbraid.safe_files import try_lock
 
 SECONDS_BETWEEN_TRIES = 0.2
 
@@ -37,7 +37,7 @@ def _acquire(path: Path, message: str) -> int:
     said = False
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
-        if _try_lock(handle):
+        if try_lock(handle):
             # the file may have been removed by its last holder between opening and locking
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), path.stat()):
@@ -47,17 +47,3 @@ def _acquire(path: Path, message: str) -> int:
             said = True
         os.close(handle)
         time.sleep(SECONDS_BETWEEN_TRIES if said else 0)
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        raise
-    return True

@@ -5,6 +5,7 @@ orientation that a camera noted is applied. Shrinking averages areas.
 """
 
 import io
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +26,25 @@ GREY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B"
 Mode = Literal["L", "RGB"]
 Source = Path | bytes
 Item = TypeVar("Item")
+
+
+def list_pictures(folder: Path) -> list[str]:
+    """Return the pictures below a folder by their relative paths, in the order of the paths' parts."""
+    found: list[tuple[str, ...]] = []
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        parts = waiting.pop()
+        try:
+            with os.scandir(folder.joinpath(*parts)) as entries:  # a million files: no path and no stat for each
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((*parts, entry.name))
+                    elif os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file():  # noqa: PTH122
+                        found.append((*parts, entry.name))
+        except OSError as error:
+            reason = f"{error.filename} cannot be read ({error.strerror}); change its permissions, or move it."
+            raise DataError(reason) from error
+    return ["/".join(parts) for parts in sorted(found)]
 
 
 def read_picture(source: Source, name: str, mode: Mode, size: int | None = None, crop: int | None = None) -> np.ndarray:

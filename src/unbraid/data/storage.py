@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from unbraid.atomic import replacing
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.errors import DataError, UnbraidError
+from unbraid.errors import DataError, RunError, UnbraidError
 from unbraid.plain_text import parse_json
-from unbraid.tensor_files import checksum
+from unbraid.tensor_files import checksum, describe_failure, save_tensors
 
 FORMAT = 1
 
@@ -37,11 +35,9 @@ def save(path: Path, data: FactorDataset, facts: Mapping[str, Any] | None = None
     metadata = {"format": str(FORMAT), "checksum": checksum(arrays), "description": json.dumps(description)}
     metadata["seal"] = _seal(metadata)
     try:
-        with replacing(path) as part:
-            save_file(arrays, part, metadata)
-            part.chmod(0o644)  # safetensors makes files for one user only; a data folder is often shared
-    except OSError as error:
-        reason = error.strerror or error
+        save_tensors(path, arrays, metadata)
+    except RunError as error:
+        reason = describe_failure(error.__cause__ or error)
         raise DataError(f"{path} cannot be written ({reason}); set UNBRAID_DATA to another folder.") from error
 
 

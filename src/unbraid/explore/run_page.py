@@ -7,6 +7,8 @@ from typing import Any
 
 from unbraid import atomic
 from unbraid.config import Config
+from unbraid.data.factors import FactorDataset
+from unbraid.data.tables import columns_of
 from unbraid.explore.bundle import render
 from unbraid.explore.facts import (
     MAX_ROWS_TO_MEASURE,
@@ -146,7 +148,13 @@ def describe_run(
         "settings": config.to_yaml(),
         "scores": [_score(score) for score in scores],
         "modalities": [
-            {"name": name, "kind": each.kind, "shape": list(each.shape), "classes": list(each.classes)}
+            {
+                "name": name,
+                "kind": each.kind,
+                "shape": list(each.shape),
+                "classes": list(each.classes),
+                "features": _describe_features(dataset),
+            }
             for name, each in dataset.modalities.items()
         ],
         "views": [{"modality": v.modality, "title": v.title, "shape": list(v.shape)} for v in graphs.views],
@@ -158,6 +166,15 @@ def describe_run(
         "distances": distances(evaluation, graphs.views),
         "prior": None if standard else numbers.add(draw_from_prior(model)),
     }
+
+
+def _describe_features(dataset: FactorDataset) -> list[dict[str, Any]]:
+    """Return the features of a table by name, those that are numbers with their mean and scale."""
+    return [
+        {"name": feature} | ({} if column.classes else {"mean": column.mean, "scale": column.scale})
+        for column in columns_of(dataset)
+        for feature in column.features
+    ]
 
 
 def _score(score: Score) -> dict[str, Any]:

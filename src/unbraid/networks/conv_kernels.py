@@ -15,8 +15,9 @@ A layer's epilogue adds the bias, applies a ReLU and multiplies by `mask > 0`. T
 separate pass: the layer after a ReLU masks the gradient of its input by that input.
 
 The columns (kx, c) of one ky are contiguous in memory, so a tile of the matrix of columns is a plain read with a start
-per output position. `spread` treats each residue of the output's position modulo s separately: it is a correlation of
-stride 1 with every s-th kernel entry, in reverse, and nothing is multiplied by zero.
+per output position. `spread` computes cells of s x s pixels: those of cell c are s c - p to s c - p + s - 1, and all of
+them read the same inputs, c, c - 1, …, with kernel entries r, r + s, … for pixel r. So it is a correlation of stride 1
+whose outputs are the numbers of a cell: it reads inputs once for all pixels of a cell, and multiplies no zeros.
 
 Products are computed in the type `compute` and summed in float32. The fastest tile depends on the card
 (`conv_tiles.py`); the order of a sum does not depend on the tile.
@@ -36,9 +37,6 @@ from unbraid.networks.conv_tiles import gradient_tile, product_tile
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """True if the kernels run in Triton's interpreter, on the CPU, as in tests."""
 
-PROGRAMS = 528
-"""Programs that fill an H200, four per multiprocessor; `kernel_gradient` splits its rows into that many."""
-
 MAX_NUMBERS_TO_FOLD = 64
 """With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
 
@@ -54,20 +52,21 @@ def _product(
     TRANSPOSED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile [BLOCK_M positions, BLOCK_N channels] of `correlate`, or of a residue class of `spread`.
+    """Compute one tile [BLOCK_M positions, BLOCK_N numbers] of `correlate`, or of `spread` if TRANSPOSED.
 
-    TRANSPOSED means `spread`. `rows` counts the positions (batch, u, v) of a class, U by V in an image; `of_…` are the
-    strides of the weight.
+    `rows` counts the positions (batch, u, v), U by V in an image: pixels of `correlate`, cells of `spread`. A pixel of
+    `correlate` has N numbers, a cell of `spread` STRIDE * STRIDE * N. `of_…` are the strides of the weight.
     """
-    CLASSES: tl.constexpr = STRIDE * STRIDE if TRANSPOSED else 1
-    TAPS: tl.constexpr = (KERNEL + STRIDE - 1) // STRIDE if TRANSPOSED else KERNEL
+    CELL: tl.constexpr = STRIDE if TRANSPOSED else 1  # pixels along a side of a position
+    NUMBERS: tl.constexpr = CELL * CELL * N
+    TAPS: tl.constexpr = (KERNEL + CELL - 1) // CELL
     RUN: tl.constexpr = TAPS * C  # numbers of one row of the kernel, contiguous in x
     WHOLE: tl.constexpr = RUN % BLOCK_K == 0  # one row of the kernel per step: its bounds are checked per position
-    TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
-    # Programs for the classes and channels of one tile of positions are adjacent, so its inputs stay in the cache.
-    tile = tl.program_id(0) // (CLASSES * TILES_N)
-    residue = tl.program_id(0) // TILES_N % CLASSES
-    n = tl.program_id(0) % TILES_N * BLOCK_N + tl.arange(0, BLOCK_N)
+    TILES_N: tl.constexpr = (NUMBERS + BLOCK_N - 1) // BLOCK_N
+    # Programs for the numbers of one tile of positions are adjacent, so its inputs stay in the cache.
+    tile = tl.program_id(0) // TILES_N
+    number = tl.program_id(0) % TILES_N * BLOCK_N + tl.arange(0, BLOCK_N)
+    n, rx, ry = number % N, number // N % CELL, number // (N * CELL)
     member = tl.program_id(1).to(tl.int64)
     images = rows // (U * V)
     x += member * images * (H * W * C)
@@ -79,15 +78,16 @@ def _product(
     u = row // V % U
     v = row % V
     if TRANSPOSED:
-        # Position y = s u + r takes kernel entries ky = phase + s a from input rows u + (r + p) // s - a.
-        ry, rx = residue // STRIDE, residue % STRIDE
-        first_y = u + (ry + PADDING) // STRIDE - (TAPS - 1)
-        first_x = v + (rx + PADDING) // STRIDE - (TAPS - 1)
-        y, z = u * STRIDE + ry, v * STRIDE + rx
+        u += PADDING // STRIDE  # the number of the first cell with a pixel in the image
+        v += PADDING // STRIDE
+        first_y, first_x = u - (TAPS - 1), v - (TAPS - 1)
+        y = (u * STRIDE - PADDING)[:, None] + ry[None, :]
+        z = (v * STRIDE - PADDING)[:, None] + rx[None, :]
+        inside_out = (y >= 0) & (y < OUT_H) & (z >= 0) & (z < OUT_W)
     else:
-        ry, rx, y, z = 0, 0, u, v
-        first_y = u * STRIDE - PADDING
-        first_x = v * STRIDE - PADDING
+        first_y, first_x = u * STRIDE - PADDING, v * STRIDE - PADDING
+        y, z = u[:, None], v[:, None]
+        inside_out = (u < OUT_H)[:, None]
     start = first_x * C
     pictures = x + image * (H * W * C)
 
@@ -102,27 +102,44 @@ def _product(
         if TAPS * RUN % BLOCK_K != 0:
             inside = inside & (k < TAPS * RUN)[None, :]
         column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0)
-        known = (k < TAPS * RUN)[:, None] & (n < N)[None, :]
-        ky, kx = tap, j // C
+        known = (k < TAPS * RUN)[:, None] & (number < NUMBERS)[None, :]
+        ky, kx = tap, (j // C)[:, None]
         if TRANSPOSED:
-            ky = (ry + PADDING) % STRIDE + STRIDE * (TAPS - 1 - tap)
-            kx = (rx + PADDING) % STRIDE + STRIDE * (TAPS - 1 - j // C)
+            ky = (TAPS - 1 - (tap if WHOLE else tap[:, None])) * STRIDE + ry[None, :]
+            kx = (TAPS - 1 - kx) * STRIDE + rx[None, :]
             if KERNEL % STRIDE != 0:
-                known = known & ((kx < KERNEL) & (ky < KERNEL))[:, None]
-        entry = (ky * KERNEL + kx) * of_tap + j % C * of_c
-        matrix = tl.load(weight + n[None, :] * of_n + entry[:, None], mask=known, other=0.0)
+                known = known & (kx < KERNEL) & (ky < KERNEL)
+        elif not WHOLE:
+            ky = tap[:, None]
+        entry = (ky * KERNEL + kx) * of_tap + (j % C * of_c)[:, None]
+        matrix = tl.load(weight + (n * of_n)[None, :] + entry, mask=known, other=0.0)
         total = tl.dot(column.to(COMPUTE), matrix, total, input_precision=PRECISION)
 
-    total += tl.load(bias + member * N + n, mask=(n < N) & (biased != 0), other=0.0).to(tl.float32)[None, :]
+    known_number = number < NUMBERS
+    total += tl.load(bias + member * N + n, mask=known_number & (biased != 0), other=0.0).to(tl.float32)[None, :]
     if relu != 0:
         total = tl.maximum(total, 0.0)
-    pixel = image * (OUT_H * OUT_W * N) + (y * OUT_W + z) * N
-    place_out = pixel[:, None] + n[None, :]
-    wanted = ((row < rows) & (y < OUT_H) & (z < OUT_W))[:, None] & (n < N)[None, :]
+    place_out = (image * (OUT_H * OUT_W * N))[:, None] + ((y * OUT_W + z) * N + n[None, :])
+    wanted = (row < rows)[:, None] & known_number[None, :] & inside_out
     if masked != 0:
         kept = tl.load(mask + member * images * (OUT_H * OUT_W * N) + place_out, mask=wanted, other=0.0)
         total = tl.where(kept > 0, total, 0.0)
     tl.store(out + place_out, total.to(out.dtype.element_ty), mask=wanted)
+
+
+@triton.jit
+@no_type_check
+def _read_rows(large, small, begin, end, tap, j, n, SHAPE: tl.constexpr):
+    """Read some rows of the columns of `large` and of the numbers of `small`, [BLOCK_R, …]; zeros from `end` on."""
+    H, W, C, N, U, V, KERNEL, STRIDE, PADDING, BLOCK_R = SHAPE
+    row = begin + tl.arange(0, BLOCK_R)
+    line = (row // V % U * STRIDE - PADDING)[:, None] + tap
+    place = ((row % V * STRIDE - PADDING) * C)[:, None] + j[None, :]
+    inside = (line >= 0) & (line < H) & (row < end)[:, None] & (place >= 0) & (place < W * C) & (tap < KERNEL)
+    pictures = large + (row // (U * V)).to(tl.int64) * (H * W * C)
+    column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0)
+    known = (row < end)[:, None] & (n < N)[None, :]
+    return column, tl.load(small + row.to(tl.int64)[:, None] * N + n[None, :], mask=known, other=0.0)
 
 
 @triton.jit(do_not_specialize=["members", "rows", "chunk"])
@@ -131,7 +148,7 @@ def _gradient(
     large, small, sums, members, rows, chunk,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, TOTALS: tl.constexpr, SIZE: tl.constexpr,
-    COMPUTE: tl.constexpr, SPLIT: tl.constexpr,
+    COMPUTE: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr, AHEAD: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v).
@@ -158,17 +175,17 @@ def _gradient(
     if TOTALS == 2:
         ones = tl.full((BLOCK_R, 16), 1.0, tl.bfloat16 if SPLIT else COMPUTE)
         of_large = tl.full((BLOCK_K, 16), 0.0, tl.float32)
-    for begin in range(split * chunk, tl.minimum(split * chunk + chunk, rows), BLOCK_R):
-        row = begin + tl.arange(0, BLOCK_R)
-        line = (row // V % U * STRIDE - PADDING)[:, None] + tap
-        place = ((row % V * STRIDE - PADDING) * C)[:, None] + j[None, :]
-        inside = (line >= 0) & (line < H) & (row < rows)[:, None] & (place >= 0) & (place < W * C)
-        if KERNEL * RUN % BLOCK_K != 0:
-            inside = inside & (k < KERNEL * RUN)[None, :]
-        pictures = large + (row // (U * V)).to(tl.int64) * (H * W * C)
-        column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0).to(COMPUTE)
-        known = (row < rows)[:, None] & (n < N)[None, :]
-        signal = tl.load(small + row.to(tl.int64)[:, None] * N + n[None, :], mask=known, other=0.0)
+    shape: tl.constexpr = (H, W, C, N, U, V, KERNEL, STRIDE, PADDING, BLOCK_R)
+    end = tl.minimum(split * chunk + chunk, rows)
+    if AHEAD:
+        next_column, next_signal = _read_rows(large, small, split * chunk, end, tap, j, n, shape)
+    for begin in range(split * chunk, end, BLOCK_R):
+        if AHEAD:  # the next rows are on their way while these are multiplied
+            column, signal = next_column, next_signal
+            next_column, next_signal = _read_rows(large, small, begin + BLOCK_R, end, tap, j, n, shape)
+        else:
+            column, signal = _read_rows(large, small, begin, end, tap, j, n, shape)
+        column = column.to(COMPUTE)
         if SPLIT:
             upper, top = column.to(tl.bfloat16), signal.to(tl.bfloat16)
             lower = (column - upper.to(tl.float32)).to(tl.bfloat16)
@@ -177,14 +194,14 @@ def _gradient(
             total = tl.dot(tl.trans(upper), rest, total)
             total = tl.dot(tl.trans(lower), top, total)
         else:
-            total = tl.dot(tl.trans(column), signal.to(COMPUTE), total, input_precision="ieee")
+            total = tl.dot(tl.trans(column), signal.to(COMPUTE), total, input_precision=PRECISION)
         if TOTALS == 1:
             of_small += signal.to(tl.float32)
         if TOTALS == 2 and SPLIT:
             of_large = tl.dot(tl.trans(upper), ones, of_large)
             of_large = tl.dot(tl.trans(lower), ones, of_large)
         elif TOTALS == 2:
-            of_large = tl.dot(tl.trans(column), ones, of_large, input_precision="ieee")
+            of_large = tl.dot(tl.trans(column), ones, of_large, input_precision=PRECISION)
 
     wanted = (k < KERNEL * RUN)[:, None] & (n < N)[None, :]
     tl.store(sums + n[None, :] * (KERNEL * RUN) + k[:, None], total, mask=wanted)
@@ -255,16 +272,16 @@ def launch_product(
     """Run `_product` on x and out [member, batch, row, column, channel], contiguous, and a weight [member, …]."""
     members, batch, H, W, C = x.shape
     N, kernel = out.shape[-1], weight.shape[-1]
-    classes = stride if transposed else 1
-    U, V = -(-out.shape[2] // classes), -(-out.shape[3] // classes)
-    run = C * (-(-kernel // stride) if transposed else kernel)
+    cell = stride if transposed else 1
+    U, V = (_count_cells(side, stride, padding) if transposed else side for side in out.shape[2:4])
+    run = C * -(-kernel // cell)
     half = compute != torch.float32
-    tile = product_tile(H, run, N, transposed, half)
+    tile = product_tile(H, run, cell * cell * N, transposed, half)
     weight = weight.to(compute)  # a small copy is faster than a conversion in every program
     if transposed and not half:  # tensor cores read float32 only along the summed axis
         weight = weight.movedim(1, -1).contiguous().movedim(-1, 1)
     of_n, of_c = (weight.stride(2), weight.stride(1)) if transposed else (weight.stride(1), weight.stride(2))
-    parts = classes * classes * -(-N // tile.block_n)
+    parts = -(-cell * cell * N // tile.block_n)
     launch(
         _product, (-(-batch * U * V // tile.block_m) * parts, members),
         x, weight, *epilogue.pointers(weight), out, batch * U * V, *epilogue.flags,
@@ -304,10 +321,10 @@ def launch_gradient(
     U, V, N = small.shape[2:]
     rows, entries = batch * U * V, kernel * kernel * C
     half = compute != torch.float32
-    split = not half and _precision() == "tf32"
-    tile = gradient_tile(entries, N, half)
+    tile = gradient_tile(entries, N, totals == 2, half)
+    split = tile.splits_tf32 and not half and _precision() == "tf32"
     tiles = -(-N // tile.block_n) * -(-entries // tile.block_k)
-    splits = max(1, min(-(-PROGRAMS // (tiles * members)), rows // (4 * tile.block_m)))
+    splits = max(1, min(-(-tile.programs // (tiles * members)), rows // (4 * tile.block_m)))
     chunk = -(-rows // (splits * tile.block_m)) * tile.block_m
     splits = -(-rows // chunk)
     size = N * entries + (0, N, entries)[totals]
@@ -316,11 +333,16 @@ def launch_gradient(
         _gradient, (tiles, splits, members),
         large, small, sums, members, rows, chunk,
         H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
-        COMPUTE=TRITON_TYPES[compute], SPLIT=split,
+        COMPUTE=TRITON_TYPES[compute], SPLIT=split, PRECISION=_precision(), AHEAD=tile.ahead,
         BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
         writes=sums,
     )  # fmt: skip
     return sums[0] if splits == 1 else sums.sum(0)
+
+
+def _count_cells(side: int, stride: int, padding: int) -> int:
+    """Return the number of cells of `spread` along a side of the output."""
+    return (side - 1 + padding) // stride - padding // stride + 1
 
 
 def _precision() -> str:

@@ -55,7 +55,7 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         config=config,
         name=folder.path.name if folder.path.name not in ("", config.run_id) else None,
         training=describe_training(config, history, folder.read_json("data").get("trained_on")),
-        text=format_setting,
+        objective=_list_settings(config),
         settings=config.to_yaml(),
         evaluation=evaluation,
         data=evaluation.dataset,
@@ -74,6 +74,13 @@ def render(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -
         information=_build_information(scores),
         facts={key: value for key, value in folder.read_json("environment").items() if key != "format" and value != ""},
     )
+
+
+def _list_settings(config: Config) -> list[str]:
+    """Return the objective's settings that have a value, as `beta 6.0`, and the seed."""
+    settings = {**config.objective.settings, "seed": config.training.seed}
+    shown = {key: format_setting(value) for key, value in settings.items() if value not in (None, (), [])}
+    return [f"{key} {str(value).lower() if isinstance(value, bool) else value}" for key, value in shown.items()]
 
 
 def load_template(name: str) -> Any:
@@ -106,14 +113,16 @@ def describe_scored_rows(evaluation: Evaluation) -> str:
 
 def describe_training(config: Config, history: Sequence[Mapping[str, Any]], rows: int | None) -> str:
     """Return e.g. 'Trained on 1,536 rows for 2,000 steps of 256 (333 epochs) in about 3 minutes.'"""
-    words = [f"Trained{'' if rows is None else f' on {rows:,} rows'} for {config.training.steps:,} steps of"]
-    words.append(str(config.training.batch))
+    planned, batch = config.training.steps, config.training.batch
+    steps = history[-1]["step"] if history else planned
+    counted = f"{steps:,} steps of {batch}" if steps == planned else f"{steps:,} of {planned:,} steps of {batch}"
+    words = [f"Trained{'' if rows is None else f' on {rows:,} rows'} for {counted}"]
     if rows:
-        words.append(f"({config.training.steps * config.training.batch / rows:,.0f} epochs)")
+        words.append(f"({steps * batch / rows:,.0f} epochs)")
     seconds, before = 0.0, 0
     for line in history:
         if is_number(line.get("images_per_second")) and line["images_per_second"] > 0:
-            seconds += (line["step"] - before) * config.training.batch / line["images_per_second"]
+            seconds += (line["step"] - before) * batch / line["images_per_second"]
         before = line["step"]
     if seconds:
         words.append(f"in about {format_duration(seconds)}")

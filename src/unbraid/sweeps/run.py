@@ -31,10 +31,18 @@ from unbraid.sweeps.worker import run_group
 from unbraid.training import Cadence, choose_device
 from unbraid.training.distributed import read_launcher
 from unbraid.training.first_stage import copy_first_stage_weights
-from unbraid.training.grouping import MAX_MEMBERS, find_max_members, group_by_structure, split_evenly, structure_key
+from unbraid.training.grouping import (
+    MAX_MEMBERS,
+    find_max_members,
+    group_by_structure,
+    parameter_bytes,
+    split_evenly,
+    structure_key,
+)
 from unbraid.training.interrupt import catch_interrupts, explain_how_to_continue, interrupt_on_signals
 from unbraid.training.launch import GroupJob, JobOutcome, check_place, connect_to_ray, count_workers, launch
 from unbraid.training.prepare import prepare
+from unbraid.training.resources import Runs, check_disk
 from unbraid.training.state import State
 
 MAX_MEMBERS_ON_WORKERS = 64
@@ -128,21 +136,24 @@ def _check_call(on: str, members: int | None, slurm: Mapping[str, Any] | None) -
 def _rehearse(
     folder: SweepFolder, planned: Mapping[str, MemberPlan], sources: Sources
 ) -> tuple[dict[str, int], dict[str, State]]:
-    """Rehearse a step of each structure before any folder is created.
+    """Rehearse a step of each structure before any folder is created, and check that their files fit on the disk.
 
     Returns how many members of each structure fit in memory, and training states by run id.
     """
     fits: dict[str, int] = {}
     prepared: dict[str, State] = {}
+    stored: list[Runs] = []
     waiting = [member.config for run, member in planned.items() if not folder.run_folder(run).ended]
     for group in group_by_structure(waiting):
         config = group[0]
         settings = planned[config.run_id].settings
         first_weights = [sources.first_stage(settings["refines"]).weights] if "refines" in settings else ()
         state = prepare(config, sources.dataset(config.data), first_weights=first_weights)
-        fits[structure_key(config)] = find_max_members(state)
+        fits[structure_key(config)] = at_once = find_max_members(state)
+        stored.append(Runs(parameter_bytes(state), len(group), min(len(group), at_once)))
         if len(prepared) < MAX_PREPARED_STATES:
             prepared[config.run_id] = state
+    check_disk(stored, folder.path)
     return fits, prepared
 
 

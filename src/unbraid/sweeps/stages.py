@@ -78,4 +78,5 @@ def record_code_change(
     refined = Run(folder, dataset=dataset, **modules._asdict()).model
     after = Evaluation(refined, before.dataset, before.rows).means[:, : before.means.shape[1]]
     change = float((before.means - after).abs().max())
-    folder.write_json("parent", {"path": str(first.folder.path), "rows": len(before), "max_change": change})
+    with folder.locked():  # which removes what a killed process left of this file
+        folder.write_json("parent", {"path": str(first.folder.path), "rows": len(before), "max_change": change})

@@ -69,13 +69,22 @@ def split_evenly(groups: Sequence[Sequence[Member]], members: int) -> list[list[
 
 def find_max_members(state: State) -> int:
     """Return how many runs with the structure of this one fit in the memory of its device."""
-    member_bytes = estimate_member_bytes(state)
     device = state.group.device
+    most = MAX_MEMBERS if device.type == "cuda" else MAX_MEMBERS_ON_CPU
+    return max(1, min(most, int(MAX_MEMORY_SHARE * free_bytes(device) // estimate_member_bytes(state))))
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the free bytes of a device's memory."""
     if device.type != "cuda":
-        return max(1, min(MAX_MEMBERS_ON_CPU, int(MAX_MEMORY_SHARE * available_memory() // member_bytes)))
+        return available_memory()
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    free = torch.cuda.mem_get_info(device)[0] + cached
-    return max(1, min(MAX_MEMBERS, int(MAX_MEMORY_SHARE * free // member_bytes)))
+    return torch.cuda.mem_get_info(device)[0] + cached
+
+
+def parameter_bytes(state: State) -> int:
+    """Return the bytes of one member's parameters."""
+    return sum(p[0].numel() * p.element_size() for p in state.group.parameters.values())
 
 
 def estimate_member_bytes(state: State) -> int:
@@ -84,14 +93,13 @@ def estimate_member_bytes(state: State) -> int:
     The bytes that autograd saves are measured for three small batches and extrapolated by the quadratic through them:
     most objectives are linear in the batch, and those that compare all pairs are quadratic.
     """
-    parameters = sum(p[0].numel() * p.element_size() for p in state.group.parameters.values())
     batch = state.epochs.batch
     if batch < 4 * REHEARSAL_ROWS:
         saved = float(state.rehearse(batch))
     else:
         rows = [REHEARSAL_ROWS, 2 * REHEARSAL_ROWS, 4 * REHEARSAL_ROWS]
         saved = _extrapolate(rows, [state.rehearse(count) for count in rows], batch)
-    return int(TENSORS_PER_PARAMETER * parameters + BYTES_PER_SAVED_BYTE * saved) + 1
+    return int(TENSORS_PER_PARAMETER * parameter_bytes(state) + BYTES_PER_SAVED_BYTE * saved) + 1
 
 
 def _extrapolate(at: Sequence[int], values: Sequence[int], to: int) -> float:

@@ -272,7 +272,8 @@ class GroupTraining:
         if running := [lines[member] for member in self.running]:
             means = {name: sum(line[name] for line in running) / len(running) for name in lines[0]}
             loss, *others = [f"{name} {value:.2f}" for name, value in means.items()]
-            bar.terms = "  ".join([loss, f"{rate:,.0f} images/s", *others])
+            kinds = {modality.kind for modality in self.state.dataset.modalities.values()}
+            bar.terms = "  ".join([loss, f"{rate:,.0f} {'images' if 'image' in kinds else 'rows'}/s", *others])
         return mark
 
     def checkpoint(self) -> None:

@@ -3,14 +3,12 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
+from typing import NamedTuple
 
 from unbraid.errors import RunError
-from unbraid.memory import available_memory
 from unbraid.printable import escape
 from unbraid.progress import announce
-from unbraid.training.grouping import MAX_MEMORY_SHARE, estimate_member_bytes
+from unbraid.training.grouping import MAX_MEMORY_SHARE, estimate_member_bytes, free_bytes
 from unbraid.training.state import State
 
 CHECKPOINTS_AT_ONCE = 3
@@ -22,8 +20,16 @@ TENSORS_PER_CHECKPOINT = 3
 SURELY_TOO_LARGE = 2.0
 """An estimate this many times the free memory is refused; a smaller one may be wrong, and is only said."""
 
-BYTES_BESIDE_TENSORS = 1 << 20
+BYTES_BESIDE_TENSORS = 1 << 17
 """Room for the text files of a run."""
+
+
+class Runs(NamedTuple):
+    """Runs of one structure: the bytes of the parameters of each, their number, and how many train at once."""
+
+    parameter_bytes: int
+    members: int = 1
+    at_once: int = 1
 
 
 def check_memory(state: State) -> None:
@@ -38,25 +44,17 @@ def check_memory(state: State) -> None:
     announce(f"warning: {estimate}; if it fails, {advice}.")
 
 
-def check_disk(states: Sequence[tuple[State, int]], folder: Path) -> None:
-    """Raise if the checkpoints and weights of runs, each a state and a number of members, do not fit on the disk."""
-    parameters = sum(count * _parameter_bytes(state) for state, count in states)
-    copies = CHECKPOINTS_AT_ONCE * TENSORS_PER_CHECKPOINT + 1
-    needed = copies * parameters + BYTES_BESIDE_TENSORS * sum(count for _, count in states)
+def check_disk(runs: Sequence[Runs], folder: Path) -> None:
+    """Raise if the weights of runs, and the checkpoints of those that train at once, do not fit on the disk."""
+    weights = sum(each.members * (each.parameter_bytes + BYTES_BESIDE_TENSORS) for each in runs)
+    largest = max((each.at_once * each.parameter_bytes for each in runs), default=0)
+    needed = weights + CHECKPOINTS_AT_ONCE * TENSORS_PER_CHECKPOINT * largest
     free = shutil.disk_usage(_existing(folder)).free
     if needed > free:
         raise RunError(
             f"Checkpoints and weights need {format_bytes(needed)}, and {escape(folder)} has {format_bytes(free)} free; "
             "free some space, choose another root, or lower z or the widths of encoder and decoder."
         )
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the free bytes of a device's memory."""
-    if device.type != "cuda":
-        return available_memory()
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + cached
 
 
 def format_bytes(number: float) -> str:
@@ -66,10 +64,6 @@ def format_bytes(number: float) -> str:
             return f"{number:.3g} {unit}"
         number /= 1000
     return f"{number:,.3g} TB"
-
-
-def _parameter_bytes(state: State) -> int:
-    return sum(p[0].numel() * p.element_size() for p in state.group.parameters.values())
 
 
 def _existing(folder: Path) -> Path:

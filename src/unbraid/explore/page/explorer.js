@@ -32,7 +32,7 @@ export function showExplorer(root, model, rows, say, extra = {}) {
   const main = pictured ?? views.at(-1);
 
   const pictures = views.map((view) => makeView(view.modality, view.title));
-  const latents = makeLatents(run, store);
+  const latents = makeLatents(run, store, pictured);
   const source = makeSource(model, rows, store, say);
   const images = views.filter((view) => view.modality.kind === "image");
   const grid = pictured ? makeGrid(model, store, background, images, latents.paintEnds) : null;
@@ -60,19 +60,23 @@ export function showExplorer(root, model, rows, say, extra = {}) {
   };
   store.listen(update);
 
+  const thing = pictured ? "picture" : "row";
+  const own = pictured && model.encoder ? "Choose one of the data, or drop or paste your own" : "Choose one of the data";
+  const startWords = model.encoder ? `${own}: the model encodes it and draws what it understood.` : `${own}.`;
+  const controlWords = ["Move one and watch.", pictured ? "The small pictures show its two ends." : "", run.factors.length ? "The chips say which factor it knows." : ""].join(" ");
   const hero = make("div.hero", {},
     make("div.stage", {},
       make("div.pictures", {}, ...pictures.map((picture, i) => make("figure", {}, picture.element, views.length > 1 ? make("figcaption", { text: views[i].title }) : null))),
       makeToolbar(model, store, say, main, pictured),
       speed, source.given),
-    make("div.controls", {}, make("h2", { text: "Latents" }), make("p.soft", { text: "Move one and watch. The small pictures show its two ends; the chips say which factor it knows." }), latents.element));
+    make("div.controls", {}, make("h2", { text: "Latents" }), make("p.soft", { text: controlWords }), latents.element));
   root.replaceChildren(
     hero,
-    makeSection("start", "Start from a picture", model.encoder ? "Choose one of the data, or drop or paste your own: the model encodes it and draws what it understood." : "Choose one of the data.", source.element),
+    makeSection("start", `Start from a ${thing}`, startWords, source.element),
     ...(grid ? [makeSection("traversals", "Traversals", "Each row moves one latent through its range; all others stay as they are above. Click a picture to go there.", grid.element)] : []),
-    makeSection("map", "Map of the codes", "Each point is a picture of the data. Hover to see it, click to take it, click between points to draw what would lie there.", map.element),
-    makeSection("between", "Between two pictures", "The way from A to B in the code, and what comes out when they swap parts of their codes.", mix.element),
-    makeSection("draws", "Draws", "Pictures of codes drawn from the prior.", makeDraws(model, store, background, main)),
+    makeSection("map", "Map of the codes", `Each point is a ${thing} of the data. Hover to see it, click to take it, click between points to draw what would lie there.`, map.element),
+    makeSection("between", `Between two ${thing}s`, "The way from A to B in the code, and what comes out when they swap parts of their codes.", mix.element),
+    makeSection("draws", "Draws", `${pictured ? "Pictures" : "Rows"} of codes drawn from the prior.`, makeDraws(model, store, background, main)),
     makeAbout(run),
   );
   const listening = new AbortController();
@@ -98,9 +102,9 @@ function makeToolbar(model, store, say, view, pictured) {
     try {
       history.replaceState(null, "", writeLink(store.state));
       await navigator.clipboard.writeText(address);
-      say("A link to this picture is in your clipboard.");
+      say("A link to this code is in your clipboard.");
     } catch {
-      say("A link to this picture is in the address bar.");
+      say("A link to this code is in the address bar.");
     }
   };
   const chosen = { latent: 0 };

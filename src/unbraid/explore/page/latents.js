@@ -19,10 +19,10 @@ export function knowledge(latent, factors) {
     .slice(0, 3);
 }
 
-/** @returns element, and `update(state)`, `paintEnds(number of latent, first, last)` */
-export function makeLatents(run, store) {
+/** @returns element, and `update(state)`, `paintEnds(number of latent, first, last)`, of use only if there are pictures */
+export function makeLatents(run, store, pictured) {
   const most = Math.max(...run.latents.map((latent) => latent.nats), 1e-9);
-  const rows = run.latents.map((latent, i) => makeLatent(run, latent, i, most, store));
+  const rows = run.latents.map((latent, i) => makeLatent(run, latent, i, most, store, pictured));
   const active = rows.filter((_, i) => run.latents[i].nats >= QUIET || i < 2);
   const quiet = rows.filter((row) => !active.includes(row));
   const element = make("div.latents", {}, make("ul", {}, ...active.map((row) => row.element)));
@@ -37,7 +37,7 @@ export function makeLatents(run, store) {
   };
 }
 
-function makeLatent(run, latent, i, most, store) {
+function makeLatent(run, latent, i, most, store, pictured) {
   const change = (value) => store.set({ code: withLatent(store.state.code, latent, value) }, `latent ${i}`);
   const control = latent.values ? makeButtons(latent, change) : makeSlider(latent, change);
   const known = knowledge(latent, run.factors);
@@ -48,7 +48,11 @@ function makeLatent(run, latent, i, most, store) {
   });
   const nats = make("span.nats", { title: "information that this latent holds, in nats" }, make("i", { style: { "--share": (Math.max(0, latent.nats) / most).toFixed(3) } }), make("small", { text: `${formatNumber(Math.max(0, latent.nats))} nats` }));
   const ends = [0, 1].map((side) => makeButton("", () => change(endOf(latent, side)), { class: "end", "aria-label": `set ${latent.name} to its ${side ? "upper" : "lower"} end` }));
-  ends.forEach((button) => button.append(make("canvas")));
+  ends.forEach((button, side) => {
+    if (pictured || latent.kind === "classes") return button.append(make("canvas"));
+    button.classList.add("word");
+    button.textContent = formatNumber(latent.values ? endOf(latent, side)[0] : endOf(latent, side), 1);
+  });
   control.input.setAttribute("aria-label", [latent.name, ...(facts.length ? [`knows ${facts.join(", ")}`] : [])].join(", "));
   const head = make("div.head", {}, make("b.name", { text: latent.name }), about, nats);
   const line = make("div.line", {}, ends[0], control.element, ends[1]);

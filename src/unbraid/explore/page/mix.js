@@ -54,7 +54,7 @@ export function makeMix(model, rows, store, background, view) {
     return false;
   });
   const element = make("div.mix", {},
-    make("div.pair", {}, ends[0].element, make("div.way", {}, strip, way), ends[1].element),
+    make("div.pair", {}, ends[0].element, make("div.way", {}, view.modality.kind === "image" ? strip : null, way), ends[1].element),
     make("fieldset.swap", {}, make("legend", { text: "Swap" }), make("div.parts", {}, ...boxes), make("div.results", {}, ...results.map(({ element }) => element))));
   let seen = null;
   const update = (state) => {

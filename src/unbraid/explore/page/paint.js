@@ -1,6 +1,6 @@
 // Arrays of numbers as pictures on canvases; vectors and classes as bars.
 
-import { make } from "./dom.js";
+import { formatNumber, make } from "./dom.js";
 
 /** Write one image [channels, height, width] in 0..1 as RGBA into pixels, which round, `stride` wide, from (x, y) on. */
 function writeImage(pixels, stride, x, y, values, offset, [channels, height, width]) {
@@ -37,9 +37,26 @@ export function show(canvas, image) {
   canvas.getContext("2d", { willReadFrequently: true }).putImageData(image, 0, 0);  // stays in memory, where it is written
 }
 
+/** Standard deviations of a column that a bar of full length stands for. */
+const FULL_BAR = 3;
+
+/**
+ * How each number of a vector or a label is shown: its name, what a full bar means, and its text.
+ * Columns of a table have their units, with mean and scale; classes have a share of 1.
+ */
+function describeNumbers({ kind, shape, classes, features }) {
+  const share = (name) => ({ name, reach: 1, text: (value) => `${Math.round(100 * value)}%` });
+  if (kind === "label") return classes.map(share);
+  if (features.length) {
+    return features.map(({ name, mean, scale }) => scale === undefined ? share(name)
+      : { name, reach: FULL_BAR, text: (value) => Number((mean + scale * value).toPrecision(3)).toLocaleString("en") });
+  }
+  return Array.from({ length: shape[0] }, (_, i) => ({ name: String(i), reach: null, text: (value) => formatNumber(value) }));
+}
+
 /**
  * A place that shows observations of one modality: `paint(values, offset)` draws one of them.
- * @param modality {name, kind, shape, classes}
+ * @param modality {name, kind, shape, classes, features}
  */
 export function makeView(modality, label) {
   if (modality.kind === "image") {
@@ -47,19 +64,18 @@ export function makeView(modality, label) {
     return { element: canvas, paint: (values, offset = 0) => show(canvas, imageStrip(values.subarray(offset), 1, modality.shape)) };
   }
   const bars = make("div.bars", { role: "img", "aria-label": label });
-  const count = modality.shape.reduce((a, b) => a * b, 1);
-  const names = modality.classes.length ? modality.classes : Array.from({ length: count }, (_, i) => String(i));
-  const fills = names.map((name) => {
-    const fill = make("i");
-    bars.append(make("span", { text: name }), make("b", {}, fill));
-    return fill;
+  const numbers = describeNumbers(modality).map(({ name, reach, text }) => {
+    const fill = make("i"), value = make("small");
+    bars.append(make("span", { text: name, title: name }), make("b", {}, fill), value);
+    return { fill, value, reach, text };
   });
   const paint = (values, offset = 0) => {
-    const part = values.subarray(offset, offset + count);
-    const reach = modality.kind === "label" ? 1 : Math.max(1e-6, ...part.map(Math.abs));
-    fills.forEach((fill, i) => {
-      fill.style.setProperty("--share", String(Math.min(1, Math.abs(part[i]) / reach)));
+    const part = values.subarray(offset, offset + numbers.length);
+    const largest = Math.max(1e-6, ...part.map(Math.abs));
+    numbers.forEach(({ fill, value, reach, text }, i) => {
+      fill.style.setProperty("--share", String(Math.min(1, Math.abs(part[i]) / (reach ?? largest))));
       fill.classList.toggle("negative", part[i] < 0);
+      value.textContent = text(part[i]);
     });
   };
   return { element: bars, paint };

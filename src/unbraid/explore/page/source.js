@@ -55,7 +55,7 @@ export function makeSource(model, rows, store, say) {
   const pick = make("input", { type: "file", accept: "image/*", hidden: true, on: { change: () => pick.files[0] && takeFile(pick.files[0]) } });
   const images = run.modalities.some(({ kind }) => kind === "image") && model.encoder;
   const actions = make("div.actions", {},
-    makeButton("Other pictures", () => { first = (first + SHOWN_ROWS) % rows.count; fill(); }),
+    makeButton(run.modalities.some(({ kind }) => kind === "image") ? "Other pictures" : "Other rows", () => { first = (first + SHOWN_ROWS) % rows.count; fill(); }),
     images ? makeButton("Your picture…", () => pick.click(), { title: "or drop or paste one anywhere on this page" }) : null, pick);
   const given = makeGiven(model, observations, encode, store);
   return { element: make("div.source", {}, strip, actions), given: given.element, update: given.update, takeFile };
@@ -77,7 +77,7 @@ function hint(model, values, modality, code) {
 export function makeThumb(model, rows, row, choose) {
   const modality = model.run.modalities.findIndex(({ kind }, m) => kind === "image" && rows.presence(row)[m]);
   const label = `row ${row} of the data${describeRow(model, row)}`;
-  const button = makeButton(modality < 0 ? String(row) : "", () => choose(row), { class: "thumb", "aria-label": label, title: label });
+  const button = makeButton(modality < 0 ? String(row) : "", () => choose(row), { class: modality < 0 ? "thumb word" : "thumb", "aria-label": label, title: label });
   if (modality >= 0) {
     const canvas = make("canvas");
     show(canvas, imageStrip(rows.observation(modality, row), 1, model.run.modalities[modality].shape));
@@ -99,7 +99,7 @@ export function describeRow(model, row) {
 /** The observations that were encoded, each with a box to leave it out where there are several. */
 function makeGiven(model, observations, encode, store) {
   const { run } = model, several = run.modalities.length > 1;
-  const views = run.modalities.map((modality) => makeView(modality, `the ${several ? modality.name : "picture"} that was encoded`));
+  const views = run.modalities.map((modality) => makeView(modality, `the ${several ? modality.name : "observation"} that was encoded`));
   const boxes = run.modalities.map(({ name }, m) => make("input", {
     type: "checkbox", checked: true, "aria-label": `give ${name} to the model`,
     on: { change: () => toggle(m) },

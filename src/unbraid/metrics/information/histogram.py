@@ -6,9 +6,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
+from unbraid.metrics.information.stacked_histograms import measure_draws, plogp
 from unbraid.metrics.intervals import draw_halves, measure_halves, no_interval, spread_at
 
 Drawn = TypeVar("Drawn")
@@ -175,6 +175,10 @@ def measure_half_information(
         found = JointHistograms(codes, int(codes.max()) + 1, labels, device).informations(rows)
         return HalfInformation(found, spread_at(len(codes)))
 
+    if torch.device(device).type == "cuda":
+        halves = [rows for (rows,) in draw_halves([len(codes)], count, rng)]
+        return HalfInformation(*judge_halves(*measure_draws(codes, labels, bins, halves, device), len(codes)))
+
     def measure(rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
         some = codes[rows]
         histograms = JointHistograms(discretise(some, bins), bins, labels._replace(values=labels.values[rows]), device)
@@ -197,8 +201,3 @@ def judge_halves(ranges: Sequence[np.ndarray], found: list[Drawn], rows: int) ->
     if varies.any() and np.log(widths[:, varies]).std(0, ddof=1).max() > MAX_SPREAD_OF_RANGE:
         return [], no_interval("a few rows far from all others set the width of the bins")
     return found, spread_at(rows)
-
-
-def plogp(density: Tensor) -> Tensor:
-    """Return -p log p, or 0 if p <= 0; the first use of torch's own function on CUDA compiles it for seconds."""
-    return -density.clamp_min(0) * density.clamp_min(torch.finfo(density.dtype).tiny).log()

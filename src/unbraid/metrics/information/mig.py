@@ -99,7 +99,8 @@ def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> 
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
     means, stds = stack_normal_posteriors(evaluation)
     values, names = evaluation.choose_factors(factors)
-    return note_left_out(mig_exact(means, stds, values, names=names, latents=evaluation.code_names), evaluation)
+    labels = evaluation.share(("labels", *names), lambda: to_labels(values, len(means), names))
+    return note_left_out(mig_exact(means, stds, labels, latents=evaluation.code_names), evaluation)
 
 
 def mig(

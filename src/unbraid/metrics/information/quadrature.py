@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unbraid.errors import DataError
-from unbraid.metrics.information.histogram import plogp
+from unbraid.metrics.information.stacked_histograms import plogp
 from unbraid.progress import track
 from unbraid.threads import one_thread
 

@@ -26,7 +26,7 @@ from unbraid import noise
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 from unbraid.metrics.arrays import check_at_least, entropy
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.information.histogram import plogp
+from unbraid.metrics.information.stacked_histograms import plogp
 from unbraid.metrics.intervals import score_mean, spread_at
 from unbraid.metrics.multimodal.conditional_draws import Shared, decode_modality, encode_in_batches, infer_shared_codes
 from unbraid.metrics.multimodal.modality_classifiers import (

@@ -1,0 +1,52 @@
+"""The model and the data of a run, loaded from its folder."""
+
+import torch
+from torch import nn
+
+from unbraid.data import load
+from unbraid.data.factors import FactorDataset
+from unbraid.data.find import GIVEN
+from unbraid.errors import RunError
+from unbraid.models import CUSTOM, Model, build
+from unbraid.store import RunFolder, select_prefix
+from unbraid.training.modality_config import layout_from_json
+
+
+def load_dataset(folder: RunFolder, device: torch.device) -> FactorDataset:
+    """Load the data of a run by their name and settings."""
+    stored = folder.config.data
+    if stored.name == GIVEN:
+        raise RunError(
+            f"{folder.path} was trained on data that were passed in ({stored.settings['source']}, content "
+            f"{stored.settings['content'][:12]}…); pass them again: unbraid.load(path, data=…)."
+        )
+    return load(stored.name, stored.settings, device)
+
+
+def load_model(folder: RunFolder, **modules: nn.Module | None) -> Model:
+    """Build the model of a run and load its final weights; `modules` are the networks that were passed in."""
+    config = folder.config
+    for side, module in modules.items():
+        if getattr(config, side).name == CUSTOM and module is None:
+            name = getattr(config, side).settings["module"]
+            raise RunError(
+                f"{folder.path} was trained with your own {side} ({name}); pass it: unbraid.load(path, {side}=…)."
+            )
+    tensors = select_prefix("model.", folder.load_model())
+    shape = folder.read_json("data").get("shape")
+    if shape is None:
+        raise RunError(f"{folder.path} has no data.json with the shape of its observations; restore it, or retrain.")
+    model = build(config, layout_from_json(shape), **modules)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise RunError(f"{folder.model_path} does not fit the model of its config: {reason}") from error
+    return model
+
+
+def check_same_data(folder: RunFolder, dataset: FactorDataset) -> None:
+    """Raise if a run was trained on other data."""
+    content = folder.read_json("data").get("content")
+    if content is not None and content != dataset.content_hash():
+        raise RunError(f"{folder.path} was trained on other data: the content hashes differ.")
