@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 import pytest
+import torch
 
 from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names
@@ -19,6 +20,12 @@ from unbraid.training.state import State
 
 TRAIN = ["train", "vae", "data=sprites-small", "data.positions=4", "data.scales=2", "steps=8", "batch=16", "z=3"]
 TRAIN += ["encoder=mlp", "decoder=mlp", "encoder.hidden=[8]", "decoder.hidden=[8]", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """No lines of progress, which a slow machine prints beside the one sentence."""
+    monkeypatch.setenv("UNBRAID_QUIET", "1")
 
 
 def signalled_at(step, number, advance):
@@ -148,6 +155,32 @@ def test_odd_ranks_are_one_sentence(tmp_path, rank, size):
     assert names(told, "torchrun")
     assert "RANK=" in told or "WORLD_SIZE=" in told
     assert not (tmp_path / "runs").exists()
+
+
+def fill_memory(*given, **others):
+    """Ask the allocator for more than any machine has, which it refuses in its own words."""
+    torch.empty(1 << 58)
+
+
+MODEL = "unbraid.models.base.Model.encode"
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments", "facts"),
+    [
+        ("unbraid.training.state.State.advance", TRAIN, ["memory", "batch"]),
+        ("unbraid.data.find.load", ["data", "show", "sprites-small"], ["loading the data", "data.size"]),
+        (MODEL, ["evaluate", "demo", "--metric", "kl/closed-form", "--no-save", "--device", "cpu"], ["memory"]),
+        (MODEL, ["encode", "demo", "--out", "codes.csv", "--device", "cpu"], ["memory"]),
+    ],
+    ids=["train", "data show", "evaluate", "encode"],
+)
+def test_full_memory_is_one_sentence(tmp_path, monkeypatch, place, arguments, facts):
+    monkeypatch.setattr(place, fill_memory)
+    told = unbraid(*arguments, cwd=tmp_path, code=1)
+    assert told.count("\n") == 1
+    assert names(told, *facts)
+    assert "unexpected" not in told
 
 
 @pytest.fixture

@@ -20,3 +20,9 @@ def test_codes_and_scores_of_members_are_their_own():
     for one, other in zip(alone, together, strict=True):
         torch.testing.assert_close(other.posterior, one.posterior, rtol=1e-5, atol=1e-6)
         assert evaluate(other, ["kl"])[0].value == pytest.approx(evaluate(one, ["kl"])[0].value, rel=1e-5)
+        levels = [evaluate(each, ["mig/histogram-mean"], samples=300)[0] for each in (one, other)]
+        assert levels[0].ceiling == levels[1].ceiling
+        assert levels[0].chance == pytest.approx(
+            levels[1].chance, abs=0.02
+        )  # codes that differ by rounding change bins
+    assert len({id(each.shared) for each in together}) == 1, "perfect codes and labels are of the rows, not of a model"

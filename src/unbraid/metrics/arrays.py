@@ -91,6 +91,8 @@ def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins:
     """
     if bins is not None and bins < 2:
         raise SettingError(f"factor_bins must be at least 2, not {bins}.")
+    if isinstance(factors, FactorLabels) and bins is None and len(factors.values) == rows:
+        return factors
     table = to_factor_table(factors, rows)
     names = name_factors(table.shape[1], names)
     columns = [_recode(name, column, bins) for name, column in zip(names, np.ascontiguousarray(table.T), strict=True)]

@@ -28,13 +28,17 @@ Result = TypeVar("Result")
 
 
 class CodeTable(NamedTuple):
-    """Codes [rows, latents], factor values [rows, factors], the names of their columns, and a seed."""
+    """Codes [rows, latents], factor values [rows, factors], the names of their columns, and a seed.
+
+    `shared` are results that other models on the same rows can use.
+    """
 
     codes: Tensor
     factors: Tensor
     names: list[str]
     latents: list[str]
     seed: int
+    shared: dict[Hashable, Any]
 
     def score(self, function: Callable[..., Result], **settings: Any) -> Result:
         """Call a function on arrays with this table."""
@@ -77,6 +81,7 @@ class Evaluation:
         self.precision = precision
         self.trained_on: int | None = None  # number of training rows, if known
         self.peers: tuple[Evaluation, ...] = ()
+        self.shared: dict[Hashable, Any] = {}  # results that other models on the same rows can use
         self._cache: dict[Hashable, Any] = {}
         self._whole: tuple[Evaluation, Tensor] | None = None  # the evaluation that this is a part of, and its positions
 
@@ -157,7 +162,7 @@ class Evaluation:
         positions = self._every if every else self.choose(count)
         values, names = self.choose_factors(factors)
         chosen = self.encode_means(positions) if codes == "mean" else self.draw_codes(positions)
-        return CodeTable(chosen, values[positions], names, self.code_names, self.seed)
+        return CodeTable(chosen, values[positions], names, self.code_names, self.seed, self.shared)
 
     @cached_property
     def factors(self) -> Tensor:
@@ -206,6 +211,12 @@ class Evaluation:
             self._cache[key] = compute()
         return self._cache[key]
 
+    def share(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """Return `compute()`, which does not depend on the model; models that are encoded together compute it once."""
+        if key not in self.shared:
+            self.shared[key] = compute()
+        return self.shared[key]
+
     def subsample(self, count: int) -> "Evaluation":
         """Return this model on `count` random rows; no score then looks beyond them."""
         count = check_count("rows", count, least=2)
@@ -247,6 +258,8 @@ def encode_together(evaluations: Sequence[Evaluation]) -> None:
         whole = torch.cat([part[name] for part in parts], dim=1)  # [member, rows, parameters]
         for evaluation, posterior in zip(evaluations, whole, strict=True):
             evaluation.__dict__.setdefault("posterior", {})[name] = posterior
+    for evaluation in evaluations[1:]:
+        evaluation.shared = first.shared
 
 
 class _Encoder(nn.Module):

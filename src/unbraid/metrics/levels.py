@@ -9,6 +9,7 @@ depend on the rows and the factors, so cheap scores measure them:
 Other scores state them as facts (`noise`, `perfect`) or in their details.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
@@ -38,13 +39,24 @@ def add_levels(
     scores = [result] if isinstance(result, Score) else list(result)
     known, quick = signature(function).parameters, dict(settings)
     quick |= {key: value for key, value in ((RESAMPLES, 0), ("with_explicitness", False)) if key in known}
-    perfect = build_perfect_codes(table.factors, table.codes.shape[1])
     order = np.random.default_rng(table.seed).permutation(len(table.codes))
-    codes = torch.as_tensor(perfect, device=table.codes.device)
-    ceiling = table._replace(codes=codes, latents=[f"z{j}" for j in range(codes.shape[1])])
     chance = table._replace(factors=table.factors[torch.as_tensor(order, device=table.factors.device)])
-    levels = [_measure(one, function, quick) for one in (chance, ceiling)]
+    levels = [_measure(chance, function, quick), _measure_ceiling(table, function, quick)]
     return [replace(score, chance=levels[0].get(score.part), ceiling=levels[1].get(score.part)) for score in scores]
+
+
+def _measure_ceiling(
+    table: CodeTable, function: Callable[..., Any], settings: Mapping[str, Any]
+) -> dict[str | None, float]:
+    """Return the value of each part for a perfect code, which models on the same rows share."""
+    latents, factors = table.codes.shape[1], to_numpy(table.factors)
+    rows = hashlib.sha256(np.ascontiguousarray(factors).tobytes()).digest()
+    key = ("ceiling", function, rows, latents, table.seed, *map(str, sorted(settings.items())))
+    if key not in table.shared:
+        codes = torch.as_tensor(build_perfect_codes(factors, latents), device=table.codes.device)
+        perfect = table._replace(codes=codes, latents=[f"z{j}" for j in range(latents)])
+        table.shared[key] = _measure(perfect, function, settings)
+    return table.shared[key]
 
 
 def _measure(table: CodeTable, function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str | None, float]:

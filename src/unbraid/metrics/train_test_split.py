@@ -49,7 +49,7 @@ def draw_table(
     positions = torch.as_tensor(np.concatenate(split), device=evaluation.rows.device)
     values, names = evaluation.choose_factors(factors)
     codes = evaluation.encode_means(positions)
-    table = CodeTable(codes, values[positions], names, evaluation.code_names, evaluation.seed)
+    table = CodeTable(codes, values[positions], names, evaluation.code_names, evaluation.seed, evaluation.shared)
     return table, TrainTestRows(np.arange(train), np.arange(train, train + test))
 
 

@@ -61,7 +61,7 @@ def kl(evaluation: Evaluation) -> Score:
     each, posterior = compute_latent_kl(evaluation), evaluation.posterior
     with torch.no_grad():  # a closed form needs no values
         whole = evaluation.space.joint_kl(posterior, evaluation.model.prior_of(posterior), posterior)
-    value = float(whole.cpu().double().mean())
+    value = float(_to_doubles(whole).mean())
     details = {"latents": dict(zip(evaluation.space.leaf_names(), each.tolist(), strict=True))}
     return Score("kl", "closed-form", value, len(evaluation), (value, value), details=details, covers=EXACT)
 
@@ -117,9 +117,14 @@ def compute_latent_kl(evaluation: Evaluation) -> Tensor:
         rows = torch.arange(len(evaluation), device=evaluation.rows.device)
         values = posterior if space.closed_form else evaluation.draw_values(rows)  # a closed form ignores them
         with torch.no_grad():
-            return space.kl(posterior, evaluation.model.prior_of(posterior), values).cpu().double().mean(0)
+            return _to_doubles(space.kl(posterior, evaluation.model.prior_of(posterior), values)).mean(0).cpu()
 
     return evaluation.compute_once("latent_kl", compute)
+
+
+def _to_doubles(values: Tensor) -> Tensor:
+    """Return values in float64, on their device if it knows that type."""
+    return values.double() if values.device.type in ("cpu", "cuda") else values.cpu().double()
 
 
 def _reconstruct(evaluation: Evaluation, samples: int) -> SampledTerms:
