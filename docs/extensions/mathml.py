@@ -6,7 +6,6 @@ from typing import Any
 from docutils import nodes
 from latex2mathml.converter import convert
 
-
 FUNCTION = re.compile(r"<mi>(log|exp|max|min)</mi>(?!<mo stretchy=\"false\">&#x00028;)")
 
 
