@@ -15,7 +15,7 @@ from tests.support.messages import names, naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import evaluate
 from unbraid.metrics.arrays import to_tensor
-from unbraid.metrics.intervention.factorvae import _accuracy, factorvae, find_winners
+from unbraid.metrics.intervention.factorvae import _assign, factorvae, find_winners
 from unbraid.metrics.intervention.fixed_factor_batches import Population, read_fixable_factors
 
 NAMES = tuple(SPRITES)
@@ -140,12 +140,9 @@ def test_each_vote_goes_to_the_latent_of_least_relative_variance():
 
 
 def test_a_latent_without_training_votes():
-    trained = np.array([[5, 0, 1], [2, 0, 4]])
-    tested = np.array([[3, 2, 0], [1, 3, 1]])
-    assert _accuracy(trained, tested, winners_only=True) == 4 / 10
-    assert _accuracy(trained, tested, winners_only=False) == 6 / 10  # it stands for the first factor
-    both = np.stack([trained, trained]), np.stack([tested, 2 * tested])
-    assert _accuracy(*both, winners_only=True).tolist() == [0.4, 0.4]
+    votes = np.array([[5, 0, 1], [2, 0, 4]])
+    assert _assign(votes, winners_only=True).tolist() == [0, -1, 1]
+    assert _assign(votes, winners_only=False).tolist() == [0, 0, 1]  # it stands for the first factor
 
 
 @pytest.mark.parametrize("compat", [None, "disentanglement_lib"])

@@ -103,7 +103,7 @@ def test_it_grows_with_the_noise():
     assert values[0] == pytest.approx(0, abs=1e-10)
 
 
-def test_the_bootstrap_interval_has_the_right_width():
+def test_the_interval_has_the_right_width():
     """In one dimension d^2 = (m_a - m_b)^2 + (s_a - s_b)^2, whose spread over new data is easily simulated."""
     rng = np.random.default_rng(0)
 
@@ -115,7 +115,17 @@ def test_the_bootstrap_interval_has_the_right_width():
     assert np.mean(widths) / (2 * 1.96) == pytest.approx(spread, rel=0.2)
     x = rng.standard_normal((100, 4))
     assert frechet(x, x + 1, paired=True, resamples=5).interval == pytest.approx((4, 4)), "pairs stay together"
-    assert frechet(x, x + 1, resamples=5).interval[1] > 4.1
+    assert frechet(x, x + 1, resamples=6).interval[1] > 4.1
+
+
+def test_heavy_tails_have_no_interval():
+    rng = np.random.default_rng(0)
+    for number in range(8):
+        normal, heavy = rng.standard_normal((2, 400, 6)), rng.standard_t(3, (2, 400, 6))
+        assert frechet(*normal, resamples=4, seed=number).interval is not None
+        score = frechet(*heavy, resamples=4, seed=number)
+        assert score.interval is None
+        assert score.covers.startswith("none: a few rows")
 
 
 def test_tensors_and_bad_input():

@@ -29,15 +29,16 @@ def code_metric(
 
     `settings` names the function's arguments that a run may set. `samples`, or `train` and `test` together, is the
     number of rows; a function without `samples` scores as many as the default says. `defaults` differ from those of the
-    function. An argument `protocol` or `predictor` gets the protocol, and `compat` gets disentanglement_lib. `codes`
-    are posterior means, or one sample of each posterior. `levels` measures chance and ceiling, which takes about twice
-    the time of the score without its interval.
+    function. An argument `protocol` or `predictor` gets the protocol, `family` the part of the name before it, and
+    `compat` gets disentanglement_lib. `codes` are posterior means, or one sample of each posterior. `levels` measures
+    chance and ceiling, which takes about twice the time of the score without its interval.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        known, protocol = signature(function).parameters, name.partition("/")[2]
+        known, (family, _, protocol) = signature(function).parameters, name.partition("/")
         published = protocol == PUBLISHED
         fixed = {key: protocol for key in (("compat",) if published else ("protocol", "predictor")) if key in known}
+        fixed |= {"family": family} if "family" in known else {}
 
         def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
             table, rows = _tabulate(evaluation, factors, chosen, codes, draw=published and "rows" in known)

@@ -1,8 +1,8 @@
 r"""Differences of scores with 95% intervals: of two models on the same rows, or of two settings over seeds.
 
 Two models that are scored on the same rows share much of their spread, so their difference is known better than either
-score. Both are scored on the same random halves of the rows; the spread of the differences is the spread of the
-difference over draws of as many rows (`intervals`). Scores that split their rows into training and test rows split each
+score. Both are scored on the same pairs of halves of the rows, whose differences give the spread over draws of as many
+rows (`intervals`). Scores that split their rows into training and test rows split each
 half anew, which makes their interval a little wider than necessary.
 
 Runs of two settings share no rows of chance, only seeds: the interval of their difference is that of welch1947.
@@ -18,7 +18,7 @@ import torch
 
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, evaluate, expand
-from unbraid.metrics.intervals import resampling_interval, spread_at
+from unbraid.metrics.intervals import draw_halves, halves_interval, spread_at
 from unbraid.metrics.score import RESAMPLES, metric
 from unbraid.progress import track
 
@@ -54,15 +54,16 @@ def compare_evaluations(
     rng, halves = np.random.default_rng(first.seed), []
     exact = {name for name in shared if metric["/".join(name.split("/")[:2])].facts.deterministic}
     again = [name for name in chosen if not metric[name].facts.deterministic]
-    for _ in track("comparison", range(resamples if again else 0)):
-        rows = torch.as_tensor(rng.permutation(len(first))[: len(first) // 2], device=first.rows.device)
+    for (drawn,) in track("comparison", draw_halves([len(first)], resamples if again else 0, rng)):
+        rows = torch.as_tensor(drawn, device=first.rows.device)
         scores = [_score(each.take(rows), again, quick) for each in (first, second)]
         halves.append({name: scores[1][name] - scores[0][name] for name in scores[0] if name in scores[1]})
     found = []
     for name in shared:
         difference = whole[1][name] - whole[0][name]
-        drawn = [half[name] for half in halves if name in half]
-        interval = (difference, difference) if name in exact else resampling_interval(difference, drawn)
+        pairs = [pair for pair in zip(halves[::2], halves[1::2], strict=True) if all(name in half for half in pair)]
+        drawn = [half[name] for pair in pairs for half in pair]
+        interval = (difference, difference) if name in exact else halves_interval(difference, drawn)
         over = "exact" if name in exact else spread_at(len(first))
         found.append(Comparison(name, whole[0][name], whole[1][name], difference, interval, over))
     return found

@@ -11,16 +11,18 @@ A score states in `covers` what its interval promises to contain in 95 of 100 ca
 | `exact`                         | the value, because nothing about it is random                                      |
 | `none: …`                       | nothing, and why                                                                   |
 
-The spread of a whole procedure (bins, fits, neighbours) comes from random halves of the rows. The variance of a mean
-over n / 2 rows, drawn without repetition from n, is that of a mean over n independent rows. A bootstrap repeats rows,
-which raises every mutual information and breaks nearest neighbours. `benchmarks/coverage.py` measures how often each
-interval keeps its promise.
+The spread of a whole procedure (bins, fits, neighbours) comes from pairs of disjoint halves of the rows. The halves
+of a pair are independent, so the squared difference of their scores is on average twice the variance at n / 2 rows, and
+four times that at n rows if a variance falls with 1/n. This also holds for maxima and neighbours. What halves without
+their partners would tell is too much there: the spread of scores of halves is right for means only. A bootstrap repeats
+rows, which raises every mutual information and breaks nearest neighbours. `benchmarks/coverage.py` measures how often
+each interval keeps its promise.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -91,17 +93,60 @@ def mean_share_interval(shares: Sequence[float] | np.ndarray) -> Range | None:
     return share_interval(mean, len(numbers) * (widest / variance if variance > 0 else 1.0))
 
 
-def resampled_share_interval(share: float, resampled: Sequence[float] | np.ndarray, count: int) -> Range | None:
-    """Return the interval of a share, such as an accuracy, that varies as much as its resampled values do.
+class Spread(NamedTuple):
+    """The variance of a score over draws of rows, and the degrees of freedom with which it was estimated."""
 
-    It has the form of wilson1927 with the number of cases that would vary so. If no resample differs, as for an
-    accuracy of 1, that is the number of cases which there were.
-    """
-    if len(resampled) < 2:
-        return None
-    variance = float(np.var(resampled, ddof=1)) * (student_95(len(resampled)) / NORMAL_95) ** 2
-    widest = share * (1 - share)
-    return share_interval(share, widest / variance if variance > 0 and widest > 0 else count)
+    variance: float
+    degrees: float
+
+    @classmethod
+    def of_halves(cls, halves: Sequence[float] | np.ndarray) -> "Spread | None":
+        """Return the spread from the values of pairs of disjoint halves, in the order of `measure_halves`."""
+        if len(halves) < 2:
+            return None
+        pairs = np.asarray(halves, dtype=np.float64)[: len(halves) // 2 * 2].reshape(-1, 2)
+        return cls(float(np.square(pairs[:, 0] - pairs[:, 1]).mean()) / 4, len(pairs))
+
+    @classmethod
+    def of_refits(cls, rows: np.ndarray, refits: np.ndarray, share: float) -> "Spread | None":
+        """Return the spread of a mean over test rows, such as an accuracy, of a predictor that is fitted.
+
+        The mean of `rows` [test] is the score. `refits` [fits, test] are the same numbers of pairs of predictors, which
+        were fitted to disjoint training rows, `share` of the number of the score. The test rows of the score know their
+        own part of the variance. The means of a pair differ by what the fit does, and by the chance of the test rows,
+        which is subtracted, as in an analysis of variance. Degrees of freedom: satterthwaite1946.
+        """
+        if len(refits) < 2:
+            return None
+        gaps, count = refits[: len(refits) // 2 * 2 : 2] - refits[1::2], len(rows)
+        of_test, seen = float(rows.var()) / count, float(np.square(gaps.mean(1)).mean()) / 2
+        variance = of_test + share * max(0.0, seen - float(gaps.var(1).mean()) / 2 / count)
+        return cls(variance, min(count, len(gaps) * (variance / (share * seen)) ** 2) if seen > 0 else count)
+
+    def interval(self, value: float, bounds: Range = REALS) -> Range:
+        """Return value -+ t standard deviations, within `bounds`."""
+        return _clip_interval(value, student_95(1 + self.degrees) * math.sqrt(self.variance), bounds)
+
+    def share_interval(self, share: float, count: int) -> Range:
+        """Return the interval of a share, such as an accuracy.
+
+        It has the form of wilson1927 with the number of cases that would vary so much. If nothing varies, as for an
+        accuracy of 1, that is `count`, the number of cases which there were.
+        """
+        variance, widest = self.variance * (student_95(1 + self.degrees) / NORMAL_95) ** 2, share * (1 - share)
+        return share_interval(share, widest / variance if variance > 0 and widest > 0 else count)
+
+
+def halves_interval(value: float, halves: Sequence[float] | np.ndarray, bounds: Range = REALS) -> Range | None:
+    """Return the interval of a value with the spread of pairs of halves; None without a pair."""
+    spread = Spread.of_halves(halves)
+    return None if spread is None else spread.interval(value, bounds)
+
+
+def halves_share_interval(share: float, halves: Sequence[float] | np.ndarray, count: int) -> Range | None:
+    """Return the interval of a share of `count` cases with the spread of pairs of halves; None without a pair."""
+    spread = Spread.of_halves(halves)
+    return None if spread is None else spread.share_interval(share, count)
 
 
 def median_interval(values: Sequence[float] | np.ndarray) -> Range | None:
@@ -115,7 +160,7 @@ def median_interval(values: Sequence[float] | np.ndarray) -> Range | None:
     return float(ordered[outside - 1]), float(ordered[-outside])
 
 
-def student_95(count: int) -> float:
+def student_95(count: float) -> float:
     """Return the reach of a 95% interval in standard deviations that were estimated from `count` values."""
     from scipy.stats import t
 
@@ -123,14 +168,18 @@ def student_95(count: int) -> float:
 
 
 def draw_halves(sets: Sequence[int], count: int, rng: np.random.Generator) -> list[list[np.ndarray]]:
-    """Draw random halves of several sets of rows, such as training and test rows, `count` times."""
-    return [[rng.permutation(size)[: max(1, size // 2)] for size in sets] for _ in range(count)]
+    """Draw `count` random halves of several sets of rows, such as training and test rows, in pairs of disjoint ones."""
+    draws = []
+    for _ in range(count // 2):
+        orders = [(rng.permutation(size), max(1, size // 2)) for size in sets]
+        draws += [[order[:half] for order, half in orders], [order[-half:] for order, half in orders]]
+    return draws
 
 
 def measure_halves(
     measure: Callable[..., Any], sets: Sequence[int], count: int, rng: np.random.Generator, threads: bool = True
 ) -> list[Any]:
-    """Return `measure(*rows)` for random halves of sets of rows, in as many threads as torch uses.
+    """Return `measure(*rows)` for random halves of sets of rows, pair by pair, in as many threads as torch uses.
 
     A procedure that splits its rows has one set for each part, so that every part is halved. One that has threads or a
     progress bar of its own takes no `threads`.

@@ -22,10 +22,16 @@ from torch import Tensor
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import no_interval, resampling_interval, spread_at
-from unbraid.progress import track
+from unbraid.metrics.intervals import halves_interval, measure_halves, no_interval, spread_at
 
 FACTS: dict[str, Any] = {"reference": "heusel2017"}
+
+MAX_SHARE_OF_A_ROW = 1 / 8
+"""Part of a sum's variance that one row may hold in any case. As rows are added, the share of the largest falls to 0 if
+the variance is finite (lindeberg1922), and stays at about a half if it is not."""
+
+NORMAL_SETS = 50
+"""Sets of Normal features whose largest shares may exceed it, too, because there are few rows or few features."""
 
 
 @metric("frechet/efficientnet-lite0", **FACTS, **EFFICIENTNET)
@@ -54,8 +60,9 @@ def frechet(
 ) -> Score:
     """Return the squared Frechet distance of two sets of features [rows, features], computed in float64.
 
-    `network` names the features. With `resamples` the 95% interval is the value -+ 1.96 bootstrap standard errors. The
-    bootstrap draws `paired` rows together; it shows the spread, not the bias. CUDA tensors stay on their device.
+    `network` names the features. The 95% interval is for the mean over draws of as many rows, from `resamples` random
+    halves of the rows, the same ones in both sets if they are `paired`; it shows the spread, not the bias. CUDA tensors
+    stay on their device.
     """
     a, b = read_feature_pair(features_a, features_b, paired=paired)
     mean, covariance = _terms(a, b)
@@ -66,12 +73,35 @@ def frechet(
         "mean_term": mean,
         "covariance_term": covariance,
     }
-    value = mean + covariance
-    resampled = _bootstrap(a, b, paired, resamples, np.random.default_rng(seed))
-    interval = resampling_interval(value, resampled, bounds=(0.0, math.inf))
-    rows = min(len(a), len(b))
-    covers = spread_at(rows) if interval else no_interval("it needs resamples=2 or more, which take long")
+    value, rows, why = mean + covariance, min(len(a), len(b)), "it needs resamples=2 or more, which take long"
+    rng = np.random.default_rng(seed)
+    if resamples and (_has_heavy_tails(a, rng) or _has_heavy_tails(b, rng)):
+        resamples, why = 0, "a few rows far from all others decide the covariance of the features"
+
+    def measure_half(of_a: np.ndarray, *of_b: np.ndarray) -> float:
+        return sum(_terms(take_rows(a, of_a), take_rows(b, of_b[0] if of_b else of_a)))
+
+    sets = [len(a)] if paired else [len(a), len(b)]
+    halves = measure_halves(measure_half, sets, resamples if rows > 3 else 0, rng)
+    interval = halves_interval(value, halves, (0.0, math.inf))
+    covers = spread_at(rows) if interval else no_interval(why)
     return Score("frechet", network, value, rows, interval, details=details, covers=covers)
+
+
+def _has_heavy_tails(x: Tensor, rng: np.random.Generator) -> bool:
+    """Return whether one row holds more of the variance of a covariance than it would in Normal features like these."""
+    share = _find_largest_share((x - x.mean(0)).square().sum(1).cpu().numpy())
+    if share <= MAX_SHARE_OF_A_ROW:
+        return False
+    variances = torch.linalg.svdvals(_factor(x)).square().cpu().numpy()
+    shape = len(x), len(variances)
+    return all(_find_largest_share(rng.chisquare(1, shape) @ variances) < share for _ in range(NORMAL_SETS))
+
+
+def _find_largest_share(distances: np.ndarray) -> float:
+    """Return the largest share of a row in the variance of squared distances from the mean [rows]."""
+    deviations = np.square(distances - distances.mean())
+    return float(deviations.max() / max(deviations.sum(), 1e-300))
 
 
 def _terms(a: Tensor, b: Tensor) -> tuple[float, float]:
@@ -87,12 +117,3 @@ def _factor(x: Tensor) -> Tensor:
     """Return F [min(rows, features), features] with F^T F the covariance."""
     centred = (x - x.mean(0)) / math.sqrt(len(x) - 1)
     return torch.linalg.qr(centred, mode="r").R if len(x) > x.shape[1] else centred
-
-
-def _bootstrap(a: Tensor, b: Tensor, paired: bool, count: int, rng: np.random.Generator) -> list[float]:
-    values = []
-    for _ in track("bootstrap", range(count)):
-        rows = rng.integers(len(a), size=len(a))
-        others = rows if paired else rng.integers(len(b), size=len(b))
-        values.append(sum(_terms(take_rows(a, rows), take_rows(b, others))))
-    return values

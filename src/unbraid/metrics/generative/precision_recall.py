@@ -16,7 +16,7 @@ from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, split_rows, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import measure_halves, no_interval, resampled_share_interval, spread_at
+from unbraid.metrics.intervals import halves_share_interval, measure_halves, no_interval, spread_at
 
 SAME = 1e-12
 """Squared distance, relative to the sum of squared lengths, below which two features differ by rounding only."""
@@ -69,7 +69,7 @@ def precision_recall(
         ("precision", "recall"), _measure(truth, other, k), np.array(halves).reshape(-1, 2).T, strict=True
     ):
         counted = other if part == "precision" else truth
-        interval = resampled_share_interval(value, drawn, len(counted))
+        interval = halves_share_interval(value, drawn, len(counted))
         covers = spread_at(len(counted)) if interval else no_interval("it needs more rows or resamples")
         scores.append(
             Score("precision-recall", network, value, len(counted), interval, part, details=details, covers=covers)

@@ -20,12 +20,17 @@ The value may therefore be a little below 0, or above 1. Its interval is for the
 none of these troubles but looks at posteriors). Below 10 rows for each cell the correction fails, and no interval is
 printed.
 
+**The interval** is the value -+ t standard deviations over draws of both halves' information, as it was found plus
+random errors (`JointHistograms.draw_half_errors`). Halves of the rows would not do: products and choices of noisy
+numbers vary with 1/n, and 1/n of a quarter of the rows is four times that of all. Information within three errors of 0
+counts as 0 in the draws, since products with it would vary more.
+
 Reference: Miller (1955), Note on the bias of information estimates. In Information theory in psychology.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -34,9 +39,10 @@ from unbraid.errors import UsageError
 from unbraid.metrics.arrays import FactorLabels, check_at_least, find_device, name_latents, to_labels, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.code_metrics import code_metric
+from unbraid.metrics.information.drawn_information import SIGNIFICANT
 from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank
 from unbraid.metrics.information.mig import note_left_out
-from unbraid.metrics.intervals import ALL_ROWS, measure_halves, no_interval, resampling_interval
+from unbraid.metrics.intervals import ALL_ROWS, no_interval, resampling_interval
 from unbraid.metrics.levels import add_levels
 
 MIN_ROWS_PER_CELL = 10
@@ -44,6 +50,8 @@ MIN_SHARE = 0.01
 """Share of a factor's entropy that an informed latent knows."""
 
 PROTOCOL = "corrected"
+TITLES = {"mig": "MIG", "modularity": "Modularity", "infomec": "InfoMEC"}
+Family = Literal["mig", "modularity", "infomec"]
 
 corrected_metric = partial(
     code_metric, settings="bins samples resamples", needs=("factors",), invariant=("scale",), reference="miller1955"
@@ -95,6 +103,20 @@ def measure_shares(found: HalvedInformation, by_factor: bool) -> np.ndarray:
     return (best[0] + best[1]) / np.where(total > 0, total, np.inf)
 
 
+def measure_parts(family: Family, found: HalvedInformation) -> dict[str | None, float]:
+    """Return the value of each part of a family of scores."""
+    if family == "mig":
+        return {None: float(measure_gaps(found).mean())}
+    if family == "modularity":
+        each = measure_modularity(found)
+        return {None: float(each.mean()) if len(each) else 0.0}
+    width, factors = found.first.shape
+    return {
+        "modularity": _rescale(measure_shares(found, by_factor=False), factors),
+        "compactness": _rescale(measure_shares(found, by_factor=True), width) if width > 1 else 1.0,
+    }
+
+
 def _rescale(shares: np.ndarray, others: int) -> float:
     return float((shares.mean() - 1 / others) / (1 - 1 / others)) if len(shares) else 0.0
 
@@ -129,24 +151,20 @@ class _Table(NamedTuple):
         (first, entropies), (second, others) = (histograms.corrected_information(half) for half in halves)
         return HalvedInformation(first, second, np.maximum((entropies + others) / 2, 1e-300))
 
-    def interval(
-        self,
-        measures: Sequence[Callable[[HalvedInformation], float]],
-        values: Sequence[float],
-        resamples: int,
-        rng: np.random.Generator,
-    ) -> tuple[list[tuple[float, float] | None], str]:
-        """Return the intervals of several values, and what they cover."""
+    def draw(self, found: HalvedInformation, count: int, rng: np.random.Generator) -> list[HalvedInformation]:
+        """Draw the information of other rows: what was found in these plus random errors."""
+        histograms = JointHistograms(discretise_by_rank(self.codes, self.bins), self.bins, self.labels)
+        (first, of_first), (second, of_second) = (histograms.draw_half_errors(count, rng) for _ in range(2))
+        centre = np.where(found.mean > SIGNIFICANT * (first + second).std(0) / 2, found.mean, 0.0)
+        entropies = np.maximum(found.entropies + (of_first + of_second) / 2, 1e-300)
+        return [HalvedInformation(*one) for one in zip(centre + first, centre + second, entropies, strict=True)]
+
+    def explain_no_interval(self, resamples: int) -> str | None:
+        """Return why there is no interval, or None."""
         cells = self.bins * max(self.labels.sizes)
         if len(self.codes) < MIN_ROWS_PER_CELL * cells:
-            why = f"{len(self.codes):,} rows are too few for the correction of histograms of {cells:,} cells"
-            return [None] * len(values), no_interval(why)
-        found = measure_halves(
-            lambda rows: [f(self.measure(rows)) for f in measures], [len(self.codes)], resamples, rng
-        )
-        drawn = np.array(found).reshape(-1, len(values))
-        covers = ALL_ROWS if len(drawn) > 1 else no_interval("it needs resamples=2 or more")
-        return [resampling_interval(value, of) for value, of in zip(values, drawn.T, strict=True)], covers
+            return f"{len(self.codes):,} rows are too few for the correction of histograms of {cells:,} cells"
+        return None if resamples > 1 else "it needs resamples=2 or more"
 
 
 @metric("mig/corrected", needs=("factors",), invariant=("scale",), reference="miller1955", noise=0.0)
@@ -156,101 +174,69 @@ def mig_on_run(
     factors: tuple[str, ...] | None = None,
     bins: int = 20,
     samples: int = 10_000,
-    resamples: int = 50,
+    resamples: int = 100,
 ) -> Score:
     """Mutual information gap of posterior means over all rows, plug-in bias removed."""
     table, settings = evaluation.tabulate(samples, factors), {"bins": bins, "samples": samples, "resamples": resamples}
-    (score,) = add_levels(table.score(mig_corrected, **settings), table, mig_corrected, settings)
+    measure = partial(score_corrected, family="mig")
+    (score,) = add_levels(table.score(measure, **settings), table, measure, settings)
     return note_left_out(score, evaluation)
 
 
-def mig_corrected(
-    codes: Any,
-    factors: Any,
-    *,
-    names: Sequence[str] | None = None,
-    latents: Sequence[str] | None = None,
-    bins: int = 20,
-    samples: int | None = 10_000,
-    resamples: int = 50,
-    seed: int = 0,
-) -> Score:
-    """Return the mutual information gap of codes [rows, latents] and factors [rows, factors], for all rows.
-
-    If there are more than `samples` rows, that many are drawn without repetition (None takes all).
-    """
-    table, rng = _Table.read(codes, factors, names, bins, samples, seed)
-    if table.codes.shape[1] < 2:
-        raise UsageError(f"MIG compares the best latent with the second best, but there are {table.codes.shape[1]}.")
-    found = table.measure(rng.permutation(len(table.codes)))
-    gaps = measure_gaps(found)
-    value = float(gaps.mean())
-    (interval,), covers = table.interval([lambda one: float(measure_gaps(one).mean())], [value], resamples, rng)
-    details = {"gaps": dict(zip(table.labels.names, gaps.tolist(), strict=True)), **_describe(table, found, latents)}
-    return Score("mig", PROTOCOL, value, len(table.codes), interval, details=details, covers=covers)
-
-
 @corrected_metric("modularity/corrected", "Modularity of posterior means over all rows, plug-in bias removed.")
-def modularity_corrected(
-    codes: Any,
-    factors: Any,
-    *,
-    names: Sequence[str] | None = None,
-    latents: Sequence[str] | None = None,
-    bins: int = 20,
-    samples: int | None = 10_000,
-    resamples: int = 50,
-    seed: int = 0,
-) -> Score:
-    """Return the modularity of codes [rows, latents] and factors [rows, factors], for all rows; 0 without information.
-
-    Latents that know less than .01 of every factor's entropy are left out.
-    """
-    table, rng = _Table.read(codes, factors, names, bins, samples, seed)
-    _refuse_one_factor("Modularity", table)
-
-    def measure(found: HalvedInformation) -> float:
-        each = measure_modularity(found)
-        return float(each.mean()) if len(each) else 0.0
-
-    found = table.measure(rng.permutation(len(table.codes)))
-    value = measure(found)
-    (interval,), covers = table.interval([measure], [value], resamples, rng)
-    details = _describe(table, found, latents)
-    return Score("modularity", PROTOCOL, value, len(table.codes), interval, details=details, covers=covers)
-
-
 @corrected_metric("infomec/corrected", "InfoMEC's modularity and compactness over all rows, plug-in bias removed.")
-def infomec_corrected(
+def score_corrected(
     codes: Any,
     factors: Any,
     *,
+    family: Family,
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
     bins: int = 20,
     samples: int | None = 10_000,
-    resamples: int = 50,
+    resamples: int = 100,
     seed: int = 0,
 ) -> list[Score]:
-    """Return modularity and compactness of codes [rows, latents] and factors [rows, factors], for all rows.
+    """Return the scores of a family from codes [rows, latents] and factors [rows, factors], for all rows.
+
+    If there are more than `samples` rows, that many are drawn without repetition (None takes all). The interval comes
+    from `resamples` draws of the information.
+    """
+    table, rng = _Table.read(codes, factors, names, bins, samples, seed)
+    width = table.codes.shape[1]
+    if family == "mig" and width < 2:
+        raise UsageError(f"MIG compares the best latent with the second best, but there are {width}.")
+    if family != "mig" and len(table.labels.sizes) < 2:
+        raise UsageError(f"{TITLES[family]} compares factors with each other, but there is only one.")
+    found = table.measure(rng.permutation(len(table.codes)))
+    why, parts = table.explain_no_interval(resamples), measure_parts(family, found)
+    drawn = [measure_parts(family, one) for one in ([] if why else table.draw(found, resamples, rng))]
+    covers, details = no_interval(why) if why else ALL_ROWS, _describe(table, found, latents)
+    if family == "mig":
+        details = {"gaps": dict(zip(table.labels.names, measure_gaps(found).tolist(), strict=True)), **details}
+    scores = []
+    for part, value in parts.items():
+        interval = resampling_interval(value, [one[part] for one in drawn])
+        scores.append(Score(family, PROTOCOL, value, len(table.codes), interval, part, details=details, covers=covers))
+    return scores
+
+
+def mig_corrected(codes: Any, factors: Any, **settings: Any) -> Score:
+    """Return the mutual information gap, for all rows; `settings` are those of `score_corrected`."""
+    return score_corrected(codes, factors, family="mig", **settings)[0]
+
+
+def modularity_corrected(codes: Any, factors: Any, **settings: Any) -> Score:
+    """Return the modularity, for all rows, or 0 if no latent is informed; `settings` are those of `score_corrected`."""
+    return score_corrected(codes, factors, family="modularity", **settings)[0]
+
+
+def infomec_corrected(codes: Any, factors: Any, **settings: Any) -> list[Score]:
+    """Return modularity and compactness of InfoMEC, for all rows; `settings` are those of `score_corrected`.
 
     Explicitness needs no histogram; that of `infomec` has an interval for its own number of rows.
     """
-    table, rng = _Table.read(codes, factors, names, bins, samples, seed)
-    _refuse_one_factor("InfoMEC", table)
-    width, factor_count = table.codes.shape[1], len(table.labels.sizes)
-    measures = [
-        lambda found: _rescale(measure_shares(found, by_factor=False), factor_count),
-        lambda found: _rescale(measure_shares(found, by_factor=True), width) if width > 1 else 1.0,
-    ]
-    found = table.measure(rng.permutation(len(table.codes)))
-    values = [measure(found) for measure in measures]
-    intervals, covers = table.interval(measures, values, resamples, rng)
-    details = _describe(table, found, latents)
-    return [
-        Score("infomec", PROTOCOL, value, len(table.codes), interval, part, details=details, covers=covers)
-        for part, value, interval in zip(("modularity", "compactness"), values, intervals, strict=True)
-    ]
+    return score_corrected(codes, factors, family="infomec", **settings)
 
 
 def _describe(table: _Table, found: HalvedInformation, latents: Sequence[str] | None) -> dict[str, Any]:
@@ -262,8 +248,3 @@ def _describe(table: _Table, found: HalvedInformation, latents: Sequence[str] | 
         "informed": [name for name, known in zip(names, informed, strict=True) if known],
         "bins": table.bins,
     }
-
-
-def _refuse_one_factor(score: str, table: _Table) -> None:
-    if len(table.labels.sizes) < 2:
-        raise UsageError(f"{score} compares factors with each other, but there is only one.")

@@ -67,13 +67,37 @@ class JointHistograms:
         """
         counts = self._counts(rows)
         information, entropies = _compute_information(counts)
-        occupied = [
-            (part > 0).sum(axis=(-2, -1))
-            for part in (counts, counts.sum(3, keepdims=True), counts.sum(2, keepdims=True))
-        ]
-        cells, of_latent, of_factor = occupied
-        total = 2 * counts[0, 0].sum()
-        return information - (cells - of_latent - of_factor + 1) / total, entropies + (of_factor[0] - 1) / total
+        chance, of_factor = _count_chance(counts)
+        return information - chance, entropies + of_factor
+
+    def measure_chance(self) -> np.ndarray:
+        """Return by how much chance raises the information [latents, factors] of all rows, on average (miller1955)."""
+        return _count_chance(self._counts(None))[0]
+
+    def draw_half_errors(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Draw errors of I [count, latents, factors] and H [count, factors] over a random half of the rows.
+
+        An error is the mean, with Normal weights, of each row's influence on I and H:  log p(z, v) / p(z) p(v) - I  and
+        -log p(v) - H. Chance cells give the influence a variance of d / n for d degrees of freedom, so that a mean over
+        n / 2 rows gets 2 d / n^2: just the variance of the information of n / 2 rows without dependence.
+        """
+        rows = self.of_factor.shape[1]
+        joint = self._counts(None) / rows
+        of_values = np.broadcast_to(joint[:1].sum(2, keepdims=True), joint[:1].shape)
+        p = np.concatenate([joint, joint[:1]])  # a table for each latent, the last one for H
+        above = np.concatenate([joint, np.ones_like(of_values)])
+        below = np.concatenate([joint.sum(3, keepdims=True) * joint.sum(2, keepdims=True), of_values])
+        logs = np.log(np.divide(above, below, where=p > 0, out=np.ones_like(p)))
+        tables = (logs - (p * logs).sum((2, 3), keepdims=True)).reshape(len(p), -1)
+        errors = np.zeros((len(p), len(self.of_factor), count))
+        for start in range(0, rows, MAX_ROWS_PER_CHUNK):
+            part = slice(start, start + MAX_ROWS_PER_CHUNK)
+            of_latents = self.of_latent[[*range(len(joint)), 0], part]
+            cells = self.of_factor[:, part]
+            influence = [table[cells + own] for table, own in zip(tables, of_latents, strict=True)]
+            errors += np.stack(influence) @ rng.standard_normal((cells.shape[1], count))
+        errors = errors.transpose(2, 0, 1) * (math.sqrt(2) / rows)
+        return errors[:, :-1], errors[:, -1]
 
     def informations(self, draws: Sequence[np.ndarray | None]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the `information` of several draws of rows."""
@@ -105,6 +129,14 @@ class JointHistograms:
             for counts, of_latent in zip(total, self.of_latent, strict=True):  # one at a time stays in the cache
                 counts += np.bincount((of_latent[part] + of_factor).ravel(), minlength=len(counts))
         return total.reshape(self.shape)
+
+
+def _count_chance(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return by how much chance raises I [latents, factors], and lowers H [factors], on average."""
+    tables = (counts, counts.sum(3, keepdims=True), counts.sum(2, keepdims=True))
+    cells, of_latent, of_factor = ((part > 0).sum(axis=(-2, -1)) for part in tables)
+    total = 2 * counts[0, 0].sum()
+    return (cells - of_latent - of_factor + 1) / total, (of_factor[0] - 1) / total
 
 
 def _compute_information(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +171,7 @@ def measure_half_information(
     if len(codes) < MIN_ROWS_PER_CELL * cells:
         return HalfInformation([], no_interval(f"{len(codes):,} rows are too few for histograms of {cells:,} cells"))
     if bins is None:
-        rows = [rng.permutation(len(codes))[: len(codes) // 2] for _ in range(count)]
+        rows = [rows for (rows,) in draw_halves([len(codes)], count, rng)]
         found = JointHistograms(codes, int(codes.max()) + 1, labels, device).informations(rows)
         return HalfInformation(found, spread_at(len(codes)))
 

@@ -29,7 +29,7 @@ InfoE.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -47,9 +47,10 @@ from unbraid.metrics.arrays import (
 )
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
+from unbraid.metrics.information.drawn_information import draw_information
 from unbraid.metrics.information.histogram import JointHistograms, discretise, measure_half_information
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
-from unbraid.metrics.intervals import FIT_ONCE, measure_halves, no_interval, resampling_interval, spread_at
+from unbraid.metrics.intervals import FIT_ONCE, Spread, halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
 
 Protocol = Literal["knn", "histogram", "quantised"]
@@ -106,7 +107,7 @@ def infomec(
     most of the time and may be left out.
 
     The 95% intervals are for the mean of this procedure over draws of as many rows, from `resamples` random halves of
-    the rows (20 under `knn`, 100 otherwise); the predictor is fitted to 10 of them.
+    the rows (20 under `knn`, 100 otherwise) by `drawn_information`; the predictor is fitted to 10 of them.
     """
     check_known("protocol", protocol, get_args(Protocol))
     check_at_least(2, bins=bins)
@@ -123,19 +124,8 @@ def infomec(
     names, device, quantised = name_latents(values.shape[1], latents), find_device(codes), protocol == "quantised"
     width = np.ptp(values, axis=0)
     active = width > (0.0 if quantised else MIN_ACTIVE_RANGE) * width.max(initial=0.0)
-    if protocol == "knn":
-        jitter_seed, halves = int(rng.integers(2**31)), resamples if len(values) >= 20 else 0
-        estimates = estimate_with_halves(values, labels, neighbours, halves, rng, jitter_seed, device)
-        found = [(information, some.entropy) for information, some in estimates]
-        covers = spread_at(len(values)) if halves > 1 else no_interval("it needs 20 rows and resamples=2 or more")
-    else:
-        of_values = (np.unique(column, return_inverse=True)[1] for column in values.T)
-        binned = np.stack(list(of_values), axis=1) if quantised else discretise(values, bins)
-        found = JointHistograms(binned, int(binned.max()) + 1, labels, device).informations([None])
-        chosen = (binned, labels, None) if quantised else (values, labels, bins)
-        drawn, covers = measure_half_information(*chosen, resamples, rng, device)
-        found += drawn
-    normalised = [information / _replace_zeros(entropy) for information, entropy in found]  # N of all rows, then drawn
+    settings = {"bins": bins, "neighbours": neighbours, "resamples": resamples}
+    measured = _measure_information(values, labels, protocol, rng, device, **settings)
     details: dict[str, Any] = {"active": [name for name, is_active in zip(names, active, strict=True) if is_active]}
     one_hot = (column[:, None] == np.unique(column) for column in values.T)
     inputs = np.concatenate(list(one_hot), axis=1).astype(np.float64) if quantised else values
@@ -144,28 +134,69 @@ def infomec(
         if with_explicitness
         else []
     )
-    information = dict(zip(labels.names, normalised[0].T.tolist(), strict=True))
+    entropies = _replace_zeros(labels.entropy)
+    information = dict(zip(labels.names, (measured.information / entropies).T.tolist(), strict=True))
     details |= {"normalised_information": information, "latents": list(names)}
-    score = partial(_score_ratio, protocol, len(values), details, covers)
-    modularity = score("modularity", details["active"], [one[active] for one in normalised])
-    return [modularity, *explicitness, score("compactness", labels.names, [one[active].T for one in normalised])]
+    drawn, scores = measured.draw(len(values), rng), []
+    for part, owners, choose in (
+        ("modularity", details["active"], lambda one: (one / entropies)[active]),
+        ("compactness", labels.names, lambda one: (one / entropies)[active].T),
+    ):
+        shares = find_shares(choose(measured.information))
+        value, *others = (_measure_ratio(choose(one)) for one in (measured.information, *drawn))
+        spread = Spread(float(np.var(others)), len(measured.halves) // 2) if others else None
+        interval = spread and spread.interval(value, (0.0, 1.0))
+        own = {"share": dict(zip(owners, shares.tolist(), strict=True)), **details}
+        scores.append(
+            Score("infomec", protocol, value, len(values), interval, part, details=own, covers=measured.covers)
+        )
+    return [scores[0], *explicitness, scores[1]]
 
 
-def _score_ratio(
+class _Measured(NamedTuple):
+    """I [latents, factors] of all rows and of pairs of halves, that of chance, and what an interval covers."""
+
+    information: np.ndarray
+    halves: Sequence[np.ndarray]
+    chance: np.ndarray | None
+    covers: str
+
+    def draw(self, rows: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
+        """Draw the information of as many other rows; nothing without halves."""
+        pairs = len(self.halves) > 1
+        return list(draw_information(self.information, self.halves, self.chance, rows, rng)) if pairs else []
+
+
+def _measure_information(
+    values: np.ndarray,
+    labels: FactorLabels,
     protocol: Protocol,
-    rows: int,
-    details: dict[str, Any],
-    covers: str,
-    part: str,
-    owners: Sequence[str],
-    normalised: Sequence[np.ndarray],
-) -> Score:
-    """Return the score of the owners' largest shares from N [owners, others] of all rows and of resamples."""
-    others, shares = normalised[0].shape[1], [find_shares(one) for one in normalised]
-    value, *resampled = (rescale_above_chance(one, others) for one in shares)
-    interval = resampling_interval(value, resampled, bounds=(0.0, 1.0))
-    own = {"share": dict(zip(owners, shares[0].tolist(), strict=True)), **details}
-    return Score("infomec", protocol, value, rows, interval, part, details=own, covers=covers)
+    rng: np.random.Generator,
+    device: torch.device,
+    *,
+    bins: int,
+    neighbours: int,
+    resamples: int,
+) -> _Measured:
+    if protocol == "knn":
+        jitter_seed, count = int(rng.integers(2**31)), resamples if len(values) >= 20 else 0
+        whole, *halves = estimate_with_halves(values, labels, neighbours, count, rng, jitter_seed, device)
+        covers = spread_at(len(values)) if halves else no_interval("it needs 20 rows and resamples=2 or more")
+        return _Measured(whole[0], [information for information, _ in halves], None, covers)
+    if protocol == "quantised":
+        binned = np.stack([np.unique(column, return_inverse=True)[1] for column in values.T], axis=1)
+        found = measure_half_information(binned, labels, None, resamples, rng, device)
+    else:
+        binned = discretise(values, bins)
+        found = measure_half_information(values, labels, bins, resamples, rng, device)
+    histograms = JointHistograms(binned, int(binned.max()) + 1, labels, device)
+    ((information, _),) = histograms.informations([None])
+    return _Measured(information, [half for half, _ in found.drawn], histograms.measure_chance(), found.covers)
+
+
+def _measure_ratio(normalised: np.ndarray) -> float:
+    """Return InfoM or InfoC from N [owners, others]."""
+    return rescale_above_chance(find_shares(normalised), normalised.shape[1])
 
 
 def find_shares(normalised: np.ndarray) -> np.ndarray:
@@ -203,7 +234,7 @@ def _score_explicitness(
 
     value = float(by_factor.mean())
     halves = measure_halves(measure_half, [len(inputs)], resamples, rng)
-    interval = resampling_interval(value, halves, (0.0, 1.0))
+    interval = halves_interval(value, halves, (0.0, 1.0))
     covers = spread_at(len(inputs)) if interval else no_interval(FIT_ONCE)
     details = {"of_factors": dict(zip(labels.names, by_factor.tolist(), strict=True)), **shared}
     return Score(

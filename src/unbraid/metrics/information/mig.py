@@ -40,7 +40,7 @@ from unbraid.metrics.arrays import (
 from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
 from unbraid.metrics.information.histogram import JointHistograms, discretise, find_bins, measure_half_information
 from unbraid.metrics.information.quadrature import integrate_information
-from unbraid.metrics.intervals import EXACT, no_interval, resampling_interval
+from unbraid.metrics.intervals import EXACT, halves_interval, no_interval
 from unbraid.metrics.levels import add_levels
 from unbraid.metrics.train_test_split import is_published
 from unbraid.metrics.unsupervised.code_dependence import stack_normal_posteriors
@@ -147,8 +147,7 @@ def mig(
     halves = measure_half_information(values, labels, bins, resamples, rng, find_device(codes))
     named = name_latents(values.shape[1], latents)
     score = build_gap_score(compat or protocol, information, entropies, labels, named)
-    resampled = [compute_gaps(*one).mean() for one in halves.drawn]
-    interval = resampling_interval(score.value, resampled, bounds=(0.0, 1.0))
+    interval = halves_interval(score.value, [compute_gaps(*one).mean() for one in halves.drawn], (0.0, 1.0))
     details = {**score.details, "bins": bins, "ceiling": compute_ceiling(labels, bins)}
     return replace(score, interval=interval, details=details, covers=halves.covers)
 

@@ -46,7 +46,7 @@ from unbraid.metrics.arrays import (
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import JointHistograms, discretise
-from unbraid.metrics.intervals import FIT_ONCE, measure_halves, no_interval, resampled_share_interval, spread_at
+from unbraid.metrics.intervals import FIT_ONCE, halves_share_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.predictive.logistic import Classifiers, fit_one_vs_rest, fit_softmax, standardise
 from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, is_published, split_rows
 
@@ -173,7 +173,7 @@ def explicitness(
         return average_areas(rank.measure(rows.train[of_train], rows.test[of_test], model)[0])
 
     halves = measure_halves(measure_half, [len(rows.train), len(rows.test)], resamples, rng)
-    interval, used = resampled_share_interval(mean, halves, len(rows.test)), len(rows.train) + len(rows.test)
+    interval, used = halves_share_interval(mean, halves, len(rows.test)), len(rows.train) + len(rows.test)
     value = mean if published else 2 * mean - 1
     if interval is not None and not published:
         interval = 2 * interval[0] - 1, 2 * interval[1] - 1

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unbraid.metrics.arrays import FactorLabels
+from unbraid.metrics.intervals import draw_halves
 from unbraid.progress import track
 from unbraid.threads import one_thread
 
@@ -22,7 +23,12 @@ JITTER = 1e-10
 
 
 def estimate_information(
-    codes: np.ndarray, labels: FactorLabels, neighbours: int, seed: int, device: torch.device | str = "cpu"
+    codes: np.ndarray,
+    labels: FactorLabels,
+    neighbours: int,
+    seed: int,
+    device: torch.device | str = "cpu",
+    at_least: float = 0.0,
 ) -> np.ndarray:
     """Return I(z_j; v_k) [latents, factors] in nats, 0 for a constant latent."""
     jitter = JITTER * np.random.default_rng(seed).standard_normal(len(codes))
@@ -34,7 +40,7 @@ def estimate_information(
         if varies.any() and len(rows):
             chosen = x if len(rows) == len(column) else x[:, torch.as_tensor(rows, device=device)]
             information[varies, k] = _estimate(chosen, column[rows], neighbours)
-    return information
+    return information.clip(at_least)
 
 
 def estimate_with_halves(
@@ -46,15 +52,17 @@ def estimate_with_halves(
     seed: int,
     device: torch.device,
 ) -> list[tuple[np.ndarray, FactorLabels]]:
-    """Return I(z_j; v_k) [latents, factors] of all rows, then of random halves, each with the labels of its rows.
+    """Return I(z_j; v_k) [latents, factors] of all rows, then of pairs of halves, each with the labels of its rows.
 
-    The spread over halves replaces a bootstrap, whose repeated rows would be their own nearest neighbours.
+    The spread over halves replaces a bootstrap, whose repeated rows would be their own nearest neighbours. Information
+    of halves may be below 0, so that its errors show.
     """
-    draws = [np.arange(len(codes)), *(rng.permutation(len(codes))[: len(codes) // 2] for _ in range(halves))]
+    draws = [np.arange(len(codes)), *(rows for (rows,) in draw_halves([len(codes)], halves, rng))]
 
     def estimate(rows: np.ndarray) -> tuple[np.ndarray, FactorLabels]:
         drawn = labels._replace(values=labels.values[rows])
-        return estimate_information(codes[rows], drawn, neighbours, seed, device), drawn
+        lowest = 0.0 if len(rows) == len(codes) else -np.inf
+        return estimate_information(codes[rows], drawn, neighbours, seed, device, lowest), drawn
 
     workers = 1 if device.type == "cuda" else torch.get_num_threads()
     with one_thread(), ThreadPoolExecutor(workers) as pool:
@@ -92,7 +100,7 @@ def _estimate(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
     psi = torch.as_tensor(digamma(np.arange(rows + 1).clip(1)), device=x.device)
     nearer = _count_nearer(ordered, grouped, runs, radius)
     information = psi[rows] + (psi[wanted] - psi[count]).mean() - psi[nearer].mean(1)
-    return information.clamp_min(0.0).cpu().numpy()
+    return information.cpu().numpy()
 
 
 def _find_radius(grouped: Tensor, first: Tensor, count: Tensor, wanted: Tensor, max_wanted: int) -> Tensor:

@@ -31,7 +31,7 @@ from torch import Tensor
 from unbraid.metrics.arrays import FactorLabels, check_at_least, name_latents, to_tensor
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.intervals import ALL_DRAWS, no_interval, share_interval
+from unbraid.metrics.intervals import ALL_DRAWS, Spread, measure_halves, no_interval, share_interval
 from unbraid.metrics.intervention.fixed_factor_batches import (
     FixedFactorBatches,
     Population,
@@ -71,15 +71,15 @@ def factorvae(
     threshold: float = 0.05,
     names: Sequence[str] | None = None,
     latents: Sequence[str] | None = None,
-    resamples: int = 200,
+    resamples: int = 20,
     seed: int = 0,
     compat: Compat | None = None,
 ) -> Score:
     """Return the FactorVAE score of codes [rows, latents] and discrete factors [rows, factors].
 
     Batches are drawn from these rows. Codes on a GPU stay there, with the same rows as on the CPU. The 95% interval is
-    that of a share of the test votes (wilson1927), wider if resampled training votes change the majority; it is for
-    other votes from the same rows.
+    that of a share of the test votes (wilson1927), wider if the majority differs between halves of the training votes;
+    it is for other votes from the same rows.
     """
     published = is_published(compat)
     check_at_least(2, batch=batch, pool=pool)
@@ -101,16 +101,20 @@ def factorvae(
         columns = torch.from_numpy(active).to(values.device)
         values, variance = values[:, columns], variance[columns]
     drawn = [population.draw_batches(rng, count, batch) for count in (train, test)]
-    trained, tested = (
-        _count_votes(find_winners(values, variance, one), one.factor, labels, len(active)) for one in drawn
-    )
-    value = float(_accuracy(trained, tested, not published))
-    resampled = _accuracy(_resample(rng, resamples, trained), _resample(rng, resamples, tested), not published)
-    details = _details(trained, tested, labels.names, [latents[j] for j in active])
-    details["train_accuracy"] = float(_accuracy(trained, trained, not published))
-    variance, widest = float(np.var(resampled)) if resamples else 0.0, value * (1 - value)
-    votes = min(test, widest / variance) if variance > 0 and widest > 0 else test  # fewer if the majority is unsure
-    interval = share_interval(value, votes)
+    (of_train, chosen), (of_test, tested) = ((find_winners(values, variance, one), one.factor) for one in drawn)
+
+    def mark_right(some: np.ndarray | slice) -> np.ndarray:
+        """Return which test votes the majority of some training votes predicts."""
+        assigned = _assign(_count_votes(of_train[some], chosen[some], labels, len(active)), not published)
+        return (assigned[of_test] == tested).astype(np.float64)
+
+    right = mark_right(slice(None))
+    value, refits = float(right.mean()), measure_halves(mark_right, [train], resamples, rng)
+    votes, on_test = (_count_votes(*of, labels, len(active)) for of in ((of_train, chosen), (of_test, tested)))
+    details = _details(votes, on_test, labels.names, [latents[j] for j in active])
+    details["train_accuracy"] = float((_assign(votes, not published)[of_train] == chosen).mean())
+    spread = Spread.of_refits(right, np.array(refits), 0.5)
+    interval = spread.share_interval(value, test) if spread else share_interval(value, test)
     return Score("factorvae", protocol, value, len(values), interval, details=details, covers=ALL_DRAWS)
 
 
@@ -143,21 +147,12 @@ def _count_votes(winner: np.ndarray, factor: np.ndarray, labels: FactorLabels, l
     return np.bincount(factor * latents + winner, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def _resample(rng: np.random.Generator, count: int, table: np.ndarray) -> np.ndarray:
-    """Return bootstrap tables of votes [count, factors, latents]."""
-    return rng.multinomial(table.sum(), table.ravel() / table.sum(), size=count).reshape(count, *table.shape)
+def _assign(votes: np.ndarray, winners_only: bool) -> np.ndarray:
+    """Return the factor of each latent by the majority of votes [factors, latents].
 
-
-def _accuracy(trained: np.ndarray, tested: np.ndarray, winners_only: bool) -> np.ndarray:
-    """Return the share of test votes that the majority of the training votes predicts; tables [..., factors, latents].
-
-    A latent without training votes predicts nothing if `winners_only`, else the first factor.
+    A latent without votes stands for no factor (-1) if `winners_only`, else for the first one.
     """
-    assigned = trained.argmax(-2)
-    right = np.take_along_axis(tested, assigned[..., None, :], axis=-2)[..., 0, :]
-    if winners_only:
-        right = right * (trained.sum(-2) > 0)
-    return np.asarray(right.sum(-1) / tested.sum((-2, -1)))
+    return np.where((votes.sum(0) > 0) | (not winners_only), votes.argmax(0), -1)
 
 
 def _details(trained: np.ndarray, tested: np.ndarray, names: Sequence[str], latents: Sequence[str]) -> dict[str, Any]:

@@ -25,10 +25,10 @@ from unbraid.metrics.arrays import check_at_least, check_known, entropy, find_de
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
 from unbraid.metrics.intervals import (
+    Spread,
+    halves_interval,
     measure_halves,
     no_interval,
-    resampled_share_interval,
-    resampling_interval,
     spread_at,
 )
 from unbraid.metrics.multimodal.block_dependence import draw_blocks
@@ -87,8 +87,8 @@ def probe(
 ) -> list[Score]:
     """Return the scores of parts of a code, as `{"c": c, "s": s}`, each [rows, latents], for factors [rows, factors].
 
-    The 95% intervals are for means over draws of as many rows. They come from random halves of the rows, since a
-    bootstrap repeats rows, and repeated rows break nearest neighbours.
+    The 95% intervals are for means over draws of as many rows. They come from halves of the rows, since a bootstrap
+    repeats rows, and repeated rows break nearest neighbours.
     """
     check_known("protocol", protocol, ["linear", "knn"])
     scores = []
@@ -113,12 +113,10 @@ def _linear(
     fitted = fit_softmax(x, labels, C=C, precision=1e-9)
     right, log_probabilities, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
 
-    def measure_half(of_train: np.ndarray, of_test: np.ndarray) -> np.ndarray:
-        some = fit_softmax(x[of_train], labels[of_train], C=C, precision=1e-8, start=fitted)
-        return (some.predict(y[of_test]) == truth[of_test]).mean(0)
+    def measure_half(half: np.ndarray) -> np.ndarray:
+        return fit_softmax(x[half], labels[half], C=C, precision=1e-8, start=fitted).predict(y) == truth
 
-    rng = np.random.default_rng(seed)
-    halves = np.array(measure_halves(measure_half, [len(labels), len(truth)], REFITS, rng))  # [refits, factors]
+    refits = np.array(measure_halves(measure_half, [len(labels)], REFITS, np.random.default_rng(seed)), dtype=float)
     for k, name in enumerate(known.names):
         frequency = np.bincount(labels[:, k])
         details = {
@@ -128,7 +126,8 @@ def _linear(
             "test": len(truth),
         }
         value, part = float(right[:, k].mean()), f"{block}/{name}"
-        interval = resampled_share_interval(value, halves[:, k], len(truth))
+        spread = Spread.of_refits(right[:, k].astype(float), refits[:, :, k], 0.5)
+        interval = spread and spread.share_interval(value, len(truth))
         covers = spread_at(len(labels) + len(truth))
         scores.append(
             Score("probe", "linear", value, len(labels), interval, part, "logistic", details=details, covers=covers)
@@ -158,7 +157,7 @@ def _knn(
     for k, name in enumerate(known.names):
         value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
         ceiling = max(value, float(known.entropy[k]))  # an estimate may exceed the entropy
-        interval = resampling_interval(value, [half[:, k].max() for half in halves], bounds=(0.0, ceiling))
+        interval = halves_interval(value, [half[:, k].max() for half in halves], (0.0, ceiling))
         scores.append(
             Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details, covers=covers)
         )

@@ -29,7 +29,7 @@ from unbraid.metrics.arrays import find_device, name_latents, to_factor_table, t
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.factor_types import FactorColumn, parse_factors
-from unbraid.metrics.intervals import FIT_ONCE, measure_halves, no_interval, resampled_share_interval, spread_at
+from unbraid.metrics.intervals import FIT_ONCE, halves_share_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.levels import share_of_most_frequent
 from unbraid.metrics.predictive.booster import FactorFit, Target
 from unbraid.metrics.predictive.predictors import Predictor, Problem, fit, rescale
@@ -181,7 +181,7 @@ def _build_scores(
     smallest = 0.0 if task.compat is None else 1e-11
     protocol, samples = task.compat or task.predictor, len(task.train) + len(task.test)
     informativeness, of_informativeness = _measure_informativeness(task, fits)
-    interval = resampled_share_interval(informativeness, halves, len(task.test))
+    interval = halves_share_interval(informativeness, halves, len(task.test))
     none, covers = (None, no_interval(IMPORTANCES)), spread_at(samples) if interval else no_interval(why)
     parts = [
         ("disentanglement", *_measure_concentration(importance, latents, smallest), *none),

@@ -29,10 +29,9 @@ from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.intervals import (
     FIT_ONCE,
+    Spread,
     measure_halves,
     no_interval,
-    resampled_share_interval,
-    resampling_interval,
     spread_at,
 )
 from unbraid.metrics.levels import share_of_most_frequent
@@ -77,7 +76,7 @@ def downstream(
     """Return the accuracy on codes [rows, latents] and discrete factors [rows, factors] for each number of labels.
 
     The name of a score states the labels that there were. With several numbers, the last score is the efficiency. The
-    95% intervals are for means over draws of as many rows, from `resamples` fits to random halves of the rows.
+    95% intervals are for means over draws of as many rows, from `resamples` fits to halves of the training rows.
     """
     check_known("protocol", protocol, get_args(Protocol))
     if not labels or min(labels) < 2 or not C > 0 or trees < 1:
@@ -91,31 +90,36 @@ def downstream(
     fits = [predict.measure(split.train[:size], split.test) for size in sizes]
     correct, models = zip(*fits, strict=True)  # each [test, factors]
 
-    def measure_half(of_train: np.ndarray, of_test: np.ndarray) -> list[float]:
-        rows, tested = split.train[of_train], split.test[of_test]
+    def measure_half(half: np.ndarray) -> list[np.ndarray]:
         starts = [models[-1] if size == sizes[-1] else None for size in sizes]  # which has seen every value
         return [
-            float(predict.measure(rows[:size], tested, start)[0].mean())
+            predict.measure(split.train[half][:size], split.test, start)[0].mean(1)
             for size, start in zip(sizes, starts, strict=True)
         ]
 
-    halves = np.array(measure_halves(measure_half, [len(split.train), len(split.test)], resamples, rng))
-    halves = halves.reshape(-1, len(sizes))
-    covers = spread_at(len(split.train) + len(split.test)) if len(halves) > 1 else no_interval(FIT_ONCE)
+    refits = np.array(measure_halves(measure_half, [len(split.train)], resamples, rng))
+    refits = refits.reshape(-1, len(sizes), len(split.test))
+    shares = [min(size, len(split.train) // 2) / size for size in sizes]
+    covers = spread_at(len(split.train) + len(split.test)) if len(refits) > 1 else no_interval(FIT_ONCE)
     scores, chance = [], share_of_most_frequent(known.values[split.test])
-    for size, hits, drawn in zip(sizes, correct, halves.T, strict=True):
+    for place, (size, hits) in enumerate(zip(sizes, correct, strict=True)):
         by_factor = dict(zip(known.names, hits.mean(0).tolist(), strict=True))
         details = {"accuracy": by_factor, "labels": size, "test": len(split.test), "chance": chance}
         value, part = float(hits.mean()), f"{size}-labels"
-        interval = resampled_share_interval(value, drawn, len(split.test))
+        spread = Spread.of_refits(hits.mean(1), refits[:, place], shares[place])
+        interval = spread and spread.share_interval(value, len(split.test))
         scores.append(
             Score("downstream", protocol, value, size, interval, part, protocol, details=details, covers=covers)
         )
     if len(sizes) > 1:
         few, many = correct[0].mean(), correct[-1].mean()
         details = {"few": sizes[0], "many": sizes[-1], "test": len(split.test)}
-        value, drawn = _divide(few, many), [_divide(*one) for one in halves[:, [0, -1]]]
-        interval = resampling_interval(value, drawn, bounds=(0.0, float("inf")))
+        value = _divide(few, many)
+        rows = np.stack([hits.mean(1) for hits in correct])  # [sizes, test]
+        first, last = ([of[..., place, :] / max(many, 1e-12) for of in (rows, refits)] for place in (0, -1))
+        own, others = (few - value * many for few, many in zip(first, last, strict=True))
+        spread = Spread.of_refits(own, others, shares[0])  # the fit to few labels varies most
+        interval = spread and spread.interval(value, (0.0, float("inf")))
         part, used = "efficiency", sizes[-1]
         scores.append(
             Score("downstream", protocol, value, used, interval, part, protocol, details=details, covers=covers)

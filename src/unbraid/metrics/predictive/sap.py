@@ -28,7 +28,7 @@ from unbraid.metrics.arrays import name_latents, to_factor_table, to_matrix
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.factor_types import FactorColumn, parse_factors
-from unbraid.metrics.intervals import measure_halves, no_interval, resampling_interval, spread_at
+from unbraid.metrics.intervals import halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.predictive.linear_svm import fit_lines
 from unbraid.metrics.train_test_split import Compat, TrainTestRows, draw_rows, is_published, split_rows
 
@@ -97,7 +97,7 @@ def sap(
 
     value, used = float(gaps.mean()), len(rows.train) + len(rows.test)
     halves = measure_halves(measure_half, [len(rows.train), len(rows.test)], resamples, rng)
-    interval = resampling_interval(value, halves, bounds=(0.0, 1.0))
+    interval = halves_interval(value, halves, (0.0, 1.0))
     covers = spread_at(used) if interval else no_interval("it needs resamples=2 or more")
     return Score("sap", compat or "linear-svm", value, used, interval, details=details, covers=covers)
 

@@ -32,7 +32,7 @@ from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import check_at_least, name_latents, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
 from unbraid.metrics.information.histogram import MIN_ROWS_PER_CELL, discretise, judge_halves
-from unbraid.metrics.intervals import measure_halves, no_interval, resampling_interval
+from unbraid.metrics.intervals import Spread, measure_halves, no_interval
 from unbraid.models import LaterStage, as_stage
 from unbraid.progress import track
 
@@ -96,7 +96,7 @@ def conditioning(
     second = discretise(other[:, varies], bins).T
     rng = np.random.default_rng(seed)
     count, cells = len(real), first * bins + second
-    drawn, covers = _measure_halves(real[:, varies], other[:, varies], bins, resamples, rng)
+    spread, covers = _measure_spread(real[:, varies], other[:, varies], bins, resamples, rng)
     shuffled = [_shares(first * bins + second[:, rng.permutation(count)], bins).mean() for _ in range(SHUFFLES)]
     shares = _shares(cells, bins)
     details = {
@@ -105,24 +105,34 @@ def conditioning(
         "bins": bins,
     }
     value = float(shares.mean())
-    interval = resampling_interval(value, drawn, (0.0, 1.0))
+    interval = spread and spread.interval(value, (0.0, 1.0))
     return Score("cond", protocol, value, len(real), interval, details=details, covers=covers)
 
 
-def _measure_halves(
+def _measure_spread(
     real: np.ndarray, other: np.ndarray, bins: int, count: int, rng: np.random.Generator
-) -> tuple[list[float], str]:
-    """Return the value of random halves of the rows, each with bins of its own, and what their spread covers."""
-    if len(real) < MIN_ROWS_PER_CELL * bins**2:
-        return [], no_interval(f"{len(real):,} rows are too few for histograms of {bins**2:,} cells")
+) -> tuple[Spread | None, str]:
+    """Return the spread from halves of the rows, and what it covers.
 
-    def measure(rows: np.ndarray) -> tuple[np.ndarray, float]:
-        first = discretise(real[rows], bins).T + bins * np.arange(real.shape[1])[:, None]
-        shares = _shares(first * bins + discretise(other[rows], bins).T, bins)
-        return np.concatenate([np.ptp(real[rows], axis=0), np.ptp(other[rows], axis=0)]), float(shares.mean())
+    Halves are cut into the bins of all rows, whose spread is that of `intervals`, and into bins of their own. What this
+    changes depends on the extremes of a code, and varies with n / 2 rows about as much as with n.
+    """
+    if len(real) < MIN_ROWS_PER_CELL * bins**2:
+        return None, no_interval(f"{len(real):,} rows are too few for histograms of {bins**2:,} cells")
+    of_all = discretise(real, bins), discretise(other, bins)
+
+    def measure(rows: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
+        own, first = (discretise(real[rows], bins), discretise(other[rows], bins)), bins * np.arange(real.shape[1])
+        binned = (of_all[0][rows], of_all[1][rows]), own
+        equal, moved = (_shares(((a + first) * bins + b).T, bins).mean() for a, b in binned)
+        return np.concatenate([np.ptp(real[rows], axis=0), np.ptp(other[rows], axis=0)]), (equal, moved - equal)
 
     drawn = measure_halves(measure, [len(real)], count, rng)
-    return judge_halves([ranges for ranges, _ in drawn], [value for _, value in drawn], len(real))
+    found, covers = judge_halves([ranges for ranges, _ in drawn], [value for _, value in drawn], len(real))
+    if not found:
+        return None, covers
+    of_rows, of_bins = (Spread.of_halves(values) for values in np.array(found).T)
+    return of_rows and of_bins and Spread(of_rows.variance + 2 * of_bins.variance, of_rows.degrees), covers
 
 
 def _shares(cells: np.ndarray, bins: int) -> np.ndarray:

@@ -18,7 +18,7 @@ import torch
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.intervals import measure_halves, no_interval, resampling_interval, spread_at
+from unbraid.metrics.intervals import halves_interval, measure_halves, no_interval, spread_at
 from unbraid.models import as_stage
 
 Protocol = Literal["spearman", "pearson"]
@@ -56,9 +56,9 @@ def on_run(evaluation: Evaluation, protocol: Protocol, *, samples: int = 10_000,
         def measure(rows: np.ndarray, means: np.ndarray = means, values: np.ndarray = values) -> float:
             return float(np.abs(unseen(means[rows], values[rows], protocol)).max())
 
-        resampled = measure_halves(measure, [count], resamples, rng)
+        halves = measure_halves(measure, [count], resamples, rng)
         value, details = float(np.abs(correlations).max()), {"latents": correlations.tolist(), "given": list(given)}
-        interval = resampling_interval(value, resampled, (0.0, 1.0))
+        interval = halves_interval(value, halves, (0.0, 1.0))
         covers = spread_at(count) if interval else no_interval("it needs resamples=2 or more")
         scores.append(
             Score("unseen", protocol, value, count, interval, part=factor.name, details=details, covers=covers)
