@@ -105,7 +105,7 @@ def render(
 
 
 def _window(size: int, places: Sequence[float], reach: float) -> tuple[slice, Tensor]:
-    """Return the pixels along one axis that sprites may touch, and the distances of their centres from each sprite's."""
+    """Return the pixels along one axis that sprites may touch, and their distances from the centre of each."""
     unit, centres = FRAME / size, [16 + 32 * place for place in places]
     first = min(size, max(0, math.floor((min(centres) - reach) / unit)))
     last = max(first, min(size, math.ceil((max(centres) + reach) / unit)))
