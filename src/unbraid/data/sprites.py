@@ -74,6 +74,7 @@ def render(
     orientations: Sequence[float],
     xs: Sequence[float],
     ys: Sequence[float],
+    *,
     at_once: int | None = None,
 ) -> Tensor:
     """Render every combination as packed bits [n, size * size / 8]; the last argument varies fastest.

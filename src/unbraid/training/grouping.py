@@ -75,7 +75,7 @@ def split_evenly(groups: Sequence[Sequence[Member]], members: int) -> list[list[
 
 
 def find_max_members(state: State) -> int:
-    """Return how many runs with the structure of this one train together: as many as fit in memory, or one at a time."""
+    """Return how many runs with the structure of this one train together: as many as fit in memory, or one."""
     device = state.group.device
     if device.type == "cpu" and count_operations(state) > MAX_OPERATIONS_TOGETHER:
         return 1
