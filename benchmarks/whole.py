@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     rows: list[dict[str, object]] = []
+    facts = {"device": given.device, "torch": torch.__version__, "python": platform.python_version()}
+    if given.device == "cuda":
+        facts["card"] = torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory() as folder:
         caches = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "MPLCONFIGDIR": "matplotlib"}
         environment = {**os.environ, **{name: f"{folder}/{place}" for name, place in caches.items()}}
@@ -59,11 +62,8 @@ def main() -> None:
         for number, (what, arguments) in enumerate(jobs):
             rows.append({"what": what, **run_command([*arguments, "--root", f"{folder}/runs{number}"], environment)})
             print(f"{what:<22} {rows[-1]['seconds']:>8} s", flush=True)
-    facts = {"device": given.device, "torch": torch.__version__, "python": platform.python_version(), "rows": rows}
-    if given.device == "cuda":
-        facts["card"] = torch.cuda.get_device_name()
-    if given.out:
-        given.out.write_text(json.dumps(facts, indent=1) + "\n")
+            if given.out:  # after each command, so that an interruption keeps what was measured
+                given.out.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from unbraid import atomic
 from unbraid.data.code_files import write_table
 from unbraid.data.csv_modalities import CsvColumn, group_columns, insert_blank_rows, read_classes, read_vectors
 from unbraid.data.modalities import Observed
@@ -25,7 +23,7 @@ from unbraid.data.table_files import is_frame, name_source, read_cells
 from unbraid.errors import UsageError, unknown
 from unbraid.models import Model, MultimodalModel
 from unbraid.models.generation import ROWS_PER_CHUNK, encode_arrays
-from unbraid.report.pictures import to_uint8
+from unbraid.report.observation_files import write_picture
 from unbraid.types import Shape
 
 MAX_ROUNDS = 200
@@ -61,8 +59,7 @@ class CompletedTable:
         pictures = path.with_name(f"{path.stem}-pictures")
         for (name, row), image in self.pictures.items():
             file = pictures / f"{name}-{row:05d}.png"
-            with atomic.replacing(file) as part:
-                Image.fromarray(to_uint8(image)).save(part, "PNG")
+            write_picture(file, image)
             cells[name][row] = file.relative_to(path.parent).as_posix()
         write_table(path, cells)
         return path

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.messages import naming
 from tests.support.modalities import mixed
-from unbraid.data import ClassLabels, Modality, dataset, load, multimodal
+from unbraid.data import ClassLabels, Modality, Pixels, dataset, load, multimodal
 from unbraid.data.splits import split
 from unbraid.data.sprite_pairs import LEVELS
 from unbraid.errors import DataError, UsageError
@@ -35,6 +35,14 @@ def test_modalities_of_different_kinds_and_shapes_are_read_by_row():
     assert data.layout == {"picture": (3, 2, 2), "sound": (4,), "word": (3,)}
     assert len(data) == 6
     assert multimodal("whole", mixed()).present(index) is None
+
+
+def test_observations_decide_the_device_whatever_the_default_one_was():
+    observed = Modality("x", "image", Pixels(torch.zeros(2, 1, 4, 4), (1, 4, 4)))
+    with torch.device("meta"):  # as when data are loaded for a GPU, and a stored part comes from the disk
+        data = multimodal("two", [observed])
+    assert data.device.type == "cpu"
+    assert {part.device.type for part in data.to("meta").modalities["x"].content if torch.is_tensor(part)} == {"meta"}
 
 
 def test_whoever_wants_one_modality_is_told_of_all():

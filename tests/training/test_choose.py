@@ -86,6 +86,8 @@ def test_modalities_have_their_own_networks():
     chosen = choose(data, "partitioned-mvae")
     assert [chosen[f"encoder.{name}"] for name in rows] == ["conv-daunhawer", "mlp", "mlp"]
     assert chosen["likelihood.size.learned"]
+    assert chosen["weights"] == ("pet:92",)  # 96 * 96 / 100
+    assert "weights" not in choose(from_arrays({"size": rows["size"], "pet": rows["pet"]}), "partitioned-mvae")
     config = configure("partitioned-mvae", YOURS, data, chosen)
     assert config.encoder.settings["photo"]["name"] == "conv-daunhawer"
 

@@ -59,6 +59,12 @@ class MultimodalDataset(FactorDataset):
             return None
         return torch.stack([self.has(name, index) for name in self.modalities], -1)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the observations; the stand-in for pixels may be on another one after rendering."""
+        parts = (part for modality in self.modalities.values() for part in modality.content)
+        return next((part.device for part in parts if isinstance(part, torch.Tensor)), super().device)
+
     def _fields_on(self, device: torch.device | str) -> dict[str, Any]:
         by_name = {name: modality.to(device) for name, modality in self.modalities.items()}
         return {**super()._fields_on(device), "by_name": by_name}

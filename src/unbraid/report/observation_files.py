@@ -60,9 +60,14 @@ def _write_folder(path: Path, images: Tensor, names: Sequence[str] | None) -> No
     if len(set(files)) < len(files):
         files = [file.with_name(f"{row:0{digits}d}-{file.name}") for row, file in enumerate(files)]
     for file, image in zip(files, images, strict=True):
-        array = to_uint8(image)
-        with atomic.replacing(path / file) as part:
-            Image.fromarray(array if image.shape[0] == 3 else array[..., 0]).save(part, "PNG")
+        write_picture(path / file, image)
+
+
+def write_picture(path: Path, image: Tensor) -> None:
+    """Write an image [channels, height, width] as a PNG file, grey unless it is in RGB."""
+    array = to_uint8(image)
+    with atomic.replacing(path, sync=False) as part:
+        Image.fromarray(array if image.shape[0] == 3 else array[..., 0]).save(part, "PNG")
 
 
 def check_new_folder(path: Path) -> None:

@@ -5,6 +5,7 @@ gave: neither the user nor the recipe. Each rule returns a value and the reason 
 config, so that a run repeats from its config alone; they depend on nothing but the data, the recipe and other settings.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -56,6 +57,9 @@ MAX_STAGE_STEPS = 5_000
 SHAPE_BETA_PER_PIXEL = 25 / 32
 """Weight beta of `beta-tcvae` on shapes, by the side of the picture; the demo has 25 for 32 pixels."""
 
+VALUES_PER_LABEL_WEIGHT = 100
+"""Values of the largest picture per unit of a label's weight, if a row has both."""
+
 PATCHED_SIDE = 64
 """Shapes of at least this side are drawn by patches of 2x2 pixels, in a quarter of the time."""
 
@@ -74,9 +78,14 @@ class ChosenSetting(NamedTuple):
     value: Any
     reason: str
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
+        """The setting as a user types it."""
         value = str(self.value).lower() if isinstance(self.value, bool) else self.value
-        return f"{self.name}={value}: {self.reason}"
+        return f"{self.name}=[{','.join(value)}]" if isinstance(value, tuple) else f"{self.name}={value}"
+
+    def __str__(self) -> str:
+        return f"{self.words}: {self.reason}"
 
 
 def choose_settings(
@@ -218,6 +227,13 @@ def _choose_weights(recipe: str, dataset: FactorDataset, known: Mapping[str, Any
         side = min(dataset.shape[1:])
         reason = f"the reconstruction of an outline grows with the {side} pixels of a side"
         yield ChosenSetting("beta", float(round(SHAPE_BETA_PER_PIXEL * side)), reason)
+    modalities = dataset.modalities.values() if "weights" in objective[recipe].settings else ()
+    labels = [modality.name for modality in modalities if modality.kind == "label"]
+    largest = max((math.prod(modality.shape) for modality in modalities if modality.kind == "image"), default=0)
+    weight = round(largest / VALUES_PER_LABEL_WEIGHT)
+    if labels and weight > 1:
+        reason = "a label adds a nat or two to the loss and a picture hundreds, and both should count"
+        yield ChosenSetting("weights", tuple(f"{label}:{weight}" for label in labels), reason)
 
 
 def _choose_held_out(dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
