@@ -12,6 +12,8 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.data.modality import Modality
+from unbraid.data.tables import columns_of
+from unbraid.printable import shorten
 from unbraid.progress import format_seconds
 from unbraid.training import choose_device, configure
 from unbraid.training.choose import ChosenSetting, choose_settings, is_own, is_silhouette
@@ -20,6 +22,10 @@ from unbraid.training.prepare import prepare
 MAX_SECONDS_TO_MEASURE = 3.0
 MAX_STEPS_TO_MEASURE = 20
 ROWS_TO_DESCRIBE = 10_000
+MAX_CHARACTERS = 200
+MAX_ALIGNED = 60
+"""Characters of a command up to which its comment is aligned with others."""
+
 FEW_ROWS = 500
 SEEDS = 5
 
@@ -47,13 +53,14 @@ class Advice:
 
     def __str__(self) -> str:
         length = f"{self.steps:,} steps take about {format_seconds(self.seconds)} on this machine ({self.device})"
+        width = max((len(command) for command in self.commands if len(command) <= MAX_ALIGNED), default=0)
         parts = {
             "Found": self.found,
             "Recipe": [f"{self.recipe}: {self.reason}"],
             "Settings": [str(each) for each in self.settings],
             "Time": [f"{length}, by a few measured steps."],
             "Notes": self.notes,
-            "Next": [f"{command}   # {what}" for command, what in self.commands.items()],
+            "Next": [f"{command:{width}}  # {what}" for command, what in self.commands.items()],
         }
         return "\n".join("\n  ".join([title, *lines]) for title, lines in parts.items() if lines)
 
@@ -95,7 +102,9 @@ def describe_data(dataset: FactorDataset) -> list[str]:
         labelled = int(dataset.has_labels(every, [column]).sum())
         missing = f", unknown in {len(dataset) - labelled:,} rows" if labelled < len(dataset) else ""
         lines.append(f"factor {factor.name}: {factor.size} values{missing}")
-    return lines if dataset.factors else [*lines, "no factors: scores such as MIG need some (data.labels=labels.csv)"]
+    pictures = not dataset.multimodal and len(dataset.shape) == 3
+    setting = "data.labels=labels.csv" if pictures else "data.factors=[COLUMN]"
+    return lines if dataset.factors else [*lines, f"no factors: scores such as MIG need some ({setting})"]
 
 
 def measure_step(config: Config, dataset: FactorDataset) -> float:
@@ -112,6 +121,9 @@ def measure_step(config: Config, dataset: FactorDataset) -> float:
 
 
 def _describe_modality(dataset: FactorDataset, modality: Modality) -> str:
+    if columns := columns_of(dataset):
+        words = [f"{each.name} ({len(each.classes)} classes)" if each.classes else each.name for each in columns]
+        return f"{len(columns)} columns: {shorten(', '.join(words), MAX_CHARACTERS)}"
     name = modality.name if dataset.multimodal else "each"
     every = torch.arange(len(dataset), device=dataset.device)
     here = dataset.has(modality.name, every)
@@ -130,12 +142,10 @@ def _describe_modality(dataset: FactorDataset, modality: Modality) -> str:
 
 def _list_commands(recipe: str, data: str, settings: list[ChosenSetting]) -> dict[str, str]:
     """Return the commands to type next, and what each does."""
-    words = shlex.join(f"{each.name}={_write(each.value)}" for each in settings)
+    words = shlex.join(each.words for each in settings)
     train = f"unbraid train {recipe} {shlex.quote(f'data={data}')}{f' {words}' if words else ''}"
     axis = "beta_c" if recipe == "partitioned-mvae" else "beta"
-    fixed = shlex.join(
-        f"{each.name}={_write(each.value)}" for each in settings if each.name not in ("patience", "split")
-    )
+    fixed = shlex.join(each.words for each in settings if each.name not in ("patience", "split"))
     sweep = f"unbraid sweep {recipe} {shlex.quote(f'data={data}')} {axis}=1,4,16 seed=0:{SEEDS}"
     return {
         f"{train} --name mine": "train",
@@ -144,10 +154,6 @@ def _list_commands(recipe: str, data: str, settings: list[ChosenSetting]) -> dic
         "unbraid explore runs/mine": "a page that runs the model",
         f"{sweep}{f' {fixed}' if fixed else ''}": "which beta, and how much seeds differ",
     }
-
-
-def _write(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _list_notes(dataset: FactorDataset) -> list[str]:

@@ -18,10 +18,11 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, sync: bool = True) -> Iterator[Path]:
     """Yield a temporary path to write to; it replaces `path` on success and disappears on failure.
 
-    A killed process leaves only a file that ends in `.part`, which nothing reads.
+    A killed process leaves only a file that ends in `.part`, which nothing reads. Without `sync`, a machine that loses
+    its power may leave an empty file: for thousands of pictures, each of which would wait for the disk.
     """
     check_replaceable(path)
     part = path.with_name(f".{path.name}.{next(_numbers)}.{os.getpid()}.part")
@@ -30,9 +31,11 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)  # a link of that name would lead elsewhere
         try:
             yield part
-            _sync(part)
+            if sync:
+                _sync(part)
             part.replace(path)
-            _sync(path.parent)
+            if sync:
+                _sync(path.parent)
         finally:
             part.unlink(missing_ok=True)
 

@@ -52,7 +52,7 @@ def main() -> None:
     """Run the command line; a failure is one sentence on stderr and an exit code."""
     prepare_streams()
     try:
-        code = typer.main.get_command(app)(standalone_mode=False)
+        code = typer.main.get_command(app)(prog_name="unbraid", standalone_mode=False)
         code = code if isinstance(code, int) else 0
         if code == INTERRUPTED:  # typer turns Ctrl-C into an exit without a message
             code = explain_failure(KeyboardInterrupt())

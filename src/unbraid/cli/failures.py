@@ -35,10 +35,9 @@ def explain_failure(error: BaseException) -> int:
     if isinstance(error, _CLICK_ERROR):
         shown = io.StringIO()
         error.show(shown)
-        own = (
-            "\nWrite --with before the command: unbraid --with FILE.py train …" if "--with" in shown.getvalue() else ""
-        )
-        echo(shown.getvalue().rstrip("\n") + own, err=True)
+        misplaced = "option: --with" in shown.getvalue()
+        advice = "\nWrite --with before the command: unbraid --with FILE.py train …" if misplaced else ""
+        echo(shown.getvalue().rstrip("\n") + advice, err=True)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
         echo("stopped", err=True)

@@ -146,4 +146,5 @@ def _describe_dataset(item: Any) -> dict[str, Any]:
 
 def _format_default(default: Any) -> str:
     shown = default is None or isinstance(default, (int, float, str, tuple))
-    return str(default).replace(" ", "") if shown else "…"
+    words = str(default).lower() if default is None or isinstance(default, bool) else str(default)
+    return words.replace(" ", "") if shown else "…"

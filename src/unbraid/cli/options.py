@@ -30,10 +30,20 @@ class GroupedCommands(TyperGroup):
         others = tuple(name for name in known if not any(name in names for names in SECTIONS.values()))
         width = formatter.width - 6 - max(map(len, known))
         for title, names in {**SECTIONS, "Other": others}.items():
-            rows = [(name, known[name].get_short_help_str(width)) for name in names if name in known]
+            rows = [(name, _summarise(known[name].help or "", width)) for name in names if name in known]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+def _summarise(text: str, width: int) -> str:
+    """Return as many clauses of a text's first sentence as fit; a list that does not fit is left out."""
+    sentence = summary = " ".join(text.split("\n\n")[0].split()).removesuffix(".")
+    while len(summary) > width and (end := max(map(summary.rfind, (", ", "; ", ": ")))) > 0:
+        summary = summary[:end]
+    if summary != sentence:
+        summary = summary.split(": ")[0].split(" (")[0]
+    return summary
 
 
 app = typer.Typer(

@@ -66,7 +66,7 @@ def _write_folder(path: Path, images: Tensor, names: Sequence[str] | None) -> No
 def write_picture(path: Path, image: Tensor) -> None:
     """Write an image [channels, height, width] as a PNG file, grey unless it is in RGB."""
     array = to_uint8(image)
-    with atomic.replacing(path) as part:
+    with atomic.replacing(path, sync=False) as part:
         Image.fromarray(array if image.shape[0] == 3 else array[..., 0]).save(part, "PNG")
 
 

@@ -78,10 +78,14 @@ class ChosenSetting(NamedTuple):
     value: Any
     reason: str
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
+        """The setting as a user types it."""
         value = str(self.value).lower() if isinstance(self.value, bool) else self.value
-        value = f"[{','.join(value)}]" if isinstance(value, tuple) else value
-        return f"{self.name}={value}: {self.reason}"
+        return f"{self.name}=[{','.join(value)}]" if isinstance(value, tuple) else f"{self.name}={value}"
+
+    def __str__(self) -> str:
+        return f"{self.words}: {self.reason}"
 
 
 def choose_settings(
