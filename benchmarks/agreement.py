@@ -11,6 +11,7 @@ every score its mean over the runs that differ in the seed alone. A score with -
 import argparse
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,15 @@ from scipy.stats import rankdata
 
 from unbraid.metrics import Score
 
+MOST_LABELS = "downstream/logistic/most-labels"
+"""Stands for the downstream score with the most labels, whose name states how many there were."""
+
 SCORES = (
     *("mig/exact", "mig/histogram-mean", "mig/histogram-sampled", "mig/disentanglement_lib"),
     *("modularity/histogram-mean", "infomec/knn/modularity", "infomec/knn/compactness", "infomec/knn/explicitness"),
     *("dci/booster/disentanglement", "dci/random-forest/disentanglement"),
     *("dci/lasso/disentanglement", "dci/booster/completeness", "dci/booster/informativeness", "sap/linear-svm"),
-    *("explicitness/logistic", "downstream/logistic/10000-labels", "attributes/mlp", "betavae/logistic"),
+    *("explicitness/logistic", MOST_LABELS, "attributes/mlp", "betavae/logistic"),
     *("factorvae/majority-vote", "factorvae/disentanglement_lib", "irs/quantile"),
 )
 UNLABELLED = ("udr/spearman", "udr/lasso", "-tc/exact", "elbo/closed-form")
@@ -40,6 +44,15 @@ def read(folder: Path) -> dict[str, dict[str, Score]]:
         beta, seed = config["objective"].get("beta", 1.0), config["training"]["seed"]
         found[config["objective"]["name"], beta, seed] = {score.name: score for score in scores}
     return {f"{name} {beta:g}, seed {seed}": found[name, beta, seed] for name, beta, seed in sorted(found)}
+
+
+def choose_names(names: Sequence[str], known: set[str]) -> tuple[str, ...]:
+    """Return the names of scores that every run has."""
+    head, tail = MOST_LABELS.split("most")
+    labels = [int(n.removeprefix(head).removesuffix(tail)) for n in known if n.startswith(head) and n.endswith(tail)]
+    most = f"{head}{max(labels, default=0)}{tail}"
+    named = (most if name == MOST_LABELS else name for name in names)
+    return tuple(dict.fromkeys(name for name in named if name.lstrip("-") in known))
 
 
 def columns(runs: dict[str, dict[str, Score]], names: tuple[str, ...], within: bool = False) -> np.ndarray:
@@ -94,8 +107,8 @@ def main() -> None:
     arguments = parser.parse_args()
     runs = read(arguments.folder)
     common = set.intersection(*map(set, runs.values()))
-    names = tuple(name for name in (*SCORES, *UNLABELLED) if name.lstrip("-") in common)
-    shown = [name for name in dict.fromkeys((*SCORES, *TC, "elbo/closed-form")) if name in common]
+    names = choose_names((*SCORES, *UNLABELLED), common)
+    shown = choose_names((*SCORES, *TC, "elbo/closed-form"), common)
     rows = [[name, *(f"{own[name].value:.3g}" for own in runs.values())] for name in shown]
     print(markdown(["score", *runs], rows), end="\n\n")
     values = columns(runs, names, arguments.within)

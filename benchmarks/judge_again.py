@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+import unbraid.papers  # noqa: F401 (registers the experiments)
 from unbraid.experiments import running
 from unbraid.experiments.base import experiment, judge
 from unbraid.experiments.derived_series import Parents, RefinedSeries

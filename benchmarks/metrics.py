@@ -14,6 +14,7 @@ inside a round. `--out FILE` writes JSON.
 import argparse
 import json
 import multiprocessing
+import os
 import statistics
 import sys
 import time
@@ -280,7 +281,7 @@ def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
         "exact": [(run.evaluation, name) for name in names if name.endswith("/exact")],
     }
     for title, asked in parts.items():
-        seconds, begin = {}, time.perf_counter()
+        seconds, begin, spent = {}, time.perf_counter(), sum(os.times()[:4])
         order, measure = schedule_metrics(asked[0][0], {name: {} for _, name in asked})
         for name in order:
             start = time.perf_counter()
@@ -291,8 +292,12 @@ def suite(folder: Path, rows: int, device: str) -> dict[str, Any]:
                 continue
             seconds[name] = round(time.perf_counter() - start, 3)
             print(f"{name:40} {seconds[name]:8.2f} s", file=sys.stderr, flush=True)
-        total = round(time.perf_counter() - begin, 3)
-        found[title] = {"total": total, **dict(sorted(seconds.items(), key=lambda item: -item[1]))}
+        total, processor = round(time.perf_counter() - begin, 3), round(sum(os.times()[:4]) - spent, 3)
+        found[title] = {
+            "total": total,
+            "processor": processor,
+            **dict(sorted(seconds.items(), key=lambda item: -item[1])),
+        }
     return found
 
 

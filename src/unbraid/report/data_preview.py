@@ -9,10 +9,10 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.data import FactorDataset
-from unbraid.report.pictures import CLEAR, MIN_TILE_WIDTH, WHITE, Picture, measure_gap, to_uint8
+from unbraid.report.pictures import MIN_TILE_WIDTH, WHITE, Picture, measure_gap, to_uint8
 
 SIDE = 2 * MIN_TILE_WIDTH
-INK, BLANK = (0, 0, 0, 255), (224, 224, 224, 255)
+INK, BLANK, LINE = (0, 0, 0, 255), (224, 224, 224, 255), (128, 128, 128, 255)
 MAX_NUMBERS_PER_VECTOR = 6
 MAX_VALUES_PER_FACTOR = 10
 
@@ -23,7 +23,7 @@ def draw_preview(data: FactorDataset, count: int = 8, seed: int = 0) -> Picture:
     rows = order[:count].sort().values
     observed = data.observed(rows)
     pitch = SIDE + measure_gap(1)
-    canvas = Image.new("RGBA", (len(rows) * pitch - measure_gap(1), len(observed) * pitch - measure_gap(1)), CLEAR)
+    canvas = Image.new("RGBA", (len(rows) * pitch - measure_gap(1), len(observed) * pitch - measure_gap(1)), LINE)
     for line, (name, values) in enumerate(observed.items()):
         classes = data.modalities[name].classes
         for column, (value, present) in enumerate(zip(values, data.has(name, rows).tolist(), strict=True)):
