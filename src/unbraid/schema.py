@@ -141,6 +141,9 @@ FILES: Mapping[str, Table] = {
         "predictor?": or_null(TEXT),
         "seconds?": NUMBER,
         "details?": OBJECT,
+        "covers?": TEXT,
+        "chance?": or_null(NUMBER),
+        "ceiling?": or_null(NUMBER),
     },
 }
 """Tables of the JSON files by their stem; a line of a JSON-lines file has the table of its file."""

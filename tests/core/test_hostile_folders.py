@@ -12,6 +12,7 @@ import yaml
 from tests.support.configs import make_config
 from tests.support.messages import naming
 from unbraid.errors import RunError
+from unbraid.metrics import Score
 from unbraid.plain_text import ParseError, parse_json, parse_yaml
 from unbraid.schema import FILES
 from unbraid.store import RunFolder
@@ -142,6 +143,10 @@ def test_a_wrong_field_is_named_with_its_file(folder, name, content, field):
     stem, _, ending = name.partition(".")
     with pytest.raises(RunError, match=naming(folder.path / name, field)):
         folder.read_lines(stem) if ending == "jsonl" else folder.read_json(stem)
+
+
+def test_the_table_of_scores_has_every_field_of_a_score():
+    assert set(Score.__dataclass_fields__) == {name.rstrip("?") for name in FILES["scores"]} - {"format"}
 
 
 def test_every_table_wants_a_format():
