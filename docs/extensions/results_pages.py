@@ -14,7 +14,7 @@ def copy_results(app: Any) -> None:
     source, target = Path(app.srcdir).parent / "results", Path(app.srcdir) / "results"
     shutil.rmtree(target, ignore_errors=True)
     for path in source.rglob("*"):
-        if path.suffix in COPIED:
+        if path.suffix in COPIED and path.name != "table.md":  # the page of an experiment holds its table
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)

@@ -212,7 +212,8 @@ def _split_arguments(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
     for argument in arguments:
         key, equals, text = (part.strip() for part in argument.partition("="))
         if not equals or not key:
-            raise UsageError(f"'{shorten(argument)}' is not of the form key=value (for example beta=6).")
+            word = shorten(argument)
+            raise UsageError(f"'{word}' is not of the form key=value (for example beta=6, or data={word}).")
         if key in seen:
             raise UsageError(f"'{shorten(key)}' is given twice.")
         seen.add(key)

@@ -93,7 +93,7 @@ class RunFolder:
         folder = cls(path)
         restore_replaced(folder.path, finished=False)
         if not folder.path.is_dir():
-            raise RunError(f"There is no run folder {folder.path}.")
+            raise RunError(f"There is no run folder {folder.path}; unbraid runs lists those under runs/.")
         if not (folder.path / "config.yaml").exists():
             raise RunError(f"{folder.path} is not a run: it has no config.yaml.")
         return folder

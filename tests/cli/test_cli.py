@@ -44,6 +44,7 @@ def test_help_imports_no_torch_and_shows_an_example():
     assert "unbraid train beta-tcvae" in " ".join(done.stdout.split())
     for command in ("demo", "train", "sweep", "evaluate", "report", "reproduce", "list", "data"):
         assert command in done.stdout
+    assert not re.search(r"[\w,]\.\.\.$", done.stdout, re.MULTILINE)  # summaries end at a clause
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,9 @@ def test_data_listing_and_check():
         (["data", "fetch", "mnist", "source=3"], ["source", "mnist"]),
         ([*VAE, "z=0"], ["latent", 1, 0]),
         ([*VAE, "z=3.5"], ["z", "3.5"]),
-        (["train", "vae", "beta"], ["beta", "key=value"]),
+        (["train", "vae", "photos"], ["data=photos", "key=value"]),
+        (["train", "data=photos"], ["beta-tcvae", "data=photos"]),
+        (["train", "vae", "data=photos"], ["folder", "photos"]),
         ([*VAE, "--device", "tpu"], ["device", "tpu"]),
         ([*VAE, "--fresh"], ["--fresh", "--name"]),
         ([*VAE, "encoder=broadcast"], ["broadcast", "encoder=NAME"]),

@@ -82,6 +82,13 @@ def test_heart_is_symmetric_and_points_down():
     assert not image[rows[0], 15:17].any()  # the notch between the lobes
 
 
+def test_centres_at_once_have_the_bits_of_one_after_the_other():
+    places = tuple(np.linspace(0, 1, 5))
+    values = (21, ("ellipse", "heart"), (0.5, 1.0), (0.0, 0.7), places[:2], places)
+    one, several = (sprites.render(*values, at_once=count) for count in (1, 3))
+    assert torch.equal(one, several)
+
+
 def test_quarter_turns_leave_a_square_alone():
     turned = images(64, ("square",), (0.9,), tuple(k * math.pi / 2 for k in range(4)), (0.3,), (0.7,))
     assert (turned == turned[0]).all()

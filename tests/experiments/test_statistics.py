@@ -110,3 +110,11 @@ def test_one_seed_has_no_interval():
     assert math.isnan(found.low)
     assert str(found) == "1"
     assert str(Estimate(0.5, 0.4, 0.6)) == "0.5 (0.4..0.6)"
+
+
+def test_ends_stay_in_the_range_of_the_quantity_and_enclose_the_value():
+    assert Estimate(0.9, 0.5, 1.3).within(0, 1) == (0.9, 0.5, 1)
+    assert Estimate(-0.01, -0.2, 0.1).within(0, 1) == (-0.01, -0.01, 0.1)  # an estimate may lie outside by chance
+    assert Estimate(0.5, 0.4, 0.6).within(-math.inf, math.inf) == (0.5, 0.4, 0.6)
+    lone = Estimate(0.5, math.nan, math.nan).within(0, 1)
+    assert math.isnan(lone.low) and math.isnan(lone.high)

@@ -154,9 +154,9 @@ def test_reconstructions_are_held_against_the_noise_that_nobody_can_know():
         assert judge(claim, Results(tuple(members), "budget")).verdict == word
 
 
-def test_figures_of_pictures_take_runs_of_figure_3():
-    for scale in ("smoke", "small", "budget", "paper"):
-        swept = experiment["daunhawer2019/fig3"].facts.build_sweeps(scale)[PAIRS]
-        assert 1.0 in swept[BETA]
-        for name in ("fig2", "fig4", "fig5", "fig7"):
-            assert experiment[f"daunhawer2019/{name}"].facts.build_sweeps(scale) == {PAIRS: swept}
+def test_figures_of_pictures_share_their_runs_and_have_enough_seeds():
+    for scale, seeds in {"smoke": 2, "small": 3, "budget": 10, "paper": 10}.items():
+        swept = experiment["daunhawer2019/fig2"].facts.build_sweeps(scale)
+        assert swept[PAIRS][BETA] == 1.0 and len(swept[PAIRS]["seed"]) == seeds
+        for name in ("fig4", "fig5", "fig7"):
+            assert experiment[f"daunhawer2019/{name}"].facts.build_sweeps(scale) == swept

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from hypothesis import given, strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 import unbraid as ub
 from tests.support.command import unbraid
@@ -44,7 +45,8 @@ def config(**overrides):
     from unbraid.data import load
     from unbraid.training import configure
 
-    own = {"network": "mlp", "encoder.hidden": (16,), "z": 3, "batch": 32, **overrides}
+    small = {"network": "mlp", "encoder.hidden": (16,), "decoder.hidden": (16,), "z": 3, "batch": 32}
+    own = {**small, **overrides}
     return configure("beta-tcvae", Choice("sprites-small", {}), load("sprites-small"), own)
 
 
@@ -76,6 +78,19 @@ def test_as_many_fit_as_memory_has_room_for(monkeypatch):
     assert members.find_max_members(state) == 3
     monkeypatch.setattr(members, "available_memory", lambda: 1000)
     assert members.find_max_members(state) == 1
+
+
+def test_a_cpu_trains_large_members_one_after_the_other():
+    from unbraid.data import load
+
+    data = load("sprites-small")
+    small = prepare(config(), data)
+    with FlopCounterMode(display=False) as counter:
+        small.rehearse(small.epochs.batch)
+    assert members.count_operations(small) == pytest.approx(counter.get_total_flops(), rel=0.05)
+    large = prepare(config(**{"encoder.hidden": (256, 256), "batch": 64}), data)
+    assert members.count_operations(large) > members.MAX_OPERATIONS_TOGETHER
+    assert members.find_max_members(large) == 1
 
 
 def test_the_memory_of_a_member_grows_with_its_batch_and_pairs():

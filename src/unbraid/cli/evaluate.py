@@ -66,7 +66,7 @@ def evaluate(
     for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
         records[str(run.path)] = [score.as_record() for score in scores]
         if not as_json:
-            echo(f"{run.config.run_id}, on {_describe_rows(run, rows)}")
+            echo(f"{run.path.name}, on {_describe_rows(run, rows)}")
             print_scores(scores)
             if explain:
                 print_explanations(scores)

@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from unbraid.errors import UsageError
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C or SIGTERM."""
 
@@ -72,8 +74,18 @@ def complete(package: str, decorators: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [n for n in registered_names(package, decorators) if n.startswith(incomplete)]
 
 
+def _check_recipe(recipe: str) -> str:
+    """Raise if a setting is where the recipe should be."""
+    if "=" in recipe:
+        raise UsageError(f"The recipe comes first, as in: beta-tcvae {recipe} (unbraid list objectives lists all).")
+    return recipe
+
+
 Recipe = Annotated[
-    str, typer.Argument(help="Objective to train.", autocompletion=complete("methods", "objective|preset"))
+    str,
+    typer.Argument(
+        help="Objective to train.", autocompletion=complete("methods", "objective|preset"), callback=_check_recipe
+    ),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")

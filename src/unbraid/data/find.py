@@ -19,7 +19,7 @@ from unbraid.data.picture_files import list_pictures
 from unbraid.data.picture_labels import SUBFOLDERS, has_labelled_subfolders
 from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
-from unbraid.errors import UsageError
+from unbraid.errors import UsageError, unknown
 from unbraid.memory import explain_out_of_memory
 from unbraid.progress import announce
 from unbraid.registry import check_options
@@ -62,6 +62,8 @@ def find_data(
     if pictures and "labels" not in data_settings and has_labelled_subfolders(data_settings.get("folder")):
         data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
+        if data not in datasets:
+            raise unknown("data set, folder or file", data, datasets)
         data_settings |= _choose_size(data, data_settings)
         recorded, unrecorded = datasets[data].resolve(data_settings, "data."), datasets[data].facts.unrecorded
         choice = Choice(data, {key: value for key, value in recorded.items() if key not in unrecorded})

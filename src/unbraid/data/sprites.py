@@ -74,38 +74,44 @@ def render(
     orientations: Sequence[float],
     xs: Sequence[float],
     ys: Sequence[float],
+    *,
+    at_once: int | None = None,
 ) -> Tensor:
     """Render every combination as packed bits [n, size * size / 8]; the last argument varies fastest.
 
     The sprite's centre is (16 + 32 x, 16 + 32 y) and its frame is turned by the orientation, y pointing down. Only a
-    window around each centre is evaluated, for all shapes and orientations at once.
+    window is evaluated, for all shapes and orientations at once. It has `at_once` centres along y: one on a CPU, and
+    all of them on a GPU, where a launch costs more than pixels.
     """
     device = torch.get_default_device()
     device = torch.device("cpu") if device.type == "mps" else device  # mps has no float64
     lengths = [len(values) for values in (shapes, scales, orientations, xs, ys)]
+    at_once = at_once or (1 if device.type == "cpu" else len(ys))
     with device, one_thread(), progress("Rendering sprites", len(scales) * len(xs)) as bar:
         packed = torch.zeros(*lengths, -(-size * size // 8), dtype=torch.uint8)
         turns = torch.tensor([(math.cos(angle), math.sin(angle)) for angle in orientations], dtype=torch.float64)
         for (k, scale), (i, x) in itertools.product(enumerate(scales), enumerate(xs)):
-            cos, sin = (turns / scale).T[:, :, None, None]  # [orientation, 1, 1] each
-            columns, dx = _window(size, 16 + 32 * x, REACH * scale)
-            for j, y in enumerate(ys):
-                rows, dy = _window(size, 16 + 32 * y, REACH * scale)
-                u, v = cos * dx - sin * dy[:, None], sin * dx + cos * dy[:, None]
-                frames = torch.zeros(len(shapes), len(orientations), size, size, dtype=torch.bool)
+            cos, sin = (turns / scale).T[:, :, None, None, None]  # [orientation, 1, 1, 1] each
+            columns, dx = _window(size, [x], REACH * scale)
+            for j in range(0, len(ys), at_once):
+                rows, dy = _window(size, ys[j : j + at_once], REACH * scale)
+                u, v = cos * dx[0] - sin * dy[..., None], sin * dx[0] + cos * dy[..., None]
+                frames = torch.zeros(len(shapes), len(orientations), len(dy), size, size, dtype=torch.bool)
                 for m, shape in enumerate(shapes):
-                    frames[m, :, rows, columns] = OUTLINES[shape](u, v)
-                packed[:, k, :, i, j] = pack_bits(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
+                    frames[m, :, :, rows, columns] = OUTLINES[shape](u, v)
+                bits = pack_bits(frames.flatten(0, 2)).unflatten(0, frames.shape[:3])
+                packed[:, k, :, i, j : j + at_once] = bits
             bar.advance()
     return packed.flatten(0, 4)
 
 
-def _window(size: int, centre: float, reach: float) -> tuple[slice, Tensor]:
-    """Return the pixels along one axis that a sprite may touch, and the distances of their centres from its centre."""
-    unit = FRAME / size
-    first = min(size, max(0, math.floor((centre - reach) / unit)))
-    last = max(first, min(size, math.ceil((centre + reach) / unit)))
-    return slice(first, last), (torch.arange(first, last, dtype=torch.float64) + 0.5) * unit - centre
+def _window(size: int, places: Sequence[float], reach: float) -> tuple[slice, Tensor]:
+    """Return the pixels along one axis that sprites may touch, and their distances from the centre of each."""
+    unit, centres = FRAME / size, [16 + 32 * place for place in places]
+    first = min(size, max(0, math.floor((min(centres) - reach) / unit)))
+    last = max(first, min(size, math.ceil((max(centres) + reach) / unit)))
+    pixels = (torch.arange(first, last, dtype=torch.float64) + 0.5) * unit
+    return slice(first, last), pixels - torch.tensor(centres, dtype=torch.float64)[:, None]
 
 
 @dataset("sprites", images=737_280, shape=(1, 64, 64), factors=FACTORS)

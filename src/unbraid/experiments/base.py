@@ -21,7 +21,7 @@ import numpy as np
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.statistics import Estimate, widen_for
-from unbraid.metrics import Evaluation, Score
+from unbraid.metrics import Evaluation, Score, metric
 from unbraid.registry import Facts, Registry
 from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score, select_finished
 
@@ -107,6 +107,13 @@ class Results:
             value = None if key is None else member.settings[key]
             groups.setdefault(value, []).append([member.scores[score].value for score in scores])
         return {value: np.array(groups[value]) for value in sorted(groups, key=lambda v: (str(type(v)), v))}
+
+    def find_bounds(self, score: str) -> tuple[float, float]:
+        """Return the range of a score, as its metric states it."""
+        found = next((m.scores[score] for m in self.members if score in m.scores), None)
+        name = "" if found is None else f"{found.metric}/{found.protocol}"
+        facts = metric[name].facts if name in metric else None
+        return (-math.inf, math.inf) if facts is None or facts.bounds is None else facts.bounds
 
     def select_members(self, series: str, *scores: str) -> list[Member]:
         """Return the finished runs of a series that have all of these scores."""
@@ -331,7 +338,7 @@ def _judge_settling(
     if combine_verdicts(moved) != verdict:
         return "inconclusive", f"{words}; at this pace, as many steps again would change the verdict ({verdict})"
     further = all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
-    return verdict, words + (", so more training could only strengthen this" if further else "")
+    return verdict, words + (", away from the bound" if further else "")
 
 
 def _deepens(evidence: Evidence, drift: float) -> bool:

@@ -6,6 +6,7 @@ Each function returns a finding, which is a function from results to evidence; a
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -106,12 +107,13 @@ def compare_settings(
 
 def correlate_scores(series: str, key: str, first: str, second: str, **bounds: float) -> Finding:
     """Find the correlation of two scores of a series over a setting."""
-    return find_one(
+    found = find_one(
         f"correlation of {first} and {second}, {series}",
         lambda results: group_series(results, [series], key, first, second),
         lambda c: correlate_means(c, series),
         **bounds,
     )
+    return lambda results: [replace(each, estimate=each.estimate.within(-1.0, 1.0)) for each in found(results)]
 
 
 def compare_correlations(weak: str, strong: str, key: str, first: str, second: str) -> Finding:
@@ -180,7 +182,10 @@ def pool_runs(
 
 def find_mean(series: str, score: str, what: str = "", **bounds: float) -> Finding:
     """Find the mean of a score over the runs of a series."""
-    return pool_runs([series], [score], lambda s: s[..., 0].mean(-1), what or f"{score}, {series}", **bounds)
+    found = pool_runs([series], [score], lambda s: s[..., 0].mean(-1), what or f"{score}, {series}", **bounds)
+    return lambda results: [
+        replace(each, estimate=each.estimate.within(*results.find_bounds(score))) for each in found(results)
+    ]
 
 
 def find_extreme(

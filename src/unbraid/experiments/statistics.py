@@ -33,6 +33,13 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def within(self, low: float, high: float) -> "Estimate":
+        """Return the estimate with the ends of its interval inside the range of the quantity.
+
+        Student's interval knows nothing of a correlation's or a share's range.
+        """
+        return Estimate(self.value, max(self.low, min(low, self.value)), min(self.high, max(high, self.value)))
+
     def __str__(self) -> str:
         if math.isnan(self.value):
             return "none"

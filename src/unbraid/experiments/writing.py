@@ -129,7 +129,7 @@ def build_table(facts: Experiment, results: Results) -> list[Row]:
         row: Row = {"series": series, **{key: format_setting(settings.get(key)) for key in keys}}
         row["runs"] = count if setting.finished < len(setting.members) else setting.finished
         for score in facts.scores:
-            row[score] = _mean(setting.values(score))
+            row[score] = _mean(setting.values(score), results.find_bounds(score))
             if any(score in published for published in facts.published.values()):
                 row[f"{score} (paper)"] = facts.published.get(series, {}).get(score, "")
         rows.append(row)
@@ -151,9 +151,9 @@ def _differences(facts: Experiment, results: Results, keys: Sequence[str]) -> li
     return rows
 
 
-def _mean(values: Sequence[float]) -> Estimate | None:
+def _mean(values: Sequence[float], bounds: tuple[float, float]) -> Estimate | None:
     cells = {0: np.array(values, dtype=float)[:, None]}
-    return estimate(cells, lambda drawn: cell_means(drawn)[..., 0, 0]) if values else None
+    return estimate(cells, lambda drawn: cell_means(drawn)[..., 0, 0]).within(*bounds) if values else None
 
 
 def _flat(row: Mapping[str, Any]) -> Row:

@@ -36,8 +36,7 @@ class MultimodalObjective(Objective):
 
     `betas` holds weights of KL(s_m) for single modalities, as `m2:0.3`; the others have `beta_m`. `weights` holds those
     of log p(x_m|c, s_m); the others have 1. The weights of KLs rise from 0 over the first `anneal` steps: all of them,
-    or with `annealed=c` that of c alone. If all rise, private latents are free at first and may take all that c should
-    hold.
+    or with `annealed=c` that of c alone, so that private latents are not free at first.
     """
 
     def __init__(

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from unbraid.config import Config
 from unbraid.memory import available_memory
@@ -26,6 +28,12 @@ MAX_MEMBERS = 512
 
 MAX_MEMBERS_ON_CPU = 8
 """More members wait for each other on a CPU."""
+
+MAX_OPERATIONS_TOGETHER = 20_000_000
+"""Operations of one member's forward pass above which a CPU trains one member after the other faster.
+
+Below it, members share the time of the interpreter; above it, a stacked product is slower than a plain one.
+"""
 
 MAX_MEMORY_SHARE = 0.8
 """Share of the free memory that a group may take; the rest is for scratch space, fragmentation and other programs."""
@@ -68,10 +76,31 @@ def split_evenly(groups: Sequence[Sequence[Member]], members: int) -> list[list[
 
 
 def find_max_members(state: State) -> int:
-    """Return how many runs with the structure of this one fit in the memory of its device."""
+    """Return how many runs with the structure of this one train together: as many as fit in memory, or one."""
     device = state.group.device
+    if device.type == "cpu" and count_operations(state) > MAX_OPERATIONS_TOGETHER:
+        return 1
     most = MAX_MEMBERS if device.type == "cuda" else MAX_MEMBERS_ON_CPU
     return max(1, min(most, int(MAX_MEMORY_SHARE * free_bytes(device) // estimate_member_bytes(state))))
+
+
+def count_operations(state: State) -> int:
+    """Return the operations of the layers' products and convolutions in one member's forward pass."""
+    rows, total = min(state.epochs.batch, REHEARSAL_ROWS), 0
+
+    def add(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        spread = isinstance(layer, _ConvTransposeNd)  # each number of its input meets the weights of one channel
+        total += 2 * (inputs[0] if spread else output).numel() * layer.weight[0].numel()
+
+    layers = [m for m in state.group.skeleton.modules() if isinstance(m, nn.Linear | _ConvNd)]
+    hooks = [layer.register_forward_hook(add) for layer in layers]
+    try:
+        state.rehearse(rows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total * state.epochs.batch // rows
 
 
 def free_bytes(device: torch.device) -> int:

@@ -42,7 +42,7 @@ def better_where_low(series: str, accuracy: str) -> Finding:
 
     def evidence(results: Results) -> list[Evidence]:
         each = correlate_over_beta(results.group_scores(series, BETA, accuracy, TC, KL_2))
-        found = estimate({None: each[:, None]}, lambda c: c[None][..., 0].mean(-1))
+        found = estimate({None: each[:, None]}, lambda c: c[None][..., 0].mean(-1)).within(-1.0, 1.0)
         what = f"correlation of {accuracy} and {TC} over beta_2 with {KL_2} above {COLLAPSED_NATS:g}, mean over seeds"
         return [Evidence(f"{what}, {series}", found, high=0.0)]
 

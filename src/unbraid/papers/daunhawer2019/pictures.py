@@ -21,8 +21,7 @@ PROBE_SETTINGS = {
     "small": {"samples": 1_000, "resamples": 5},
 }
 ERROR, APART = "reconstruction/nats", "one shape if drawn apart"
-SHARED: dict[str, Any] = {"series": {PAIRS: setup.SPLITS[PAIRS]}, "only": {PAIRS: {setup.BETA: 1.0}}}
-SHARED |= {"own_steps": (PAIRS,)}
+SHARED: dict[str, Any] = {"series": {PAIRS: setup.SPLITS[PAIRS]}, "own_steps": (PAIRS,)}
 NOTES = (
     *setup.NOTES,
     setup.BUDGET_NOTE,
@@ -71,7 +70,7 @@ def load_best(results: Results) -> Evaluation:
 @experiment(
     "daunhawer2019/fig2",
     **SHARED,
-    scales=setup.sweep_beta(lambda scale: probes(scale, "m2")),
+    scales=setup.train_at_one(lambda scale: probes(scale, "m2")),
     derived=setup.DERIVED,
     scores=(X2_FROM_X1, *probes("paper", "m2"), setup.REAL_X2),
     claims=(
@@ -105,7 +104,7 @@ def loses_little(results: Results) -> list[Evidence]:
 @experiment(
     "daunhawer2019/fig4",
     **SHARED,
-    scales=setup.sweep_beta(lambda scale: {ERROR: (ERROR, {}), **setup.DIVERGENCES}),
+    scales=setup.train_at_one(lambda scale: {ERROR: (ERROR, {}), **setup.DIVERGENCES}),
     scores=(ERROR, *setup.DIVERGENCES),
     claims=(Claim("reconstructions show what the samples show, without their noise", loses_little),),
     notes=(
@@ -123,7 +122,7 @@ def fig4(results: Results, make: Any) -> Any:
 @experiment(
     "daunhawer2019/fig5",
     **SHARED,
-    scales=setup.sweep_beta(lambda scale: {}),
+    scales=setup.train_at_one(lambda scale: {}),
     derived={APART: derive(JOINT, "apart", lambda s: s.details["apart"]), **setup.DERIVED},
     scores=(JOINT, APART, *setup.DERIVED),
     claims=(
@@ -143,7 +142,7 @@ def fig5(results: Results, make: Any) -> Any:
 @experiment(
     "daunhawer2019/fig7",
     **SHARED,
-    scales=setup.sweep_beta(lambda scale: probes(scale, "m1", "m2")),
+    scales=setup.train_at_one(lambda scale: probes(scale, "m1", "m2")),
     derived=setup.DERIVED,
     scores=(*probes("paper", "m1", "m2"), X2_FROM_X1, X1_FROM_X2),
     claims=(*separates("m1"), *separates("m2")),
