@@ -94,6 +94,7 @@ class Faults(threading.Thread):
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
+        ray._private.utils.set_sigterm_handler = lambda handler: None  # a new node wants one, outside the main thread
         while not self.ended.wait(SECONDS_BETWEEN_FAULTS):
             victim = self.random.choice(sorted(self.cluster.worker_nodes, key=lambda node: node.node_id))
             self.cluster.remove_node(victim, allow_graceful=False)
@@ -237,19 +238,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file, to which the parts are added")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    rows: dict[str, dict[str, Any]] = {}
+    parts = json.loads(options.out.read_text())["parts"] if options.out and options.out.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.parts:
             root = Path(scratch) / name
             root.mkdir()
             if name == "disk":
-                rows[name] = fill_disk(root, min(options.groups, 60), options.nodes)
+                parts[name] = fill_disk(root, min(options.groups, 60), options.nodes)
             else:
-                rows[name] = part(name, root, options.groups, options.nodes, faults=name == "faults")
-            print(name, json.dumps(rows[name], indent=2), flush=True)
-    if options.out is not None:
-        earlier = json.loads(options.out.read_text())["parts"] if options.out.exists() else {}
-        measure.write(options.out, {**measure.facts("cluster.py", "cpu", ["ray"]), "parts": {**earlier, **rows}})
+                parts[name] = part(name, root, options.groups, options.nodes, faults=name == "faults")
+            print(name, json.dumps(parts[name], indent=2), flush=True)
+            if options.out is not None:
+                measure.write(options.out, {**measure.facts("cluster.py", "cpu", ["ray"]), "parts": parts})
 
 
 if __name__ == "__main__":

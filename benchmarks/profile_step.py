@@ -1,11 +1,12 @@
-"""GPU time of each kernel in one training step, for members of a beta-TCVAE, as shares of the step.
+"""Time of each kernel in one training step, for members of a beta-TCVAE, as shares of the step.
 
     python benchmarks/profile_step.py --members 1 64 --precision tf32 bf16 --execution recorded captured
     python benchmarks/profile_step.py --members 64 --precision bf16 --out results/benchmarks/profile-cuda.json
+    python benchmarks/profile_step.py --device cpu --members 1 --precision f32 --execution plain
 
 Images per second are measured first, without the profiler. Microseconds are those of the kernels in the replayed graph,
 as CUPTI reports them; a step's gaps between kernels are the time that is left. Kernels of one
-name count together.
+name count together. On a CPU they are torch's operators, without the time of operators that they call.
 """
 
 import argparse
@@ -43,6 +44,15 @@ def make_state(setting: Setting, execution: Execution) -> State:
     return state
 
 
+def time_operators(state: State) -> dict[str, tuple[float, float]]:
+    """Return microseconds and calls per step by the name of an operator on the CPU, the longest first."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            state.advance()
+    events = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    return {e.key: (e.self_cpu_time_total / PROFILED_STEPS, e.count / PROFILED_STEPS) for e in events}
+
+
 def time_kernels(state: State) -> dict[str, tuple[float, float]]:
     """Return microseconds and launches per step by the kernel's name, the longest first."""
     torch.cuda.synchronize()
@@ -66,7 +76,7 @@ def profile_setting(setting: Setting, execution: Execution, seconds: float) -> d
     step = setting.batch * setting.members / rate * 1e6
     kernels = [
         {"kernel": name, "microseconds": round(time, 1), "launches": round(launches, 2), "share": round(time / step, 4)}
-        for name, (time, launches) in time_kernels(state).items()
+        for name, (time, launches) in (time_operators if setting.device == "cpu" else time_kernels)(state).items()
     ]
     return {
         "members": setting.members,
@@ -94,6 +104,7 @@ def show(row: dict[str, Any], most: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--members", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--precision", nargs="+", default=["bf16"])
     parser.add_argument("--execution", nargs="+", default=["recorded"])
@@ -103,12 +114,12 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=24, help="kernels to print; all are stored")
     parser.add_argument("--out", type=Path, help="JSON; default: none")
     given = parser.parse_args()
-    result = {**measure.facts("profile_step.py", "cuda"), "settings": []}
+    result = {**measure.facts("profile_step.py", given.device), "settings": []}
     for execution in given.execution:
         for members in given.members:
             for precision in given.precision:
                 shape = {"batch": given.batch, "network": given.network}
-                setting = Setting("cuda", members=members, precision=precision, **shape)
+                setting = Setting(given.device, members=members, precision=precision, **shape)
                 row = profile_setting(setting, cast(Execution, execution), given.seconds)
                 result["settings"].append(row)
                 if given.out:

@@ -118,19 +118,25 @@ def _read_entry(path: Path) -> bytes | str:
 
 
 @contextlib.contextmanager
-def time_limit(seconds: int = 20):
-    """Fail if the block takes long: a hostile command is refused, or its work is tiny."""
+def time_limit(seconds: int = 20, waited: int = 120):
+    """Fail if the block computes or waits for long: a hostile command is refused, or its work is tiny.
+
+    What it computes is measured in processor time, so that a busy machine is not taken for a hanging command.
+    """
 
     def fail(*_):
         raise SystemExit("it hangs")
 
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(seconds)
+    before = {number: signal.signal(number, fail) for number in (signal.SIGPROF, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(waited)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_command(arguments: list[str], folder: Path, environment: dict[str, str | None]) -> tuple[int, str, str]:

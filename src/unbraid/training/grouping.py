@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from unbraid.config import Config
 from unbraid.memory import available_memory
@@ -84,11 +85,22 @@ def find_max_members(state: State) -> int:
 
 
 def count_operations(state: State) -> int:
-    """Return the operations of the products and convolutions of one member's forward pass."""
-    rows = min(state.epochs.batch, REHEARSAL_ROWS)
-    with FlopCounterMode(display=False) as counter:
+    """Return the operations of the layers' products and convolutions in one member's forward pass."""
+    rows, total = min(state.epochs.batch, REHEARSAL_ROWS), 0
+
+    def add(layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        spread = isinstance(layer, _ConvTransposeNd)  # each number of its input meets the weights of one channel
+        total += 2 * (inputs[0] if spread else output).numel() * layer.weight[0].numel()
+
+    layers = [m for m in state.group.skeleton.modules() if isinstance(m, nn.Linear | _ConvNd)]
+    hooks = [layer.register_forward_hook(add) for layer in layers]
+    try:
         state.rehearse(rows)
-    return counter.get_total_flops() * state.epochs.batch // rows
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return total * state.epochs.batch // rows
 
 
 def free_bytes(device: torch.device) -> int:

@@ -20,7 +20,7 @@ METRICS = ("mig/exact", "elbo", "tc/exact")
 FACTORS = ("scale", "orientation", "posX", "posY")
 BETAS = [1, 2, 4, 6, 8, 10]
 
-SMOKE: dict[str, Any] = {**TINY, "steps": 20}
+SMOKE: dict[str, Any] = {**TINY, "steps": 5}
 SMALL: dict[str, Any] = {**SMALL_MLP, "data": "sprites-small", "z": 6, "batch": 128, "steps": 2000, "lr": 2e-3}
 BUDGET: dict[str, Any] = {"data": "sprites", "network": "mlp-chen", "batch": 2048, "steps": 18_000, "precision": "bf16"}
 PAPER: dict[str, Any] = {**BUDGET, "data": StandIn("dsprites", "sprites"), "precision": "f32"}

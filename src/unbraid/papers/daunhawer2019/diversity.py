@@ -20,7 +20,7 @@ DIVERSE_SHARE = 0.5
 """Share of the real entropy above which pictures are diverse (ours)."""
 
 ENTROPY_SETTINGS = {
-    "smoke": {"samples": 4, "draws": 8, "steps": 100},
+    "smoke": {"samples": 4, "draws": 8, "steps": 5},
     "small": {"samples": 50, "draws": 50, "steps": 1_000},
 }
 
