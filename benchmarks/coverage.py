@@ -375,7 +375,8 @@ How often an interval contains what its score promises in `covers` ([scores](../
 should do so in {low} to {high} of the cases. Behind it the number of repetitions R; for a true coverage of .95, 95% of
 measurements with R = 60 lie in .89 to 1, with R = 400 in .93 to .97. Bold: the exact binomial interval of a coverage
 (clopper1934) has nothing in common with {low} to {high}. With R
-below 183 even 1.000 is not bold: such entries only exclude gross errors. *none*: the score prints no interval there and says why.
+below 183 even 1.000 is not bold: such entries only exclude gross errors.
+*none*: the score prints no interval there and says why.
 *constant*: every repetition has the same value, which the interval contains. Empty: not measured yet; the command
 continues where it stopped. The docstring of the script describes the codes and the procedure; `coverage.json` has the
 numbers. It took {minutes:.0f} minutes of processor time.
