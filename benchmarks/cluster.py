@@ -196,8 +196,8 @@ def part(name: str, root: Path, groups: int, nodes: int, faults: bool) -> dict[s
     return {**check(sweep, journal, groups, nodes, seconds, root), **happening.counts}
 
 
-def fill_disk(root: Path, groups: int, nodes: int, megabytes: int = 6) -> dict[str, Any]:
-    """Run a sweep on a file system that is too small, then make room and run it again."""
+def fill_disk(root: Path, groups: int, nodes: int, megabytes: int = 64) -> dict[str, Any]:
+    """Run a sweep on a file system that others fill while it runs, then make room and run it again."""
     folder = root / "small-disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -209,10 +209,10 @@ def fill_disk(root: Path, groups: int, nodes: int, megabytes: int = 6) -> dict[s
         journal = root / "disk.journal"
         journal.touch()
         ballast = folder / "ballast"
-        ballast.write_bytes(bytes(int(megabytes * 0.5 * 2**20)))
         sweep_module.run_group = make_recorder(journal)
         with simulated_cluster(nodes):
             began = time.perf_counter()
+            threading.Thread(target=fill_after, args=(journal, groups // 4, ballast), daemon=True).start()
             try:
                 run_sweep(folder, "disk", groups)
                 message = "the disk did not fill"
@@ -220,7 +220,6 @@ def fill_disk(root: Path, groups: int, nodes: int, megabytes: int = 6) -> dict[s
                 message = str(error).replace(str(root), "…")
             finished = sum(member.state == "finished" for member in ub.Sweep(folder / "disk").members)
             ballast.unlink()
-            subprocess.run(["mount", "-o", f"remount,size={megabytes * 8}m", folder], check=True)
             sweep = run_sweep(folder, "disk", groups)
             seconds = time.perf_counter() - began
         facts = check(sweep, journal, groups, nodes, seconds, root)
@@ -228,6 +227,18 @@ def fill_disk(root: Path, groups: int, nodes: int, megabytes: int = 6) -> dict[s
     finally:
         sweep_module.run_group = run_group
         subprocess.run(["umount", folder], check=False)
+
+
+def fill_after(journal: Path, groups: int, ballast: Path) -> None:
+    """Wait until some groups have ended, then fill the file system of `ballast`, and keep it full."""
+    while journal.read_text().count('"end"') < groups:
+        time.sleep(0.2)
+    with ballast.open("wb", buffering=0) as handle:
+        while ballast.exists():
+            try:
+                handle.write(bytes(4096))
+            except OSError:
+                time.sleep(0.02)
 
 
 def main() -> None:

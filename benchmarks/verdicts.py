@@ -30,7 +30,8 @@ withdrawn and listed as not run yet. Minutes are estimates for one H200 (`benchm
 
 See also [speed](benchmarks/README.md), [agreement between scores](disagreement/README.md), the
 [study](chen2018/README.md) behind figures 2 and 4 of chen2018, the [reference run](reference/README.md), the
-[effect of bf16](precision/README.md), the [coordinates of z](frame/README.md), the [demo](demo/README.md).
+[effect of bf16](precision/README.md), the [coordinates of z](frame/README.md), the [demo](demo/README.md), a
+[simulated cluster](scale/README.md).
 """
 TITLES = {
     "chen2018": "Isolating sources of disentanglement (beta-TCVAE, MIG)",
