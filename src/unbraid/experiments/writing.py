@@ -91,6 +91,8 @@ def write_results(
     notes: Sequence[str],
 ) -> list[str]:
     """Write all files, each whole or not at all. Return notes about files that could not be written."""
+    if folder.is_dir():
+        atomic.remove_partial_files(folder)
     rows = build_table(entry.facts, results)
     skipped = _draw(folder / "figure.png", entry, results)
     write_csv(folder / "table.csv", [_flat(row) for row in rows])
