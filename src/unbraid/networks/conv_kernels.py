@@ -75,11 +75,9 @@ def _product(
 
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     image = (row // (U * V)).to(tl.int64)  # 32 bits suffice inside an image, but not across large batches
-    u = row // V % U
-    v = row % V
+    u, v = row // V % U, row % V
     if TRANSPOSED:
-        u += PADDING // STRIDE  # the number of the first cell with a pixel in the image
-        v += PADDING // STRIDE
+        u, v = u + PADDING // STRIDE, v + PADDING // STRIDE  # the first cell with a pixel in the image has that number
         first_y, first_x = u - (TAPS - 1), v - (TAPS - 1)
         y = (u * STRIDE - PADDING)[:, None] + ry[None, :]
         z = (v * STRIDE - PADDING)[:, None] + rx[None, :]
@@ -103,14 +101,11 @@ def _product(
             inside = inside & (k < TAPS * RUN)[None, :]
         column = tl.load(pictures[:, None] + (line * (W * C) + place), mask=inside, other=0.0)
         known = (k < TAPS * RUN)[:, None] & (number < NUMBERS)[None, :]
-        ky, kx = tap, (j // C)[:, None]
+        ky, kx = tap if WHOLE else tap[:, None], (j // C)[:, None]
         if TRANSPOSED:
-            ky = (TAPS - 1 - (tap if WHOLE else tap[:, None])) * STRIDE + ry[None, :]
-            kx = (TAPS - 1 - kx) * STRIDE + rx[None, :]
+            ky, kx = (TAPS - 1 - ky) * STRIDE + ry[None, :], (TAPS - 1 - kx) * STRIDE + rx[None, :]
             if KERNEL % STRIDE != 0:
                 known = known & (kx < KERNEL) & (ky < KERNEL)
-        elif not WHOLE:
-            ky = tap[:, None]
         entry = (ky * KERNEL + kx) * of_tap + (j % C * of_c)[:, None]
         matrix = tl.load(weight + (n * of_n)[None, :] + entry, mask=known, other=0.0)
         total = tl.dot(column.to(COMPUTE), matrix, total, input_precision=PRECISION)
