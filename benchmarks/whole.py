@@ -4,9 +4,9 @@
 
 Every command runs in a process of its own, as a user starts it. "cold" has empty caches of Triton, Inductor,
 matplotlib and rendered data; "warm" is the same command again under another root. Python's own bytecode cache is filled
-beforehand, as `pip install` does. pythae (`pip install pythae==0.1.2`; where it is missing, its rows are left out) takes
-the same number of steps with the same networks and batch, in a process of its own, too, on 65,536 images in memory; it
-scores and writes nothing. Its first row also loads CUDA's libraries from disk, which would otherwise count for us.
+beforehand, as `pip install` does. pythae (`pip install pythae==0.1.2`; without it, no rows of it) takes the same
+number of steps with the same networks and batch, in a process of its own, too, on 65,536 images in memory; it scores
+and writes nothing. Its first row also loads CUDA's libraries from disk, which would otherwise count for us.
 """
 
 import argparse
