@@ -285,7 +285,7 @@ def launch_product(
         KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
         COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
-        writes=out,
+        writes=(out,),
     )  # fmt: skip
 
 
@@ -304,7 +304,7 @@ def launch_folded_product(
         _fold, (-(-pixels // block), members),
         products, *epilogue.pointers(out), out, pixels, *epilogue.flags,
         H=H, W=W, N=N, OUT_H=out_h, OUT_W=out_w, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
-        writes=out,
+        writes=(out,),
     )  # fmt: skip
 
 
@@ -330,7 +330,7 @@ def launch_gradient(
         H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
         COMPUTE=TRITON_TYPES[compute], SPLIT=split, PRECISION=_precision(), AHEAD=tile.ahead,
         BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
-        writes=sums,
+        writes=(sums,),
     )  # fmt: skip
     return sums[0] if splits == 1 else sums.sum(0)
 
