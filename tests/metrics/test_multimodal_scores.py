@@ -375,13 +375,6 @@ def test_no_part_of_the_rows_shares_its_draws_with_another_seed(monkeypatch):
 def test_a_run_on_one_modality_is_refused():
     single = fixed_evaluation(np.zeros((60, 2)), np.ones((60, 2)), ROWS[:60].numpy())
     names = ["coherence/classifier", "diversity/entropy", "tc-blocks/ratio", "probe/linear", "probe/knn"]
-        "coherence/classifier",
-        "diversity/entropy",
-        "tc-blocks/ratio",
-        "probe/linear",
-        "probe/knn",
-        "probe/knn-block",
-    ]
-    for name in [*names, "kl-blocks/closed-form", "kl-blocks/sampled"]:
+    for name in [*names, "probe/knn-block", "kl-blocks/closed-form", "kl-blocks/sampled"]:
         with pytest.raises(UsageError, match="modalities"):
             evaluate(single, [name])
