@@ -100,6 +100,11 @@ def score_modularity(codes: np.ndarray, factors: np.ndarray, seed: int, **settin
     return metrics.modularity(codes, factors, seed=seed)  # it prints no interval, so there is nothing to resample
 
 
+def score_predictability(codes: np.ndarray, factors: np.ndarray, seed: int, resamples: int = 10) -> list[Score]:
+    scores = metrics.infomec(codes, factors, protocol="histogram", resamples=resamples, seed=seed)
+    return [score for score in scores if score.part == "explicitness"]
+
+
 def score_clusters(codes: np.ndarray, factors: np.ndarray, seed: int) -> list[Score]:
     return [metrics.clusters(codes[:, 0] > 0, factors[:, 0], match=match) for match in ("hungarian", "majority")]
 
@@ -127,35 +132,38 @@ def without(call: Call) -> Call:
 
 
 GROUPS: dict[str, Group] = {
-    "mig": Group([metrics.mig, score_modularity], (400, 400), (60, 30)),
-    "sap": Group([metrics.sap], (400, 400), (60, 30)),
-    "infomec": Group([partial(metrics.infomec, protocol="histogram")], (400, 200), (60, 20)),
-    "neighbours": Group(  # its explicitness is that of the histogram
-        [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 200), (60, 15)
-    ),
-    "explicitness": Group([metrics.explicitness], (400, 200), (60, 20)),
-    "downstream": Group([metrics.downstream], (400, 200), (40, 15)),
-    "interventions": Group([without(metrics.betavae), metrics.factorvae], (200, 200), fixed_rows=True),
-    "distances": Group(
-        [
-            without(partial(compare_features, lambda a, b, seed: metrics.frechet(a, b, resamples=20, seed=seed))),
-            without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b))),
-            partial(compare_features, metrics.precision_recall),
-        ],
-        (400, 200),
-        (100, 15),
-    ),
     "codes": Group(
         [lambda codes, factors, seed, **_: metrics.total_correlation(codes), without(score_clusters)], (400, 400)
     ),
-    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 200), (20, 10)),
+    "mig": Group([metrics.mig, score_modularity], (400, 400), (60, 20)),
+    "sap": Group([metrics.sap], (400, 400), (30, 10)),
+    "infomec": Group([partial(metrics.infomec, protocol="histogram", with_explicitness=False)], (400, 400), (40, 15)),
+    "explicitness": Group([metrics.explicitness], (400, 200), (40, 10)),
     "corrected": Group(
-        [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 400), (4, 60)
+        [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 400), (4, 30)
     ),
-    "conditioning": Group([score_conditioning], (400, 400), (100, 30)),
+    "conditioning": Group([score_conditioning], (400, 400), (60, 15)),
+    "distances": Group(
+        [
+            without(partial(compare_features, lambda a, b, seed: metrics.frechet(a, b, resamples=20, seed=seed))),
+            partial(compare_features, metrics.precision_recall),
+        ],
+        (400, 200),
+        (60, 10),
+    ),
+    "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 200)),
+    "interventions": Group([without(metrics.betavae), metrics.factorvae], (200, 200), fixed_rows=True),
+    "downstream": Group([metrics.downstream], (200, 200), (20, 8)),
+    "predictability": Group([score_predictability], (400, 200), (30, 10)),
+    "neighbours": Group(  # its explicitness is that of the histogram
+        [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 200), (60, 10)
+    ),
     "partners": Group([without(score_udr)], (400, 0)),
     "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (200, 0)),
+    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 200), (20, 8)),
 }
+"""Groups in the order in which they are measured."""
+
 NAMES_OF_TRAINED = (
     *("elbo/closed-form", "reconstruction/nats", "reconstruction/l1", "reconstruction/l2", "kl/sampled"),
     *("elbo/sampled", "tc/gaussian", "mi/stratified", "tc/stratified", "dimension-kl/stratified"),
@@ -190,13 +198,13 @@ def _as_list(made: Score | list[Score]) -> list[Score]:
 @cache
 def find_truth(group: str, case: str) -> dict[str, float]:
     """Return the values over very many rows of the scores that promise it."""
-    if group not in ("corrected", "distances"):
+    if group not in ("corrected", "kernels"):
         return {}
     codes, factors = draw_case(case, ROWS_OF_TRUTH if group == "corrected" else 20_000, np.random.default_rng(99))
     if group == "corrected":
         calls = [partial(call, samples=None, resamples=0) for call in GROUPS[group].calls]
     else:
-        calls = [GROUPS[group].calls[1]]  # kid
+        calls = list(GROUPS[group].calls)
     return {score.name: score.value for call in calls for score in _as_list(call(codes, factors, seed=0))}
 
 
@@ -271,8 +279,8 @@ def _summarise_score(scores: Sequence[Score], truth: float | None) -> dict[str, 
 def _find_reach(score: Score) -> tuple[float, float]:
     """Return how far an interval reaches below and above its value.
 
-    An end at 0 or 1 was cut off there. That changes no coverage, because no target lies beyond, but around another value
-    the interval would not be cut at the same distance; so it gets the reach of the other end.
+    An end at 0 or 1 was cut off there. That changes no coverage, because no target lies beyond, but around another
+    value the interval would not be cut at the same distance; so it gets the reach of the other end.
     """
     low, high = score.interval
     below, above = score.value - low, high - score.value

@@ -11,9 +11,9 @@ of the first stage); the details hold the number of active ones among them. A la
 everything, so the details also hold the mean absolute change per pixel from -span to span (`moved`, of 100 rows).
 
 Most of the chance is in the rows, not in the places t. So if many latents move, each row visits some of the places for
-each latent (`visits`), evenly spread and shifted from row to row and from latent to latent: on average the score is that
-of all places. The default is about 14 pictures per row. With ten latents and two of seven places its error is 4 to 5%
-larger (`docs/scores.md`), and the time falls to two sevenths.
+each latent (`visits`), evenly spread and shifted from row to row and from latent to latent: on average the score is
+that of all places. The default is about 14 pictures per row. With ten latents and two of seven places its error is 4 to
+5% larger (`docs/scores.md`), and the time falls to two sevenths.
 
 `drawn` (msvae2020, appendix F) starts at one draw of each row's posterior instead. A GAN after a first stage does not
 encode z, so each row gets a draw of z from the prior that stays while c moves; the decoder's other inputs, as InfoGAN's
@@ -118,7 +118,8 @@ def _score(
 ) -> Score:
     """Return the score of codes [rows, width] whose latents `moving` take, one at a time, the values of `places`.
 
-    `places` is a span, a number of values, and how many of them a row visits. `drawn` holds the decoder's other inputs; without it they are central.
+    `places` is a span, a number of values, and how many of them a row visits. `drawn` holds the decoder's other inputs;
+    without it they are central.
     """
     values = torch.linspace(-places[0], places[0], places[1], device=codes.device)
     unmoved = predict_factors(network, decode_pictures(evaluation, codes, drawn), [name])
@@ -152,9 +153,7 @@ def choose_places(rows: int, places: int, visits: int, shift: int) -> Tensor:
     return (torch.arange(rows)[:, None] + shift + apart) % places
 
 
-def _measure_change(
-    evaluation: Evaluation, codes: Tensor, latent: int, values: Tensor, drawn: Tensor | None
-) -> float:
+def _measure_change(evaluation: Evaluation, codes: Tensor, latent: int, values: Tensor, drawn: Tensor | None) -> float:
     """Return the mean absolute change per pixel between the first and the last value of a latent."""
     few, others = codes[:ROWS_OF_CHANGE], None if drawn is None else drawn[:ROWS_OF_CHANGE]
     first, last = (decode_pictures(evaluation, set_latent(few, latent, values[end]), others) for end in (0, -1))
