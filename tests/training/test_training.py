@@ -319,13 +319,14 @@ def test_a_checkpoint_that_does_not_fit_is_refused(sprites):
 @pytest.mark.parametrize(
     ("recipe", "network", "steps"),
     [
-        ("vae", "mlp", 200),
+        ("vae", "mlp", 40),
         ("beta-tcvae", "mlp", 40),
         ("two-players", "mlp", 40),
         ("vae", "batchnorm", 40),
         ("beta-tcvae", "batchnorm", 40),
         ("two-players", "batchnorm", 40),
         ("vae", "scaled", 40),
+        pytest.param("vae", "mlp", 200, marks=pytest.mark.slow),
         pytest.param("beta-tcvae", "batchnorm", 200, marks=pytest.mark.slow),
         pytest.param("two-players", "batchnorm", 200, marks=pytest.mark.slow),
     ],

@@ -86,7 +86,7 @@ class JointHistograms:
     def draw_half_errors(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw errors of I [count, latents, factors] and H [count, factors] over a random half of the rows.
 
-        An error is the mean, with Normal weights, of each row's influence on I and H:  log p(z, v) / p(z) p(v) - I  and
+        An error is the mean, with random signs, of each row's influence on I and H:  log p(z, v) / p(z) p(v) - I  and
         -log p(v) - H. Chance cells give the influence a variance of d / n for d degrees of freedom, so that a mean over
         n / 2 rows gets 2 d / n^2: just the variance of the information of n / 2 rows without dependence.
         """
@@ -97,14 +97,15 @@ class JointHistograms:
         above = np.concatenate([joint, np.ones_like(of_values)])
         below = np.concatenate([joint.sum(3, keepdims=True) * joint.sum(2, keepdims=True), of_values])
         logs = np.log(np.divide(above, below, where=p > 0, out=np.ones_like(p)))
-        tables = (logs - (p * logs).sum((2, 3), keepdims=True)).reshape(len(p), -1)
+        tables = (logs - (p * logs).sum((2, 3), keepdims=True)).reshape(len(p), -1).astype(np.float32)
         errors = np.zeros((len(p), len(self.of_factor), count))
         for start in range(0, rows, MAX_ROWS_PER_CHUNK):
             part = slice(start, start + MAX_ROWS_PER_CHUNK)
             of_latents = self.of_latent[[*range(len(joint)), 0], part]
             cells = self.of_factor[:, part]
             influence = [table[cells + own] for table, own in zip(tables, of_latents, strict=True)]
-            errors += np.stack(influence) @ rng.standard_normal((cells.shape[1], count))
+            signs = rng.integers(0, 2, (cells.shape[1], count), dtype=np.int8).astype(np.float32) * 2 - 1
+            errors += np.stack(influence) @ signs
         errors = errors.transpose(2, 0, 1) * (math.sqrt(2) / rows)
         return errors[:, :-1], errors[:, -1]
 
@@ -190,7 +191,7 @@ def measure_half_information(
 
     def measure(rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
         some = codes[rows]
-        histograms = JointHistograms(discretise(some, bins), bins, labels._replace(values=labels.values[rows]), device)
+        histograms = JointHistograms(discretise(some, bins), bins, labels.select(rows), device)
         return np.ptp(some, axis=0), histograms.informations([None])[0]
 
     drawn = measure_halves(measure, [len(codes)], count, rng)

@@ -234,7 +234,7 @@ def _score_explicitness(
     by_factor, model = _measure_explicitness(codes, labels, None)
 
     def measure_half(rows: np.ndarray) -> float:
-        some = labels._replace(values=labels.values[rows])
+        some = labels.select(rows)
         return float(_measure_explicitness(codes[torch.as_tensor(rows, device=device)], some, model)[0].mean())
 
     value, why = float(by_factor.mean()), FIT_ONCE

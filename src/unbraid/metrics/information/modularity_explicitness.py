@@ -99,7 +99,7 @@ def modularity(
     labels = to_labels(factors, len(values), names)
     if len(labels.sizes) < 2:
         raise UsageError("Modularity compares factors with each other, but there is only one.")
-    labels, values = labels._replace(values=labels.values[rows]), values[rows]
+    labels, values = labels.select(rows), values[rows]
     information = JointHistograms(discretise(values, bins), bins, labels, find_device(codes)).information()[0]
     uninformed = 0.0 if published else None
     value, each = compute_modularity(information, uninformed)
