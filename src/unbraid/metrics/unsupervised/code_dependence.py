@@ -56,7 +56,8 @@ def total_correlation(
     if protocol == "gaussian":
         return _score_gaussian(values)
     rows = torch.as_tensor(values, device=find_device(codes))
-    ratios = estimate_log_ratios(rows, seed=seed, **{"width": WIDTH, **network}).double()
+    network.setdefault("width", WIDTH)
+    ratios = estimate_log_ratios(rows, seed=seed, **network).double()
     covers = no_interval("the network is trained once, and training it again on other rows takes too long")
     return Score("tc", "ratio", float(ratios.mean()), len(values), covers=covers)
 
