@@ -1,5 +1,6 @@
 """Mutual information by histograms: every latent in equal-width bins, all latents and factors at once."""
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
@@ -70,9 +71,17 @@ class JointHistograms:
         chance, of_factor = _count_chance(counts)
         return information - chance, entropies + of_factor
 
-    def measure_chance(self) -> np.ndarray:
-        """Return by how much chance raises the information [latents, factors] of all rows, on average (miller1955)."""
-        return _count_chance(self._counts(None))[0]
+    def measure_chance(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of the information [latents, factors] if rows get the factors of other rows.
+
+        Cells with less than a row make both larger than the degrees of freedom say.
+        """
+        shuffled, orders = copy.copy(self), (rng.permutation(self.of_factor.shape[1]) for _ in range(count))
+        drawn = []
+        for order in orders:
+            shuffled.of_factor = self.of_factor[:, order]
+            drawn.append(shuffled.informations([None])[0][0])
+        return np.mean(drawn, axis=0), np.std(drawn, axis=0, ddof=1)
 
     def draw_half_errors(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw errors of I [count, latents, factors] and H [count, factors] over a random half of the rows.

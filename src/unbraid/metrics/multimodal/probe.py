@@ -129,7 +129,7 @@ def _linear(
     right, log_probabilities, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
 
     def measure_half(half: np.ndarray) -> np.ndarray:
-        return fit_softmax(x[half], labels[half], C=C, precision=1e-8, start=fitted).predict(y) == truth
+        return fit_softmax(x[half], labels[half], C=2 * C, precision=1e-8, start=fitted).predict(y) == truth
 
     refits = np.array(measure_halves(measure_half, [len(labels)], REFITS, np.random.default_rng(seed)), dtype=float)
     for k, name in enumerate(known.names):
