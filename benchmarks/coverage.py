@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import binomtest
+from coverage_page import CASES, RECIPES, describe
 
 import unbraid as ub
 from unbraid import atomic, metrics
@@ -43,9 +43,6 @@ SIZES = (3, 4, 6, 8, 10)
 ROWS = (1_000, 10_000)
 ROWS_OF_TRUTH = 1_000_000
 ROWS_OF_TRAINED = 40_000
-CASES = ("clear", "tied", "weak", "heavy")
-RECIPES = {"beta-tcvae": {"beta": 6}, "beta-vae": {"beta": 4}}
-RANGE = (0.92, 0.98)
 MIN_SHARE_PRINTED = 0.1
 
 NOT_ASKED = "resamples"
@@ -96,8 +93,9 @@ def score_conditioning(codes: np.ndarray, factors: np.ndarray, seed: int, **sett
     return metrics.conditioning(codes, codes + 0.3 * noise, seed=seed, **settings)
 
 
-def score_modularity(codes: np.ndarray, factors: np.ndarray, seed: int, **settings: Any) -> Score:
-    return metrics.modularity(codes, factors, seed=seed)  # it prints no interval, so there is nothing to resample
+def score_predictability(codes: np.ndarray, factors: np.ndarray, seed: int, resamples: int = 10) -> list[Score]:
+    scores = metrics.infomec(codes, factors, protocol="histogram", resamples=resamples, seed=seed)
+    return [score for score in scores if score.part == "explicitness"]
 
 
 def score_clusters(codes: np.ndarray, factors: np.ndarray, seed: int) -> list[Score]:
@@ -118,7 +116,7 @@ def probe(codes: np.ndarray, factors: np.ndarray, seed: int, protocol: str) -> l
 
 
 def without(call: Call) -> Call:
-    """Return a call that takes no `resamples`, because its interval costs nothing."""
+    """Return a call that takes no `resamples`, because its interval costs nothing or is absent."""
 
     def plain(codes: np.ndarray, factors: np.ndarray, seed: int, **_: Any) -> Any:
         return call(codes, factors, seed=seed)
@@ -128,38 +126,37 @@ def without(call: Call) -> Call:
 
 GROUPS: dict[str, Group] = {
     "codes": Group(
-        [lambda codes, factors, seed, **_: metrics.total_correlation(codes), without(score_clusters)], (400, 200)
+        [lambda codes, factors, seed, **_: metrics.total_correlation(codes), without(score_clusters)], (400, 400)
     ),
-    "partners": Group([without(score_udr)], (200, 0)),
-    "histograms": Group([metrics.mig, score_modularity, score_conditioning], (400, 200), (20, 10)),
+    "mig": Group([metrics.mig, without(metrics.modularity)], (400, 400), (60, 20)),
+    "sap": Group([metrics.sap], (400, 400), (30, 10)),
+    "infomec": Group([partial(metrics.infomec, protocol="histogram", with_explicitness=False)], (400, 400), (40, 15)),
+    "explicitness": Group([metrics.explicitness], (400, 200), (40, 10)),
     "corrected": Group(
-        [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 200), (4, 20)
+        [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 400), (4, 30)
     ),
-    "predictors": Group(
-        [metrics.sap, metrics.explicitness, metrics.downstream, partial(metrics.dci, predictor="lasso")],
-        (150, 20),
-        (12, 2),
-    ),
-    "infomec": Group(
-        [
-            partial(metrics.infomec, protocol="histogram"),
-            partial(metrics.infomec, protocol="knn", with_explicitness=False),  # it is that of the histogram
-        ],
-        (100, 20),
-        (8, 2),
-    ),
-    "interventions": Group([without(metrics.betavae), metrics.factorvae], (100, 20), fixed_rows=True),
+    "conditioning": Group([score_conditioning], (400, 400), (60, 15)),
     "distances": Group(
         [
             without(partial(compare_features, lambda a, b, seed: metrics.frechet(a, b, resamples=20, seed=seed))),
-            without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b))),
             partial(compare_features, metrics.precision_recall),
         ],
-        (400, 30),
-        (20, 3),
+        (400, 200),
+        (60, 10),
     ),
-    "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (100, 0)),
+    "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 200)),
+    "interventions": Group([without(metrics.betavae), metrics.factorvae], (200, 200), fixed_rows=True),
+    "downstream": Group([metrics.downstream], (200, 200), (20, 8)),
+    "predictability": Group([score_predictability], (400, 200), (30, 10)),
+    "neighbours": Group(  # its explicitness is that of the histogram
+        [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 200), (60, 10)
+    ),
+    "partners": Group([without(score_udr)], (400, 0)),
+    "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (200, 0)),
+    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 200), (20, 8)),
 }
+"""Groups in the order in which they are measured."""
+
 NAMES_OF_TRAINED = (
     *("elbo/closed-form", "reconstruction/nats", "reconstruction/l1", "reconstruction/l2", "kl/sampled"),
     *("elbo/sampled", "tc/gaussian", "mi/stratified", "tc/stratified", "dimension-kl/stratified"),
@@ -167,14 +164,6 @@ NAMES_OF_TRAINED = (
     *("mig/corrected", "modularity/corrected", "infomec/corrected"),
 )
 NAMES_OF_EXACT = ("mi/exact", "tc/exact", "dimension-kl/exact")
-NOT_MEASURED = {
-    "means over rows, as elbo and reconstruction": "kept, strokes/reconstruction, density, coherence, diversity, "
-    "log-likelihood, kl-blocks/sampled, generated/purity",
-    "the same procedures on rows drawn with repetition": "every disentanglement_lib",
-    "as mig/histogram-mean": "mig-of",
-    "as a rank correlation of halves": "unseen",
-    "costly or without weights here": "mig/chen2018, frechet, kid and precision-recall of other networks",
-}
 
 
 def repeat_synthetic(group: Group, case: str, rows: int, count: int) -> Iterator[list[Score]]:
@@ -194,13 +183,13 @@ def _as_list(made: Score | list[Score]) -> list[Score]:
 @cache
 def find_truth(group: str, case: str) -> dict[str, float]:
     """Return the values over very many rows of the scores that promise it."""
-    if group not in ("corrected", "distances"):
+    if group not in ("corrected", "kernels"):
         return {}
     codes, factors = draw_case(case, ROWS_OF_TRUTH if group == "corrected" else 20_000, np.random.default_rng(99))
     if group == "corrected":
         calls = [partial(call, samples=None, resamples=0) for call in GROUPS[group].calls]
     else:
-        calls = [GROUPS[group].calls[1]]  # kid
+        calls = list(GROUPS[group].calls)
     return {score.name: score.value for call in calls for score in _as_list(call(codes, factors, seed=0))}
 
 
@@ -228,13 +217,12 @@ def repeat_trained(recipe: str, rows: int, count: int, names: Sequence[str], wid
 
 def find_truth_of_trained(recipe: str, names: Sequence[str]) -> dict[str, float]:
     """Return the values over the whole population."""
-    whole, settings = train(recipe), {"samples": ROWS_OF_TRAINED, "resamples": 0}
     chosen = [n for n in names if not n.startswith(("sap", "tc/", "mi/", "dimension")) and "histogram" not in n]
-    found = [] if not chosen else metrics.evaluate(whole, chosen, **settings)
-    return {score.name: score.value for score in found}
+    settings = {"samples": ROWS_OF_TRAINED, "resamples": 0} if chosen else {}
+    return {score.name: score.value for score in metrics.evaluate(train(recipe), chosen, **settings)}
 
 
-def summarise(repetitions: Sequence[Sequence[Score]], truth: dict[str, float], rows: int) -> dict[str, dict[str, Any]]:
+def summarise(repetitions: Sequence[Sequence[Score]], truth: dict[str, float]) -> dict[str, dict[str, Any]]:
     """Return coverage and its parts for each score."""
     by_name: dict[str, list[Score]] = {}
     for scores in repetitions:
@@ -264,7 +252,7 @@ def _summarise_score(scores: Sequence[Score], truth: float | None) -> dict[str, 
         hits = np.array([s.interval[0] <= target <= s.interval[1] for s in scores])
         coverage = float(hits.mean())
     else:
-        reach = np.array([(s.value - s.interval[0], s.interval[1] - s.value) for s in printed])
+        reach = np.array([_find_reach(score) for score in printed])
         inside = (values - reach[:, :1] <= target) & (target <= values + reach[:, 1:])  # [widths, repetitions]
         coverage = float(inside.mean())
         record["widths"] = len(printed)
@@ -272,35 +260,39 @@ def _summarise_score(scores: Sequence[Score], truth: float | None) -> dict[str, 
     return {**record, "coverage": round(coverage, 3), "half_width": width}
 
 
-def lies_outside(found: dict[str, Any]) -> bool:
-    """Return whether the binomial interval of a coverage excludes all of the range."""
-    hits = round(found["coverage"] * found["repetitions"])
-    low, high = binomtest(hits, found["repetitions"]).proportion_ci(method="exact")
-    return low > RANGE[1] or high < RANGE[0]
+def _find_reach(score: Score) -> tuple[float, float]:
+    """Return how far an interval reaches below and above its value.
+
+    An end at 0 or 1 was cut off there. That changes no coverage, because no target lies beyond, but around another
+    value the interval would not be cut at the same distance; so it gets the reach of the other end.
+    """
+    low, high = score.interval
+    below, above = score.value - low, high - score.value
+    return (above if low == 0 else below), (below if high == 1 else above)
 
 
 def list_cells(quick: bool) -> Iterator[tuple[str, str, int, Callable[[], dict[str, Any]]]]:
-    """Yield group, case, rows and the function that measures a cell; cheap cells first."""
+    """Yield group, case, rows and the function that measures a cell."""
     for place, rows in enumerate(ROWS[:1] if quick else ROWS):
         for name, group in GROUPS.items():
             count = group.repetitions[place]
             if quick:
-                count = {"codes": 400, "histograms": 200}.get(name, 0)
+                count = {"codes": 400, "mig": 200, "conditioning": 200}.get(name, 0)
             for case in CASES[: 1 if name == "partners" else 4]:
                 if count:
                     yield name, case, rows, partial(_measure, group, name, case, rows, count)
     for recipe in () if quick else RECIPES:
-        yield "trained", recipe, 4_096, partial(_measure_trained, recipe, 4_096, NAMES_OF_TRAINED, 20, 2)
-        yield "exact", recipe, 256, partial(_measure_trained, recipe, 256, NAMES_OF_EXACT, 40, 40)
+        yield "trained", recipe, 4_096, partial(_measure_trained, recipe, 4_096, NAMES_OF_TRAINED, 200, 20)
+        yield "exact", recipe, 256, partial(_measure_trained, recipe, 256, NAMES_OF_EXACT, 200, 200)
 
 
 def _measure(group: Group, name: str, case: str, rows: int, count: int) -> dict[str, Any]:
-    return summarise(list(repeat_synthetic(group, case, rows, count)), find_truth(name, case), rows)
+    return summarise(list(repeat_synthetic(group, case, rows, count)), find_truth(name, case))
 
 
 def _measure_trained(recipe: str, rows: int, names: Sequence[str], count: int, widths: int) -> dict[str, Any]:
-    found = list(repeat_trained(recipe, rows, count, names, widths))
-    return summarise(found, find_truth_of_trained(recipe, [n for n in names if "exact" not in n]), rows)
+    truth = find_truth_of_trained(recipe, [n for n in names if "exact" not in n])
+    return summarise(list(repeat_trained(recipe, rows, count, names, widths)), truth)
 
 
 def measure_all(path: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
@@ -317,70 +309,6 @@ def measure_all(path: Path | None, quick: bool, only: str | None) -> dict[str, A
         if path is not None:
             atomic.write_text(path, json.dumps(record, indent=1))
     return record
-
-
-def describe(record: dict[str, Any]) -> str:
-    """Return the page of the table."""
-    columns: dict[str, None] = {}
-    rows: dict[str, dict[str, str]] = {}
-    outside, near, total, seconds = [], [], 0, 0.0
-    for key, cell in record["cells"].items():
-        _, case, count = key.rsplit(", ", 2)
-        column = f"{case}, {int(count):,}"
-        columns[column], seconds = None, seconds + cell["seconds"]
-        for name, found in cell["scores"].items():
-            of = rows.setdefault(name, {"promise": found["promise"].partition(" at ")[0]})
-            if "coverage" in found:
-                of["promise"] = found["promise"].partition(" at ")[0]
-                of[column] = f"{found['coverage']:.3f}, {found['repetitions']}".removeprefix("0")
-                if lies_outside(found):
-                    of[column] = f"**{of[column]}**"
-                    outside.append(f"{name} ({column})")
-                elif not RANGE[0] <= found["coverage"] <= RANGE[1]:
-                    near.append(f"{name} ({column})")
-                total += 1
-            else:
-                of[column] = "constant" if "note" in found else "none"
-    reasons = dict.fromkeys(
-        found["promise"]
-        for cell in record["cells"].values()
-        for found in cell["scores"].values()
-        if found["promise"].startswith("none")
-    )
-    lines = [PAGE.format(low=RANGE[0], high=RANGE[1], minutes=seconds / 60)]
-    for title, chosen in (("Synthetic codes", CASES), ("Trained runs", tuple(RECIPES))):
-        shown = [column for column in columns if column.split(",")[0] in chosen]
-        lines += [f"## {title}\n", f"| score | promise | {' | '.join(shown)} |", "|---|---" + "|---" * len(shown) + "|"]
-        for name, of in rows.items():
-            if any(column in of for column in shown):
-                lines.append(
-                    f"| `{name}` | {of['promise'].partition(':')[0]} | {' | '.join(of.get(c, '') for c in shown)} |"
-                )
-        lines.append("")
-    lines += ["## Without an interval\n", *(f"- {reason.partition(': ')[2]}" for reason in reasons), ""]
-    lines += ["## Not measured here\n", *(f"- {why}: {names}" for why, names in NOT_MEASURED.items()), ""]
-    lines.append(
-        f"Of {total} entries, {len(outside)} lie outside {RANGE[0]} to {RANGE[1]} with their whole 95% interval"
-    )
-    lines.append(f"(bold): {', '.join(outside) if outside else 'none'}.\n")
-    lines.append(f"{len(near)} more lie outside with their value, though not with their interval: {', '.join(near)}.")
-    return "\n".join(lines) + "\n"
-
-
-PAGE = """# Coverage of 95% intervals
-
-    python benchmarks/coverage.py
-
-How often an interval contains what its score promises in `covers` ([scores](../../docs/scores.md)); 95% intervals
-should do so in {low} to {high} of the cases. Behind it the number of repetitions R; for a true coverage of .95, 95% of
-measurements with R = 60 lie in .89 to 1, with R = 400 in .93 to .97. Bold: the exact binomial interval of a coverage
-(clopper1934) has nothing in common with {low} to {high}. With R
-below 183 even 1.000 is not bold: such entries only exclude gross errors.
-*none*: the score prints no interval there and says why.
-*constant*: every repetition has the same value, which the interval contains. Empty: not measured yet; the command
-continues where it stopped. The docstring of the script describes the codes and the procedure; `coverage.json` has the
-numbers. It took {minutes:.0f} minutes of processor time.
-"""
 
 
 def main() -> None:

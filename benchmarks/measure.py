@@ -153,6 +153,18 @@ class Stopwatch:
 
 
 @dataclass
+class StepLimit:
+    """A limit for a trainer that calls `tick` after each step."""
+
+    left: int
+
+    def tick(self) -> bool:
+        """Return whether the steps are done."""
+        self.left -= 1
+        return self.left <= 0
+
+
+@dataclass
 class Contender:
     """One side of a benchmark; `make(*arguments)` runs in its own process and returns a `Measure` and facts."""
 

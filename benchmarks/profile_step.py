@@ -6,11 +6,14 @@
 
 Images per second are measured first, without the profiler. Microseconds are those of the kernels in the replayed graph,
 as CUPTI reports them; a step's gaps between kernels are the time that is left. Kernels of one
-name count together. On a CPU they are torch's operators, without the time of operators that they call.
+name count together; `layers` lists each launch of the convolution kernels with its shape. On a CPU the times are those
+of torch's operators, without the operators that they call.
 """
 
 import argparse
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,12 +24,16 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from unbraid.config import Choice
+from unbraid.networks import conv_kernels
 from unbraid.training.configure import configure
 from unbraid.training.execution import Execution
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
 PROFILED_STEPS = 20
+LAYER_KERNELS = ("_product", "_fold", "_gradient")
+SHAPE = ("H", "C", "N", "U", "KERNEL", "STRIDE", "TRANSPOSED", "TOTALS")
+TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_R", "num_warps", "num_stages")
 
 
 def make_state(setting: Setting, execution: Execution) -> State:
@@ -53,6 +60,37 @@ def time_operators(state: State) -> dict[str, tuple[float, float]]:
     return {e.key: (e.self_cpu_time_total / PROFILED_STEPS, e.count / PROFILED_STEPS) for e in events}
 
 
+@contextmanager
+def note_layers() -> Iterator[list[dict[str, Any]]]:
+    """Note the shape and the tile of each launch of a convolution kernel inside the block, in order."""
+    noted, real = [], conv_kernels.launch
+
+    def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+        known = {key.lower(): constants[key] for key in (*SHAPE, *TILE) if key in constants}
+        noted.append({"kernel": kernel.__name__, "grid": list(grid), **known})
+        real(kernel, grid, *arguments, **constants)
+
+    conv_kernels.launch = launch
+    try:
+        yield noted
+    finally:
+        conv_kernels.launch = real
+
+
+def time_layers(state: State, noted: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the launches of convolution kernels in one step with their microseconds, in the order of the step."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED_STEPS):
+            state.advance()
+        torch.cuda.synchronize()
+    events = [e for e in profiler.events() or () if e.device_type == DeviceType.CUDA and e.name in LAYER_KERNELS]
+    events.sort(key=lambda event: event.time_range.start)
+    launches = len(events) // PROFILED_STEPS
+    times = [sum(e.device_time_total for e in events[i::launches]) / PROFILED_STEPS for i in range(launches)]
+    own = noted[len(noted) - launches :]  # those of the recording, which is what runs now
+    return [{"microseconds": round(time, 1), **layer} for time, layer in zip(times, own, strict=True)]
+
+
 def time_kernels(state: State) -> dict[str, tuple[float, float]]:
     """Return microseconds and launches per step by the kernel's name, the longest first."""
     torch.cuda.synchronize()
@@ -71,14 +109,15 @@ def time_kernels(state: State) -> dict[str, tuple[float, float]]:
 
 def profile_setting(setting: Setting, execution: Execution, seconds: float) -> dict[str, Any]:
     """Measure one setting."""
-    state = make_state(setting, execution)
+    with note_layers() as noted:
+        state = make_state(setting, execution)
     rate = measure.pace(state.advance, setting, seconds)
     step = setting.batch * setting.members / rate * 1e6
     kernels = [
         {"kernel": name, "microseconds": round(time, 1), "launches": round(launches, 2), "share": round(time / step, 4)}
         for name, (time, launches) in (time_operators if setting.device == "cpu" else time_kernels)(state).items()
     ]
-    return {
+    row = {
         "members": setting.members,
         "precision": setting.precision,
         "execution": state.execution,
@@ -87,6 +126,7 @@ def profile_setting(setting: Setting, execution: Execution, seconds: float) -> d
         "microseconds_per_step": round(step, 1),
         "kernels": kernels,
     }
+    return row | {"layers": time_layers(state, noted)} if setting.device != "cpu" else row
 
 
 def show(row: dict[str, Any], most: int) -> str:

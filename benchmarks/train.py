@@ -19,7 +19,7 @@ from typing import Any
 import measure
 import numpy as np
 import torch
-from measure import NETWORK, Contender, Measure, Setting, Stopwatch, binary_images, ours, ratio
+from measure import NETWORK, Contender, Measure, Setting, StepLimit, Stopwatch, binary_images, ours, ratio
 from torch import Tensor, nn
 
 from unbraid.networks import decoder as decoders, encoder as encoders
@@ -48,8 +48,8 @@ def networks(z: int) -> tuple[nn.Module, nn.Module]:
     return encoder, decoders[NETWORK].make(z, SHAPE)
 
 
-def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
-    """Prepare pythae's trainer on its own data set."""
+def make_pythae(setting: Setting, workers: int) -> tuple[Any, Any]:
+    """Return pythae's trainer on its own data set, and a callback whose `watch` ends the training by `Enough`."""
     from pythae.data.datasets import BaseDataset
     from pythae.models import BetaTCVAE, BetaTCVAEConfig
     from pythae.models.base.base_utils import ModelOutput
@@ -77,7 +77,7 @@ def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
             return ModelOutput(reconstruction=self.layers(z).sigmoid())
 
     class Clock(TrainingCallback):
-        watch: Stopwatch
+        watch: Stopwatch | StepLimit
 
         def on_train_step_end(self, training_config: Any, **_: Any) -> None:
             if self.watch.tick():
@@ -89,7 +89,7 @@ def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
         Encoder(),
         Decoder(),
     )
-    folder = tempfile.TemporaryDirectory()  # removed when the process ends
+    folder = tempfile.TemporaryDirectory()
     config = BaseTrainerConfig(
         output_dir=folder.name,
         per_device_train_batch_size=setting.batch,
@@ -98,7 +98,13 @@ def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
         no_cuda=setting.device == "cpu",
     )
     clock = Clock()
-    trainer = BaseTrainer(model, BaseDataset(images, torch.zeros(len(images))), None, config, [clock])
+    clock.folder = folder  # which lasts as long as the trainer
+    return BaseTrainer(model, BaseDataset(images, torch.zeros(len(images))), None, config, [clock]), clock
+
+
+def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
+    """Prepare pythae's side."""
+    trainer, clock = make_pythae(setting, workers)
 
     def run(seconds: float) -> float:
         clock.watch = Stopwatch(setting.device, setting.batch, seconds)
@@ -109,7 +115,7 @@ def pythae(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:
         raise RuntimeError("training ended before the measurement")
 
     run(0.0)
-    return run, {"parameters": _size(model), "step": PYTHAE, "workers": workers}
+    return run, {"parameters": _size(trainer.model), "step": PYTHAE, "workers": workers}
 
 
 def disent(setting: Setting, workers: int) -> tuple[Measure, dict[str, Any]]:

@@ -44,7 +44,9 @@ SMALL_DATA = {
     "sprites-pairs": {"positions": 2, "orientations": 3},
     "pendulum": {"lengths": 3, "dampings": 2, "masses": 4},
 }
-SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 24}
+SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 12}
+SMALL_SCORE = {"train": 100, "test": 50, "steps": 20, "size": 64}
+"""Settings of metrics: finite, repeatable scores need neither many rows nor long training."""
 
 
 FOLDERS: list[tempfile.TemporaryDirectory] = []
@@ -65,7 +67,7 @@ def small_run(recipe: str) -> dict[str, Any]:
 @functools.cache
 def trained(recipe: str) -> api.Run:
     """One small run per recipe, shared by all checks."""
-    return train(recipe, root=new_folder(), cadence=Cadence(log_steps=4))
+    return train(recipe, root=new_folder(), cadence=Cadence(log_steps=2))
 
 
 def train(recipe: str, **how: Any) -> api.Run:
@@ -74,7 +76,7 @@ def train(recipe: str, **how: Any) -> api.Run:
     if objective[recipe].facts.stage:
         return refine(trained("beta-vae"), objective[recipe].facts.stage, **given)
     if "data" not in given:
-        given |= {"data": "sprites-small", "data_positions": 8}
+        given |= {"data": "sprites-small", "data_positions": 4}
     return api.train(recipe, **given)
 
 
@@ -116,7 +118,7 @@ def _check_resumes(name: str, run: api.Run) -> None:
 
     def stopping(self: State) -> None:
         advance(self)
-        if self.step == 11:
+        if self.step == 7:
             raise Interrupted("stop here")
 
     folder = new_folder()
@@ -132,7 +134,7 @@ def _check_resumes(name: str, run: api.Run) -> None:
     assert all(torch.equal(expected[n], made[n]) for n in expected)
 
 
-def _check_members(name: str, run: api.Run, steps: int = 12) -> None:
+def _check_members(name: str, run: api.Run, steps: int = 6) -> None:
     """Runs trained as one stacked program equal the same runs trained alone, in float64."""
     training = replace(run.config.training, precision="f64", lr=2e-3)
     configs = [
@@ -370,7 +372,7 @@ def check_metric(name: str) -> None:
         with pytest.raises(UsageError, match="unbraid evaluate RUN RUN"):
             evaluate(first, [name])
         first.peers = second.peers = (Evaluation(trained("vae").model, trained("vae").dataset),)
-    trial = entry.facts.trial
+    trial = {key: value for key, value in SMALL_SCORE.items() if key in entry.settings} | dict(entry.facts.trial)
     scores, again = evaluate(first, [name], **trial), evaluate(second, [name], **trial)
     assert [s.value for s in scores] == [s.value for s in again]
     assert name in {f"{s.metric}/{s.protocol}" for s in scores}

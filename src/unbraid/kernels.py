@@ -1,11 +1,12 @@
 """Launching Triton kernels, and compiling those of a step in parallel before it runs.
 
 Triton compiles a kernel when it is first launched, one after the other; a step of a convolutional network has some
-thirty. `compile_ahead` collects the launches of a dry run and compiles their kernels on all cores.
+forty. `compile_ahead` collects the launches of a dry run and compiles their kernels on all cores.
 """
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -13,34 +14,66 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_collected: list[Callable[[], Any]] | None = None
+_DryRun = list[Callable[[], Any]]
+"""Functions that compile the kernels of the launches so far."""
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, writes: Tensor, **constants: Any) -> None:
-    """Launch a kernel that writes to a tensor. During a dry run, note it for compilation and write zeros instead."""
-    if _collected is None:
-        with torch.cuda.device_of(writes):
+class _Thread(threading.local):
+    """The dry run of this thread, if it is in one; other threads go on with their launches."""
+
+    dry_run: _DryRun | None = None
+
+
+_thread = _Thread()
+
+
+def launch(
+    kernel: Any, grid: tuple[int, ...], *arguments: Any, writes: Sequence[Tensor] = (), **constants: Any
+) -> None:
+    """Launch a kernel on the device of its first argument, a tensor or a tuple of tensors.
+
+    During a dry run, note it for compilation instead, and fill the new tensors that it `writes` with zeros.
+    """
+    if _thread.dry_run is None:
+        first = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
+        with torch.cuda.device_of(first):
             kernel[grid](*arguments, **constants)
         return
-    # Stand-ins have the type and alignment of the arguments, which kernels are specialised for, and no memory.
-    arguments = tuple(x.new_empty(0) if isinstance(x, Tensor) else x for x in arguments)
-    _collected.append(lambda: kernel.warmup(*arguments, grid=grid, **constants))
-    writes.zero_()
+    stand_ins = tuple(_without_memory(argument) for argument in arguments)
+    _thread.dry_run.append(lambda: kernel.warmup(*stand_ins, grid=grid, **constants))
+    for tensor in writes:
+        tensor.zero_()
+
+
+def _without_memory(argument: Any) -> Any:
+    """Return a stand-in with the type and the alignment of an argument, for which a kernel is specialised."""
+    if isinstance(argument, tuple):
+        return tuple(map(_without_memory, argument))
+    return argument.new_empty(0) if isinstance(argument, Tensor) else argument
+
+
+@contextmanager
+def skip_launches() -> Iterator[_DryRun]:
+    """Skip the launches inside the block, whose results are zeros, and yield the functions that compile them.
+
+    A backward pass inside the block stays in this thread.
+    """
+    before, _thread.dry_run = _thread.dry_run, []
+    try:
+        with torch.autograd.set_multithreading_enabled(False):
+            yield _thread.dry_run
+    finally:
+        _thread.dry_run = before
 
 
 @contextmanager
 def compile_ahead() -> Iterator[None]:
-    """Collect the launches inside the block instead of carrying them out, and compile their kernels at its end.
+    """Skip the launches inside the block, and compile their kernels at its end.
 
     A block that raises compiles nothing. An older Triton without parallel compilation compiles one after the other.
     """
-    global _collected
-    _collected = []
-    try:
+    with skip_launches() as jobs:
         yield
-        jobs = _collected
-    finally:
-        _collected = None
     if not jobs:
         return
     try:

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.kernels import launch
 from unbraid.operators import Operator
 
 UNIFORM, NORMAL = 0, 1
@@ -53,10 +54,8 @@ def _draw(seeds, step, out, first, second, count, NORMAL: tl.constexpr, BLOCK: t
 def hash_noise(seeds: Tensor, step: Tensor, first: int, second: int, count: int, kind: int) -> Tensor:
     """Return numbers [member, count] in float32; `step` is an int64 tensor with one number."""
     out = torch.empty(len(seeds), count, device=seeds.device, dtype=torch.float32)
-    with torch.cuda.device_of(seeds):
-        _draw[(-(-count // _BLOCK), len(seeds))](
-            seeds, step, out, first, second, count, NORMAL=kind == NORMAL, BLOCK=_BLOCK
-        )
+    grid = -(-count // _BLOCK), len(seeds)
+    launch(_draw, grid, seeds, step, out, first, second, count, NORMAL=kind == NORMAL, BLOCK=_BLOCK, writes=(out,))
     return out
 
 

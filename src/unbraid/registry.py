@@ -4,6 +4,7 @@ An entry is one decorated function. Its keyword-only arguments are its settings,
 its signature states; nothing else has to be written for it to be listed, configured, checked and saved.
 """
 
+import functools
 import inspect
 import numbers
 import operator
@@ -87,8 +88,8 @@ def read_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     If the `__init__` of a class has `**settings`, those of its base class come first.
     """
     if not isinstance(make, type):
-        return _keyword_only(make)
-    found: list[dict[str, inspect.Parameter]] = []
+        return dict(_keyword_only(make))
+    found: list[Mapping[str, inspect.Parameter]] = []
     for base in make.__mro__:
         if "__init__" in vars(base):
             found.append(_keyword_only(base.__init__))
@@ -104,7 +105,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> N
             raise unknown("option", key, known)
 
 
-def _keyword_only(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+@functools.cache  # a sweep asks for the settings of its recipes thousands of times
+def _keyword_only(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 

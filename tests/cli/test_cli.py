@@ -17,7 +17,8 @@ from unbraid.store import load_tensors, save_tensors
 
 SMALL = ["data=sprites-small", "network=mlp", "encoder.hidden=[16]", "z=3", "batch=32", "steps=30"]
 VAE = ["train", "vae", "data=sprites-small"]
-TINY = ["data=sprites-small", "network=mlp", "steps=3"]
+TINY = ["data=sprites-small", "data.positions=4", "network=mlp", "steps=3"]
+NARROW = ["encoder.hidden=[16]", "decoder.hidden=[16]", "z=3", "batch=16"]
 
 
 def is_one_error(printed):
@@ -202,7 +203,7 @@ def test_wrong_use_is_one_error_and_exit_2(arguments, facts, tmp_path):
         (["report", "."], "config.yaml"),
         (["train", "vae", "data=mnist"], "unbraid data fetch mnist"),
         (["train", "vae", "data=images", "data.folder=nothing"], "nothing"),
-        ([*VAE, "--root", "/dev/null"], "/dev/null"),
+        ([*VAE, "data.positions=4", "--root", "/dev/null"], "/dev/null"),
     ],
 )
 def test_failures_are_one_error_and_exit_1(arguments, fact, tmp_path):
@@ -294,7 +295,7 @@ def test_nothing_but_a_run_is_ever_removed_or_written_into(tmp_path):
     (root / "photos" / "thesis.txt").write_text("years of work")
     outside = tmp_path / "precious"
     unbraid("train", "vae", *SMALL, "--root", str(tmp_path), "--name", "precious")
-    unbraid("sweep", "vae", *TINY, "seed=0,1", "--root", str(root), "--name", "many")
+    unbraid("sweep", "vae", *TINY, *NARROW, "seed=0,1", "--metric", "elbo", "--root", str(root), "--name", "many")
     for name, code in (("photos", 1), ("many", 1), ("../precious", 2)):
         for fresh in ([], ["--fresh"]):
             assert names(unbraid(*VAE, "--root", str(root), "--name", name, *fresh, code=code), name)
@@ -375,8 +376,7 @@ def test_scores_that_data_do_not_allow_are_noted_and_the_others_kept(tmp_path):
 
 def test_several_runs_are_scored_together_and_compared(tmp_path):
     for seed in (0, 1, 2):
-        settings = [f"seed={seed}", "data=sprites-small", "network=mlp", "z=3", "steps=20", "batch=16"]
-        unbraid("train", "vae", *settings, "--name", f"s{seed}", "--device", "cpu", cwd=tmp_path)
+        unbraid("train", "vae", *TINY, *NARROW, f"seed={seed}", "--name", f"s{seed}", "--device", "cpu", cwd=tmp_path)
     table = unbraid("evaluate", "runs/s0", "runs/s1", "runs/s2", "--metric", "udr", "--device", "cpu", cwd=tmp_path)
     assert table.count("udr/spearman") == table.count("udr/lasso") == 3
     records = json.loads(
@@ -385,8 +385,7 @@ def test_several_runs_are_scored_together_and_compared(tmp_path):
     assert list(records) == ["runs/s0", "runs/s1"]
     alone = unbraid("evaluate", "runs/s0", "--metric", "udr", "--device", "cpu", cwd=tmp_path, code=2)
     assert "unbraid evaluate RUN RUN" in alone
-    other = ["data=sprites-small", "data.positions=4", "network=mlp", "z=3", "steps=20", "batch=16"]
-    unbraid("train", "vae", *other, "--name", "other", "--device", "cpu", cwd=tmp_path)
+    unbraid("train", "vae", *TINY, *NARROW, "data.scales=3", "--name", "other", "--device", "cpu", cwd=tmp_path)
     told = unbraid("evaluate", "runs/s0", "runs/other", "--metric", "udr", "--device", "cpu", cwd=tmp_path, code=2)
     assert names(told, "data")
 

@@ -34,6 +34,7 @@ from unbraid.store import RunFolder
 from unbraid.training import configure
 
 SHAPE = (3, 64, 64)
+SPRITES = {"data": "sprites-small", "data.positions": 4}
 NETS = {"encoder.hidden": (8,), "decoder.hidden": (8,), "steps": 2, "batch": 8}
 FACTS = Experiment(
     claims=(),
@@ -46,7 +47,15 @@ FACTS = Experiment(
     only={"chosen": {"beta": [4]}, "third": {"z": 2}},
     scales={
         "smoke": Scale(
-            {"data": "sprites-small", "network": "mlp", "z": 3, "beta": [1, 4], "seed": [3], **NETS},
+            {
+                "data": "sprites-small",
+                "data.positions": 4,
+                "network": "mlp",
+                "z": 3,
+                "beta": [1, 4],
+                "seed": [3],
+                **NETS,
+            },
             per_series={"stage": {**NETS, "z": [1, 2]}, "chosen": NETS, "third": NETS},
             measures={"gap": ("mig-of/blocks/c", {"resamples": 0})},
         )

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.support.messages import names
-from unbraid.experiments import experiment, reproduce
+from unbraid.experiments import experiment, reproduce, writing
 from unbraid.sweeps import worker
 
 FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
@@ -19,6 +19,11 @@ FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
 @pytest.fixture(scope="class")
 def place(tmp_path_factory):
     return tmp_path_factory.mktemp("reproduced")
+
+
+@pytest.fixture(autouse=True)
+def coarse_figures(monkeypatch):
+    monkeypatch.setattr(writing, "FIGURE_DPI", 40)
 
 
 def smoke(name, place):

@@ -18,6 +18,12 @@ CODE = 8
 GREY = 1 / 255
 
 
+def quick(registry):
+    """Names of networks; the largest MLP of a fixed size is slow, and one like it is quick."""
+    slow = pytest.mark.slow
+    return [pytest.param(name, marks=slow) if name == "mlp-esmaeili-64" else name for name in registry]
+
+
 def small_module(entry, *arguments):
     given = {key: value for key, value in SMALL.items() if key in entry.settings}
     if "hidden" in given and not isinstance(entry.settings["hidden"].default, tuple):
@@ -62,13 +68,13 @@ def check_equal(function, inputs, folder):
         assert float((made - expected).abs().max()) <= limit
 
 
-@pytest.mark.parametrize("name", list(encoder))
+@pytest.mark.parametrize("name", quick(encoder))
 def test_encoder(name, tmp_path):
     shape, module = first_shape(lambda shape: small_module(encoder[name], shape, OUTPUTS))
     check_equal(module, [torch.rand(3, *shape)], tmp_path)
 
 
-@pytest.mark.parametrize("name", list(decoder))
+@pytest.mark.parametrize("name", quick(decoder))
 def test_decoder(name, tmp_path):
     _, module = first_shape(lambda shape: small_module(decoder[name], CODE, shape))
     check_equal(lambda code: module(code).sigmoid(), [torch.randn(3, CODE)], tmp_path)

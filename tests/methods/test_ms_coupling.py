@@ -46,7 +46,7 @@ def first(root):
 @pytest.fixture(scope="module")
 def second(root, first):
     how = {**TINY, "decoder_hidden": (32,), "batch": 256, "lr": 5e-3, "decay": "cosine", "features": 4}
-    return ub.refine(first, "flow", steps=300, root=root, name="second", **how)
+    return ub.refine(first, "flow", steps=150, root=root, name="second", **how)
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def test_labels_are_what_a_stage_of_labels_learns_to_draw_and_to_read(tmp_path):
     from unbraid.data import Pixels
 
     data = ub.FactorDataset("sums", Pixels(values, (3,)), factors, source="counted")
-    given = {**TINY, "decoder_hidden": (32,), "batch": 15, "steps": 400, "lr": 1e-2, "root": tmp_path}
+    given = {**TINY, "decoder_hidden": (32,), "batch": 15, "steps": 200, "lr": 1e-2, "root": tmp_path}
     first = ub.train("label-decoder", data=data, factors=("a",), z=1, **given)
     run = ub.refine(first, "labels", factors=("b",), given=("a",), **given)
     codes = LabelCodes(data, ("a", "b")).codes(data.values_of(torch.arange(15)))

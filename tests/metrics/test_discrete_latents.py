@@ -9,11 +9,12 @@ from torch import nn
 
 from tests.support.messages import naming
 from unbraid.data.factors import Factor, FactorDataset, Pixels
-from unbraid.errors import DataError, UsageError
+from unbraid.errors import DataError, SettingError, UsageError
 from unbraid.latents import Space
 from unbraid.methods.info_gan import InfoGANModel
 from unbraid.methods.ms_gan import ConditionalGAN
 from unbraid.metrics import Evaluation, clusters, evaluate
+from unbraid.metrics.intervention.factor_preservation import choose_places
 from unbraid.models import VAE
 from unbraid.networks import make_likelihood
 
@@ -91,6 +92,16 @@ def test_moving_brightness_keeps_the_kind_and_moving_the_kind_does_not():
     assert moved.details["latents"] == {"z1": pytest.approx(1 / 3, abs=0.04)}  # 3, 1 and 3 of 7 places
     (both,) = evaluate(made(False), ["kept/classifier"], **settings)
     assert both.value == pytest.approx((1 + moved.value) / 2)
+
+
+@pytest.mark.parametrize("visits", [1, 2, 7])
+def test_every_place_is_visited_as_often(visits):
+    visited = choose_places(70, 7, visits, shift=3)
+    assert visited.shape == (70, visits)
+    assert all(len(set(row.tolist())) == visits for row in visited)
+    assert torch.equal(visited.flatten().bincount(), torch.full((7,), 10 * visits))
+    with pytest.raises(SettingError, match=naming("visits", "8", "7")):
+        evaluate(made(False), ["kept/classifier"], visits=8)
 
 
 class Reader(nn.Module):

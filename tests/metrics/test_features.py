@@ -15,7 +15,7 @@ from unbraid.data import from_array, load
 from unbraid.errors import DataError, UsageError
 from unbraid.latents import Normal, Space
 from unbraid.metrics import Evaluation, evaluate
-from unbraid.metrics.generative.features import classifier, efficientnet, inception
+from unbraid.metrics.generative.features import classifier, efficientnet, feature_sets, inception
 from unbraid.metrics.generative.features.base import build_network, feature_network, image_features
 from unbraid.metrics.generative.features.feature_sets import draw_prior_codes, get_network, reconstruct
 from unbraid.metrics.generative.frechet import frechet
@@ -373,3 +373,31 @@ def test_a_classifier_learns_once_for_all_models_on_the_same_rows():
     for others in ({"chosen": rows[1:]}, {"seed": 1}, {"steps": 2}):
         assert network(**others) is not first
         assert network(**others) is network(**others)
+
+
+def test_a_stored_classifier_is_read_and_a_damaged_one_is_trained_again(monkeypatch, tmp_path):
+    monkeypatch.setenv("UNBRAID_DATA", str(tmp_path))
+    data, rows, trained = labelled_vectors(), torch.arange(400), []
+
+    def build(*request):
+        trained.append(request)
+        return build_network(*request)
+
+    def get():
+        monkeypatch.setattr(feature_sets, "_TRAINED_NETWORKS", {})
+        return feature_sets.get_trained_network("classifier", data, rows, 0, {"steps": 200})
+
+    monkeypatch.setattr(feature_sets, "build_network", build)
+    first, again = get(), get()
+    observations = torch.randn(5, 4)
+    assert len(trained) == 1
+    assert torch.equal(first(observations), again(observations))
+    assert (first.details, first.module.names) == (again.details, again.module.names)
+    (file,) = (tmp_path / "classifiers").iterdir()
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match=naming(file.name, "damaged")):
+        mended = get()
+    assert len(trained) == 2
+    assert torch.equal(first(observations), mended(observations))

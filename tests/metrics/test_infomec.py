@@ -74,25 +74,36 @@ def test_neighbours_are_scikit_learns(neighbours):
         np.testing.assert_allclose(found[:, k], expected, atol=1e-9)
 
 
-@given(st.integers(0, 1000), st.integers(6, 60), st.integers(1, 6))
-@settings(max_examples=25)
-def test_neighbours_counted_one_row_at_a_time(seed, rows, neighbours):
-    """ross2014, by its definition."""
+@given(st.integers(0, 1000), st.integers(6, 60), st.integers(1, 6), st.integers(1, 3), st.booleans())
+@settings(max_examples=40)
+def test_neighbours_counted_one_row_at_a_time(seed, rows, neighbours, width, together):
+    """ross2014, by its definition, for each latent, or for all together with the greatest distance in any latent."""
     from scipy.special import digamma
 
     rng = np.random.default_rng(seed)
-    x, y = rng.standard_normal(rows), rng.integers(0, 3, rows)
+    x, y = rng.standard_normal((rows, width)), rng.integers(0, 3, rows)
     y[:4] = 0, 0, 1, 1
-    found = estimate_information(x[:, None], to_labels(y, rows), neighbours, seed=0)[0, 0]
-    z = standardise_codes(x[:, None])[:, 0] + JITTER * np.random.default_rng(0).standard_normal(rows)
+    found = estimate_information(x, to_labels(y, rows), neighbours, seed=0, together=together)[:, 0]
+    z = standardise_codes(x) + JITTER * np.random.default_rng(0).standard_normal(rows)[:, None]
     kept = [i for i in range(rows) if (y == y[i]).sum() > 1]
-    terms = []
-    for i in kept:
-        same = sorted(abs(z[i] - z[j]) for j in kept if j != i and y[j] == y[i])
-        k = min(neighbours, len(same))
-        nearer = sum(abs(z[i] - z[j]) < same[k - 1] for j in kept)
-        terms.append(digamma(k) - digamma(len(same) + 1) - digamma(nearer))
-    assert found == pytest.approx(max(0, digamma(len(kept)) + np.mean(terms)), abs=1e-9)
+    for columns, estimate in zip([z] if together else z.T[:, :, None], found, strict=True):
+        terms = []
+        for i in kept:
+            distance = abs(columns - columns[i]).max(1)
+            same = sorted(distance[j] for j in kept if j != i and y[j] == y[i])
+            k = min(neighbours, len(same))
+            nearer = sum(distance[j] < same[k - 1] for j in kept)
+            terms.append(digamma(k) - digamma(len(same) + 1) - digamma(nearer))
+        assert estimate == pytest.approx(max(0, digamma(len(kept)) + np.mean(terms)), abs=1e-9)
+
+
+def test_latents_that_only_know_a_factor_together():
+    """The factor is whether two signs differ: each latent knows nothing, both know all of its ln 2 nats."""
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1.0, 1.0], (2_000, 2))
+    codes, labels = signs + 0.1 * rng.standard_normal(signs.shape), to_labels(signs[:, 0] != signs[:, 1], 2_000)
+    assert estimate_information(codes, labels, 10, 0).max() < 0.02
+    assert estimate_information(codes, labels, 10, 0, together=True).item() == pytest.approx(np.log(2), abs=0.02)
 
 
 def test_neighbours_of_a_gaussian_pair_are_near_the_truth():

@@ -16,6 +16,8 @@ from unbraid.metrics.information.corrected import infomec_corrected, modularity_
 from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank
 from unbraid.metrics.intervals import (
     Spread,
+    draw_halves,
+    halve_again,
     halves_interval,
     halves_share_interval,
     mean_share_interval,
@@ -51,6 +53,40 @@ def test_the_spread_of_pairs_of_halves_is_that_of_a_mean():
     assert np.add(halves[::2], halves[1::2]) == pytest.approx(2 * values.mean())  # each row is in one half of a pair
     low, high = halves_interval(values.mean(), halves)
     assert high - low == pytest.approx(2 * 1.97 * values.std() / 20, rel=0.1)
+
+
+@pytest.mark.parametrize(("power", "factor"), [(1.0, 1.0), (0.5, np.sqrt(2)), (0.0, 2.0)])
+def test_a_variance_that_falls_slowly_is_extrapolated_as_it_falls(power, factor):
+    rng, sizes = np.random.default_rng(0), (200, 100)  # halves and quarters of 400 rows
+    halves, quarters = (size ** (-power / 2) * rng.standard_normal(40_000) for size in sizes)
+    found, plain = Spread.of_shrinking(halves, quarters), Spread.of_halves(halves)
+    assert found.variance / plain.variance == pytest.approx(factor, rel=0.04)
+    assert found.variance == pytest.approx(400.0**-power, rel=0.06)
+    assert Spread.of_shrinking(halves[:1], quarters) is None
+
+
+def test_quarters_are_disjoint_halves_of_halves():
+    halves = draw_halves([40, 12], 4, np.random.default_rng(0))
+    quarters = halve_again(halves)
+    assert len(quarters) == 8
+    for number, half in enumerate(halves):
+        for place, rows in enumerate(half):
+            both = np.concatenate([quarters[2 * number][place], quarters[2 * number + 1][place]])
+            assert sorted(both) == sorted(rows)
+
+
+def test_chance_of_histograms_is_that_of_independent_rows():
+    """Few rows in 20 x 10 cells have more information by chance than half the degrees of freedom per row."""
+    rng = np.random.default_rng(0)
+    binned, factor = rng.integers(0, 20, (400, 1)), rng.integers(0, 10, (400, 1))
+    mean, deviation = JointHistograms(binned, 20, to_labels(factor, 400, None)).measure_chance(200, rng)
+    found = [
+        JointHistograms(rng.integers(0, 20, (400, 1)), 20, to_labels(factor, 400, None)).information()[0]
+        for _ in range(200)
+    ]
+    assert mean == pytest.approx(np.mean(found), rel=0.02)
+    assert deviation == pytest.approx(np.std(found), rel=0.2)
+    assert mean > 19 * 9 / 2 / 400
 
 
 @pytest.mark.parametrize("score", ["maximum", "neighbours"])
@@ -189,11 +225,13 @@ def test_two_models_on_the_same_rows_have_a_paired_interval():
 
 
 @pytest.mark.slow
-def test_intervals_keep_their_promises():
+def test_intervals_keep_their_promises(monkeypatch):
     """The quick version of benchmarks/coverage.py: no coverage excludes .92 to .98, by its binomial interval."""
-    script = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "coverage.py"))
-    cells = script["measure_all"](None, True, None)["cells"]
+    folder = Path(__file__).parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(folder)
+    lies_outside = runpy.run_path(str(folder / "coverage_page.py"))["lies_outside"]
+    cells = runpy.run_path(str(folder / "coverage.py"))["measure_all"](None, True, None)["cells"]
     found = {(key, name): one for key, cell in cells.items() for name, one in cell["scores"].items()}
     measured = {place: one for place, one in found.items() if "coverage" in one}
     assert len(measured) > 10
-    assert [place for place, one in measured.items() if script["lies_outside"](one)] == []
+    assert [place for place, one in measured.items() if lies_outside(one)] == []

@@ -51,7 +51,7 @@ def test_stacked_draws_equal_one_after_the_other(at_once, monkeypatch):
     draws = [rng.permutation(len(codes))[:200] for _ in range(5)]
     ranges, found = measure_draws(codes, labels, 7, draws, "cpu")
     for rows, width, (information, entropies) in zip(draws, ranges, found, strict=True):
-        some = labels._replace(values=labels.values[rows])
+        some = labels.select(rows)
         expected = JointHistograms(discretise(codes[rows], 7), 7, some).information()
         np.testing.assert_allclose(information, expected[0], atol=1e-12)
         np.testing.assert_allclose(entropies, expected[1], atol=1e-12)

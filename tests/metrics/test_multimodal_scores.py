@@ -311,6 +311,10 @@ def test_probes_find_each_factor_where_it_is():
     binary = math.log(3) - 2 / 3 * math.log(2)  # I(one of three bits; shape) = H(1/3)
     assert known["c/shape"].value == pytest.approx(binary, abs=0.05)
     assert max(known["c/left"].value, known["s/shape"].value) < 0.03
+    block = {x.part: x.value for x in probe({"c": c, "s": s}, factors, names=names, protocol="knn-block", resamples=2)}
+    assert block["c/shape"] == pytest.approx(math.log(3), abs=0.05)
+    assert block["s/left"] == pytest.approx(math.log(4), abs=0.1)
+    assert max(block["c/left"], block["s/shape"]) < 0.05
     with pytest.raises(UsageError, match=naming("linear", "knn", "forest")):
         probe({"c": c}, factors, protocol="forest")
 
@@ -371,6 +375,6 @@ def test_no_part_of_the_rows_shares_its_draws_with_another_seed(monkeypatch):
 def test_a_run_on_one_modality_is_refused():
     single = fixed_evaluation(np.zeros((60, 2)), np.ones((60, 2)), ROWS[:60].numpy())
     names = ["coherence/classifier", "diversity/entropy", "tc-blocks/ratio", "probe/linear", "probe/knn"]
-    for name in [*names, "kl-blocks/closed-form", "kl-blocks/sampled"]:
+    for name in [*names, "probe/knn-block", "kl-blocks/closed-form", "kl-blocks/sampled"]:
         with pytest.raises(UsageError, match="modalities"):
             evaluate(single, [name])

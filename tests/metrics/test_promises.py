@@ -10,7 +10,7 @@ from tests.support.evaluations import aligned_encoder, fixed_evaluation, full_gr
 from unbraid.metrics import evaluate, metric
 
 SIZES = (4, 5, 6)
-ROWS = np.tile(full_grid(SIZES), (10, 1))
+ROWS = np.tile(full_grid(SIZES), (5, 1))
 
 
 def promising(fact):

@@ -1,6 +1,7 @@
 """The page's interpreter under Node, on graphs and inputs from Python."""
 
 import base64
+import functools
 import json
 import subprocess
 from pathlib import Path
@@ -45,13 +46,24 @@ def case(
     }
 
 
+@functools.cache
+def interpreter() -> subprocess.Popen[str]:
+    """Return the process that runs the graphs of all tests; it ends with its input."""
+    return subprocess.Popen([node(), SCRIPT, PAGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def run_cases(cases: list[dict], folder: Path) -> list[list[np.ndarray]]:
-    """Run all cases in one process and return their outputs, flat."""
+    """Run all cases and return their outputs, flat."""
     file = folder / "cases.json"
     file.write_text(json.dumps(cases))
-    subprocess.run([node(), SCRIPT, PAGE, file], check=True)
+    process = interpreter()
+    assert process.stdin and process.stdout
+    print(file, file=process.stdin, flush=True)
+    if process.stdout.readline().strip() != str(file):
+        interpreter.cache_clear()
+        raise AssertionError(f"Node stopped with {process.wait()}")
     made = json.loads(Path(f"{file}.out").read_text())
-    return [[np.frombuffer(base64.b64decode(each), "<f4") for each in one["outputs"]] for one in made]
+    return [[np.frombuffer(base64.b64decode(each), "<f4") for each in outputs] for outputs in made]
 
 
 def run_graph(graph: graphs.Graph, *inputs: Tensor, folder: Path, **how) -> list[Tensor]:

@@ -143,8 +143,7 @@ def test_again_trains_nothing_and_more_seeds_extend(made, tmp_path):
 
 def test_more_metrics_are_measured_on_finished_runs(made):
     before = written(made)
-    again = ub.sweep("beta-tcvae", **{**SMALL, "metrics": ("kl/closed-form",)}, beta=[1, 4], seed=range(2),
-                     root=made.path.parent, name="one")  # fmt: skip
+    again = sweep(made.path.parent, metrics=("kl/closed-form",))
     assert written(again) == before
     assert all("kl/closed-form" in member.scores for member in again.members)
     counts = [sum(score.name == "kl/closed-form" for score in run.scores) for run in again.runs]
@@ -161,7 +160,7 @@ def test_more_metrics_are_measured_on_finished_runs(made):
 )
 def test_bounds_of_all_members_are_by_the_protocol_that_their_latents_have(tmp_path, latents, protocol):
     small = {key: value for key, value in SMALL.items() if key not in ("metrics", "z")}
-    swept = ub.sweep("hfvae", **{**small, "steps": 2}, latents=latents, seed=range(2), root=tmp_path)
+    swept = ub.sweep("hfvae", **{**small, "steps": 2}, latents=latents, seed=range(2), root=tmp_path, report=False)
     scores = [{name for name in member.scores if name.startswith(("elbo", "kl"))} for member in swept.members]
     assert scores == [{f"elbo/{protocol}", f"kl/{protocol}"}] * 2 * len(latents)
     assert not any("elbo/" in note or "kl/" in note for note in swept.notes)
@@ -171,7 +170,7 @@ def test_bounds_of_all_members_are_by_the_protocol_that_their_latents_have(tmp_p
 def test_a_mixture_of_experts_is_swept_with_notes_about_its_bound(tmp_path):
     small = {key: SMALL[key] for key in ("network", "batch", "device")}
     pairs = {"data": "sprites-pairs", "data_size": 16, "data_positions": 3, "data_orientations": 4}
-    swept = ub.sweep("mmvae", **small, **pairs, steps=2, seed=range(2), root=tmp_path)
+    swept = ub.sweep("mmvae", **small, **pairs, steps=2, seed=range(2), root=tmp_path, report=False)
     assert [member.state for member in swept.members] == ["finished"] * 2
     assert any(names(note, "elbo/closed-form", 2) for note in swept.notes)
 
@@ -348,7 +347,7 @@ def test_tables_on_disk(made):
 
 def test_page_without_the_extra_is_a_note(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    swept = sweep(tmp_path, beta=4, seed=0)
+    swept = sweep(tmp_path, beta=4, seed=0, report=True)
     assert any(names(note, "report.html", "pip install 'unbraid[report]'") for note in swept.notes)
     command = ["sweep", "beta-tcvae", *WORDS, "beta=4", "seed=0", "--metric", "elbo", "--device", "cpu"]
     printed = unbraid(*command, cwd=tmp_path)
@@ -406,7 +405,14 @@ def test_interrupted_command_exits_130(tmp_path, monkeypatch):
 
 def test_tables_hold_scores_of_one_kind_alone(tmp_path):
     """A score on some rows, or with other settings, is not set beside those of other runs."""
-    given = {**SMALL, "metrics": ("mig/histogram-mean",), "seed": [0, 1], "root": tmp_path, "name": "few"}
+    given = {
+        **SMALL,
+        "metrics": ("mig/histogram-mean",),
+        "seed": [0, 1],
+        "root": tmp_path,
+        "name": "few",
+        "report": False,
+    }
     made = ub.sweep("vae", **given)
     before = (made.path / "summary.csv").read_text()
     run = made.runs[0]

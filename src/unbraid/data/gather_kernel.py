@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from unbraid.kernels import launch
 from unbraid.operators import Operator
 
 _BLOCK = 1024
@@ -33,10 +34,8 @@ def gather_rows(stored: Tensor, index: Tensor, width: int, bits: bool) -> Tensor
     """Return rows [*index, width] of bytes or packed bits `stored` [n, …] as float32."""
     rows = index.reshape(-1).contiguous()
     out = torch.empty(*index.shape, width, device=stored.device, dtype=torch.float32)
-    with torch.cuda.device_of(stored):
-        _gather[(-(-width // _BLOCK), len(rows))](
-            stored, rows, out, math.prod(stored.shape[1:]), width, BITS=bits, BLOCK=_BLOCK
-        )
+    grid, stored_width = (-(-width // _BLOCK), len(rows)), math.prod(stored.shape[1:])
+    launch(_gather, grid, stored, rows, out, stored_width, width, BITS=bits, BLOCK=_BLOCK, writes=(out,))
     return out
 
 

@@ -15,7 +15,9 @@ from torch import Tensor
 from unbraid.density import triton_kernels as kernels
 from unbraid.density.estimators import Weighting
 from unbraid.errors import UsageError
+from unbraid.kernels import launch
 from unbraid.operators import Operator
+from unbraid.shapes import broadcast_leading
 
 PADDING_MULTIPLE = 128
 """Packed rows and components are padded to a multiple of this, the largest block, so that no load needs a mask."""
@@ -130,7 +132,7 @@ def _allocate_sums(like: Tensor, shape: tuple[int, ...], masks: Sequence[int], l
 
 def _launch(
     kernel: Any, tiles: KernelTiles, size: ProblemSize, masks: Sequence[int], plan: ChunkPlan, held: int,
-    weights: Weighting, tensors: Sequence[Tensor], **constants: Any,
+    weights: Weighting, tensors: Sequence[Tensor], writes: Sequence[Tensor], **constants: Any,
 ) -> None:  # fmt: skip
     """Run a kernel for each group; the first launch also does the single leaves."""
     single = tiles.leaf
@@ -147,11 +149,11 @@ def _launch(
             cuts = plan if group == first == 0 else plan._replace(leaf_splits=0)
             programs = _ceil_div(held, tile.block) * cuts.group_splits
             programs += _ceil_div(held, single.block) * cuts.leaf_splits * size.leaves
-            kernel[programs, size.members](
-                *tensors, *size.lengths, *cuts, own, following, group,
+            launch(
+                kernel, (programs, size.members), *tensors, *size.lengths, *cuts, own, following, group,
                 LEAVES=unrolled, COUNT=len(unrolled), OTHERS=others, GROUPS=len(masks), D=size.leaves,
                 UNEQUAL=unequal, GROUP_STREAM=tile.stream, GROUP_BLOCK=tile.block, LEAF_STREAM=single.stream,
-                LEAF_BLOCK=single.block, **_ONE_WARP, **limits, **constants,
+                LEAF_BLOCK=single.block, **_ONE_WARP, **limits, **constants, writes=writes,
             )  # fmt: skip
 
 
@@ -172,20 +174,21 @@ def aggregate_densities(
     single = sample.new_empty(plan.leaf_splits, size.members, size.leaves, 3, size.rows_padded)
     constants: dict[str, Any] = {"GROUPS": len(masks), "D": size.leaves}
     packing: dict[str, Any] = {"MASK": tuple(masks), "WIDTH": triton.next_power_of_2(size.leaves), "BLOCK": 32}
-    with torch.cuda.device_of(sample):
-        kernels.pack[_ceil_div(max(size.rows_padded, size.components_padded), 32), size.members](
-            sample, parameters, sample if log_p is None else log_p, rows, components, normaliser, *size.lengths,
-            *sample.stride(), *parameters.stride(), weighting.other, **constants, **packing,
-            HAS_LOG_P=log_p is not None,
-        )  # fmt: skip
-        _launch(
-            kernels.forward, FORWARD, size, masks, plan, size.rows, weighting,
-            (rows, components, grouped, single), SCORES=with_scores,
-        )  # fmt: skip
-        kernels.combine[_ceil_div(size.rows, 32), scores.shape[1], size.members](
-            grouped, single, out, normaliser, scores, size.rows, size.rows_padded, plan.group_splits,
-            plan.leaf_splits, **constants, SCORES=with_scores, TILE=16, BLOCK=32, **_ONE_WARP,
-        )  # fmt: skip
+    launch(
+        kernels.pack, (_ceil_div(max(size.rows_padded, size.components_padded), 32), size.members),
+        sample, parameters, sample if log_p is None else log_p, rows, components, normaliser, *size.lengths,
+        *sample.stride(), *parameters.stride(), weighting.other, **constants, **packing,
+        HAS_LOG_P=log_p is not None, writes=(rows, components, normaliser),
+    )  # fmt: skip
+    _launch(
+        kernels.forward, FORWARD, size, masks, plan, size.rows, weighting,
+        (rows, components, grouped, single), (grouped, single), SCORES=with_scores,
+    )  # fmt: skip
+    launch(
+        kernels.combine, (_ceil_div(size.rows, 32), scores.shape[1], size.members),
+        grouped, single, out, normaliser, scores, size.rows, size.rows_padded, plan.group_splits,
+        plan.leaf_splits, **constants, SCORES=with_scores, TILE=16, BLOCK=32, **_ONE_WARP, writes=(out, scores),
+    )  # fmt: skip
     return out, normaliser, rows, components, scores
 
 
@@ -206,19 +209,20 @@ def aggregate_densities_backward(
     partial = _allocate_sums(grad, parts, masks, size.leaves)
     of_sample, of_parameters = _allocate_gradients(grad, normaliser, rows, components, scores, count)
     padded = torch.empty_like(normaliser)
-    with torch.cuda.device_of(grad):
-        kernels.backward_rows[_ceil_div(size.rows_padded, 128), size.leaves, size.members](
-            grad, scores, padded, of_sample, size.rows, size.rows_padded, *grad.stride(),
-            MASK=tuple(masks), GROUPS=len(masks), D=size.leaves, BLOCK=128,
-        )  # fmt: skip
-        _launch(
-            kernels.backward, BACKWARD, size, masks, plan, count, weighting,
-            (padded, normaliser, rows, components, partial),
-        )  # fmt: skip
-        kernels.collect[_ceil_div(count, 32), 2 * size.leaves, size.members](
-            partial, of_parameters, count, size.components_padded, len(partial),
-            WIDTH=2 * size.leaves, TILE=16, BLOCK=32, **_ONE_WARP,
-        )  # fmt: skip
+    launch(
+        kernels.backward_rows, (_ceil_div(size.rows_padded, 128), size.leaves, size.members),
+        grad, scores, padded, of_sample, size.rows, size.rows_padded, *grad.stride(),
+        MASK=tuple(masks), GROUPS=len(masks), D=size.leaves, BLOCK=128, writes=(padded, of_sample),
+    )  # fmt: skip
+    _launch(
+        kernels.backward, BACKWARD, size, masks, plan, count, weighting,
+        (padded, normaliser, rows, components, partial), (partial,),
+    )  # fmt: skip
+    launch(
+        kernels.collect, (_ceil_div(count, 32), 2 * size.leaves, size.members),
+        partial, of_parameters, count, size.components_padded, len(partial),
+        WIDTH=2 * size.leaves, TILE=16, BLOCK=32, **_ONE_WARP, writes=(of_parameters,),
+    )  # fmt: skip
     return of_sample, of_parameters
 
 
@@ -260,7 +264,7 @@ def log_densities(
     leaves = sample.shape[-1]
     if sorted(groups[0]) != list(range(leaves)):
         raise UsageError(f"The first group must hold all {leaves} leaves, not {list(groups[0])}.")
-    lead = torch.broadcast_shapes(sample.shape[:-2], mean_and_log_variance.shape[:-2])
+    lead = broadcast_leading([sample, mean_and_log_variance], trailing=2)
     members = math.prod(lead)
     flat = (t.expand(*lead, *t.shape[-2:]).reshape(members, *t.shape[-2:]) for t in (sample, mean_and_log_variance))
     masks = [_make_mask(group) for group in groups]

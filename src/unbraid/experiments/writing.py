@@ -31,6 +31,8 @@ RULE = (
     "the paper or its authors' code states are not asked to settle."
 )
 
+FIGURE_DPI = 150
+
 Row = dict[str, Any]
 
 
@@ -110,7 +112,7 @@ def _draw(path: Path, entry: Entry[Any, Experiment], results: Results) -> list[s
         with figure_style() as make:
             figure = entry.make(results, make)
             with atomic.replacing(path) as part:
-                figure.savefig(part, format="png", dpi=150, facecolor="white", metadata={"Software": None})
+                figure.savefig(part, format="png", dpi=FIGURE_DPI, facecolor="white", metadata={"Software": None})
     except (
         UsageError,
         MissingResultsError,

@@ -17,6 +17,7 @@ from torch import Tensor
 from unbraid.latents.blocks import Block
 from unbraid.latents.concrete import Concrete
 from unbraid.latents.learned_priors import Prior, Tensors, prior
+from unbraid.shapes import broadcast_leading
 
 
 @prior("conditional", reference="esmaeili2018")
@@ -101,5 +102,5 @@ def _step(current: Tensor, table: Tensor) -> Tensor:
 
 
 def _parameters(logits: Tensor, temperature: Tensor) -> Tensor:
-    lead = torch.broadcast_shapes(logits.shape[:-1], temperature.shape[:-1])
+    lead = broadcast_leading([logits, temperature])
     return torch.cat([logits.expand(*lead, -1), temperature.expand(*lead, -1)], -1)

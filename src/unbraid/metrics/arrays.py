@@ -1,8 +1,9 @@
 """Checked arrays: codes as float64 [rows, latents], factors as class numbers [rows, factors]."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +15,32 @@ MAX_COUNTED_SPAN = 2**16
 """Span of whole numbers up to which counting them is faster than sorting them."""
 
 
-class FactorLabels(NamedTuple):
-    """Discrete factors: `values` [rows, factors] numbered from 0, and the number of values of each factor."""
+@dataclass(frozen=True, eq=False)
+class FactorLabels:
+    """Discrete factors: `values` [rows, factors] numbered from 0, and the number of values of each factor.
+
+    What is computed from them is kept, since the models of a sweep share the labels of their rows.
+    """
 
     values: np.ndarray
     sizes: tuple[int, ...]
     names: tuple[str, ...]
+    copies: dict[device, Tensor] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def entropy(self) -> np.ndarray:
         """H(v) of each factor, in nats."""
         return np.array([entropy(np.bincount(column)) for column in self.values.T])
+
+    def on(self, place: device) -> Tensor:
+        """Return the values as a tensor on a device."""
+        if place not in self.copies:
+            self.copies[place] = torch.as_tensor(self.values, device=place)
+        return self.copies[place]
+
+    def select(self, rows: np.ndarray) -> "FactorLabels":
+        """Return the labels of some rows, with the numbers that they have in all rows."""
+        return FactorLabels(self.values[rows], self.sizes, self.names)
 
 
 def to_numpy(array: Any) -> np.ndarray:

@@ -26,6 +26,9 @@ from unbraid.training.group import Group, System, allow_tf32
 
 Result = TypeVar("Result")
 
+ROWS_OF_CONVOLUTIONS = 64
+"""Rows of one pass through convolutions on a CPU, so that activations stay in its cache: half the time of 1,024."""
+
 
 class CodeTable(NamedTuple):
     """Codes [rows, latents], factor values [rows, factors], the names of their columns, and a seed.
@@ -120,6 +123,13 @@ class Evaluation:
         """True if encoding may use TF32 on a GPU, as for runs that were trained in TF32 or bfloat16."""
         return self.precision in ("tf32", "bf16")
 
+    @cached_property
+    def pass_size(self) -> int:
+        """Rows of one pass through the model; it changes the time and no result."""
+        kinds = (nn.Conv2d, nn.ConvTranspose2d)
+        convolves = self.dataset.device.type == "cpu" and any(isinstance(m, kinds) for m in self.model.modules())
+        return min(self.batch, ROWS_OF_CONVOLUTIONS) if convolves else self.batch
+
     def encode_posterior(self, positions: Tensor) -> dict[str, Tensor]:
         """Return posterior parameters [*positions, parameters] by block; encode only rows that are not encoded yet."""
         if "posterior" in self.__dict__:
@@ -131,7 +141,7 @@ class Evaluation:
         wanted[positions.flatten().cpu()] = True
         missing = (wanted & ~known).nonzero().squeeze(-1).to(self.rows.device)
         with torch.no_grad(), allow_tf32(self.uses_tf32):
-            for chunk in track("encoding", missing.split(self.batch) if len(missing) else ()):
+            for chunk in track("encoding", missing.split(self.pass_size) if len(missing) else ()):
                 for name, part in self.model.encode(self.dataset.inputs(self.rows[chunk])).items():
                     if name not in whole:
                         whole[name] = part.new_zeros(len(self), *part.shape[1:])

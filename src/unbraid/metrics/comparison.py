@@ -75,7 +75,7 @@ def _score(evaluation: Evaluation, names: Sequence[str], settings: dict[str, Any
 
 def compare_seeds(score: str, first: Sequence[float], second: Sequence[float]) -> Comparison:
     """Return the difference of the means of two settings over their seeds, with the interval of welch1947."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     if not first or not second:
         raise UsageError(f"Both settings need a run with the score {score}; score them first.")
@@ -87,5 +87,5 @@ def compare_seeds(score: str, first: Sequence[float], second: Sequence[float]) -
     if sum(parts) == 0:
         return Comparison(score, before, after, difference, (difference, difference), over)
     degrees = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (first, second), strict=True))
-    reach = float(t.ppf(0.975, degrees)) * math.sqrt(sum(parts))
+    reach = float(stdtrit(degrees, 0.975)) * math.sqrt(sum(parts))
     return Comparison(score, before, after, difference, (difference - reach, difference + reach), over)

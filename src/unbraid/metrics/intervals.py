@@ -13,7 +13,9 @@ A score states in `covers` what its interval promises to contain in 95 of 100 ca
 
 The spread of a whole procedure (bins, fits, neighbours) comes from pairs of disjoint halves of the rows. The halves
 of a pair are independent, so the squared difference of their scores is on average twice the variance at n / 2 rows, and
-four times that at n rows if a variance falls with 1/n. This also holds for maxima and neighbours. What halves without
+four times that at n rows if a variance falls with 1/n. This also holds for maxima and neighbours. Where a
+predictor weighs a penalty against the sum of all rows' losses (C), each row of a half counts twice: otherwise a half
+would be fitted to another problem. What halves without
 their partners would tell is too much there: the spread of scores of halves is right for means only. A bootstrap repeats
 rows, which raises every mutual information and breaks nearest neighbours. `benchmarks/coverage.py` measures how often
 each interval keeps its promise.
@@ -108,6 +110,21 @@ class Spread(NamedTuple):
         return cls(float(np.square(pairs[:, 0] - pairs[:, 1]).mean()) / 4, len(pairs))
 
     @classmethod
+    def of_shrinking(
+        cls, halves: Sequence[float] | np.ndarray, quarters: Sequence[float] | np.ndarray
+    ) -> "Spread | None":
+        """Return the spread of a procedure whose variance may fall more slowly than 1/n, from halves and their halves.
+
+        The variance falls from n / 2 to n rows as it does from n / 4 to n / 2 rows: by a factor between 1/2, as for
+        means, and 1.
+        """
+        spread, of_less = cls.of_halves(halves), cls.of_halves(quarters)
+        if spread is None or of_less is None or of_less.variance == 0:
+            return spread
+        slower = min(2.0, max(1.0, 2 * spread.variance / of_less.variance))
+        return cls(spread.variance * slower, spread.degrees)
+
+    @classmethod
     def of_refits(cls, rows: np.ndarray, refits: np.ndarray, share: float) -> "Spread | None":
         """Return the spread of a mean over test rows, such as an accuracy, of a predictor that is fitted.
 
@@ -162,9 +179,9 @@ def median_interval(values: Sequence[float] | np.ndarray) -> Range | None:
 
 def student_95(count: float) -> float:
     """Return the reach of a 95% interval in standard deviations that were estimated from `count` values."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes almost a second to import
 
-    return float(t.ppf(0.975, count - 1))
+    return float(stdtrit(count - 1, 0.975))
 
 
 def draw_halves(sets: Sequence[int], count: int, rng: np.random.Generator) -> list[list[np.ndarray]]:
@@ -176,6 +193,16 @@ def draw_halves(sets: Sequence[int], count: int, rng: np.random.Generator) -> li
     return draws
 
 
+def halve_again(halves: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
+    """Return both halves of each half, pair by pair; the rows of a half are in random order."""
+    quarters = []
+    for half in halves:
+        middles = [max(1, len(rows) // 2) for rows in half]
+        quarters.append([rows[:middle] for rows, middle in zip(half, middles, strict=True)])
+        quarters.append([rows[-middle:] for rows, middle in zip(half, middles, strict=True)])
+    return quarters
+
+
 def measure_halves(
     measure: Callable[..., Any], sets: Sequence[int], count: int, rng: np.random.Generator, threads: bool = True
 ) -> list[Any]:
@@ -184,7 +211,13 @@ def measure_halves(
     A procedure that splits its rows has one set for each part, so that every part is halved. One that has threads or a
     progress bar of its own takes no `threads`.
     """
-    draws = draw_halves(sets, count, rng)
+    return measure_draws(measure, draw_halves(sets, count, rng), threads)
+
+
+def measure_draws(
+    measure: Callable[..., Any], draws: Sequence[Sequence[np.ndarray]], threads: bool = True
+) -> list[Any]:
+    """Return `measure(*rows)` for each draw of rows, in as many threads as torch uses."""
     if not threads:
         return [measure(*rows) for rows in draws]
     workers = torch.get_num_threads()

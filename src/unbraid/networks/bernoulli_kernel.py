@@ -48,7 +48,7 @@ def _backward(grad, logits, x, out, width, BLOCK: tl.constexpr):
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
     """Return log p(x|l) [rows] of logits and observations [rows, width], contiguous; in float32."""
     out = logits.new_empty(len(logits), dtype=torch.float32)
-    launch(_forward, (len(logits),), logits, x, out, logits.shape[1], BLOCK=_BLOCK, writes=out)
+    launch(_forward, (len(logits),), logits, x, out, logits.shape[1], BLOCK=_BLOCK, writes=(out,))
     return out
 
 
@@ -62,7 +62,7 @@ def bernoulli_log_prob_backward(grad: Tensor, logits: Tensor, x: Tensor) -> Tens
     """Return the gradient of the logits [rows, width] from that of the log likelihoods [rows]."""
     out, width = torch.empty_like(logits), logits.shape[1]
     grid = (-(-width // _BLOCK), len(logits))
-    launch(_backward, grid, grad.contiguous(), logits, x, out, width, BLOCK=_BLOCK, writes=out)
+    launch(_backward, grid, grad.contiguous(), logits, x, out, width, BLOCK=_BLOCK, writes=(out,))
     return out
 
 

@@ -167,8 +167,10 @@ def _gradient(
     total = tl.full((BLOCK_K, BLOCK_N), 0.0, tl.float32)
     if TOTALS == 1:
         of_small = tl.full((BLOCK_R, BLOCK_N), 0.0, tl.float32)
-    if TOTALS == 2:
-        ones = tl.full((BLOCK_R, 16), 1.0, tl.bfloat16 if SPLIT else COMPUTE)
+    if TOTALS == 2 and SPLIT:  # two more products would take registers from the three that count
+        of_large = tl.full((BLOCK_R, BLOCK_K), 0.0, tl.float32)
+    elif TOTALS == 2:
+        ones = tl.full((BLOCK_R, 16), 1.0, COMPUTE)
         of_large = tl.full((BLOCK_K, 16), 0.0, tl.float32)
     shape: tl.constexpr = (H, W, C, N, U, V, KERNEL, STRIDE, PADDING, BLOCK_R)
     end = tl.minimum(split * chunk + chunk, rows)
@@ -193,8 +195,7 @@ def _gradient(
         if TOTALS == 1:
             of_small += signal.to(tl.float32)
         if TOTALS == 2 and SPLIT:
-            of_large = tl.dot(tl.trans(upper), ones, of_large)
-            of_large = tl.dot(tl.trans(lower), ones, of_large)
+            of_large += column
         elif TOTALS == 2:
             of_large = tl.dot(tl.trans(column), ones, of_large, input_precision=PRECISION)
 
@@ -205,7 +206,8 @@ def _gradient(
         tl.store(sums + N * KERNEL * RUN + n, tl.sum(of_small, 0), mask=first)
     if TOTALS == 2:
         first = (k < KERNEL * RUN) & (tl.program_id(0) % TILES_N == 0)
-        tl.store(sums + N * KERNEL * RUN + k, tl.max(of_large, 1), mask=first)  # all columns are equal
+        each = tl.sum(of_large, 0) if SPLIT else tl.max(of_large, 1)  # all columns of the product are equal
+        tl.store(sums + N * KERNEL * RUN + k, each, mask=first)
 
 
 @triton.jit(do_not_specialize=["pixels", "biased", "relu", "masked"])
@@ -285,7 +287,7 @@ def launch_product(
         KERNEL=kernel, STRIDE=stride, PADDING=padding, TRANSPOSED=transposed,
         COMPUTE=TRITON_TYPES[compute], PRECISION=_precision(),
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, **tile.launch,
-        writes=out,
+        writes=(out,),
     )  # fmt: skip
 
 
@@ -304,7 +306,7 @@ def launch_folded_product(
         _fold, (-(-pixels // block), members),
         products, *epilogue.pointers(out), out, pixels, *epilogue.flags,
         H=H, W=W, N=N, OUT_H=out_h, OUT_W=out_w, KERNEL=kernel, STRIDE=stride, PADDING=padding, BLOCK=block,
-        writes=out,
+        writes=(out,),
     )  # fmt: skip
 
 
@@ -330,7 +332,7 @@ def launch_gradient(
         H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
         COMPUTE=TRITON_TYPES[compute], SPLIT=split, PRECISION=_precision(), AHEAD=tile.ahead,
         BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
-        writes=sums,
+        writes=(sums,),
     )  # fmt: skip
     return sums[0] if splits == 1 else sums.sum(0)
 

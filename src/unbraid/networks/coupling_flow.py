@@ -24,6 +24,7 @@ from unbraid.extras import import_extra
 from unbraid.latents.flow_prior import make_spline
 from unbraid.networks.base import NetworkFacts, dense, pixels
 from unbraid.registry import Registry
+from unbraid.shapes import broadcast_leading
 from unbraid.types import Shape
 
 flow: Registry[Callable[..., nn.Module], NetworkFacts] = Registry("flow", NetworkFacts)
@@ -133,7 +134,7 @@ class CouplingFlow(nn.Module):
         return numbers.split([self.bins, self.bins, self.bins - 1], -1)
 
     def _join(self, pair: list[Tensor]) -> Tensor:
-        leading = torch.broadcast_shapes(*(part.shape[:-1] for part in pair))
+        leading = broadcast_leading(pair)
         return torch.cat([part.expand(*leading, -1) for part in pair], -1)[..., self.back]
 
 

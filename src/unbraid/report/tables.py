@@ -151,11 +151,11 @@ def build_median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 90% interval of the mean by Student's t, or None if there is only one value."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     if len(values) < 2:
         return None
-    reach = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return float(np.mean(values)) - reach, float(np.mean(values)) + reach
 
 

@@ -110,5 +110,5 @@ def _update(
         tuple(p if copy is None else copy for p, copy in zip(parameters, copies, strict=True)),
         sizes, tuple(g.stride(0) for g in gradients), tuple(map(int, decays)), steps, rates, alive,
         *betas, *(math.log2(beta) if beta else -math.inf for beta in betas), eps, weight_decay,
-        BLOCK=_BLOCK, writes=parameters[0],
+        BLOCK=_BLOCK,
     )  # fmt: skip

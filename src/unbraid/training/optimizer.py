@@ -47,20 +47,28 @@ class PlayerOptimizer:
         else:
             copies = [group.half_copies.get(name) for name in self.names]
             self.adam = StackedAdam(parameters, rate, copies, **settings)
-            self.update = CompiledFunction(self.adam.step) if compiled and not self.adam.fused else self.adam.step
+            self.move = CompiledFunction(self.adam.step) if compiled and not self.adam.fused else self.adam.step
         self.clipping = CompiledFunction(clip_by_norm) if compiled else clip_by_norm
 
     def step(self, loss: Tensor, step: int | Tensor, alive: Tensor, retain_graph: bool) -> None:
         """Update by the sum of the members' losses; members are independent, so each gets its own gradient."""
-        gradients = self.world.average_all(
-            torch.autograd.grad(loss.sum(), self.leaves, retain_graph=retain_graph, allow_unused=True)
+        gradients = self.differentiate(loss, self.leaves, retain_graph)
+        self.update(gradients, step, alive & loss.detach().isfinite())
+
+    def differentiate(self, loss: Tensor, leaves: Sequence[Tensor], retain_graph: bool) -> Sequence[Tensor | None]:
+        """Return the gradients of the leaves that stand for the parameters, averaged over ranks."""
+        return self.world.average_all(
+            torch.autograd.grad(loss.sum(), leaves, retain_graph=retain_graph, allow_unused=True)
         )
+
+    def update(self, gradients: Sequence[Tensor | None], step: int | Tensor, moves: Tensor) -> None:
+        """Update the parameters of the members that move [member] by gradients, which are clipped first."""
         if self.clip is not None:
             clipped = iter(self.clipping([g.to(self.clip.dtype) for g in gradients if g is not None], self.clip))
             gradients = [None if g is None else next(clipped) for g in gradients]
         share = decay_share(self.training, step)
         if isinstance(self.adam, StackedAdam):
-            self.update(gradients, alive & loss.detach().isfinite(), share)
+            self.move(gradients, moves, share)
             return
         self.adam.step(gradients, float(share))
 

@@ -15,7 +15,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import Epochs
 from unbraid.data.streamed_pixels import StreamedPixels
 from unbraid.errors import RunError, UsageError
-from unbraid.kernels import compile_ahead
+from unbraid.kernels import compile_ahead, skip_launches
 from unbraid.models import Model
 from unbraid.noise import TRITON
 from unbraid.objectives import Context, Objective
@@ -124,10 +124,12 @@ class State:
     def rehearse(self, rows: int = REHEARSAL_ROWS) -> int:
         """Compute every player's loss on a few rows, and return the bytes that autograd saves for a backward pass.
 
-        The rehearsal changes nothing and raises whatever a step would raise. No rank waits for another one.
+        The rehearsal changes nothing and raises whatever a step would raise. No rank waits for another one. Our own
+        kernels are not compiled for it.
         """
         batch, local = min(self.epochs.batch, rows), use_local_batchnorm(self.group.skeleton)
-        with self._rehearsal() as rehearsal, local, count_saved_bytes(self.group.leaves.values()) as saved:
+        counted = count_saved_bytes(self.group.leaves.values())
+        with self._rehearsal() as rehearsal, local, skip_launches(), counted as saved:
             rehearsal.world, rehearsal.needs = World(), self._collect_needs(batch)
             rehearsal.epochs = Epochs(len(self.rows), batch, self.seeds)
             rehearsal.epochs.lay_out_epoch(0)
@@ -190,8 +192,12 @@ class State:
         """Compile the kernels of a step together, by a dry run that changes nothing."""
         self._kernels_missing = False
         with self._rehearsal() as rehearsal, compile_ahead():
-            leaves = [leaf for leaf in rehearsal.group.leaves.values() if leaf.requires_grad]
-            torch.autograd.grad(torch.stack(rehearsal._losses(self.clock)).sum(), leaves, allow_unused=True)
+            gradients = [
+                optimizer.differentiate(loss, [rehearsal.group.leaves[name] for name in optimizer.names], True)
+                for optimizer, loss in zip(self.players, rehearsal._losses(self.clock), strict=True)
+            ]
+            for optimizer, own in zip(self.players, gradients, strict=True):
+                optimizer.update(own, self.clock, torch.zeros_like(self.alive))  # no member moves
 
     def _step(self, moving: tuple[bool, ...]) -> None:
         """Compute a step by tensor operations only, so that it can be recorded."""

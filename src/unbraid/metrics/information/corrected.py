@@ -145,7 +145,7 @@ class _Table(NamedTuple):
 
     def measure(self, rows: np.ndarray) -> HalvedInformation:
         """Return the information of both halves of these rows, in their order, in bins of all of them."""
-        labels = self.labels._replace(values=self.labels.values[rows])
+        labels = self.labels.select(rows)
         histograms = JointHistograms(discretise_by_rank(self.codes[rows], self.bins), self.bins, labels)
         halves = np.array_split(np.arange(len(rows)), 2)
         (first, entropies), (second, others) = (histograms.corrected_information(half) for half in halves)
@@ -154,7 +154,8 @@ class _Table(NamedTuple):
     def draw(self, found: HalvedInformation, count: int, rng: np.random.Generator) -> list[HalvedInformation]:
         """Draw the information of other rows: what was found in these plus random errors."""
         histograms = JointHistograms(discretise_by_rank(self.codes, self.bins), self.bins, self.labels)
-        (first, of_first), (second, of_second) = (histograms.draw_half_errors(count, rng) for _ in range(2))
+        errors, of_entropies = histograms.draw_half_errors(2 * count, rng)
+        (first, second), (of_first, of_second) = np.split(errors, 2), np.split(of_entropies, 2)
         centre = np.where(found.mean > SIGNIFICANT * (first + second).std(0) / 2, found.mean, 0.0)
         entropies = np.maximum(found.entropies + (of_first + of_second) / 2, 1e-300)
         return [HalvedInformation(*one) for one in zip(centre + first, centre + second, entropies, strict=True)]

@@ -6,9 +6,9 @@ misjudge the ratio by an amount that depends on the latents. They are good for t
 
 - The errors of information that is there are those of pairs of disjoint halves, (I_a - I_b) / 2, with Normal weights.
   They keep the dependence between latents and factors.
-- Information within three errors of chance counts as chance, and its errors are independent. For histograms chance is
-  d / 2n on average, for d degrees of freedom, with a variance of d / 2n^2. For nearest neighbours it is 0, with the
-  variance of the halves.
+- Information within three errors of chance counts as chance, and its errors are independent. For histograms chance has
+  the mean and the variance of rows with the factors of other rows. For nearest neighbours its mean is 0, and its
+  variance that of the halves.
 
 The ratio of many such draws has the spread of the ratio over draws of as many rows.
 """
@@ -27,18 +27,16 @@ DRAWS = 200
 def draw_information(
     information: np.ndarray,
     halves: Sequence[np.ndarray],
-    chance: np.ndarray | None,
-    rows: int,
+    chance: tuple[np.ndarray, np.ndarray] | None,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Draw I [draws, latents, factors] from I [latents, factors] of all rows and of pairs of halves.
 
-    `chance` [latents, factors] is that of histograms; None is that of nearest neighbours.
+    `chance` holds mean and deviation [latents, factors] for histograms; None is that of nearest neighbours.
     """
     both = np.stack(halves)
     errors = (both[::2] - both[1::2]) / 2  # [pairs, latents, factors]
-    spread = np.sqrt(np.square(errors).mean(0)) if chance is None else np.sqrt(chance.clip(0) / rows)
-    level = np.zeros_like(information) if chance is None else chance
+    level, spread = (0.0, np.sqrt(np.square(errors).mean(0))) if chance is None else chance
     together = np.tensordot(rng.standard_normal((DRAWS, len(errors))) / math.sqrt(len(errors)), errors, axes=1)
     alone = spread * rng.standard_normal((DRAWS, *information.shape))
     known = information - level > SIGNIFICANT * spread

@@ -1,5 +1,6 @@
 """Mutual information by histograms: every latent in equal-width bins, all latents and factors at once."""
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
@@ -70,14 +71,22 @@ class JointHistograms:
         chance, of_factor = _count_chance(counts)
         return information - chance, entropies + of_factor
 
-    def measure_chance(self) -> np.ndarray:
-        """Return by how much chance raises the information [latents, factors] of all rows, on average (miller1955)."""
-        return _count_chance(self._counts(None))[0]
+    def measure_chance(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of the information [latents, factors] if rows get the factors of other rows.
+
+        Cells with less than a row make both larger than the degrees of freedom say.
+        """
+        shuffled, orders = copy.copy(self), (rng.permutation(self.of_factor.shape[1]) for _ in range(count))
+        drawn = []
+        for order in orders:
+            shuffled.of_factor = self.of_factor[:, order]
+            drawn.append(shuffled.informations([None])[0][0])
+        return np.mean(drawn, axis=0), np.std(drawn, axis=0, ddof=1)
 
     def draw_half_errors(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draw errors of I [count, latents, factors] and H [count, factors] over a random half of the rows.
 
-        An error is the mean, with Normal weights, of each row's influence on I and H:  log p(z, v) / p(z) p(v) - I  and
+        An error is the mean, with random signs, of each row's influence on I and H:  log p(z, v) / p(z) p(v) - I  and
         -log p(v) - H. Chance cells give the influence a variance of d / n for d degrees of freedom, so that a mean over
         n / 2 rows gets 2 d / n^2: just the variance of the information of n / 2 rows without dependence.
         """
@@ -88,14 +97,15 @@ class JointHistograms:
         above = np.concatenate([joint, np.ones_like(of_values)])
         below = np.concatenate([joint.sum(3, keepdims=True) * joint.sum(2, keepdims=True), of_values])
         logs = np.log(np.divide(above, below, where=p > 0, out=np.ones_like(p)))
-        tables = (logs - (p * logs).sum((2, 3), keepdims=True)).reshape(len(p), -1)
+        tables = (logs - (p * logs).sum((2, 3), keepdims=True)).reshape(len(p), -1).astype(np.float32)
         errors = np.zeros((len(p), len(self.of_factor), count))
         for start in range(0, rows, MAX_ROWS_PER_CHUNK):
             part = slice(start, start + MAX_ROWS_PER_CHUNK)
             of_latents = self.of_latent[[*range(len(joint)), 0], part]
             cells = self.of_factor[:, part]
             influence = [table[cells + own] for table, own in zip(tables, of_latents, strict=True)]
-            errors += np.stack(influence) @ rng.standard_normal((cells.shape[1], count))
+            signs = rng.integers(0, 2, (cells.shape[1], count), dtype=np.int8).astype(np.float32) * 2 - 1
+            errors += np.stack(influence) @ signs
         errors = errors.transpose(2, 0, 1) * (math.sqrt(2) / rows)
         return errors[:, :-1], errors[:, -1]
 
@@ -181,7 +191,7 @@ def measure_half_information(
 
     def measure(rows: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
         some = codes[rows]
-        histograms = JointHistograms(discretise(some, bins), bins, labels._replace(values=labels.values[rows]), device)
+        histograms = JointHistograms(discretise(some, bins), bins, labels.select(rows), device)
         return np.ptp(some, axis=0), histograms.informations([None])[0]
 
     drawn = measure_halves(measure, [len(codes)], count, rng)

@@ -51,6 +51,7 @@ from unbraid.metrics.information.drawn_information import draw_information
 from unbraid.metrics.information.histogram import JointHistograms, discretise, measure_half_information
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
 from unbraid.metrics.intervals import FIT_ONCE, Spread, halves_interval, measure_halves, no_interval, spread_at
+from unbraid.metrics.predictive.dci import FAR_ROWS, MAX_KURTOSIS, measure_kurtosis
 from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
 
 Protocol = Literal["knn", "histogram", "quantised"]
@@ -63,6 +64,9 @@ RIDGE = 1e-10
 
 REFITS = 10
 """Halves of the rows to which the predictor is fitted again, at most."""
+
+SHUFFLES = 20
+"""Orders of the factors that measure the information of chance."""
 
 infomec_metric = partial(
     code_metric,
@@ -137,7 +141,7 @@ def infomec(
     entropies = _replace_zeros(labels.entropy)
     information = dict(zip(labels.names, (measured.information / entropies).T.tolist(), strict=True))
     details |= {"normalised_information": information, "latents": list(names)}
-    drawn, scores = measured.draw(len(values), rng), []
+    drawn, scores = measured.draw(rng), []
     for part, owners, choose in (
         ("modularity", details["active"], lambda one: (one / entropies)[active]),
         ("compactness", labels.names, lambda one: (one / entropies)[active].T),
@@ -158,13 +162,13 @@ class _Measured(NamedTuple):
 
     information: np.ndarray
     halves: Sequence[np.ndarray]
-    chance: np.ndarray | None
+    chance: tuple[np.ndarray, np.ndarray] | None
     covers: str
 
-    def draw(self, rows: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
+    def draw(self, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """Draw the information of as many other rows; nothing without halves."""
         pairs = len(self.halves) > 1
-        return list(draw_information(self.information, self.halves, self.chance, rows, rng)) if pairs else []
+        return list(draw_information(self.information, self.halves, self.chance, rng)) if pairs else []
 
 
 def _measure_information(
@@ -191,7 +195,8 @@ def _measure_information(
         found = measure_half_information(values, labels, bins, resamples, rng, device)
     histograms = JointHistograms(binned, int(binned.max()) + 1, labels, device)
     ((information, _),) = histograms.informations([None])
-    return _Measured(information, [half for half, _ in found.drawn], histograms.measure_chance(), found.covers)
+    chance = histograms.measure_chance(SHUFFLES, rng) if found.drawn else None
+    return _Measured(information, [half for half, _ in found.drawn], chance, found.covers)
 
 
 def _measure_ratio(normalised: np.ndarray) -> float:
@@ -229,13 +234,15 @@ def _score_explicitness(
     by_factor, model = _measure_explicitness(codes, labels, None)
 
     def measure_half(rows: np.ndarray) -> float:
-        some = labels._replace(values=labels.values[rows])
+        some = labels.select(rows)
         return float(_measure_explicitness(codes[torch.as_tensor(rows, device=device)], some, model)[0].mean())
 
-    value = float(by_factor.mean())
+    value, why = float(by_factor.mean()), FIT_ONCE
+    if measure_kurtosis(inputs).max() > MAX_KURTOSIS:
+        resamples, why = 0, FAR_ROWS
     halves = measure_halves(measure_half, [len(inputs)], resamples, rng)
     interval = halves_interval(value, halves, (0.0, 1.0))
-    covers = spread_at(len(inputs)) if interval else no_interval(FIT_ONCE)
+    covers = spread_at(len(inputs)) if interval else no_interval(why)
     details = {"of_factors": dict(zip(labels.names, by_factor.tolist(), strict=True)), **shared}
     return Score(
         "infomec", protocol, value, len(inputs), interval, "explicitness", "softmax", details=details, covers=covers

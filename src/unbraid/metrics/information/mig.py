@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from unbraid.errors import UsageError
@@ -176,8 +175,7 @@ def mig_exact(
     refuse_single_latent(centres)
     labels = to_labels(factors, len(centres), names)
     named = name_latents(centres.shape[1], latents)
-    values = torch.as_tensor(labels.values, device=centres.device)
-    information = integrate_information(centres, widths, values, labels.sizes, named)
+    information = integrate_information(centres, widths, labels.on(centres.device), labels.sizes, named)
     score = build_gap_score("exact", information.matrix.numpy(), labels.entropy, labels, named)
     details = {**score.details, "spacing": dict(zip(named, information.spacing.tolist(), strict=True))}
     return replace(score, interval=(score.value, score.value), details=details, covers=EXACT)

@@ -99,7 +99,7 @@ def modularity(
     labels = to_labels(factors, len(values), names)
     if len(labels.sizes) < 2:
         raise UsageError("Modularity compares factors with each other, but there is only one.")
-    labels, values = labels._replace(values=labels.values[rows]), values[rows]
+    labels, values = labels.select(rows), values[rows]
     information = JointHistograms(discretise(values, bins), bins, labels, find_device(codes)).information()[0]
     uninformed = 0.0 if published else None
     value, each = compute_modularity(information, uninformed)
@@ -170,7 +170,8 @@ def explicitness(
     }
 
     def measure_half(of_train: np.ndarray, of_test: np.ndarray) -> float:
-        return average_areas(rank.measure(rows.train[of_train], rows.test[of_test], model)[0])
+        twice = rank._replace(C=2 * C)  # each row of a half counts twice against the penalty
+        return average_areas(twice.measure(rows.train[of_train], rows.test[of_test], model)[0])
 
     halves = measure_halves(measure_half, [len(rows.train), len(rows.test)], resamples, rng)
     interval, used = halves_share_interval(mean, halves, len(rows.test)), len(rows.train) + len(rows.test)

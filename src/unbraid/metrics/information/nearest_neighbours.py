@@ -1,10 +1,11 @@
-r"""Mutual information of a continuous latent and a discrete factor by nearest neighbours (ross2014).
+r"""Mutual information of continuous latents and a discrete factor by nearest neighbours (ross2014).
 
     I(z; v) = psi(n) + mean_i [ psi(k_i) - psi(n_{v_i}) - psi(m_i) ],    at least 0
 
 k_i is the number of neighbours (fewer if few rows have the value of row i), n_v the number of rows with value v, and
 m_i the number of rows, including row i, that are nearer than the k_i-th neighbour with the same value. Rows whose value
-no other row has are left out. Sorted values have their neighbours next to them, so one dimension needs no tree.
+no other row has are left out. Sorted values have their neighbours next to them, so one dimension needs no tree. For
+several latents together, the distance of two rows is the greatest one in any latent, and all pairs are compared.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,9 @@ from unbraid.metrics.intervals import draw_halves
 from unbraid.progress import track
 from unbraid.threads import one_thread
 
+MAX_PAIRS_AT_ONCE = 2**24
+"""Pairs of rows whose distances are in memory at once."""
+
 JITTER = 1e-10
 """Standard deviation of the noise on standardised codes that gives equal codes an order (kraskov2004)."""
 
@@ -29,17 +33,22 @@ def estimate_information(
     seed: int,
     device: torch.device | str = "cpu",
     at_least: float = 0.0,
+    together: bool = False,
 ) -> np.ndarray:
-    """Return I(z_j; v_k) [latents, factors] in nats, 0 for a constant latent."""
+    """Return I(z_j; v_k) [latents, factors] in nats, 0 for a constant latent.
+
+    With `together`, return I(z; v_k) [1, factors] of all latents z.
+    """
     jitter = JITTER * np.random.default_rng(seed).standard_normal(len(codes))
     varies = np.ptp(codes, axis=0) > 0
     x = torch.as_tensor((standardise_codes(codes[:, varies]) + jitter[:, None]).T.copy(), device=device)
-    information = np.zeros((codes.shape[1], len(labels.sizes)))
+    information = np.zeros((1 if together else codes.shape[1], len(labels.sizes)))
+    places = np.array([True]) if together else varies
     for k, column in enumerate(labels.values.T):
         rows = np.flatnonzero(np.bincount(column)[column] > 1)
         if varies.any() and len(rows):
             chosen = x if len(rows) == len(column) else x[:, torch.as_tensor(rows, device=device)]
-            information[varies, k] = _estimate(chosen, column[rows], neighbours)
+            information[places, k] = (_estimate_together if together else _estimate)(chosen, column[rows], neighbours)
     return information.clip(at_least)
 
 
@@ -51,6 +60,7 @@ def estimate_with_halves(
     rng: np.random.Generator,
     seed: int,
     device: torch.device,
+    together: bool = False,
 ) -> list[tuple[np.ndarray, FactorLabels]]:
     """Return I(z_j; v_k) [latents, factors] of all rows, then of pairs of halves, each with the labels of its rows.
 
@@ -60,9 +70,9 @@ def estimate_with_halves(
     draws = [np.arange(len(codes)), *(rows for (rows,) in draw_halves([len(codes)], halves, rng))]
 
     def estimate(rows: np.ndarray) -> tuple[np.ndarray, FactorLabels]:
-        drawn = labels._replace(values=labels.values[rows])
+        drawn = labels.select(rows)
         lowest = 0.0 if len(rows) == len(codes) else -np.inf
-        return estimate_information(codes[rows], drawn, neighbours, seed, device, lowest), drawn
+        return estimate_information(codes[rows], drawn, neighbours, seed, device, lowest, together), drawn
 
     workers = 1 if device.type == "cuda" else torch.get_num_threads()
     with one_thread(), ThreadPoolExecutor(workers) as pool:
@@ -101,6 +111,24 @@ def _estimate(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
     nearer = _count_nearer(ordered, grouped, runs, radius)
     information = psi[rows] + (psi[wanted] - psi[count]).mean() - psi[nearer].mean(1)
     return information.cpu().numpy()
+
+
+def _estimate_together(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
+    """Return I [1] of all columns x [latents, rows] together; each label occurs at least twice."""
+    from scipy.special import digamma
+
+    rows, points, classes = x.shape[1], x.T.contiguous(), torch.as_tensor(labels, device=x.device)
+    count = torch.bincount(classes)[classes]
+    wanted, nearer, numbers = (count - 1).clamp_max(neighbours), [], torch.arange(rows, device=x.device)
+    for some in numbers.split(max(1, MAX_PAIRS_AT_ONCE // rows)):
+        distance = torch.cdist(points[some], points, p=torch.inf)
+        other = (classes[some, None] != classes) | (some[:, None] == numbers)  # of another class, or the row itself
+        nearest = distance.masked_fill(other, torch.inf).topk(int(wanted.max()), largest=False).values
+        radius = nearest.gather(1, wanted[some, None] - 1)
+        nearer.append((distance < radius).sum(1))
+    psi = torch.as_tensor(digamma(np.arange(rows + 1).clip(1)), device=x.device)
+    information = psi[rows] + (psi[wanted] - psi[count]).mean() - psi[torch.cat(nearer)].mean()
+    return information[None].cpu().numpy()
 
 
 def _find_radius(grouped: Tensor, first: Tensor, count: Tensor, wanted: Tensor, max_wanted: int) -> Tensor:

@@ -4,13 +4,14 @@ Codes are one draw of each row's posterior, so that no block carries more nats t
 little from row to row even if a block has collapsed, and a probe of means (`codes=mean`) can read these differences.
 `linear`: test accuracy of a softmax regression (C = 1) of a factor from standardised codes of one block; 10,000 rows to
 train and 5,000 to test. `knn`: mutual information, in nats, of a factor and the block's best latent by 10 nearest
-neighbours (ross2014), a lower bound for the whole block. A shared factor should be in c only, a factor of one modality
-in its s_m only.
+neighbours (ross2014), a lower bound for the whole block. `knn-block`: that of a factor and all latents of the block
+together, which a rotation of the latents does not change; in several dimensions the estimate is below the information,
+more so for fewer rows. A shared factor should be in c only, a factor of one modality in its s_m only.
 
 **Ceiling.** `linear`: 1, but a regularised softmax does not separate many values on one latent (see `downstream`).
-`knn`: H(v), in the details. **Chance.** `linear`: the share of the most frequent training value, in the details. They
-also give the regression's information in nats, H(v) - E[-log p(v|code)] on test rows; it is at most I(block; v), and
-negative if the regression is worse than the marginal. `knn`: 0 up to noise.
+Both `knn`: H(v), in the details. **Chance.** `linear`: the share of the most frequent training value, in the details.
+They also give the regression's information in nats, H(v) - E[-log p(v|code)] on test rows; it is at most I(block; v),
+and negative if the regression is worse than the marginal. Both `knn`: 0 up to noise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,20 @@ def knn(
     return _probe_run(evaluation, "knn", codes, factors, samples, neighbours=neighbours, resamples=resamples)
 
 
+@metric("probe/knn-block", **FACTS, bounds=(0, float("inf")), trial={"resamples": 2})
+def knn_block(
+    evaluation: Evaluation,
+    *,
+    factors: tuple[str, ...] | None = None,
+    codes: Codes = "sampled",
+    samples: int = 5_000,
+    neighbours: int = 10,
+    resamples: int = 10,
+) -> list[Score]:
+    """Mutual information, in nats, of each factor and all latents of c, and of each s_m, by nearest neighbours."""
+    return _probe_run(evaluation, "knn-block", codes, factors, samples, neighbours=neighbours, resamples=resamples)
+
+
 def probe(
     codes: Mapping[str, Any],
     factors: Any,
@@ -90,13 +105,13 @@ def probe(
     The 95% intervals are for means over draws of as many rows. They come from halves of the rows, since a bootstrap
     repeats rows, and repeated rows break nearest neighbours.
     """
-    check_known("protocol", protocol, ["linear", "knn"])
+    check_known("protocol", protocol, ["linear", "knn", "knn-block"])
     scores = []
     for part, values in codes.items():
         if protocol == "linear":
             scores += _linear(values, factors, names, part, (train, test), C, seed)
         else:
-            scores += _knn(values, factors, names, part, neighbours, resamples, seed)
+            scores += _knn(protocol, values, factors, names, part, neighbours, resamples, seed)
     return scores
 
 
@@ -114,7 +129,7 @@ def _linear(
     right, log_probabilities, scores = fitted.predict(y) == truth, fitted.log_probabilities(y), []
 
     def measure_half(half: np.ndarray) -> np.ndarray:
-        return fit_softmax(x[half], labels[half], C=C, precision=1e-8, start=fitted).predict(y) == truth
+        return fit_softmax(x[half], labels[half], C=2 * C, precision=1e-8, start=fitted).predict(y) == truth
 
     refits = np.array(measure_halves(measure_half, [len(labels)], REFITS, np.random.default_rng(seed)), dtype=float)
     for k, name in enumerate(known.names):
@@ -144,22 +159,25 @@ def _nats(log_probabilities: Tensor, values: np.ndarray, truth: np.ndarray) -> f
 
 
 def _knn(
-    codes: Any, factors: Any, names: Sequence[str] | None, block: str, neighbours: int, resamples: int, seed: int
-) -> list[Score]:
+    protocol: str, codes: Any, factors: Any, names: Sequence[str] | None, block: str, neighbours: int, resamples: int,
+    seed: int,
+) -> list[Score]:  # fmt: skip
     check_at_least(1, neighbours=neighbours)
     values = to_matrix("codes", codes)
     known = to_labels(factors, len(values), names)
     rng, device = np.random.default_rng(seed), find_device(codes)
-    estimates = estimate_with_halves(values, known, neighbours, resamples, rng, seed, device)
-    found, *halves = (information for information, _ in estimates)  # [latents, factors]
+    together = protocol == "knn-block"
+    estimates = estimate_with_halves(values, known, neighbours, resamples, rng, seed, device, together)
+    found, *halves = (information for information, _ in estimates)  # [latents, factors], or one row for all latents
     covers = spread_at(len(values)) if len(halves) > 1 else no_interval("it needs resamples=2 or more")
     scores = []
     for k, name in enumerate(known.names):
-        value, details = float(found[:, k].max()), {"latents": found[:, k].tolist(), "entropy": float(known.entropy[k])}
+        value, details = float(found[:, k].max()), {"entropy": float(known.entropy[k])}
+        details |= {} if together else {"latents": found[:, k].tolist()}
         ceiling = max(value, float(known.entropy[k]))  # an estimate may exceed the entropy
         interval = halves_interval(value, [half[:, k].max() for half in halves], (0.0, ceiling))
         scores.append(
-            Score("probe", "knn", value, len(values), interval, f"{block}/{name}", details=details, covers=covers)
+            Score("probe", protocol, value, len(values), interval, f"{block}/{name}", details=details, covers=covers)
         )
     return scores
 

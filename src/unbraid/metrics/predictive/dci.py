@@ -42,6 +42,7 @@ NOISE = {"disentanglement": 0.0, "completeness": 0.0}
 MAX_KURTOSIS = 12.0
 """Kurtosis of a latent above which halves of the rows misjudge the spread of R^2. Normal codes have 3."""
 
+FAR_ROWS = "a few rows far from all others decide a linear regression"
 IMPORTANCES = "importances jump between latents from fit to fit, and halves of the rows misjudge by how much"
 
 dci_metric = partial(code_metric, levels=False, needs=("factors",), bounds=(0, 1))
@@ -121,7 +122,7 @@ def dci(
     resamples = (10 if used == "lasso" else 0) if resamples is None else resamples
     fits, why = _fit_factors(task), FIT_ONCE
     if used == "lasso" and measure_kurtosis(values).max() > MAX_KURTOSIS:
-        resamples, why = 0, "a few rows far from all others decide a linear regression"
+        resamples, why = 0, FAR_ROWS
     halves = _measure_halves(task, fits, resamples, np.random.default_rng(seed))
     return _build_scores(task, fits, name_latents(values.shape[1], latents), halves, why)
 

@@ -92,10 +92,12 @@ def downstream(
 
     def measure_half(half: np.ndarray) -> list[np.ndarray]:
         starts = [models[-1] if size == sizes[-1] else None for size in sizes]  # which has seen every value
-        return [
-            predict.measure(split.train[half][:size], split.test, start)[0].mean(1)
-            for size, start in zip(sizes, starts, strict=True)
-        ]
+        found = []
+        for size, start in zip(sizes, starts, strict=True):
+            some = split.train[half][:size]
+            alike = predict._replace(C=C * size / len(some))  # rows count as much against the penalty as all do
+            found.append(alike.measure(some, split.test, start)[0].mean(1))
+        return found
 
     refits = np.array(measure_halves(measure_half, [len(split.train)], resamples, rng))
     refits = refits.reshape(-1, len(sizes), len(split.test))

@@ -135,7 +135,7 @@ def _reconstruct(evaluation: Evaluation, samples: int) -> SampledTerms:
         check_at_least(2, samples=samples)
         rows = evaluation.choose(samples)
         with torch.no_grad():
-            for part in track("reconstruction", rows.split(min(evaluation.batch, 1024))):
+            for part in track("reconstruction", rows.split(min(evaluation.pass_size, 1024))):
                 code = evaluation.draw_codes(part)
                 losses.append(-model.log_likelihood(evaluation.dataset, evaluation.rows[part], code))
         return SampledTerms({"reconstruction": torch.cat(losses)}, len(rows))

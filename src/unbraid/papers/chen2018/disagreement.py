@@ -33,7 +33,7 @@ FAR_APART = 0.25
 
 
 SAMPLES = {"smoke": {"factors": FACTORS, "train": 200, "test": 200}, "small": {}}
-TREES = {"smoke": {"train": 60, "test": 30}}
+TREES = {"smoke": {"factors": ("shape", "scale"), "train": 60, "test": 30}}
 
 
 def build_measures(scale: str) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -28,7 +28,7 @@ NOTES = (
     "The figure shows the run in which x2 made from x1 shows its shape most often.",
 )
 INFORMATION = (
-    "I(block; factor) is the mutual information, in nats, of a factor and the block's best latent (probe/knn)."
+    "I(block; factor) is the mutual information, in nats, of a factor and all latents of the block (probe/knn-block)."
 )
 
 
@@ -41,7 +41,7 @@ def probes(scale: str, *modalities: str) -> setup.Measures:
     """Return the scores of the information of c and s_m about the shape and the modality's own factors."""
     settings = PROBE_SETTINGS.get(scale, {"samples": 5_000, "resamples": 5})
     pairs = [(b, f) for m in modalities for f in ("shape", *OWN_FACTORS[m]) for b in ("c", f"s_{m}")]
-    return {name_information(block, factor): (f"probe/knn/{block}/{factor}", settings) for block, factor in pairs}
+    return {name_information(block, factor): (f"probe/knn-block/{block}/{factor}", settings) for block, factor in pairs}
 
 
 def separates(modality: str) -> tuple[Claim, Claim]:

@@ -57,7 +57,7 @@ PAPER: dict[str, Any] = {
 BUDGET: dict[str, Any] = {"batch": 64, "steps": 30_000, "decay": "cosine", "precision": "bf16"}
 BUDGET |= {"anneal": 2_000, "annealed": "c"}
 SHARED: dict[str, dict[str, Any]] = {
-    "smoke": {**SMOKE, "seed": range(2)},
+    "smoke": {**SMOKE, "seed": range(1)},
     "small": {**SMALL, "seed": range(3)},
     "budget": {**PAPER, **BUDGET, "seed": range(3)},
     "paper": {**PAPER, "seed": range(3)},

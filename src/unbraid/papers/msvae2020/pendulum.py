@@ -60,7 +60,7 @@ HIDDEN = (256, 256)
 SHARED: dict[str, Any] = {
     "series": SERIES,
     "scales": {
-        "smoke": make_scale(3, 2, 8, (8,), lengths=5, dampings=5, masses=5, rows=60),
+        "smoke": make_scale(3, 1, 8, (8,), lengths=5, dampings=5, masses=5, rows=60),
         "small": make_scale(2_000, 3, 128, HIDDEN, **GRID),
         "budget": make_scale(6_000, 3, 128, HIDDEN, **GRID),
         "paper": make_scale(20_000, 10, 128, HIDDEN, **GRID),

@@ -7,6 +7,7 @@ Neither has pixel noise.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.generative.features.base import FeatureNetwork, build_network
+from unbraid.metrics.generative.features.stored_classifiers import get_stored
 from unbraid.progress import progress
 
 DECODE_BATCH = 256
@@ -81,11 +83,12 @@ def get_network(evaluation: Evaluation, network: str, **settings: Any) -> Featur
 def get_trained_network(
     name: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: dict[str, Any]
 ) -> FeatureNetwork:
-    """Return a network trained on these rows, from the cache that all models share if it is there."""
+    """Return a network trained on these rows; all models share it, in memory and in the user's cache."""
     digest = hashlib.sha256(rows.cpu().numpy().tobytes()).hexdigest()
     key = (name, dataset.content_hash(), str(dataset.device), digest, seed, *sorted(settings.items()))
     if key not in _TRAINED_NETWORKS:
-        network = build_network(name, dataset, rows, seed, settings)
+        train = partial(build_network, name, dataset, rows, seed, settings)
+        network = get_stored(key, settings.get("steps"), dataset, train)
         while len(_TRAINED_NETWORKS) >= MAX_CACHED_NETWORKS:
             _TRAINED_NETWORKS.pop(next(iter(_TRAINED_NETWORKS)))
         _TRAINED_NETWORKS[key] = network
@@ -99,9 +102,9 @@ def reconstruct(evaluation: Evaluation, positions: Tensor) -> Tensor:
 
 def decode_means(evaluation: Evaluation, codes: Tensor) -> Tensor:
     """Return the decoder means [n, *shape] of codes [n, width]."""
-    model = evaluation.model
+    model, parts = evaluation.model, codes.split(min(evaluation.pass_size, 1024))
     with torch.no_grad():
-        return torch.cat([model.likelihood.mean(model.decode(part)) for part in codes.split(1024)])
+        return torch.cat([model.likelihood.mean(model.decode(part)) for part in parts])
 
 
 def draw_prior_codes(evaluation: Evaluation, count: int, step: int = 1) -> Tensor:

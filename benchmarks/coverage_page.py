@@ -1,0 +1,89 @@
+"""The page of results/coverage: a table of coverages, and which of them miss their range."""
+
+from typing import Any
+
+from scipy.stats import binomtest
+
+CASES = ("clear", "tied", "weak", "heavy")
+RECIPES = {"beta-tcvae": {"beta": 6}, "beta-vae": {"beta": 4}}
+RANGE = (0.92, 0.98)
+NOT_MEASURED = {
+    "means over rows, as elbo and reconstruction": "kept, strokes/reconstruction, density, coherence, diversity, "
+    "log-likelihood, kl-blocks/sampled, generated/purity",
+    "the same procedures on rows drawn with repetition": "every disentanglement_lib",
+    "as mig/histogram-mean": "mig-of",
+    "as a rank correlation of halves": "unseen",
+    "costly or without weights here": "mig/chen2018, frechet, kid and precision-recall of other networks",
+}
+
+
+def lies_outside(found: dict[str, Any]) -> bool:
+    """Return whether the binomial interval of a coverage excludes all of the range."""
+    hits = round(found["coverage"] * found["repetitions"])
+    low, high = binomtest(hits, found["repetitions"]).proportion_ci(method="exact")
+    return low > RANGE[1] or high < RANGE[0]
+
+
+def describe(record: dict[str, Any]) -> str:
+    """Return the page of the table."""
+    columns: dict[str, None] = {}
+    rows: dict[str, dict[str, str]] = {}
+    outside, near, total = [], [], 0
+    for key, cell in record["cells"].items():
+        _, case, count = key.rsplit(", ", 2)
+        column = f"{case}, {int(count):,}"
+        columns[column] = None
+        for name, found in cell["scores"].items():
+            of = rows.setdefault(name, {"promise": found["promise"].partition(" at ")[0]})
+            if "coverage" in found:
+                of["promise"] = found["promise"].partition(" at ")[0]
+                of[column] = f"{found['coverage']:.3f}, {found['repetitions']}".removeprefix("0")
+                if lies_outside(found):
+                    of[column] = f"**{of[column]}**"
+                    outside.append(f"{name} ({column})")
+                elif not RANGE[0] <= found["coverage"] <= RANGE[1]:
+                    near.append(f"{name} ({column})")
+                total += 1
+            else:
+                of[column] = "constant" if "note" in found else "none"
+    reasons = dict.fromkeys(
+        found["promise"]
+        for cell in record["cells"].values()
+        for found in cell["scores"].values()
+        if found["promise"].startswith("none")
+    )
+    seconds = sum(cell["seconds"] for cell in record["cells"].values())
+    lines = [PAGE.format(low=RANGE[0], high=RANGE[1], minutes=seconds / 60)]
+    for title, chosen in (("Synthetic codes", CASES), ("Trained runs", tuple(RECIPES))):
+        shown = [column for column in columns if column.split(",")[0] in chosen]
+        lines += [f"## {title}\n", f"| score | promise | {' | '.join(shown)} |", "|---|---" + "|---" * len(shown) + "|"]
+        for name, of in rows.items():
+            if any(column in of for column in shown):
+                lines.append(
+                    f"| `{name}` | {of['promise'].partition(':')[0]} | {' | '.join(of.get(c, '') for c in shown)} |"
+                )
+        lines.append("")
+    lines += ["## Without an interval\n", *(f"- {reason.partition(': ')[2]}" for reason in reasons), ""]
+    lines += ["## Not measured here\n", *(f"- {why}: {names}" for why, names in NOT_MEASURED.items()), ""]
+    lines.append(
+        f"Of {total} entries, {len(outside)} lie outside {RANGE[0]} to {RANGE[1]} with their whole 95% interval"
+    )
+    lines.append(f"(bold): {', '.join(outside) if outside else 'none'}.\n")
+    lines.append(f"{len(near)} more lie outside with their value, though not with their interval: {', '.join(near)}.")
+    return "\n".join(lines) + "\n"
+
+
+PAGE = """# Coverage of 95% intervals
+
+    python benchmarks/coverage.py
+
+How often an interval contains what its score promises in `covers` ([scores](../../docs/scores.md)); 95% intervals
+should do so in {low} to {high} of the cases. Behind it the number of repetitions R; for a true coverage of .95, 95% of
+measurements with R = 60 lie in .89 to 1, with R = 400 in .93 to .97. Bold: the exact binomial interval of a coverage
+(clopper1934) has nothing in common with {low} to {high}. With R
+below 183 even 1.000 is not bold: such entries only exclude gross errors.
+*none*: the score prints no interval there and says why.
+*constant*: every repetition has the same value, which the interval contains. Empty: not measured yet; the command
+continues where it stopped. The docstring of the script describes the codes and the procedure; `coverage.json` has the
+numbers. It took {minutes:.0f} minutes of processor time.
+"""
