@@ -41,12 +41,14 @@ LONGEST_FIRST = (
     "tests/experiments/test_smoke.py",
     "tests/test_contracts.py",
     "tests/training/test_distributed.py",
-    "tests/density/test_fused_estimator.py",
-    "tests/sweeps/test_sweep.py",
-    "tests/sweeps/test_sweep_failures.py",
     "tests/metrics/test_promises.py",
     "tests/metrics/test_dci.py",
+    "tests/explore/test_browser.py",
+    "tests/sweeps/test_sweep.py",
+    "tests/training/test_faults.py",
     "tests/training/test_training.py",
+    "tests/training/test_refine.py",
+    "tests/objectives/test_learned_priors.py",
     "tests/cli/test_cli.py",
 )
 """Test files that take longest: they start first, so that no worker is left with one of them at the end."""

@@ -139,7 +139,7 @@ def assert_resumes_equal(copy: Path, weights: dict, file: Path) -> None:
     assert all(torch.equal(found[name], weights[name]) for name in weights), file
 
 
-@pytest.mark.parametrize("tasks", [8, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tasks", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_threads_give_the_bits_of_one_after_the_other(runs, tmp_path, tasks):
     images = ub.load(runs / "finished", device="cpu").dataset.images(torch.arange(8))
 
