@@ -60,7 +60,7 @@ def model_with(**names):
     small = Choice("mlp", {"hidden": (8,)})
     likelihood = Choice("bernoulli" if len(shape) == 3 else "gaussian")
     parts = {"encoder": small, "decoder": small, "likelihood": likelihood, **chosen}
-    latents = {"z": {"kind": "normal", "size": 4}}
+    latents = {"z": {"kind": "normal", "size": 6}}
     return build(Config(Choice("vae"), "vae", Choice("any"), **parts, latents=latents, training=Training()), shape)
 
 

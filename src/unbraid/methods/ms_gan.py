@@ -118,7 +118,7 @@ class ConditionalGAN(AdversarialModel, LaterStage):
     def infer(self, inputs: Inputs, noise: Noise | None) -> dict[str, Tensor]:
         """Return the first stage's posterior of c, and the prior of z."""
         x = inputs.x["x"]
-        prior = {name: one.expand(len(x), -1) for name, one in self.space.last_stage.prior(like=x).items()}
+        prior = {name: one.expand(x.shape[0], -1) for name, one in self.space.last_stage.prior(like=x).items()}
         return {**self.space.rename_blocks(self.encode_first(x)), **prior}
 
     def decode(self, code: Tensor) -> dict[str, Tensor]:

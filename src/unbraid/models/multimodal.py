@@ -138,7 +138,8 @@ class MultimodalModel(Model):
         experts, privates, present = [], {}, []
         for m, name in enumerate(self.modalities):
             outputs = sum(self.modality_widths(self.space, name)[0].values())
-            mask = like.new_full((len(like),), name in given, dtype=torch.bool)
+            # not `len(like)`, which would fix the number of rows that an exported file takes
+            mask = like.new_full(like.shape[:1], name in given, dtype=torch.bool)
             if name in given and inputs.present is not None:
                 mask = inputs.present[:, m]
             flat = self._encode_modality(name, inputs, mask, outputs) if name in given else like.new_zeros(1, outputs)
@@ -163,7 +164,7 @@ class MultimodalModel(Model):
     def fuse_as_mixture(self, posteriors: ModalityPosteriors) -> ExpertMixture:
         """Return q(c|x_A) as a mixture with components [rows, K, D]: here a single one."""
         mean, log_variance = self.fuse(posteriors)
-        return ExpertMixture(mean.unsqueeze(1), log_variance.unsqueeze(1), mean.new_zeros(len(mean), 1))
+        return ExpertMixture(mean.unsqueeze(1), log_variance.unsqueeze(1), mean.new_zeros(mean.shape[0], 1))
 
     def proposal(self, posteriors: ModalityPosteriors) -> ExpertMixture:
         """Return the proposal for c in estimates of likelihoods: the distribution in the trained bound."""
