@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from unbraid import atomic
 from unbraid.data import storage
 from unbraid.data.base import DatasetFacts, data_home, dataset, expand_user
 from unbraid.data.download import Remote, digest, download
@@ -142,6 +143,7 @@ def _find_recipe(name: str, settings: Mapping[str, Any]) -> Recipe:
 def _convert(recipe: Recipe, source: Path, facts: Mapping[str, Any] | None = None) -> Path:
     if not source.exists():
         raise DataError(f"{source} does not exist; {recipe.advice}")
+    atomic.remove_partial_files(recipe.path.parent)
     storage.save(recipe.path, recipe.convert(source), facts)
     return recipe.path
 
