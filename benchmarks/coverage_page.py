@@ -4,7 +4,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-CASES = ("clear", "tied", "weak", "heavy")
+CASES = ("clear", "tied", "weak", "heavy", "mixed")
 RECIPES = {"beta-tcvae": {"beta": 6}, "beta-vae": {"beta": 4}}
 RANGE = (0.92, 0.98)
 NOT_MEASURED = {
