@@ -11,6 +11,8 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# without files of bytecode, every process of the tests rewrites and compiles all sources: 10 s each
+unexport PYTHONDONTWRITEBYTECODE
 
 # $(call install,EXTRAS): editable, quiet, pinned; the build backend is pinned, too
 install = @echo "installing unbraid[$(1)] into .venv (minutes the first time)" && \

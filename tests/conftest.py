@@ -41,12 +41,14 @@ LONGEST_FIRST = (
     "tests/experiments/test_smoke.py",
     "tests/test_contracts.py",
     "tests/training/test_distributed.py",
-    "tests/density/test_fused_estimator.py",
-    "tests/sweeps/test_sweep.py",
-    "tests/sweeps/test_sweep_failures.py",
     "tests/metrics/test_promises.py",
     "tests/metrics/test_dci.py",
+    "tests/explore/test_browser.py",
+    "tests/sweeps/test_sweep.py",
+    "tests/training/test_faults.py",
     "tests/training/test_training.py",
+    "tests/training/test_refine.py",
+    "tests/objectives/test_learned_priors.py",
     "tests/cli/test_cli.py",
 )
 """Test files that take longest: they start first, so that no worker is left with one of them at the end."""
@@ -69,12 +71,14 @@ def pytest_collection_finish() -> None:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print how many hostile cases ran (`tests/hostile`); workers send their counts with their reports."""
-    reports = [each for group in terminalreporter.stats.values() for each in group if hasattr(each, "user_properties")]
-    called = [each for each in reports if getattr(each, "when", "") == "call"]
+    reports = [
+        each for group in terminalreporter.stats.values() for each in group if isinstance(each, pytest.TestReport)
+    ]
+    called = [each for each in reports if each.when == "call"]
     cases = sum(value for each in called for name, value in each.user_properties if name == "hostile cases")
-    if cases:
-        failed = sum(each.failed for each in called if dict(each.user_properties).get("hostile cases"))
-        terminalreporter.write_line(f"{cases:,} hostile cases, {failed} tests of them failed")
+    failed = {each.nodeid for each in reports if each.failed and each.nodeid.startswith("tests/hostile/")}
+    if cases or failed:
+        terminalreporter.write_line(f"{cases:,} hostile cases, {len(failed)} tests of them failed")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -124,8 +124,10 @@ def damaged_tensors(valid: bytes) -> st.SearchStrategy[bytes]:
     return st.one_of(values, values, damaged_bytes(valid))
 
 
-def try_examples(strategy: st.SearchStrategy, count: int, attempt: Callable[[Any], object]) -> int:
-    """Call a function with examples of a strategy, and return how many there were."""
+def try_examples(
+    strategy: st.SearchStrategy, count: int, attempt: Callable[[Any], object], record: Callable[[str, int], None]
+) -> None:
+    """Call a function with examples of a strategy, and record how many there were, also if one fails."""
     tried = 0
 
     # Shrinking a failure would repeat it hundreds of times, and its message shows the file anyway.
@@ -136,5 +138,7 @@ def try_examples(strategy: st.SearchStrategy, count: int, attempt: Callable[[Any
         tried += 1
         attempt(example)
 
-    try_one()
-    return tried
+    try:
+        try_one()
+    finally:
+        record("hostile cases", tried)

@@ -93,7 +93,7 @@ def read_sweep(path):
     )
 
 
-def try_damage(template, name, strategy, count, read):
+def try_damage(record, template, name, strategy, count, read):
     """Read copies of a folder whose file `name` is damaged; nothing in them may change."""
 
     def attempt(content):
@@ -105,7 +105,7 @@ def try_damage(template, name, strategy, count, read):
             read(copy)
             assert read_tree(Path(place)) == before
 
-    return mutations.try_examples(strategy, count, attempt)
+    mutations.try_examples(strategy, count, attempt, record)
 
 
 STRATEGIES = {"json": mutations.damaged_json, "jsonl": mutations.damaged_lines, "yaml": mutations.damaged_yaml}
@@ -122,7 +122,7 @@ RUN_FILES = ["status.json", "data.json", "environment.json", "config.yaml", "his
 @FOLDER_COUNTS
 @pytest.mark.parametrize("name", RUN_FILES)
 def test_files_of_a_run(template, record_property, name, count):
-    record_property("hostile cases", try_damage(template, name, damage(template / name), count, read_run))
+    try_damage(record_property, template, name, damage(template / name), count, read_run)
 
 
 @FOLDER_COUNTS
@@ -131,18 +131,17 @@ def test_tensors_of_a_run_without_a_hash(template, tmp_path, record_property, na
     bare = copytree(template, tmp_path / "bare")
     (bare / "status.json").write_text('{"format": 1, "state": "finished", "step": 20}')
     strategy = damage(template / "model.safetensors")
-    record_property("hostile cases", try_damage(bare, name, strategy, count, read_run))
+    try_damage(record_property, bare, name, strategy, count, read_run)
 
 
 @FOLDER_COUNTS
 @pytest.mark.parametrize("name", ["sweep.yaml", "members.json", "group.json"])
 def test_files_of_a_sweep(swept, record_property, name, count):
     path = next(swept.rglob(name))
-    cases = try_damage(swept, path.relative_to(swept), damage(path), count, read_sweep)
-    record_property("hostile cases", cases)
+    try_damage(record_property, swept, path.relative_to(swept), damage(path), count, read_sweep)
 
 
-def try_file(name, strategy, count, *readers, beside=None):
+def try_file(record, name, strategy, count, *readers, beside=None):
     """Read a damaged file in a folder with other files; nothing in the folder may change."""
 
     def attempt(content):
@@ -155,7 +154,7 @@ def try_file(name, strategy, count, *readers, beside=None):
             read_all(*(lambda reader=reader: reader(path) for reader in readers))
             assert read_tree(Path(place)) == before
 
-    return mutations.try_examples(strategy, count, attempt)
+    mutations.try_examples(strategy, count, attempt, record)
 
 
 def encode_picture(kind):
@@ -181,7 +180,7 @@ def tables(valid):
 def test_tables(record_property, valid, count):
     readers = [from_csv, from_table, lambda path: find_data(str(path), {}, torch.device("cpu"), None)]
     beside = {"a.png": encode_picture("PNG")}
-    record_property("hostile cases", try_file("table.csv", tables(valid), count, *readers, beside=beside))
+    try_file(record_property, "table.csv", tables(valid), count, *readers, beside=beside)
 
 
 @COUNTS
@@ -190,8 +189,7 @@ def test_codes_and_arrays(template, record_property, count):
     stream = io.BytesIO()
     np.save(stream, NOISE)
     readers = [from_npy, from_table, run.encode, lambda path: find_data(str(path), {}, torch.device("cpu"), None)]
-    cases = try_file("rows.npy", mutations.damaged_bytes(stream.getvalue()), count, *readers)
-    record_property("hostile cases", cases)
+    try_file(record_property, "rows.npy", mutations.damaged_bytes(stream.getvalue()), count, *readers)
 
 
 @COUNTS
@@ -199,8 +197,7 @@ def test_archives(record_property, count):
     stream = io.BytesIO()
     np.savez(stream, imgs=NOISE, latents_classes=np.zeros((4, 6), int), images=NOISE)
     readers = [lambda path: fetch("dsprites", path), lambda path: fetch("cars3d", path)]
-    cases = try_file("rows.npz", mutations.damaged_bytes(stream.getvalue()), count, *readers)
-    record_property("hostile cases", cases)
+    try_file(record_property, "rows.npz", mutations.damaged_bytes(stream.getvalue()), count, *readers)
 
 
 @COUNTS
@@ -210,14 +207,14 @@ def test_pictures(template, record_property, kind, count):
     name = f"damaged.{kind.lower()}"
     readers = [lambda path: from_folder(path.parent), lambda path: from_folder(path.parent, size=8), run.encode]
     beside = {"a.png": encode_picture("PNG")}
-    record_property("hostile cases", try_file(name, mutations.damaged_bytes(valid), count, *readers, beside=beside))
+    try_file(record_property, name, mutations.damaged_bytes(valid), count, *readers, beside=beside)
 
 
 @COUNTS
 def test_stored_data(tmp_path, record_property, count):
     path = tmp_path / "stored.safetensors"
     storage.save(path, from_folder_of_pictures(tmp_path))
-    record_property("hostile cases", try_file("stored.safetensors", damage(path), count, storage.read))
+    try_file(record_property, "stored.safetensors", damage(path), count, storage.read)
 
 
 def from_folder_of_pictures(folder):

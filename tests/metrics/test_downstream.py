@@ -77,9 +77,10 @@ def test_values_not_seen_in_training_are_never_predicted(protocol):
     codes, factors = made(60)
     factors[:, 0] = 0
     factors[:3, 0] = 1
-    scores = downstream(codes, factors, protocol=protocol, labels=(2, 20), test=30)
+    asked = {"protocol": protocol, "labels": (2, 20), "test": 30, "trees": 5, "resamples": 2}
+    scores = downstream(codes, factors, **asked)
     assert all(0 <= s.value <= 1.5 for s in scores)
-    dead = downstream(np.zeros((60, 2)), factors, protocol=protocol, labels=(2, 20), test=30)
+    dead = downstream(np.zeros((60, 2)), factors, **asked)
     assert all(np.isfinite(s.value) for s in dead)
 
 

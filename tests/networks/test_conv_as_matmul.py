@@ -168,6 +168,22 @@ def test_layers_compute_and_differentiate_the_relus_between_them(kernels, name):
     torch.testing.assert_close(ours(x[0]), layers[0](x[0]), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", CHAINS)
+def test_relus_on_a_cpu_have_no_memory_of_their_own_and_change_no_bit(name):
+    net, shape = CHAINS[name]
+    layers = stacked(net, members=2)
+    parameters, _ = stack_module_state(layers)
+    x = torch.randn(2, 3, *shape, requires_grad=True)
+    ours, apart = copy.deepcopy(layers[0]), copy.deepcopy(layers[0])
+    for layer in apart:  # one by one, so that no layer knows of the ReLU after it
+        use_matrix_products(layer, "cpu")
+    use_matrix_products(ours, "cpu")
+    assert [type(layer) for layer in ours] == [PassedReLU if type(each) is nn.ReLU else type(each) for each in apart]
+    made, expected = results(ours, parameters, x), results(apart, parameters, x)
+    assert all(torch.equal(mine, wanted) for mine, wanted in zip(made, expected, strict=True))
+    assert torch.equal(ours(x[0]), apart(x[0]))
+
+
 def test_a_layer_in_two_places_keeps_its_relu(kernels):
     shared = nn.Conv2d(4, 4, 3, padding=1)
     net = nn.Sequential(shared, nn.ReLU(), shared)
@@ -178,10 +194,11 @@ def test_a_layer_in_two_places_keeps_its_relu(kernels):
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["matmul", "triton"])
+@pytest.mark.parametrize("kind", ["matmul", "triton", "cpu"])
 def test_second_derivatives(kernels, kind):
     """Penalties on gradients differentiate twice."""
-    layer, x = nn.Conv2d(2, 3, 4, stride=2, padding=1), torch.randn(1, 2, 4, 4, requires_grad=True)
+    layer = nn.Sequential(nn.Conv2d(2, 3, 4, stride=2, padding=1), nn.ReLU(), nn.ConvTranspose2d(3, 1, 4, 2, 1))
+    x = torch.randn(1, 2, 4, 4, requires_grad=True)
 
     def penalty(module: nn.Module) -> list[torch.Tensor]:
         slope = torch.autograd.grad(module(x).square().sum(), x, create_graph=True)[0]

@@ -32,6 +32,7 @@ TINY = {"batch": 16, "z": 4, "encoder": "mlp", "decoder": "mlp", "encoder_hidden
 DATA = {"data": "sprites-small", "data_positions": 4, "data_scales": 2}
 HOW = {"device": "cpu", "cadence": Cadence(log_steps=5, checkpoint_steps=8)}
 KILLED = 99
+MISSED = "the command ended before that operation"
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "shutil.copyfile")
 """Events of Python's audit hook that change a folder; opening a file to write is another."""
 
@@ -179,13 +180,13 @@ def digest(root: Path, pattern: str) -> dict[str, str]:
     return {str(path.relative_to(root)): checksum(load_tensors(path)[0]) for path in sorted(root.glob(pattern))}
 
 
-def count_operations(scenario: Scenario, root: Path) -> int:
-    """Run a scenario to its end, and return how many operations change its folder."""
+def count_operations(kind: str, scenario: Scenario, root: Path) -> int:
+    """Run a scenario to its end, and return how many operations a fault of this kind can strike."""
     root.mkdir()
     scenario.prepare(root)
 
     def counted() -> None:
-        fault = Fault("kill", root, 0)
+        fault = Fault(kind, root, 0)
         scenario.run(root)
         fault.active = False
         (root / "count").write_text(str(fault.count))
@@ -200,16 +201,22 @@ def break_once(kind: str, scenario: Scenario, root: Path, at: int) -> tuple[int,
     scenario.prepare(root)
 
     def broken() -> None:
-        Fault(kind, root, at)
+        fault = Fault(kind, root, at)
         scenario.run(root)
+        if fault.count < at:
+            os.write(2, MISSED.encode())
 
     return in_child(broken)
 
 
-def judge(kind: str, name: str, root: Path, at: int, expected: dict[str, str]) -> list[str]:
-    """Break a scenario at one operation, look at what is left, run it again, and return what is wrong."""
+def judge(kind: str, name: str, root: Path, at: int, expected: dict[str, str]) -> tuple[bool, list[str]]:
+    """Break a scenario at one operation, look at what is left, and run it again.
+
+    Return whether the fault struck, since a quick machine may write fewer lines of progress, and what is wrong.
+    """
     scenario, wrong = SCENARIOS[name], []
     code, told = break_once(kind, scenario, root, at)
+    struck = MISSED not in told
     if kind == "kill" and code not in (KILLED, 0):
         wrong.append(f"exit code {code}: {told[-300:]}")
     sentence = told.count("error:") == 1 and str(root) in told  # which names the file that could not be written
@@ -230,7 +237,7 @@ def judge(kind: str, name: str, root: Path, at: int, expected: dict[str, str]) -
     wrong += [] if found == expected else [f"other bits: {sorted(set(found.items()) ^ set(expected.items()))[:3]}"]
     remains = [str(path) for path in root.rglob("*.part")] + [str(path) for path in root.glob(".run.*")]
     wrong += [f"left behind: {remains[:3]}"] if remains else []
-    return [f"{name} at {at}: {each}" for each in wrong]
+    return struck, [f"{name} at {at}: {each}" for each in wrong]
 
 
 def spread(total: int, count: int) -> list[int]:
@@ -248,15 +255,15 @@ def run_all(kind: str, folder: Path, count: int, names: list[str]) -> None:
         assert code == 0, told
         totals, wrong, done = {}, [], 0
         for name in names:
-            totals[name] = count_operations(SCENARIOS[name], folder / f"{name}-whole")
+            totals[name] = count_operations(kind, SCENARIOS[name], folder / f"{name}-whole")
         for name in names:
             expected = digest(folder / f"{name}-whole", SCENARIOS[name].compared)
             assert expected, name
             for at in spread(totals[name], max(1, count * totals[name] // sum(totals.values()))):
                 root = folder / f"{name}-{at}"
-                wrong += judge(kind, name, root, at, expected)
+                struck, found = judge(kind, name, root, at, expected)
                 shutil.rmtree(root)
-                done += 1
+                done, wrong = done + struck, wrong + found
     print(json.dumps({"operations": totals, "done": done, "wrong": wrong}))
 
 

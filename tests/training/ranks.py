@@ -29,7 +29,7 @@ from unbraid.training.sync_batchnorm import WorldBatchNorm
 from unbraid.types import Modules, Output
 
 SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
-STEPS = 20
+STEPS = 10
 
 OWN_NETWORKS = {"z": None, "network": None, "decoder.hidden": None}
 """Settings that a flow has not, or has in another form."""

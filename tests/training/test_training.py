@@ -44,9 +44,9 @@ def trained(tmp_path, config, sprites, name="run", **cadence):
 
 
 def test_loss_falls_and_history_adds_up(tmp_path, sprites):
-    folder = trained(tmp_path, config_of(sprites, steps=200, lr=3e-3), sprites)
+    folder = trained(tmp_path, config_of(sprites, steps=100, lr=3e-3), sprites)
     history = folder.read_lines("history")
-    assert history[-1]["step"] == 200
+    assert history[-1]["step"] == 100
     assert history[-1]["loss"] < 0.6 * history[0]["loss"]
     for line in history:
         closed = (
@@ -374,10 +374,9 @@ def test_a_diverging_member_leaves_its_neighbours_alone(sprites):
 
 
 def test_bf16_trains_close_to_f32(tmp_path, sprites):
-    wide = trained(tmp_path, config_of(sprites, steps=100), sprites, "f32").read_lines("history")[-1]
-    narrow = trained(tmp_path, config_of(sprites, steps=100, precision="bf16"), sprites, "bf16").read_lines("history")[
-        -1
-    ]
+    f32, bf16 = (config_of(sprites, steps=50, precision=precision) for precision in ("f32", "bf16"))
+    wide = trained(tmp_path, f32, sprites, "f32").read_lines("history")[-1]
+    narrow = trained(tmp_path, bf16, sprites, "bf16").read_lines("history")[-1]
     assert narrow["loss"] == pytest.approx(wide["loss"], rel=0.05)
     assert narrow["loss"] != wide["loss"]
 

@@ -90,7 +90,7 @@ class StreamedPixels(Pixels):
     def unpack(self, rows: Tensor) -> Tensor:
         """Return what `read` returned as float32, in the values that the array would have in memory."""
         if rows.dtype == torch.uint8 and not self.bits:
-            return rows.to(torch.float32) / 255
+            return rows.to(torch.float32).div_(255)
         rows = rows.to(torch.float32)
         if self.bits or len(self.shape) == 1:
             return rows

@@ -42,10 +42,11 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
     padding other than zeros stay as they are, and so do subclasses of torch's layers.
 
     `kernels="triton"` uses the kernels of this library, `"matmul"` plain matrix products. The default is `triton` on
-    CUDA with Triton installed, in bfloat16 or in float32 with TF32 allowed, else `matmul`. The kernels also compute a
-    ReLU that follows in an `nn.Sequential`. `"cpu"` keeps torch's convolutions unless a product is faster on a CPU: in
-    layers whose kernel covers the whole image, and in transposed ones with few output channels. It also adds the bias
-    of a transposed convolution separately, because its gradient takes up to half of the backward pass otherwise.
+    CUDA with Triton installed, in bfloat16 or in float32 with TF32 allowed, else `matmul`. `"cpu"` keeps torch's
+    convolutions unless a product is faster on a CPU: in layers whose kernel covers the whole image, and in transposed
+    ones with few output channels. It also adds the bias of a transposed convolution separately, because its gradient
+    takes up to half of the backward pass otherwise. `"triton"` and `"cpu"` also compute a ReLU that follows in an
+    `nn.Sequential`, without memory of its own.
     """
     if kernels == "triton" or (kernels is None and torch.cuda.is_available() and find_spec("triton") is not None):
         from unbraid.networks import conv_ops as _registered  # noqa: F401  registers torch.ops.unbraid.*
@@ -60,7 +61,7 @@ def use_matrix_products(module: ModuleT, kernels: Kernels | None = None) -> Modu
         if isinstance(layer, ProductLayer):
             layer.kernels = kernels
             layer.register_buffer("half_weight", None, persistent=False)
-    if kernels in (None, "triton"):
+    if kernels != "matmul":
         _fuse_relus(module)
     return module
 
@@ -133,7 +134,9 @@ class ProductLayer(nn.modules.conv._ConvNd):
         return torch.ops.unbraid.convolve(x, self.weight, self.bias, None, self.half_weight, *shape, *settings)
 
     def _activate(self, out: Tensor) -> Tensor:
-        return F.relu(out) if self.relu else out
+        if not self.relu:
+            return out
+        return F.relu_(out) if self.kernels == "cpu" else F.relu(out)
 
 
 class ProductConv2d(ProductLayer, nn.Conv2d):
@@ -266,7 +269,7 @@ def convolve_transposed(
     size = transposed_size(_spatial(x), kernel, stride, padding, output_padding)
     ends = (size[0] + padding[0] - out.shape[1], size[1] + padding[1] - out.shape[2])
     out = _pad(out, (-padding[0], -padding[1]), ends)
-    return out if bias is None else out + bias
+    return out if bias is None else out.add_(bias)
 
 
 def _transposed_by_columns(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
@@ -276,8 +279,8 @@ def _transposed_by_columns(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:
     matrix = _in_phases(weight, stride).permute(0, 2, 4, 3, 5, 1).reshape(C, A * B * s * t * N)
     products = _times(x, matrix).unflatten(-1, (A * B, s * t * N)).unbind(-2)
     shifts = product(range(A), range(B))
-    parts = [_pad(y, (a, b), (A - 1 - a, B - 1 - b)) for y, (a, b) in zip(products, shifts, strict=True)]
-    return reduce(operator.add, parts).unflatten(-1, (s, t, N))
+    padded = (_pad(y, (a, b), (A - 1 - a, B - 1 - b)) for y, (a, b) in zip(products, shifts, strict=True))
+    return reduce(operator.iadd, padded).unflatten(-1, (s, t, N))  # one at a time: all of them would be a step's peak
 
 
 def _transposed_by_phases(x: Tensor, weight: Tensor, stride: Pair) -> Tensor:

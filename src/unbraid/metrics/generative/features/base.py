@@ -14,7 +14,6 @@ from unbraid.data import from_array
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics.arrays import find_device, to_matrix, to_numpy
-from unbraid.models import seeded
 from unbraid.progress import track
 from unbraid.registry import Facts, Registry
 
@@ -50,17 +49,18 @@ class FeatureFacts(Facts):
 feature_network: Registry[Callable[..., FeatureNetwork], FeatureFacts] = Registry("feature network", FeatureFacts)
 """Decorator for a function `(dataset, rows, seed, *, settings) -> FeatureNetwork`.
 
-A trained network learns from these rows of the data set; a pretrained one uses only their shape and device.
+A trained network learns from these rows of the data set; a pretrained one uses only their shape and device. Modules
+are constructed under `seeded(seed)`, which leaves the global generator alone. Training stays outside: it slows each
+operation down.
 """
 
 
 def build_network(
     network: str, dataset: FactorDataset, rows: Tensor, seed: int, settings: Mapping[str, Any]
 ) -> FeatureNetwork:
-    """Return a registered network for these rows, seeded without touching the global random state."""
+    """Return a registered network for these rows."""
     entry = feature_network[network]
-    with seeded(seed):
-        return entry.make(dataset, rows, seed, **entry.resolve(settings))
+    return entry.make(dataset, rows, seed, **entry.resolve(settings))
 
 
 def image_features(images: Any, network: str = "efficientnet-lite0", *, seed: int = 0, **settings: Any) -> Tensor:

@@ -18,6 +18,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.density.small_fit import descend
 from unbraid.errors import DataError, SettingError
 from unbraid.metrics.generative.features.base import FeatureNetwork, exact_convolutions, feature_network
+from unbraid.seeding import seeded
 from unbraid.types import Shape
 
 NAME = "classifier"
@@ -44,7 +45,8 @@ def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | 
     held_out, training = mixed.tensor_split([min(MAX_HELD_OUT_ROWS, len(rows) // 5)])
     steps = steps or min(max(MIN_STEPS, 10 * len(training) // BATCH), MAX_STEPS)
     factors = _varying_factors(dataset, training)
-    network = Classifier(dataset.shape, [dataset.sizes[k] for k in factors]).to(dataset.device)
+    with seeded(seed):
+        network = Classifier(dataset.shape, [dataset.sizes[k] for k in factors]).to(dataset.device)
     with exact_convolutions():
         _standardise(network, dataset, training)
         _train(network, dataset, training, factors, seed, steps)

@@ -21,6 +21,7 @@ from unbraid.metrics.generative.features.base import (
     refuse_non_images,
     resize_to_rgb,
 )
+from unbraid.seeding import seeded
 
 NAME = "efficientnet-lite0"
 WIDTH = 1280
@@ -33,7 +34,8 @@ def efficientnet(dataset: FactorDataset, rows: Tensor, seed: int, *, size: int =
     refuse_non_images(NAME, dataset)
     if size < 32:
         raise SettingError(f"size must be at least 32, not {size}.")
-    module = PooledFeatures(_pretrained(size), size).eval().to(dataset.device)
+    with seeded(seed):
+        module = PooledFeatures(_pretrained(size), size).eval().to(dataset.device)
     batch = choose_batch_size(dataset.device, cpu=max(1, 4 * SIZE**2 // size**2), gpu=256)
     return FeatureNetwork(NAME, module, WIDTH, batch, {"size": size})
 

@@ -27,6 +27,7 @@ from unbraid.metrics.generative.features.base import (
     resize_to_rgb,
 )
 from unbraid.metrics.needs import INCEPTION_VARIABLE, NO_WEIGHTS
+from unbraid.seeding import seeded
 
 NAME = "inception"
 WIDTH = 2048
@@ -44,7 +45,8 @@ def inception(dataset: FactorDataset, rows: Tensor, seed: int, *, weights: str |
     """Inception v3 of the FID; `weights` is its file, by default the environment variable UNBRAID_INCEPTION."""
     refuse_non_images(NAME, dataset)
     path = find_weights(weights)
-    module = load_inception(path).to(dataset.device)
+    with seeded(seed):
+        module = load_inception(path).to(dataset.device)
     return FeatureNetwork(
         NAME, module, WIDTH, choose_batch_size(dataset.device, cpu=4, gpu=128), {"weights": path.name}
     )
