@@ -66,8 +66,8 @@ def note_layers() -> Iterator[list[dict[str, Any]]]:
     noted, real = [], conv_kernels.launch
 
     def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        known = {key.lower(): constants[key] for key in (*SHAPE, *TILE) if key in constants}
-        noted.append({"kernel": kernel.__name__, "grid": list(grid), **known})
+        known = {key: constants[key] for key in (*SHAPE, *TILE) if key in constants}
+        noted.append({"kernel": kernel.__name__, "grid": list(grid), "constants": known})
         real(kernel, grid, *arguments, **constants)
 
     conv_kernels.launch = launch

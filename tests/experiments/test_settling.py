@@ -82,7 +82,15 @@ def test_several_estimates_refute_a_claim_less_easily_than_one():
     assert judge(many, found).verdict == "inconclusive"
 
 
-TINY = {"data": "sprites-small", "network": "mlp", "encoder.hidden": (8,), "decoder.hidden": (8,), "z": 2, "batch": 16}
+TINY = {
+    "data": "sprites-small",
+    "data.positions": 4,
+    "network": "mlp",
+    "encoder.hidden": (8,),
+    "decoder.hidden": (8,),
+    "z": 2,
+    "batch": 16,
+}
 
 
 @pytest.fixture(scope="module")

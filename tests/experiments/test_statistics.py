@@ -15,6 +15,7 @@ from unbraid.experiments.statistics import (
     mean_difference,
     pearson,
     spearman,
+    widen_for,
 )
 
 
@@ -61,10 +62,22 @@ def test_a_mean_of_few_seeds_has_students_interval():
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
+@pytest.mark.parametrize(("seeds", "freedom"), [((3,), 2), ((10,), 4), ((3, 3), 4)])
+def test_one_of_several_intervals_is_widened_by_its_degrees_of_freedom(seeds, freedom):
+    values = np.array([-1.0, 0.0, 1.0, *[0.5, -0.5] * 4])
+    cells = {k: np.resize(values, (n, 1)) for k, n in enumerate(seeds)}
+    found = estimate(cells, lambda c: sum(c[k][..., 0].mean(-1) for k in c))
+    wide = widen_for(5, found)
+    expected = stats.t.ppf(1 - 0.05 / 5, freedom) / stats.t.ppf(0.95, freedom)
+    assert min(4, found.freedom) == pytest.approx(freedom, rel=0.02)  # never more than four
+    assert (wide.high - wide.value) / (found.high - found.value) == pytest.approx(expected, rel=0.02)
+    assert widen_for(1, found) == found
+
+
 def test_a_median_keeps_its_percentiles():
     values = np.array([0.0, 1.0, 5.0])[:, None]
     found = estimate({0: values}, lambda c: np.median(c[0][..., 0], -1), smooth=False)
-    assert found == (1.0, 0.0, 5.0)
+    assert found == (1.0, 0.0, 5.0, 2.0)
 
 
 def test_a_share_of_few_is_never_sure():
@@ -74,13 +87,13 @@ def test_a_share_of_few_is_never_sure():
     assert estimate_share(np.zeros(3, bool)).high > 0.25
     many = estimate_share(np.arange(1000) < 300)
     half = 1.645 * math.sqrt(0.3 * 0.7 / 1000)
-    assert many == pytest.approx((0.3, 0.3 - half, 0.3 + half), abs=0.002)
+    assert many[:3] == pytest.approx((0.3, 0.3 - half, 0.3 + half), abs=0.002)
 
 
 def test_scores_of_a_run_stay_together_when_seeds_are_drawn_again():
     x = np.random.default_rng(0).standard_normal(10)
     found = estimate({0: np.stack([x, 2 * x], -1)}, lambda c: (2 * c[0][..., 0] - c[0][..., 1]).mean(-1))
-    assert found == pytest.approx((0.0, 0.0, 0.0))
+    assert found[:3] == pytest.approx((0.0, 0.0, 0.0))
 
 
 def test_correlations_agree_with_scipy():
@@ -113,8 +126,8 @@ def test_one_seed_has_no_interval():
 
 
 def test_ends_stay_in_the_range_of_the_quantity_and_enclose_the_value():
-    assert Estimate(0.9, 0.5, 1.3).within(0, 1) == (0.9, 0.5, 1)
-    assert Estimate(-0.01, -0.2, 0.1).within(0, 1) == (-0.01, -0.01, 0.1)  # an estimate may lie outside by chance
-    assert Estimate(0.5, 0.4, 0.6).within(-math.inf, math.inf) == (0.5, 0.4, 0.6)
+    assert Estimate(0.9, 0.5, 1.3).within(0, 1)[:3] == (0.9, 0.5, 1)
+    assert Estimate(-0.01, -0.2, 0.1).within(0, 1)[:3] == (-0.01, -0.01, 0.1)  # an estimate may lie outside by chance
+    assert Estimate(0.5, 0.4, 0.6).within(-math.inf, math.inf)[:3] == (0.5, 0.4, 0.6)
     lone = Estimate(0.5, math.nan, math.nan).within(0, 1)
     assert math.isnan(lone.low) and math.isnan(lone.high)

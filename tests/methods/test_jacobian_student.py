@@ -82,7 +82,7 @@ def test_students_need_normal_latents():
 
 
 def test_a_student_and_a_stage_on_codes_are_ordinary_runs(tmp_path):
-    first = ub.train("beta-vae", data="sprites-small", z=3, device="cpu", root=tmp_path, **TINY)
+    first = ub.train("beta-vae", data="sprites-small", data_positions=8, z=3, device="cpu", root=tmp_path, **TINY)
     taught = ub.refine(first, "student", z=2, root=tmp_path, **TINY)
     assert taught.encode(taught.dataset.images(torch.arange(4))).shape == (4, 5)
     assert taught.unchanged["max_change"] > 0  # it learns c anew

@@ -164,7 +164,9 @@ def test_what_is_generated_under_a_label_has_the_mean_of_the_rows_with_it(root, 
 
 @pytest.fixture(scope="module")
 def first(root):
-    return ub.train("beta-vae", data="sprites-small", z=3, root=root, name="first", device="cpu", **TINY)
+    return ub.train(
+        "beta-vae", data="sprites-small", data_positions=8, z=3, root=root, name="first", device="cpu", **TINY
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,7 +198,7 @@ def test_a_run_is_refined_scored_and_shown_without_a_likelihood(root, first, kin
 def normalised(root):
     """A first stage with BatchNorm on both sides."""
     how = {"encoder_channels": 2, "decoder_channels": 2, "batch": 8, "steps": 3, "device": "cpu"}
-    return ub.train("info-gan", data="sprites-small", z=2, network="dcgan", root=root, **how)
+    return ub.train("info-gan", data="sprites-small", data_positions=8, z=2, network="dcgan", root=root, **how)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -209,7 +211,9 @@ def test_statistics_of_a_first_stage_stay_as_they_were(normalised, kind, tmp_pat
 
 
 def test_members_may_refine_different_parents_and_equal_runs_alone(root, first, tmp_path):
-    other = ub.train("beta-vae", data="sprites-small", z=3, beta=1, seed=1, root=root, device="cpu", **TINY)
+    other = ub.train(
+        "beta-vae", data="sprites-small", data_positions=8, z=3, beta=1, seed=1, root=root, device="cpu", **TINY
+    )
     given = {**TINY, "z": 2, "precision": "f64", "instance_noise_steps": 4}
     swept = ub.sweep("ms-gan", refines=[first, other], seed=5, root=tmp_path, metrics=(), device="cpu", **given)
     made = swept.runs[1]

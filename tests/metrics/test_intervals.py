@@ -224,6 +224,32 @@ def test_two_models_on_the_same_rows_have_a_paired_interval():
     assert worse["mig/exact"].over == "exact"
 
 
+def draw_pair(seed):
+    """Two models on the same rows, the second one noisier."""
+    rng = np.random.default_rng(seed)
+    codes = GRID / 2 + 0.4 * rng.standard_normal(GRID.shape)
+    both = codes, codes + 0.3 * rng.standard_normal(GRID.shape)
+    return [fixed_evaluation(each, np.ones_like(each), GRID) for each in both]
+
+
+def test_equal_corrected_scores_differ_by_nothing():
+    one = draw_pair(0)[0]
+    (found,) = compare_evaluations(one, one, ["mig/corrected"])
+    assert (found.difference, found.interval, found.over) == (0.0, (0.0, 0.0), "value over all rows")
+
+
+@pytest.mark.slow
+def test_the_difference_of_corrected_scores_has_the_spread_of_other_rows():
+    names, differences, reaches = ["mig/corrected", "infomec/corrected"], [], []
+    for seed in range(30):
+        found = compare_evaluations(*draw_pair(seed), names)
+        assert {one.over for one in found} == {"value over all rows"}
+        differences.append([one.difference for one in found])
+        reaches.append([(one.interval[1] - one.interval[0]) / 2 for one in found])
+    assert len(found) == 3
+    assert np.mean(reaches, axis=0) == pytest.approx(1.98 * np.std(differences, axis=0), rel=0.35)
+
+
 @pytest.mark.slow
 def test_intervals_keep_their_promises(monkeypatch):
     """The quick version of benchmarks/coverage.py: no coverage excludes .92 to .98, by its binomial interval."""

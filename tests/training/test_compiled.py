@@ -19,10 +19,10 @@ from unbraid.training.execution import CompiledFunction
 from unbraid.training.prepare import prepare
 from unbraid.types import Batch, Inputs
 
-pytestmark = pytest.mark.compiles
+pytestmark, SLOW = pytest.mark.compiles, pytest.mark.slow
 
 
-@pytest.mark.parametrize("shape", [(1,), (7,), (64, 10), (3, 1000)])
+@pytest.mark.parametrize("shape", [(7,), (3, 1000), *(pytest.param(each, marks=SLOW) for each in ((1,), (64, 10)))])
 def test_noise_is_the_same_compiled(shape):
     """Vectorised integer arithmetic must wrap around as the plain one does."""
     seeds, step = noise.seed_tensor(0, 1), torch.tensor(5)
@@ -31,7 +31,7 @@ def test_noise_is_the_same_compiled(shape):
 
 
 # the terms of vae are among those of the others
-@pytest.mark.parametrize("recipe", [pytest.param("vae", marks=pytest.mark.slow), "beta-tcvae", "annealed-vae"])
+@pytest.mark.parametrize("recipe", [pytest.param("vae", marks=SLOW), "beta-tcvae", "annealed-vae"])
 def test_forward_and_terms_compile_whole(recipe):
     data = load("sprites-small")
     settings = {"network": "mlp", "encoder.hidden": (16,), "z": 3, "batch": 8}
@@ -55,12 +55,12 @@ def test_forward_and_terms_compile_whole(recipe):
 @pytest.mark.parametrize(
     ("recipe", "members", "settings"),
     [
-        pytest.param("beta-tcvae", 1, {"decay": "cosine", "warmup": 5, "clip": 10.0}, marks=pytest.mark.slow),
+        pytest.param("beta-tcvae", 1, {"decay": "cosine", "warmup": 5, "clip": 10.0}, marks=SLOW),
         ("two-players", 1, {}),
         ("beta-tcvae", 3, {"decay": "cosine", "warmup": 5, "clip": 10.0}),
-        pytest.param("two-players", 3, {}, marks=pytest.mark.slow),
-        pytest.param("vae", 1, {"network": "conv-small"}, marks=pytest.mark.slow),
-        pytest.param("vae", 3, {"network": "conv-small"}, marks=pytest.mark.slow),
+        pytest.param("two-players", 3, {}, marks=SLOW),
+        pytest.param("vae", 1, {"network": "conv-small"}, marks=SLOW),
+        pytest.param("vae", 3, {"network": "conv-small"}, marks=SLOW),
     ],
 )
 def test_a_compiled_step_trains_as_the_plain_one(recipe, settings, members):
@@ -77,7 +77,7 @@ def test_a_compiled_step_trains_as_the_plain_one(recipe, settings, members):
         torch.testing.assert_close(compiled.tensors()[name], tensor, rtol=1e-7, atol=1e-7, msg=name)
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.parametrize("recipe", list(objective))
 def test_the_step_of_every_recipe_is_traced_whole(recipe, monkeypatch):
     """A break would launch its parts one by one; `eager` stands for the compiler, which has nothing to do with it."""

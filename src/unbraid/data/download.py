@@ -33,7 +33,6 @@ MAX_PAUSE = 60.0
 
 _BYTES_PER_READ = 1 << 20
 _NETWORK_ERRORS = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError)
-_NOBODY_THERE = (ConnectionRefusedError, socket.gaierror)
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 _BEYOND_THE_END = 416
 _PARTIAL = 206

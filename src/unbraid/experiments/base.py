@@ -329,7 +329,7 @@ def _judge_settling(
         return "inconclusive", f"Before the last fifth of training {error}"
     drifts = [now.estimate.value - then.estimate.value for now, then in zip(evidence, before, strict=True)]
     moved = [
-        replace(each, estimate=Estimate(*(end + STEPS_AHEAD * drift for end in each.estimate)))
+        replace(each, estimate=each.estimate.move(STEPS_AHEAD * drift))
         for each, drift in zip(evidence, drifts, strict=True)
     ]
     words = f"Since 4/5 of training: {', '.join(f'{drift:+.2g}' for drift in drifts)}"

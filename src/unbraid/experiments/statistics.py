@@ -23,22 +23,34 @@ GRID_POINTS = 64
 
 RESAMPLES_PER_CELL = 400
 
+MAX_FREEDOM = 4.0
+"""Degrees of freedom that a widened interval counts at most: the far tails of a bootstrap are not to be trusted."""
+
 Cells = Mapping[Any, np.ndarray]
 
 
 class Estimate(NamedTuple):
-    """A value with its 90% interval; the ends are NaN if there are too few seeds."""
+    """A value with its 90% interval; the ends are NaN if there are too few seeds.
+
+    `freedom` are the degrees of freedom of the standard error behind the interval: by default those of a difference of
+    two means over three seeds each.
+    """
 
     value: float
     low: float
     high: float
+    freedom: float = 4.0
+
+    def move(self, by: float) -> "Estimate":
+        """Return the estimate with value and interval moved."""
+        return self._replace(value=self.value + by, low=self.low + by, high=self.high + by)
 
     def within(self, low: float, high: float) -> "Estimate":
         """Return the estimate with the ends of its interval inside the range of the quantity.
 
         Student's interval knows nothing of a correlation's or a share's range.
         """
-        return Estimate(self.value, max(self.low, min(low, self.value)), min(self.high, max(high, self.value)))
+        return self._replace(low=max(self.low, min(low, self.value)), high=min(self.high, max(high, self.value)))
 
     def __str__(self) -> str:
         if math.isnan(self.value):
@@ -62,9 +74,10 @@ def estimate(cells: Cells, statistic: Callable[[Cells], np.ndarray], *, smooth: 
     if np.isnan(values).mean() > 1 - LEVEL:  # the statistic has no meaning in too many resamples
         return Estimate(value, math.nan, math.nan)
     low, high = (float(end) for end in np.nanquantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
-    width = _student_width(cells, statistic, rng) if smooth else 0.0
+    width, freedom = _find_student_width(cells, statistic, rng) if smooth else (0.0, _count_freedom(cells))
     stretch = width / (high - low) if 0 < high - low < width else 1.0
-    return Estimate(value, min(low, value - stretch * (value - low)), max(high, value + stretch * (high - value)))
+    ends = min(low, value - stretch * (value - low)), max(high, value + stretch * (high - value))
+    return Estimate(value, *ends, freedom)
 
 
 def estimate_by_exchange(
@@ -89,10 +102,10 @@ def estimate_by_exchange(
 
 def widen_for(count: int, found: Estimate) -> Estimate:
     """Return the interval of one of `count` estimates such that all of them together have the level of one."""
-    freedom = 4  # that of a difference of two means over three seeds each
-    tail = (1 - LEVEL) / 2
+    tail, freedom = (1 - LEVEL) / 2, min(found.freedom, MAX_FREEDOM)
     factor = float(t.ppf(1 - tail / count, freedom) / t.ppf(1 - tail, freedom)) if count > 1 else 1.0
-    return Estimate(found.value, *(found.value + factor * (end - found.value) for end in found[1:]))
+    low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
+    return found._replace(low=low, high=high)
 
 
 def choose_held_out(scores: np.ndarray) -> np.ndarray:
@@ -124,16 +137,22 @@ def _resample(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndar
     return rows[rng.integers(len(rows), size=(count, len(rows)))]
 
 
-def _student_width(cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.random.Generator) -> float:
-    """Return the width of Student's interval, with (sum v_k)^2 / sum(v_k^2 / (n_k - 1)) degrees of freedom."""
+def _count_freedom(cells: Cells) -> float:
+    return float(sum(len(rows) - 1 for rows in cells.values()))
+
+
+def _find_student_width(
+    cells: Cells, statistic: Callable[[Cells], np.ndarray], rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the width of Student's interval, and its (sum v_k)^2 / sum(v_k^2 / (n_k - 1)) degrees of freedom."""
     fixed = {key: np.broadcast_to(rows, (RESAMPLES_PER_CELL, *rows.shape)) for key, rows in cells.items()}
     spread = [statistic({**fixed, key: _resample(rows, RESAMPLES_PER_CELL, rng)}) for key, rows in cells.items()]
     seeds = np.array([len(rows) for rows in cells.values()])
     variance = np.array([np.nanvar(values) for values in spread]) * seeds / (seeds - 1)
     if not variance.sum() > 0:
-        return 0.0
-    freedom = variance.sum() ** 2 / (variance**2 / (seeds - 1)).sum()
-    return float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum()))
+        return 0.0, _count_freedom(cells)
+    freedom = float(variance.sum() ** 2 / (variance**2 / (seeds - 1)).sum())
+    return float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum())), freedom
 
 
 def cell_means(cells: Cells) -> np.ndarray:

@@ -166,7 +166,7 @@ def _flat(row: Mapping[str, Any]) -> Row:
     for key, value in row.items():
         if isinstance(value, Estimate) or value is None:
             ends = value or Estimate(math.nan, math.nan, math.nan)
-            numbers = [None if math.isnan(number) else number for number in ends]
+            numbers = [None if math.isnan(number) else number for number in ends[:3]]
             flat |= dict(zip((key, f"{key} low", f"{key} high"), numbers, strict=True))
         else:
             flat[key] = value

@@ -3,7 +3,8 @@ r"""Differences of scores with 95% intervals: of two models on the same rows, or
 Two models that are scored on the same rows share much of their spread, so their difference is known better than either
 score. Both are scored on the same pairs of halves of the rows, whose differences give the spread over draws of as many
 rows (`intervals`). Scores that split their rows into training and test rows split each
-half anew, which makes their interval a little wider than necessary.
+half anew, which makes their interval a little wider than necessary. `corrected` scores draw the information of both
+models with the same weights of rows instead, for the difference over all rows.
 
 Runs of two settings share no rows of chance, only seeds: the interval of their difference is that of welch1947.
 """
@@ -11,14 +12,15 @@ Runs of two settings share no rows of chance, only seeds: the interval of their 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, evaluate, expand
-from unbraid.metrics.intervals import draw_halves, halves_interval, spread_at
+from unbraid.metrics.information.corrected import PROTOCOL, Family, draw_differences
+from unbraid.metrics.intervals import ALL_ROWS, EXACT, draw_halves, halves_interval, resampling_interval, spread_at
 from unbraid.metrics.score import RESAMPLES, metric
 from unbraid.progress import track
 
@@ -53,20 +55,42 @@ def compare_evaluations(
     shared = [name for name in whole[0] if name in whole[1]]
     rng, halves = np.random.default_rng(first.seed), []
     exact = {name for name in shared if metric["/".join(name.split("/")[:2])].facts.deterministic}
-    again = [name for name in chosen if not metric[name].facts.deterministic]
-    for (drawn,) in track("comparison", draw_halves([len(first)], resamples if again else 0, rng)):
-        rows = torch.as_tensor(drawn, device=first.rows.device)
+    drawn = _draw_corrected(first, second, chosen, settings) if first.seed == second.seed else {}
+    again = [name for name in chosen if not metric[name].facts.deterministic and not (drawn and is_corrected(name))]
+    for (half,) in track("comparison", draw_halves([len(first)], resamples if again else 0, rng)):
+        rows = torch.as_tensor(half, device=first.rows.device)
         scores = [_score(each.take(rows), again, quick) for each in (first, second)]
         halves.append({name: scores[1][name] - scores[0][name] for name in scores[0] if name in scores[1]})
     found = []
     for name in shared:
         difference = whole[1][name] - whole[0][name]
         pairs = [pair for pair in zip(halves[::2], halves[1::2], strict=True) if all(name in half for half in pair)]
-        drawn = [half[name] for pair in pairs for half in pair]
-        interval = (difference, difference) if name in exact else halves_interval(difference, drawn)
-        over = "exact" if name in exact else spread_at(len(first))
+        interval, over = (
+            halves_interval(difference, [half[name] for pair in pairs for half in pair]),
+            spread_at(len(first)),
+        )
+        if name in exact:
+            interval, over = (difference, difference), EXACT
+        if name in drawn:
+            interval, over = resampling_interval(difference, drawn[name]), ALL_ROWS
         found.append(Comparison(name, whole[0][name], whole[1][name], difference, interval, over))
     return found
+
+
+def is_corrected(name: str) -> bool:
+    return name.endswith(f"/{PROTOCOL}")
+
+
+def _draw_corrected(
+    first: Evaluation, second: Evaluation, names: Sequence[str], settings: dict[str, Any]
+) -> dict[str, list[float]]:
+    """Return draws of the differences of `corrected` scores, by the names of scores."""
+    drawn: dict[str, list[float]] = {}
+    for name in filter(is_corrected, names):
+        family, known = cast(Family, name.partition("/")[0]), metric[name].settings
+        resolved = metric[name].resolve({key: value for key, value in settings.items() if key in known})
+        drawn |= draw_differences(first, second, family, resolved)
+    return drawn
 
 
 def _score(evaluation: Evaluation, names: Sequence[str], settings: dict[str, Any]) -> dict[str, float]:

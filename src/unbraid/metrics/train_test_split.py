@@ -53,12 +53,6 @@ def draw_table(
     return table, TrainTestRows(np.arange(train), np.arange(train, train + test))
 
 
-def count_draws(rows: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw bootstrap resamples and return how often each of them contains each row [resamples, rows]."""
-    drawn = rng.integers(rows, size=(resamples, rows)) + rows * np.arange(resamples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=resamples * rows).reshape(resamples, rows)
-
-
 def _check_sizes(rows: int, train: int, test: int) -> None:
     if train < 2 or test < 1:
         raise SettingError(f"train must be at least 2 and test at least 1, not {train} and {test}.")

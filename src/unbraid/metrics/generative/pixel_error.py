@@ -15,11 +15,14 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric_protocol
-from unbraid.metrics.generative.features.feature_sets import reconstruct
+from unbraid.metrics.generative.features.feature_sets import find_pixel_errors, note_pixel_errors, reconstruct
 from unbraid.metrics.intervals import score_mean
 from unbraid.progress import track
 
 DECODE_BATCH = 1024
+PROTOCOLS = ("l1", "l2")
+"""Order of the errors in the table."""
+
 pixel_metric = partial(metric_protocol, reference="kingma2014", bounds=(0.0, math.inf))
 
 
@@ -31,24 +34,18 @@ pixel_metric = partial(metric_protocol, reference="kingma2014", bounds=(0.0, mat
 )
 def on_run(evaluation: Evaluation, protocol: str, *, samples: int = 10_000) -> Score:
     check_at_least(2, samples=samples)
-    errors = (
-        evaluation.compute_once(("pixel errors", samples), lambda: _compute_errors(evaluation, samples))[protocol]
-        .cpu()
-        .numpy()
-    )
+    errors = _compute_errors(evaluation, samples)[:, PROTOCOLS.index(protocol)].cpu().numpy()
     if not math.isfinite(errors.mean()):
         raise DataError("The decoder returns NaN or infinite values.")
     return score_mean("reconstruction", protocol, errors, bounds=(0.0, math.inf))
 
 
-def _compute_errors(evaluation: Evaluation, samples: int) -> dict[str, Tensor]:
-    """Return both errors [rows] of the chosen rows, in float64."""
-    parts: dict[str, list[Tensor]] = {"l1": [], "l2": []}
-    rows = evaluation.choose(samples)
+def _compute_errors(evaluation: Evaluation, samples: int) -> Tensor:
+    """Return both errors [chosen rows, 2]; rows that another score has decoded are not decoded again."""
+    rows, known = evaluation.choose(samples), find_pixel_errors(evaluation)
+    missing = rows[known[rows, 0].isnan()]
     with torch.no_grad():
-        for part in track("reconstruction", rows.split(DECODE_BATCH)):
-            x = evaluation.dataset.images(evaluation.rows[part])
-            difference = (x - reconstruct(evaluation, part)).flatten(1).double()
-            parts["l1"].append(difference.abs().mean(1))
-            parts["l2"].append(difference.square().mean(1))
-    return {name: torch.cat(values) for name, values in parts.items()}
+        for part in track("reconstruction", missing.split(DECODE_BATCH) if len(missing) else ()):
+            originals = evaluation.dataset.images(evaluation.rows[part])
+            note_pixel_errors(evaluation, part, originals, reconstruct(evaluation, part))
+    return known[rows]

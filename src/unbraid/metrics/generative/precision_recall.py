@@ -78,8 +78,21 @@ def precision_recall(
 
 
 def _measure(truth: Tensor, other: Tensor, k: int) -> tuple[float, float]:
-    precision, recall = (_inside(*pair, k).double().mean() for pair in ((truth, other), (other, truth)))
-    return float(precision), float(recall)
+    """Return precision and recall.
+
+    |p - c|^2 <= r^2 is |c|^2 - r^2 - 2 p.c <= -|p|^2, so the minima of one matrix product decide.
+    """
+    lengths, others = (points.square().sum(1) for points in (truth, other))
+    reach, reach_of_other = (
+        (1 - SAME) * of - _squared_radii(points, of, k) for points, of in ((truth, lengths), (other, others))
+    )
+    nearest, covered = torch.full_like(others, torch.inf), []  # of each other point, and of each true one
+    for start, rows in split_rows(truth, other):
+        product = -2 * (rows @ other.T)
+        covered.append((product + reach_of_other).amin(1))
+        torch.minimum(nearest, product.add_(reach[start : start + len(rows), None]).amin(0), out=nearest)
+    precision, recall = nearest <= (SAME - 1) * others, torch.cat(covered) <= (SAME - 1) * lengths
+    return float(precision.double().mean()), float(recall.double().mean())
 
 
 def _compare(evaluation: Evaluation, network: str, samples: int, k: int, **settings: Any) -> list[Score]:
@@ -87,20 +100,6 @@ def _compare(evaluation: Evaluation, network: str, samples: int, k: int, **setti
         return precision_recall(originals, features, k=k, network=network, seed=evaluation.seed)  # pairs or not
 
     return compare_features(evaluation, network, samples, measure, **settings)
-
-
-def _inside(centres: Tensor, points: Tensor, k: int) -> Tensor:
-    """Return a mask [points] of the points that lie in a ball around one of the centres.
-
-    |p - c|^2 <= r^2 is |c|^2 - r^2 - 2 p.c <= -|p|^2, so one matrix product and its row minima decide.
-    """
-    lengths = centres.square().sum(1)
-    reach = (1 - SAME) * lengths - _squared_radii(centres, lengths, k)
-    inside = [
-        torch.addmm(reach, rows, centres.T, alpha=-2).amin(1) <= (SAME - 1) * rows.square().sum(1)
-        for _, rows in split_rows(points, centres)
-    ]
-    return torch.cat(inside)
 
 
 def _squared_radii(centres: Tensor, lengths: Tensor, k: int) -> Tensor:

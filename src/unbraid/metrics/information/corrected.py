@@ -28,7 +28,7 @@ counts as 0 in the draws, since products with it would vary more.
 Reference: Miller (1955), Note on the bias of information estimates. In Information theory in psychology.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -204,15 +204,9 @@ def score_corrected(
     from `resamples` draws of the information.
     """
     table, rng = _Table.read(codes, factors, names, bins, samples, seed)
-    width = table.codes.shape[1]
-    if family == "mig" and width < 2:
-        raise UsageError(f"MIG compares the best latent with the second best, but there are {width}.")
-    if family != "mig" and len(table.labels.sizes) < 2:
-        raise UsageError(f"{TITLES[family]} compares factors with each other, but there is only one.")
-    found = table.measure(rng.permutation(len(table.codes)))
-    why, parts = table.explain_no_interval(resamples), measure_parts(family, found)
-    drawn = [measure_parts(family, one) for one in ([] if why else table.draw(found, resamples, rng))]
-    covers, details = no_interval(why) if why else ALL_ROWS, _describe(table, found, latents)
+    found, drawn, why = _measure_and_draw(table, family, resamples, rng)
+    parts, covers = measure_parts(family, found), no_interval(why) if why else ALL_ROWS
+    details = _describe(table, found, latents)
     if family == "mig":
         details = {"gaps": dict(zip(table.labels.names, measure_gaps(found).tolist(), strict=True)), **details}
     scores = []
@@ -220,6 +214,36 @@ def score_corrected(
         interval = resampling_interval(value, [one[part] for one in drawn])
         scores.append(Score(family, PROTOCOL, value, len(table.codes), interval, part, details=details, covers=covers))
     return scores
+
+
+def _measure_and_draw(
+    table: _Table, family: Family, resamples: int, rng: np.random.Generator
+) -> tuple[HalvedInformation, list[dict[str | None, float]], str | None]:
+    """Return the information, the parts of a family in other draws of rows, and why there are none."""
+    width = table.codes.shape[1]
+    if family == "mig" and width < 2:
+        raise UsageError(f"MIG compares the best latent with the second best, but there are {width}.")
+    if family != "mig" and len(table.labels.sizes) < 2:
+        raise UsageError(f"{TITLES[family]} compares factors with each other, but there is only one.")
+    found, why = table.measure(rng.permutation(len(table.codes))), table.explain_no_interval(resamples)
+    return found, [measure_parts(family, one) for one in ([] if why else table.draw(found, resamples, rng))], why
+
+
+def draw_differences(
+    first: Evaluation, second: Evaluation, family: Family, settings: Mapping[str, Any]
+) -> dict[str, list[float]]:
+    """Draw the difference of two models' scores, second - first, over other rows; nothing if there are too few rows.
+
+    The weights of rows are the same in both, so what the models share cancels.
+    """
+    drawn = []
+    for each in (first, second):
+        codes = each.labelled(settings["factors"]).tabulate(settings["samples"], settings["factors"])
+        table, rng = _Table.read(codes.codes, codes.factors, codes.names, settings["bins"], None, first.seed)
+        drawn.append(_measure_and_draw(table, family, settings["resamples"], rng)[1])
+    names = {part: "/".join(filter(None, (family, PROTOCOL, part))) for one in drawn[0][:1] for part in one}
+    pairs = list(zip(*drawn, strict=True))
+    return {name: [after[part] - before[part] for before, after in pairs] for part, name in names.items()}
 
 
 def mig_corrected(codes: Any, factors: Any, **settings: Any) -> Score:

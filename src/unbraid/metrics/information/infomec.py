@@ -27,6 +27,7 @@ and InfoC are ratios and ignore amounts: under `knn`, which is at least 0, pure 
 InfoE.
 """
 
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
@@ -50,7 +51,7 @@ from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.drawn_information import draw_information
 from unbraid.metrics.information.histogram import JointHistograms, discretise, measure_half_information
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
-from unbraid.metrics.intervals import FIT_ONCE, Spread, halves_interval, measure_halves, no_interval, spread_at
+from unbraid.metrics.intervals import FIT_ONCE, Range, Spread, halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.predictive.dci import FAR_ROWS, MAX_KURTOSIS, measure_kurtosis
 from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
 
@@ -67,6 +68,14 @@ REFITS = 10
 
 SHUFFLES = 20
 """Orders of the factors that measure the information of chance."""
+
+MAX_SHARED = 4
+"""Results of predictors that are kept for another protocol."""
+
+Explicitness = tuple[np.ndarray, Range | None, str]
+"""The share of each factor's entropy, the interval of their mean, and what it covers."""
+
+_EXPLICITNESS: dict[str, Explicitness] = {}
 
 infomec_metric = partial(
     code_metric,
@@ -134,7 +143,7 @@ def infomec(
     one_hot = (column[:, None] == np.unique(column) for column in values.T)
     inputs = np.concatenate(list(one_hot), axis=1).astype(np.float64) if quantised else values
     explicitness = (
-        [_score_explicitness(protocol, inputs, labels, device, details, min(resamples, REFITS), rng)]
+        [_score_explicitness(protocol, inputs, labels, device, details, min(resamples, REFITS), seed)]
         if with_explicitness
         else []
     )
@@ -227,9 +236,31 @@ def _score_explicitness(
     device: torch.device,
     shared: dict[str, Any],
     resamples: int,
-    rng: np.random.Generator,
+    seed: int,
 ) -> Score:
-    """Return the share of each factor's entropy that a linear predictor removes, over the rows of its fit."""
+    """Return the share of each factor's entropy that a linear predictor removes, over the rows of its fit.
+
+    It depends on no estimate of information, so protocols on the same rows share it.
+    """
+    parts = (inputs, labels.values, np.array([resamples, seed]))
+    key = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+    found = _EXPLICITNESS.get(key)
+    if found is None:
+        found = _fit_explicitness(inputs, labels, device, resamples, np.random.default_rng(seed))
+        if len(_EXPLICITNESS) >= MAX_SHARED:
+            _EXPLICITNESS.clear()
+        _EXPLICITNESS[key] = found
+    by_factor, interval, covers = found
+    details = {"of_factors": dict(zip(labels.names, by_factor.tolist(), strict=True)), **shared}
+    value = float(by_factor.mean())
+    return Score(
+        "infomec", protocol, value, len(inputs), interval, "explicitness", "softmax", details=details, covers=covers
+    )
+
+
+def _fit_explicitness(
+    inputs: np.ndarray, labels: FactorLabels, device: torch.device, resamples: int, rng: np.random.Generator
+) -> Explicitness:
     codes = torch.as_tensor(inputs, device=device)
     by_factor, model = _measure_explicitness(codes, labels, None)
 
@@ -243,10 +274,7 @@ def _score_explicitness(
     halves = measure_halves(measure_half, [len(inputs)], resamples, rng)
     interval = halves_interval(value, halves, (0.0, 1.0))
     covers = spread_at(len(inputs)) if interval else no_interval(why)
-    details = {"of_factors": dict(zip(labels.names, by_factor.tolist(), strict=True)), **shared}
-    return Score(
-        "infomec", protocol, value, len(inputs), interval, "explicitness", "softmax", details=details, covers=covers
-    )
+    return by_factor, interval, covers
 
 
 def _measure_explicitness(

@@ -8,7 +8,7 @@ classifier trained on the data's labels (`features.classifier`) predicts the fac
 With `along`, j is the coordinate whose means have the largest absolute rank correlation with that factor over all rows.
 Without it, j runs over the active coordinates, Var(means) > .01, or over all if none is active (in a staged model, all
 of the first stage); the details hold the number of active ones among them. A latent that the decoder ignores preserves
-everything, so the details also hold the mean absolute change per pixel from -span to span (`moved`, of 100 rows).
+everything, so the details also hold the mean absolute change per pixel from -span to span (`moved`, of 50 rows).
 
 Most of the chance is in the rows, not in the places t. So if many latents move, each row visits some of the places for
 each latent (`visits`), evenly spread and shifted from row to row and from latent to latent: on average the score is
@@ -43,7 +43,7 @@ MIN_ACTIVE_VARIANCE = 0.01
 PICTURES_PER_ROW = 14
 """Pictures of a row, over all latents, beyond which its share hardly becomes more certain."""
 
-ROWS_OF_CHANGE = 100
+ROWS_OF_CHANGE = 50
 """Rows whose change of pixels is measured."""
 
 FACTS: dict[str, Any] = {"needs": ("factors",), "bounds": (0, 1), "trial": {"samples": 32, "steps": 20}}

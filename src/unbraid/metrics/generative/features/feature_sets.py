@@ -100,6 +100,19 @@ def reconstruct(evaluation: Evaluation, positions: Tensor) -> Tensor:
     return decode_means(evaluation, evaluation.encode_means(positions))
 
 
+def find_pixel_errors(evaluation: Evaluation) -> Tensor:
+    """Return the table [rows, 2] of mean absolute and squared errors per pixel, NaN where a row is not decoded yet."""
+    empty = torch.full((len(evaluation), 2), torch.nan, dtype=torch.float64, device=evaluation.rows.device)
+    return evaluation.compute_once("pixel errors", lambda: empty)
+
+
+def note_pixel_errors(evaluation: Evaluation, positions: Tensor, originals: Tensor, decoded: Tensor) -> None:
+    """Keep the errors of reconstructions, so that no other score has to decode these rows."""
+    difference = (originals - decoded).flatten(1).double()
+    both = torch.stack([difference.abs().mean(1), difference.square().mean(1)], dim=1)
+    find_pixel_errors(evaluation)[positions] = both
+
+
 def decode_means(evaluation: Evaluation, codes: Tensor) -> Tensor:
     """Return the decoder means [n, *shape] of codes [n, width]."""
     model, parts = evaluation.model, codes.split(min(evaluation.pass_size, 1024))
@@ -122,6 +135,7 @@ def _compute_feature_sets(evaluation: Evaluation, name: str, count: int, setting
         for part, code in zip(positions.split(DECODE_BATCH), codes.split(DECODE_BATCH), strict=True):
             originals = evaluation.dataset.images(evaluation.rows[part])
             images = (originals, reconstruct(evaluation, part), decode_means(evaluation, code))
+            note_pixel_errors(evaluation, part, *images[:2])
             for collected, batch in zip(features, images, strict=True):
                 for piece in batch.split(max(network.batch, 16)):
                     collected.append(network(piece))
