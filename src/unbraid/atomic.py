@@ -90,10 +90,11 @@ def list_partial_files(folder: Path) -> list[Path]:
     return [part for part in sorted(folder.glob(".*.part")) if not _is_being_written(part)]
 
 
-def remove_partial_files(folder: Path) -> None:
-    """Remove the partial files of processes that were killed."""
+def remove_partial_files(folder: Path, name: str = "") -> None:
+    """Remove the partial files of processes that were killed, or only those of one file by its name."""
     for part in list_partial_files(folder):
-        part.unlink(missing_ok=True)
+        if not name or part.name.rsplit(".", 3)[0] == f".{name}":
+            part.unlink(missing_ok=True)
 
 
 def _is_being_written(part: Path) -> bool:

@@ -11,6 +11,7 @@ import yaml
 
 from tests.support.configs import make_config
 from tests.support.messages import naming
+from unbraid.atomic import remove_partial_files
 from unbraid.errors import RunError
 from unbraid.metrics import Score
 from unbraid.plain_text import ParseError, parse_json, parse_yaml
@@ -92,6 +93,15 @@ def test_stray_partial_files_are_removed(folder):
         (folder.path / name).write_text("x")
     with folder.locked():
         assert not list(folder.path.glob(".*.part"))
+
+
+def test_partial_files_of_others_stay(tmp_path):
+    """A page is written into the folder of a run that another machine may train: its processes look dead here."""
+    for name in (".report.html.0.999999999.part", ".status.json.4.999999999.part", ".report.html.bak.0.999999999.part"):
+        (tmp_path / name).write_text("half")
+    remove_partial_files(tmp_path, "report.html")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".report.html.bak.0.999999999.part", ".status.json.4.999999999.part"]
 
 
 BOMB = "a: &a [x, x]\n" + "".join(

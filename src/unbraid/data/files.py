@@ -143,8 +143,9 @@ def _find_recipe(name: str, settings: Mapping[str, Any]) -> Recipe:
 def _convert(recipe: Recipe, source: Path, facts: Mapping[str, Any] | None = None) -> Path:
     if not source.exists():
         raise DataError(f"{source} does not exist; {recipe.advice}")
-    atomic.remove_partial_files(recipe.path.parent)
-    storage.save(recipe.path, recipe.convert(source), facts)
+    data = recipe.convert(source)
+    atomic.remove_partial_files(recipe.path.parent, recipe.path.name)
+    storage.save(recipe.path, data, facts)
     return recipe.path
 
 

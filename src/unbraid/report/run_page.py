@@ -43,8 +43,9 @@ NOT_CURVES = ("format", "step", "epoch", "seconds", "images_per_second")
 def write_report(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> Path:
     """Write report.html into a run's folder and return its path."""
     path = folder.path / "report.html"
-    atomic.remove_partial_files(folder.path)
-    atomic.write_text(path, render(folder, evaluation, scores))
+    page = render(folder, evaluation, scores)
+    atomic.remove_partial_files(path.parent, path.name)
+    atomic.write_text(path, page)
     return path
 
 

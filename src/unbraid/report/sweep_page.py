@@ -37,7 +37,9 @@ def write_sweep_report(folder: Path, statement: str, members: Sequence[Member]) 
     """Write report.html into a sweep's folder and return its path; `statement` is the text of its sweep.yaml."""
     path = folder / "report.html"
     reports = [m.run for m in members if (folder / "runs" / m.run / "report.html").exists()]
-    atomic.write_text(path, render(folder.name, statement, members, reports))
+    page = render(folder.name, statement, members, reports)
+    atomic.remove_partial_files(path.parent, path.name)
+    atomic.write_text(path, page)
     return path
 
 
