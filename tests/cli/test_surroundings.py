@@ -49,15 +49,21 @@ def weights(tmp_path_factory):
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_saves_and_resume_ends_with_the_same_bits(tmp_path, monkeypatch, weights, number):
-    before, folder = signal.getsignal(number), RunFolder(tmp_path / "runs/run")
-    with monkeypatch.context() as patch:
-        patch.setattr(State, "advance", signalled_at(5, number, State.advance))
-        told = unbraid(*TRAIN, "--name", "run", cwd=tmp_path, code=130)
+    folder = RunFolder(tmp_path / "runs/run")
+    outside = signal.getsignal(number)
+    before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    signal.signal(number, before)  # these tests may run under nohup, which ignores SIGHUP
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(State, "advance", signalled_at(5, number, State.advance))
+            told = unbraid(*TRAIN, "--name", "run", cwd=tmp_path, code=130)
+        assert signal.getsignal(number) == before
+    finally:
+        signal.signal(number, outside)
     assert told.count("\n") == 1
     assert names(told, 5, "--resume")
     assert folder.read_json("status")["state"] == "interrupted"
     assert [path.stem for path in folder.checkpoints()] == ["step-000000005"]
-    assert signal.getsignal(number) == before
     unbraid(*TRAIN, "--name", "run", "--resume", cwd=tmp_path)
     found = load_tensors(folder.model_path)[0]
     assert all(found[name].equal(weights[name]) for name in weights)
