@@ -11,7 +11,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# without files of bytecode, every process of the tests rewrites and compiles all sources: 10 s each
+# without files of bytecode, every process of the tests rewrites and compiles all sources
 unexport PYTHONDONTWRITEBYTECODE
 
 # $(call install,EXTRAS): editable, quiet, pinned; the build backend is pinned, too

@@ -27,7 +27,7 @@ from unbraid.training.group import Group, System, allow_tf32
 Result = TypeVar("Result")
 
 ROWS_OF_CONVOLUTIONS = 64
-"""Rows of one pass through convolutions on a CPU, so that activations stay in its cache: half the time of 1,024."""
+"""Rows of one pass through convolutions on a CPU, so that activations stay in its cache."""
 
 
 class CodeTable(NamedTuple):
