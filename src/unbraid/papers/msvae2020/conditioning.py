@@ -6,6 +6,7 @@ from typing import Any
 
 from unbraid.experiments.base import Claim, Results, StandIn, experiment
 from unbraid.experiments.curves import collect_points, draw_lines
+from unbraid.experiments.drawing import Draw
 from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, find_at_each, find_mean
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, METRICS, MS, NORB, sweep_beta
@@ -44,23 +45,6 @@ CONDITIONED: dict[str, Any] = {
 }
 
 
-@experiment("msvae2020/fig5", **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4)), **CONDITIONED)
-def fig5(results: Results, make: Any) -> Any:
-    """Information about C in the codes of reconstructions, with noise in place of z or of y, on Cars3D."""
-    return _draw(results, make, NAMES, "normalised information")
-
-
-@experiment(
-    "msvae2020/fig5-norb",
-    reference="figure 5",
-    **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4), data=NORB),
-    **CONDITIONED,
-)
-def fig5_norb(results: Results, make: Any) -> Any:
-    """Information about C in the codes of reconstructions, with noise in place of z or of y, on SmallNORB."""
-    return _draw(results, make, NAMES, "normalised information")
-
-
 def smallest_gain(scores: Mapping[str, Score]) -> Score:
     """Return the smallest gain over attributes: accuracy from C+Z minus that from the better of C and Z."""
     c, z, both = (scores[name].details["accuracy"] for name in (FROM_C, FROM_Z, FROM_BOTH))
@@ -91,21 +75,34 @@ ATTRIBUTES: dict[str, Any] = {
 FEWER = "The paper uses SmallNORB's five attributes (fig6-norb); Cars3D has three factors."
 
 
-@experiment("msvae2020/fig6-norb", reference="figure 6", **define_attribute_study(NORB), **ATTRIBUTES)
-def fig6_norb(results: Results, make: Any) -> Any:
-    """Accuracy of a small network that reads attributes from C, from Z and from both, on SmallNORB."""
-    return _draw(results, make, {"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy")
+def plot_scores(names: Mapping[str, str], unit: str) -> Draw:
+    """Return a function that draws scores of MS-VAE over beta."""
+
+    def draw(results: Results, make: Any) -> Any:
+        figure = make(figsize=(4.2, 2.9), layout="constrained")
+        axes = figure.subplots()
+        lines = {name: collect_points(results, MS, "beta", score) for name, score in names.items()}
+        draw_lines(axes, lines, "beta", unit)
+        axes.legend(frameon=False, fontsize=7)
+        return figure
+
+    return draw
 
 
-@experiment("msvae2020/fig6", **define_attribute_study(CARS, FEWER), **ATTRIBUTES)
-def fig6(results: Results, make: Any) -> Any:
-    """Accuracy of a small network that reads attributes from C, from Z and from both, on Cars3D."""
-    return _draw(results, make, {"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy")
-
-
-def _draw(results: Results, make: Any, names: Mapping[str, str], unit: str) -> Any:
-    figure = make(figsize=(4.2, 2.9), layout="constrained")
-    axes = figure.subplots()
-    draw_lines(axes, {name: collect_points(results, MS, "beta", score) for name, score in names.items()}, "beta", unit)
-    axes.legend(frameon=False, fontsize=7)
-    return figure
+INFORMATION = "Information about C in the codes of reconstructions, with noise in place of z or of y"
+ACCURACY = "Accuracy of a small network that reads attributes from C, from Z and from both"
+for suffix, name, data, notes in (("", "Cars3D", CARS, (FEWER,)), ("-norb", "SmallNORB", NORB, ())):
+    experiment.add(
+        f"msvae2020/fig5{suffix}",
+        f"{INFORMATION}, on {name}.",
+        plot_scores(NAMES, "normalised information"),
+        **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4), data=data),
+        **CONDITIONED,
+    )
+    experiment.add(
+        f"msvae2020/fig6{suffix}",
+        f"{ACCURACY}, on {name}.",
+        plot_scores({"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy"),
+        **define_attribute_study(data, *notes),
+        **ATTRIBUTES,
+    )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
-from unbraid.experiments.curves import draw_curves
+from unbraid.experiments.curves import draw_curves, plot_curves
 from unbraid.experiments.evidence import combine, compare_settings
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
@@ -38,18 +38,6 @@ def define_widths_of_c(data: StandIn) -> dict[str, Any]:
     }
 
 
-@experiment("msvae2020/fig7-norb", reference="figure 7", **define_widths_of_c(cars.NORB))
-def fig7_norb(results: Results, make: Any) -> Any:
-    """MIG and ELBO by the number of latents of the first stage, on SmallNORB."""
-    return draw_curves(make, results, "z", (MIG, ELBO))
-
-
-@experiment("msvae2020/fig7", **define_widths_of_c(cars.CARS))
-def fig7(results: Results, make: Any) -> Any:
-    """MIG and ELBO by the number of latents of the first stage, on Cars3D."""
-    return draw_curves(make, results, "z", (MIG, ELBO))
-
-
 def make_scale(scale: str, shared: Mapping[str, Any]) -> Scale:
     """Return a scale of figure 8, which also measures the distance of images at a random z."""
     own = {MS: {**cars.settings_of_series(scale)[MS], "z": WIDTHS_OF_Z[scale]}}
@@ -72,18 +60,15 @@ def define_widths_of_z(data: StandIn) -> dict[str, Any]:
     }
 
 
-@experiment("msvae2020/fig8-norb", reference="figure 8", **define_widths_of_z(cars.NORB))
-def fig8_norb(results: Results, make: Any) -> Any:
-    """Distances, MIG of refined images and conditioning by the number of latents of the second stage, on SmallNORB."""
-    return _draw_widths_of_z(results, make)
-
-
-@experiment("msvae2020/fig8", **define_widths_of_z(cars.CARS))
-def fig8(results: Results, make: Any) -> Any:
-    """Distances, MIG of refined images and conditioning by the number of latents of the second stage, on Cars3D."""
-    return _draw_widths_of_z(results, make)
-
-
-def _draw_widths_of_z(results: Results, make: Any) -> Any:
+def draw_widths_of_z(results: Results, make: Any) -> Any:
     stages = Results(tuple(m for m in results.members if m.settings["recipe"] == MS), results.scale)
     return draw_curves(make, stages, "z", (DISTANCE, RANDOM, RE_ENCODED, CONDITIONING))
+
+
+LATENTS_OF_C = "MIG and ELBO by the number of latents of the first stage"
+LATENTS_OF_Z = "Distances, MIG of refined images and conditioning by the number of latents of the second stage"
+for suffix, name, data in (("", "Cars3D", cars.CARS), ("-norb", "SmallNORB", cars.NORB)):
+    draw = plot_curves("z", MIG, ELBO)
+    experiment.add(f"msvae2020/fig7{suffix}", f"{LATENTS_OF_C}, on {name}.", draw, **define_widths_of_c(data))
+    draw = draw_widths_of_z
+    experiment.add(f"msvae2020/fig8{suffix}", f"{LATENTS_OF_Z}, on {name}.", draw, **define_widths_of_z(data))
