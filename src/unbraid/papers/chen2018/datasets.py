@@ -76,11 +76,11 @@ def add_check(name: str, summary: str, score: str, claim: str, what: str, high: 
     """Register an experiment whose claim bounds the largest value of a score of dSprites."""
     claims = (Claim(claim, find_largest(["sprites"], score, what, high=high), trained=False),)
     facts: dict[str, Any] = {"measure": measure_datasets, "scales": SCALES, "notes": NOTES}
-    experiment.add(f"chen2018/{name}", summary, draw_samples, **facts, scores=(score,), claims=claims)
+    experiment.add(name, summary, draw_samples, **facts, scores=(score,), claims=claims)
 
 
 add_check(
-    "table2",
+    "chen2018/table2",
     "Numbers of values of the factors of both data sets.",
     DEVIATION,
     "dSprites has 6 scales, 40 rotations and 32 x 32 positions",
@@ -88,7 +88,7 @@ add_check(
     high=0.5,
 )
 add_check(
-    "figS16",
+    "chen2018/figS16",
     "Random images of the data sets.",
     BINARY,
     "pixels of dSprites are 0 or 1",

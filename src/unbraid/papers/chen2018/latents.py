@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, experiment
-from unbraid.experiments.drawing import Draw, draw_latents, format_title
+from unbraid.experiments.drawing import draw_latents, format_title
 from unbraid.experiments.evidence import compare_extremes, exists
 from unbraid.papers.chen2018.setup import BOTH, MIG, SPRITES, TCVAE, VAE, build_facts
 
@@ -39,41 +39,30 @@ def fig_s4(results: Results, make: Any) -> Any:
     return draw_latents(make, {format_title(member, MIG): results.load_evaluation(member) for member in best})
 
 
-def draw_nearest(level: float) -> Draw:
-    """Return a function that draws the model whose MIG is nearest to `level`."""
+def add_level(name: str, level: float, remark: str) -> None:
+    """Register the figure of the beta-TCVAE whose MIG is nearest to `level`; `remark` is what the paper says of it."""
 
     def draw(results: Results, make: Any) -> Any:
         models = results.select_members("beta-tcvae", MIG)
         nearest = min(models, key=lambda member: abs(member.scores[MIG].value - level))
         return draw_latents(make, {format_title(nearest, MIG): results.load_evaluation(nearest)})
 
-    return draw
-
-
-def is_near(level: float) -> Claim:
-    """Return the claim that there are models with a MIG near `level`."""
     what = f"a MIG within {MAX_DISTANCE} of {level}"
     near = exists("beta-tcvae", MIG, lambda mig: np.abs(mig - level) < MAX_DISTANCE, what)
-    return Claim(f"there are beta-TCVAEs with a MIG near {level}", near)
-
-
-REMARKS = {
-    "figS6": (0.0, "extremely entangled"),
-    "figS7": (0.1, "less entangled, but not aligned with its axes"),
-    "figS8": (0.2, "still entangled, but some form is appearing"),
-    "figS9": (0.3, "much more disentangled, with some nuances that are not"),
-    "figS10": (0.4, "aligned with its axes, but rotation is entangled and position not perfect"),
-    "figS11": (0.5, "aligned with its axes and disentangled"),
-}
-"""MIG of the model of each figure, and what the paper says of it."""
-
-TESTED = f"We test whether such a model exists, within {MAX_DISTANCE} (ours)."
-
-for figure, (mig, remark) in REMARKS.items():
+    tested = f"We test whether such a model exists, within {MAX_DISTANCE} (ours)."
     experiment.add(
-        f"chen2018/{figure}",
-        f"Latents against factors, of the beta-TCVAE with a MIG nearest to {mig:g}.",
-        draw_nearest(mig),
-        **build_facts(series={"beta-tcvae": TCVAE}, scores=(MIG,), claims=(is_near(mig),)),
-        notes=(SPRITES, SHOWN, f"The paper says of this model: {remark}. {TESTED}"),
+        name,
+        f"Latents against factors, of the beta-TCVAE with a MIG nearest to {level:g}.",
+        draw,
+        **build_facts(series={"beta-tcvae": TCVAE}, scores=(MIG,)),
+        claims=(Claim(f"there are beta-TCVAEs with a MIG near {level}", near),),
+        notes=(SPRITES, SHOWN, f"The paper says of this model: {remark}. {tested}"),
     )
+
+
+add_level("chen2018/figS6", 0.0, "extremely entangled")
+add_level("chen2018/figS7", 0.1, "less entangled, but not aligned with its axes")
+add_level("chen2018/figS8", 0.2, "still entangled, but some form is appearing")
+add_level("chen2018/figS9", 0.3, "much more disentangled, with some nuances that are not")
+add_level("chen2018/figS10", 0.4, "aligned with its axes, but rotation is entangled and position not perfect")
+add_level("chen2018/figS11", 0.5, "aligned with its axes and disentangled")

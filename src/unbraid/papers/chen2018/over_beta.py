@@ -145,7 +145,7 @@ def add_variant(
     first, second = series
     equal = bound_difference(first, second, "beta", absolute={MIG: EQUAL_MIG}, relative={elbo: EQUAL_ELBO})
     experiment.add(
-        f"chen2018/{name}",
+        name,
         f"ELBO against MIG of beta-TCVAE, {summary}.",
         plot_trade_off(elbo, MIG),
         **build_facts(VARIANTS | scales),
@@ -158,19 +158,19 @@ def add_variant(
 
 
 add_variant(
-    "figS1",
+    "chen2018/figS1",
     "trained with either estimator of q(z)",
     "minibatch stratified sampling performs as minibatch weighted sampling",
     {"MWS": TCVAE, "MSS": {**TCVAE, "estimator": "mss"}},
 )
 add_variant(
-    "figS2",
+    "chen2018/figS2",
     "with and without its mutual information term",
     "without the mutual information term nothing changes",
     {"alpha 1": TCVAE, "alpha 0": {**TCVAE, "alpha": 0}},
 )
 add_variant(
-    "figS3",
+    "chen2018/figS3",
     "with a factorial normalising flow as prior",
     "a factorial normalising flow as prior is no significant improvement",
     {"Gaussian prior": TCVAE, "flow prior": {**TCVAE, "prior": "flow"}},

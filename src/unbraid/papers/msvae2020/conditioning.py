@@ -9,7 +9,7 @@ from unbraid.experiments.curves import collect_points, draw_lines
 from unbraid.experiments.drawing import Draw
 from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, find_at_each, find_mean
 from unbraid.metrics import Score
-from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, METRICS, MS, NORB, sweep_beta
+from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, METRICS, MS, NORB, TITLES, sweep_beta
 
 M1, M2, M3, M4 = "cond/Y", "cond/X", "cond/Z-noise", "cond/Y-noise"
 NAMES = {f"M{number} ({score})": score for number, score in enumerate((M1, M2, M3, M4), start=1)}
@@ -51,16 +51,6 @@ def smallest_gain(scores: Mapping[str, Score]) -> Score:
     return replace(scores[FROM_BOTH], value=min(both[name] - max(c[name], z[name]) for name in both), interval=None)
 
 
-def define_attribute_study(data: StandIn, *notes: str) -> dict[str, Any]:
-    """Return series, scales and scores of figure 6."""
-    study = sweep_beta(BASE, MS, notes=notes, data=data)
-    for name, scale in study["scales"].items():
-        settings = {"train": 20, "test": 10, "steps": 2} if name == "smoke" else {}
-        attributes = {score: (score, settings) for score in (FROM_C, FROM_Z, FROM_BOTH)}
-        study["scales"][name] = replace(scale, measures={**scale.measures, **attributes})
-    return {**study, "derived": {**study["derived"], GAIN: smallest_gain}}
-
-
 ATTRIBUTES: dict[str, Any] = {
     "scores": (FROM_C, FROM_Z, FROM_BOTH, GAIN),
     "claims": (
@@ -89,20 +79,28 @@ def plot_scores(names: Mapping[str, str], unit: str) -> Draw:
     return draw
 
 
-INFORMATION = "Information about C in the codes of reconstructions, with noise in place of z or of y"
-ACCURACY = "Accuracy of a small network that reads attributes from C, from Z and from both"
-for suffix, name, data, notes in (("", "Cars3D", CARS, (FEWER,)), ("-norb", "SmallNORB", NORB, ())):
-    experiment.add(
-        f"msvae2020/fig5{suffix}",
-        f"{INFORMATION}, on {name}.",
-        plot_scores(NAMES, "normalised information"),
-        **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4), data=data),
-        **CONDITIONED,
-    )
-    experiment.add(
-        f"msvae2020/fig6{suffix}",
-        f"{ACCURACY}, on {name}.",
-        plot_scores({"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy"),
-        **define_attribute_study(data, *notes),
-        **ATTRIBUTES,
-    )
+def add_conditioning(name: str, data: StandIn) -> None:
+    """Register figure 5 on one of the data sets."""
+    what = "Information about C in the codes of reconstructions, with noise in place of z or of y"
+    study = sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4), data=data)
+    draw = plot_scores(NAMES, "normalised information")
+    experiment.add(name, f"{what}, on {TITLES[data]}.", draw, **study, **CONDITIONED)
+
+
+def add_attributes(name: str, data: StandIn, *notes: str) -> None:
+    """Register figure 6 on one of the data sets."""
+    study = sweep_beta(BASE, MS, notes=notes, data=data)
+    for scale_name, scale in study["scales"].items():
+        settings = {"train": 20, "test": 10, "steps": 2} if scale_name == "smoke" else {}
+        attributes = {score: (score, settings) for score in (FROM_C, FROM_Z, FROM_BOTH)}
+        study["scales"][scale_name] = replace(scale, measures={**scale.measures, **attributes})
+    study["derived"] |= {GAIN: smallest_gain}
+    what = "Accuracy of a small network that reads attributes from C, from Z and from both"
+    draw = plot_scores({"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy")
+    experiment.add(name, f"{what}, on {TITLES[data]}.", draw, **study, **ATTRIBUTES)
+
+
+add_conditioning("msvae2020/fig5", CARS)
+add_conditioning("msvae2020/fig5-norb", NORB)
+add_attributes("msvae2020/fig6", CARS, FEWER)
+add_attributes("msvae2020/fig6-norb", NORB)

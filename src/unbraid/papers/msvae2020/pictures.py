@@ -27,7 +27,6 @@ from unbraid.report.traversals import add_labels, set_coordinates
 
 FACES = StandIn("celeba", "sprites")
 COLUMNS = 7
-draw_triples = partial(triples, columns=COLUMNS)
 DRAWS_PER_IMAGE = 5
 IMAGES_COMPARED, IMAGES_SHOWN = 64, 5
 MIN_DEVIATION = 0.1
@@ -199,27 +198,38 @@ VARIES = Claim(f"y of one x vary much: by {MIN_DEVIATION:.0%} of what images do,
 STEADIER = Claim("refined images vary less than the y that they refine", VARIES_LESS)
 
 
-def add_figure(name: str, summary: str, study: dict[str, Any], *claims: Claim, draw: Draw) -> None:
-    experiment.add(f"msvae2020/{name}", summary, draw, **study, claims=claims)
+def add_triples(name: str, what: str, study: dict[str, Any], sizes: Sizes) -> None:
+    """Register a figure of images, their reconstructions and what the second stage makes of these."""
+    summary = f"{what}, their reconstructions by a beta-TCVAE, and those refined by MS-VAE."
+    draw = draw_nearest(sizes, partial(triples, columns=COLUMNS))
+    experiment.add(name, summary, draw, **study, claims=(nearer(sizes),))
 
 
-REFINED = "their reconstructions by a beta-TCVAE, and those refined by MS-VAE."
-STACKED = "images of the first stage above those of the second."
-TOYS = define_study(NORB, TOY)
-add_figure("fig1", f"Images of cars, {REFINED}", CARS_STUDY, nearer(CAR), draw=draw_nearest(CAR, draw_triples))
-add_figure("fig3", f"Images of toys (SmallNORB), {REFINED}", TOYS, nearer(TOY), draw=draw_nearest(TOY, draw_triples))
-for number, data, study, few, many in (
-    (9, "Cars3D", CARS_BY_SIZE, FEW, CAR),
-    (11, "SmallNORB", TOYS_BY_SIZE, FEW, STRONG),
-):
-    small, large = (f"Traversals of a {size} C on {data}: {STACKED}" for size in ("small", "large"))
-    less, more = fewer_leave_more(few, many), more_separate_better(few, many)
-    add_figure(f"fig{number}", small, study, *less, draw=draw_nearest(few, draw_both_stages))
-    add_figure(f"fig{number + 1}", large, study, *more, draw=draw_nearest(many, draw_both_stages))
-for name, summary, claim, draw, shown in (
-    ("fig13", f"Traversals of C on CelebA: {STACKED}", nearer(FACE), draw_both_stages, None),
-    ("fig14", f"Photographs of CelebA, {REFINED}", nearer(FACE), draw_triples, None),
-    ("fig32", "Photographs above five y of draws of c, on CelebA.", VARIES, draw_x_and_y, FACE.first),
-    ("fig33", "Five y of draws of c above their refined images, on CelebA.", STEADIER, draw_y_and_refined, None),
-):
-    add_figure(name, summary, PHOTOS, claim, draw=draw_nearest(FACE, draw, shown))
+def add_traversals(name: str, what: str, study: dict[str, Any], sizes: Sizes, *claims: Claim) -> None:
+    """Register a figure of traversals of C in both stages."""
+    summary = f"Traversals of {what}: images of the first stage above those of the second."
+    experiment.add(name, summary, draw_nearest(sizes, draw_both_stages), **study, claims=claims)
+
+
+add_triples("msvae2020/fig1", "Images of cars", CARS_STUDY, CAR)
+add_triples("msvae2020/fig3", "Images of toys (SmallNORB)", define_study(NORB, TOY), TOY)
+add_triples("msvae2020/fig14", "Photographs of CelebA", PHOTOS, FACE)
+add_traversals("msvae2020/fig9", "a small C on Cars3D", CARS_BY_SIZE, FEW, *fewer_leave_more(FEW, CAR))
+add_traversals("msvae2020/fig10", "a large C on Cars3D", CARS_BY_SIZE, CAR, *more_separate_better(FEW, CAR))
+add_traversals("msvae2020/fig11", "a small C on SmallNORB", TOYS_BY_SIZE, FEW, *fewer_leave_more(FEW, STRONG))
+add_traversals("msvae2020/fig12", "a large C on SmallNORB", TOYS_BY_SIZE, STRONG, *more_separate_better(FEW, STRONG))
+add_traversals("msvae2020/fig13", "C on CelebA", PHOTOS, FACE, nearer(FACE))
+experiment.add(
+    "msvae2020/fig32",
+    "Photographs above five y of draws of c, on CelebA.",
+    draw_nearest(FACE, draw_x_and_y, FACE.first),
+    **PHOTOS,
+    claims=(VARIES,),
+)
+experiment.add(
+    "msvae2020/fig33",
+    "Five y of draws of c above their refined images, on CelebA.",
+    draw_nearest(FACE, draw_y_and_refined),
+    **PHOTOS,
+    claims=(STEADIER,),
+)
