@@ -112,7 +112,6 @@ NEARER = (
 )
 OVER_BETA: dict[str, Any] = {
     "draw": plot_curves("beta", DISTANCE, MIG, across=(MIG, DISTANCE)),
-    "contrast": (BASE, MS),
     "scores": SCORES,
 }
 experiment.add(
@@ -120,6 +119,7 @@ experiment.add(
     "Distance of reconstructions and MIG over beta, and against each other, on SmallNORB.",
     **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, **NORB),
     **OVER_BETA,
+    contrast=(BASE, MS),
     claims=(*NEARER, FALLS),
 )
 experiment.add(
@@ -127,6 +127,7 @@ experiment.add(
     "Distance of reconstructions and MIG over beta, and against each other, on Cars3D.",
     **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE]),
     **OVER_BETA,
+    contrast=(BASE, MS),
     claims=(
         *NEARER,
         Claim("MIG rises with beta on Cars3D", evidence.compare_settings(BASE, "beta", 1, 10, MIG, low=0.0)),
@@ -141,7 +142,8 @@ experiment.add(
     "msvae2020/fig4-student",
     "Distance of reconstructions and MIG of MS-VAE and of a student of the same teacher, on Cars3D.",
     **cars.sweep_beta(BASE, MS, STUDENT, notes=[cars.SIZES_NOTE, APART]),
-    **{**OVER_BETA, "contrast": (STUDENT, MS)},
+    **OVER_BETA,
+    contrast=(STUDENT, MS),
     claims=(
         Claim(
             "MS-VAE's reconstructions are nearer to the data than those of Jacobian supervision",
