@@ -65,7 +65,7 @@ app.add_typer(data_app, name="data")
 def registered_names(package: str, decorators: str) -> list[str]:
     """Return the names in a package's registry from its source: completion must not wait for torch."""
     folder = Path(__file__).parent.parent / package
-    pattern = re.compile(rf'^@(?:{decorators})\(\s*"([^"]+)"', re.MULTILINE)
+    pattern = re.compile(rf'^@?(?:{decorators})\(\s*"([^"]+)"', re.MULTILINE)
     return sorted({name for path in folder.rglob("*.py") for name in pattern.findall(path.read_text("utf-8"))})
 
 

@@ -137,9 +137,10 @@ def sweep(
     if as_json:
         print_json(result.as_record())
     else:
-        shown = choose_main_scores(result.members)
-        print_rows(build_median_rows(result.members, shown), False)
-        more = len(list_scores(result.members)) - len(shown)
+        measured = result.members  # read from disk once
+        shown = choose_main_scores(measured)
+        print_rows(build_median_rows(measured, shown), False)
+        more = len(list_scores(measured)) - len(shown)
         print_notes([f"{more} more scores are in the table."] if more else [])
         files = [f"{key.capitalize()}: {file}" for key, file in result.files.items() if key in ("table", "report")]
         echo("\n".join(files))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import MissingResultsError, Results
-from unbraid.experiments.drawing import label_axes
+from unbraid.experiments.drawing import Draw, label_axes
 from unbraid.report.svg import PALETTE
 from unbraid.report.tables import mean_interval
 
@@ -31,6 +31,11 @@ def draw_curves(
         label_axes(row[-1], *across)
     row[0].legend(frameon=False, fontsize=7)
     return figure
+
+
+def plot_curves(key: str, *scores: str, across: tuple[str, str] | None = None) -> Draw:
+    """Return a function that draws scores over the setting `key`, as `draw_curves` does."""
+    return lambda results, make: draw_curves(make, results, key, scores, across)
 
 
 def draw_lines(axes: Any, lines: Mapping[str, Points], across: str, up: str) -> None:

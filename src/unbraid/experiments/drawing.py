@@ -1,6 +1,6 @@
 """Figures that several experiments draw: models side by side, with their latents or their pictures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,27 @@ from unbraid.report import Picture, traversal
 from unbraid.report.latent_factor import draw_panels, measure_panels
 from unbraid.report.run_page import draw_reconstructions
 from unbraid.report.svg import INK, PALETTE
-from unbraid.report.sweep_figures import draw_scatter
+from unbraid.report.sweep_figures import draw_boxes, draw_scatter, draw_trade_off
 from unbraid.report.tables import Member
 
 PICTURE_WIDTH_INCHES = 3.2
+Draw = Callable[[Results, Any], Any]
+"""A function that draws the figure of an experiment."""
+
+
+def plot_boxes(score: str) -> Draw:
+    """Return a function that draws a score as boxes, one per series."""
+    return lambda results, make: draw_boxes(make, results.members, score, "recipe")
+
+
+def plot_scatter(across: str, up: str) -> Draw:
+    """Return a function that draws two scores against each other, one point per run."""
+    return lambda results, make: draw_scatter(make, results.members, across, up)
+
+
+def plot_trade_off(across: str, up: str) -> Draw:
+    """Return a function that draws the means of two scores against each other, joined along a setting."""
+    return lambda results, make: draw_trade_off(make, results.members, across, up)
 
 
 def draw_latents(make: Any, models: Mapping[str, Evaluation]) -> Any:

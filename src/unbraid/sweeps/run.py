@@ -269,7 +269,7 @@ def _finish(result: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, 
         if "refines" in member.settings and folder.finished:
             first = sources.first_stage(member.settings["refines"])
             record_code_change(first, folder, sources.dataset(member.config.data))
-    diverged = sum(member.state == "diverged" for member in result.members)
+    diverged = sum(result.folder.run_folder(run).status["state"] == "diverged" for run in result.folder.members)
     if diverged:
         note = f"{diverged} of {len(result)} members diverged; they are not trained again (see table.csv)."
         result.notes.append(note)
