@@ -141,7 +141,9 @@ GROUPS: dict[str, Group] = {
     ),
     "mig": Group([metrics.mig, without(metrics.modularity)], (400, 400), (60, 20)),
     "sap": Group([metrics.sap], (400, 400), (30, 10)),
-    "infomec": Group([partial(metrics.infomec, protocol="histogram", with_explicitness=False)], (1_000, 1_000), (60, 20)),
+    "infomec": Group(
+        [partial(metrics.infomec, protocol="histogram", with_explicitness=False)], (1_000, 1_000), (60, 20)
+    ),
     "explicitness": Group([metrics.explicitness], (400, 200), (40, 10)),
     "corrected": Group(
         [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 1_000), (4, 40)
