@@ -157,7 +157,7 @@ def infomec(
     ):
         shares = find_shares(choose(measured.information))
         value = _measure_ratio(choose(measured.information))
-        spread = drawn and drawn.find_spread(lambda one, choose=choose: _measure_ratio(choose(one)))
+        spread = drawn.find_spread(lambda one, choose=choose: _measure_ratio(choose(one))) if drawn else None
         interval = spread and spread.interval(value, (0.0, 1.0))
         own = {"share": dict(zip(owners, shares.tolist(), strict=True)), **details}
         scores.append(
