@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from unbraid.errors import DataError
+from unbraid.data.base import refuse_unwritable
 from unbraid.printable import print_to_stderr
 from unbraid.safe_files import try_lock
 
@@ -23,8 +23,7 @@ def waiting_lock(path: Path, message: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = _acquire(path, message)
     except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path} cannot be written ({reason}); set UNBRAID_DATA to another folder.") from error
+        raise refuse_unwritable(path, error) from error
     try:
         yield
     finally:

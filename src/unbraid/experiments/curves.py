@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import MissingResultsError, Results
-from unbraid.experiments.drawing import Draw, label_axes
-from unbraid.report.svg import PALETTE
+from unbraid.experiments.drawing import Draw
+from unbraid.report.svg import PALETTE, label_axes
 from unbraid.report.tables import mean_interval
 
 Points = Mapping[Any, Sequence[float]]

@@ -10,7 +10,7 @@ from unbraid.metrics import Evaluation
 from unbraid.report import Picture, traversal
 from unbraid.report.latent_factor import draw_panels, measure_panels
 from unbraid.report.run_page import draw_reconstructions
-from unbraid.report.svg import INK, PALETTE
+from unbraid.report.svg import PALETTE
 from unbraid.report.sweep_figures import draw_boxes, draw_scatter, draw_trade_off
 from unbraid.report.tables import Member
 
@@ -89,13 +89,6 @@ def draw_sides(make: Any, results: Results, across: str, up: str) -> Any:
 def format_title(member: Member, score: str) -> str:
     """Return a title with the series and the score of a run."""
     return f"{member.settings['recipe']}, {score} {member.scores[score].value:.2f}"
-
-
-def label_axes(axes: Any, across: str, up: str) -> None:
-    """Name both axes and draw a grid."""
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.grid(color=INK, alpha=0.12, linewidth=0.6)
 
 
 def format_tick(value: Any, _: Any) -> str:

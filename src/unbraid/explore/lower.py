@@ -104,6 +104,10 @@ class Lowering:
         """Add one binary operation."""
         return self.emit("binary", [left, right], shape, kind=kind)
 
+    def scale(self, value: int, factor: float) -> int:
+        """Add the product with a number, unless it is 1."""
+        return value if factor == 1 else self.binary("mul", value, self.number(factor), self.graph.shape_of(value))
+
     def unary(self, kind: str, value: int) -> int:
         """Add one unary operation."""
         return self.emit("unary", [value], self.graph.shape_of(value), kind=kind)

@@ -1,10 +1,8 @@
 """The progress messages and notes of a sweep."""
 
-import os
 from collections.abc import Mapping, Sequence
 
 from unbraid.config import Config
-from unbraid.printable import print_to_stderr
 from unbraid.sweeps.folder import SweepFolder
 
 
@@ -41,9 +39,3 @@ def pluralise(number: int, noun: str) -> str:
 def _span(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def log(message: str) -> None:
-    """Print a progress message to stderr (stdout is for results)."""
-    if os.environ.get("UNBRAID_QUIET", "") != "1":
-        print_to_stderr(message)

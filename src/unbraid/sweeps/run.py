@@ -16,13 +16,13 @@ from unbraid.data.find import GIVEN, Data
 from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
-from unbraid.progress import progress
+from unbraid.progress import announce, progress
 from unbraid.run import Run
 from unbraid.scoring import choose_default_metrics, find_missing_metrics
 from unbraid.store import check_folder_name, to_path
 from unbraid.sweeps.expand import MemberPlan, build_configs, read_axes
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.messages import describe_left_out, describe_plan, log
+from unbraid.sweeps.messages import describe_left_out, describe_plan
 from unbraid.sweeps.plan import SweepPlan
 from unbraid.sweeps.results import Sweep
 from unbraid.sweeps.sources import Sources
@@ -111,7 +111,7 @@ def sweep(
         limits = Limits(on, members and min(members, MAX_MEMBERS), fits)
         groups = _plan_groups(folder, configs, limits, cadence, busy)
         if configs:
-            log(describe_plan(folder, groups, configs, device if on != "local" else str(sources.device), on))
+            announce(describe_plan(folder, groups, configs, device if on != "local" else str(sources.device), on))
         path = str(folder.path.resolve())  # workers have other working directories
         jobs = [GroupJob(path, group, device, tuple(folder.files_for_worker(group))) for group in groups]
         errors = _run_jobs(result, jobs, on, slurm, sources, prepared)
@@ -191,7 +191,7 @@ def _plan_groups(
     Groups that another process is running are skipped: cluster jobs continue without the process that started them.
     """
     for group in busy:
-        log(folder.describe_busy(group))
+        announce(folder.describe_busy(group))
     free = [group for group in folder.list_groups() if group not in busy]
     begun = [group for group in free if folder.group_folder(group).checkpoints()]
     for group in set(free) - set(begun):
@@ -199,7 +199,7 @@ def _plan_groups(
     for group in begun:
         removed = [run for run in folder.list_runs(group) if not folder.run_folder(run).read_json("status")]
         if removed:
-            log(f"{removed[0]} was removed; the runs of its group train again from step 0, with the same result.")
+            announce(f"{removed[0]} was removed; the runs of its group train again from step 0, with the same result.")
             folder.forget_checkpoints(group)
     taken = {run for group in begun for run in folder.list_runs(group)}
     metrics = folder.plan.metrics
@@ -238,7 +238,7 @@ def _run_jobs(
                         tables_due = _write_tables(result)
                     bar.advance()
                     ended = f"ended, {len(errors)} of them failed" if errors else "done"
-                    log(f"{number} of {len(jobs)} groups {ended}")
+                    announce(f"{number} of {len(jobs)} groups {ended}")
         finally:
             result.write_tables()
     result.notes += describe_left_out(known, result.left_out())
@@ -251,7 +251,7 @@ def _record_outcome(result: Sweep, outcome: JobOutcome, errors: list[str]) -> No
         result.folder.remove_group(outcome.job.group)
     else:
         errors.append(outcome.error)
-        log(f"group {outcome.job.group} failed: {outcome.error}")
+        announce(f"group {outcome.job.group} failed: {outcome.error}")
 
 
 def _write_tables(result: Sweep) -> float:
