@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -154,8 +154,8 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
         yield *read_npy_header(member, f"{path}: '{key}'"), member
 
 
-def read_npy_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Return shape and type of the array in a NPY file; raise unless it is a plain one in C order."""
+def read_npy_header(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Return shape and type of the array in an open NPY file; raise unless it is a plain one in C order."""
     first = np.lib.format.read_magic(file) == (1, 0)
     read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read_header(file)

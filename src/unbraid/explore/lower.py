@@ -74,7 +74,7 @@ class Lowering:
         self.graph.nodes[value] = Node(operation, tuple(inputs), shape, settings)
         return value
 
-    def lower(self, call: Call, other: Call) -> None:
+    def lower(self, call: Call) -> None:
         """Write one recorded call."""
         name = call.function.overloadpacket.__name__
         arguments = {key: self._argument(value) for key, value in call.arguments.items()}

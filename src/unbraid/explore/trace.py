@@ -72,7 +72,7 @@ def _lower(pair: tuple[Recording, Recording]) -> Graph:
     needed = _needed([ref.place for ref in first.outputs], makers, dynamic | compact)
     for calls in zip(first.calls, second.calls, strict=True):
         if any(ref is not None and ref.place in needed for ref in calls[0].outputs):
-            lowering.lower(*calls)
+            lowering.lower(calls[0])
     lowering.graph.outputs = [lowering.value(ref.place) for ref in first.outputs]
     return lowering.graph.without_unused()
 

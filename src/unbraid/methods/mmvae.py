@@ -66,9 +66,6 @@ class ExpertsModel(MultimodalModel):
         return self.decode_subsets(c.detach(), s), frozen
 
 
-SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
-
-
 @objective(
     "mmvae", model="multimodal-experts", reference="shi2019", defaults={"c": 10, "s": 0}, trial=TRIAL, later=LATER
 )

@@ -64,9 +64,6 @@ class EverySubsetModel(MultimodalModel):
         return table & (every | ~table).all(-1, keepdim=True)
 
 
-SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
-
-
 @objective(
     "mopoe", model="multimodal-subsets", reference="sutter2021", defaults={"c": 10, "s": 0}, trial=TRIAL, later=LATER
 )

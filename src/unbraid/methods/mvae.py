@@ -64,9 +64,6 @@ class SubsampledModel(MultimodalModel):
         return torch.cat(chosen, -2)
 
 
-SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
-
-
 @objective(
     "mvae", model="multimodal-subsampled", reference="wu2018", defaults={"c": 10, "s": 0}, trial=TRIAL, later=LATER
 )
