@@ -24,8 +24,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.latents.fusion import DiagonalNormal, ExpertMixture, mixture
 from unbraid.models.base import model
-from unbraid.models.modality_subsets import single_modalities
-from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel
+from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel, single_modalities
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms, Weight

@@ -16,8 +16,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.latents.fusion import ExpertMixture, mixture_of_products, subsets
 from unbraid.models.base import model
-from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
-from unbraid.models.multimodal import ModalityPosteriors, MultimodalModel
+from unbraid.models.multimodal import SUBSET_NOISE, ModalityPosteriors, MultimodalModel, draw_subsets
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective, Value
