@@ -48,10 +48,10 @@ from unbraid.metrics.arrays import (
 )
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.information.drawn_information import draw_information
+from unbraid.metrics.information.drawn_information import DrawnInformation, draw_information
 from unbraid.metrics.information.histogram import JointHistograms, discretise, measure_half_information
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
-from unbraid.metrics.intervals import FIT_ONCE, Range, Spread, halves_interval, measure_halves, no_interval, spread_at
+from unbraid.metrics.intervals import FIT_ONCE, Range, halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.predictive.dci import FAR_ROWS, MAX_KURTOSIS, measure_kurtosis
 from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
 
@@ -156,8 +156,8 @@ def infomec(
         ("compactness", labels.names, lambda one: (one / entropies)[active].T),
     ):
         shares = find_shares(choose(measured.information))
-        value, *others = (_measure_ratio(choose(one)) for one in (measured.information, *drawn))
-        spread = Spread(float(np.var(others)), len(measured.halves) // 2) if others else None
+        value = _measure_ratio(choose(measured.information))
+        spread = drawn.find_spread(lambda one, choose=choose: _measure_ratio(choose(one))) if drawn else None
         interval = spread and spread.interval(value, (0.0, 1.0))
         own = {"share": dict(zip(owners, shares.tolist(), strict=True)), **details}
         scores.append(
@@ -174,10 +174,10 @@ class _Measured(NamedTuple):
     chance: tuple[np.ndarray, np.ndarray] | None
     covers: str
 
-    def draw(self, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """Draw the information of as many other rows; nothing without halves."""
+    def draw(self, rng: np.random.Generator) -> DrawnInformation | None:
+        """Draw the information of as many other rows; None without halves."""
         pairs = len(self.halves) > 1
-        return list(draw_information(self.information, self.halves, self.chance, rng)) if pairs else []
+        return draw_information(self.information, self.halves, self.chance, rng) if pairs else None
 
 
 def _measure_information(
