@@ -102,10 +102,10 @@ def test_errors_of_rounding_cancel_on_data(make, tmp_path):
 
 def test_a_large_encoder_has_fewer_bits_and_the_decoder_keeps_its_own(tmp_path):
     """`make demo`'s page, but of two steps: most of it is the encoder, whose codes stay right."""
-    from unbraid.cli.train import MAX_KB_OF_PAGE, SETTINGS
+    from unbraid.cli.train import DEMO_SETTINGS, MAX_KB_OF_DEMO
 
-    run = ub.train(**{**SETTINGS, "steps": 2}, root=tmp_path, device="cpu")
-    page = run.explore(max_kb=MAX_KB_OF_PAGE, open=False).path
+    run = ub.train(**{**DEMO_SETTINGS, "steps": 2}, root=tmp_path, device="cpu")
+    page = run.explore(max_kb=MAX_KB_OF_DEMO, open=False).path
     assert 200_000 < page.stat().st_size <= 300_000
     assert "16 bits in the decoder, 4 in the encoder" in page.read_text(encoding="utf-8")
     graph, moments = trace_model(run.evaluation).encode, measure_encoder(run.evaluation)
