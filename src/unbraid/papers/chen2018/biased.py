@@ -35,7 +35,6 @@ def list_splits(scale: str, factors: str = "posX,posY", rows: int | None = None)
 
 
 def case_of(rule: str) -> str:
-    """Return the case of a rule."""
     return rule.split(":")[2]
 
 

@@ -96,7 +96,6 @@ mean_change = derive(KEPT, "moved", lambda s: sum(s.details["moved"].values()) /
 
 
 def classifier_accuracy(scores: Mapping[str, Score]) -> Score:
-    """Return the classifier's accuracy on identity."""
     details = scores[KEPT].details
     network = details["network"]
     return Score("kept", "drawn", network["accuracy"][details["factor"]], network["held_out_rows"], part="accuracy")

@@ -6,8 +6,7 @@ import numpy as np
 
 from unbraid.experiments import evidence
 from unbraid.experiments.base import Claim, StandIn, experiment
-from unbraid.experiments.curves import plot_curves
-from unbraid.experiments.drawing import plot_trade_off
+from unbraid.experiments.drawing import plot_curves, plot_trade_off
 from unbraid.experiments.evidence import Finding, combine, compare_on_average, compare_pairs, mean_curve
 from unbraid.experiments.statistics import Cells
 from unbraid.papers.msvae2020 import cars

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
-from unbraid.experiments.curves import draw_curves, plot_curves
+from unbraid.experiments.drawing import draw_curves, plot_curves
 from unbraid.experiments.evidence import combine, compare_settings
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
