@@ -78,9 +78,9 @@ PAGE = """# Coverage of 95% intervals
     python benchmarks/coverage.py
 
 How often an interval contains what its score promises in `covers` ([scores](../../docs/scores.md)); 95% intervals
-should do so in {low} to {high} of the cases. Behind it the number of repetitions R, fewer for scores that take long; for
-a true coverage of .95, 95% of measurements with R = 100 lie in .90 to .99, with R = 200 in .92 to .98, with R = 400 in
-.93 to .97, with R = 1000 in .936 to .963. Bold: the exact binomial interval of a coverage
+should do so in {low} to {high} of the cases. Behind it the number of repetitions R, fewer for scores that take long.
+For a true coverage of .95, 95% of measurements with R = 100 lie in .90 to .99, with R = 200 in .92 to .98, with R = 400
+in .93 to .97, with R = 1000 in .936 to .963. Bold: the exact binomial interval of a coverage
 (clopper1934) has nothing in common with {low} to {high}. *none*: the score prints no interval there and says why.
 *constant*: every repetition has the same value, which the interval contains. Empty: not measured yet; the command
 continues where it stopped. The docstring of the script describes the codes and the procedure; `coverage.json` has the
