@@ -158,22 +158,23 @@ GROUPS: dict[str, Group] = {
         (60, 10),
     ),
     "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 150)),
-    "interventions": Group([without(metrics.betavae), metrics.factorvae], (200, 200), fixed_rows=True),
-    "downstream": Group([metrics.downstream], (400, 400), (40, 12)),
+    "interventions": Group([without(metrics.betavae)], (200, 200), fixed_rows=True),
+    "votes": Group([metrics.factorvae], (600, 600), fixed_rows=True),
+    "downstream": Group([metrics.downstream], (400, 400), (60, 40)),
     "predictability": Group([score_predictability], (400, 200), (30, 10)),
     "neighbours": Group(  # its explicitness is that of the histogram
         [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (1_000, 200), (60, 10)
     ),
     "partners": Group([without(score_udr)], (400, 0)),
     "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (200, 0)),
-    "dci": Group([partial(metrics.dci, predictor="lasso")], (100, 100), (20, 8)),
+    "dci": Group([partial(metrics.dci, predictor="lasso")], (100, 100), (50, 50)),
 }
 """Groups in the order in which they are measured."""
 
 NAMES_OF_TRAINED = (
     *("elbo/closed-form", "reconstruction/nats", "reconstruction/l1", "reconstruction/l2", "kl/sampled"),
     *("elbo/sampled", "tc/gaussian", "mi/stratified", "tc/stratified", "dimension-kl/stratified"),
-    *("mig/histogram-mean", "mig/histogram-sampled", "modularity/histogram-mean", "sap/linear-svm"),
+    *("mig/histogram-mean", "mig/histogram-sampled", "modularity/histogram-mean"),
     *("mig/corrected", "modularity/corrected", "infomec/corrected"),
 )
 NAMES_OF_EXACT = ("mi/exact", "tc/exact", "dimension-kl/exact")
@@ -304,6 +305,8 @@ def list_cells(quick: bool) -> Iterator[tuple[str, str, int, Callable[[], dict[s
 def _list_trained() -> Iterator[tuple[str, str, int, Callable[[], dict[str, Any]]]]:
     for recipe in RECIPES:
         yield "trained", recipe, 4_096, partial(_measure_trained, recipe, 4_096, NAMES_OF_TRAINED, 200, 20)
+    for recipe in RECIPES:
+        yield "trained-sap", recipe, 4_096, partial(_measure_trained, recipe, 4_096, ("sap/linear-svm",), 600, 30)
     for recipe in RECIPES:
         yield "exact", recipe, 256, partial(_measure_trained, recipe, 256, NAMES_OF_EXACT, 200, 200)
 

@@ -265,3 +265,17 @@ def test_a_spread_is_as_sure_as_the_pairs_of_halves_behind_it(level, degrees):
     of_chance = np.square(errors).mean(0).sum() * (0.5 - 0.5 / np.pi)  # chance below 0 counts as 0
     expected = np.square(errors.sum((1, 2))).mean() if level else of_chance
     assert spread.variance == pytest.approx(expected, rel=0.3)
+
+
+def test_draws_of_equal_latents_vary_as_equal_latents_do():
+    """The greater of two equal numbers varies less than one that is ahead, however far chance has put it."""
+    rng = np.random.default_rng(0)
+
+    def measure(one):
+        return (one.max(-1) / one.sum(-1)).mean(-1)
+
+    found = 0.5 + 0.02 * rng.standard_normal((20_000, 5, 2))
+    halves = 0.5 + np.sqrt(2) * 0.02 * rng.standard_normal((30, 100, 5, 2))
+    drawn = [draw_information(one, list(half), None, rng) for one, half in zip(found[:30], halves, strict=True)]
+    variances = [one.find_spread(measure).variance for one in drawn]
+    assert np.mean(variances) == pytest.approx(np.var(measure(found)), rel=0.3)

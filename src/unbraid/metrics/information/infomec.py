@@ -28,7 +28,7 @@ InfoE.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -150,15 +150,14 @@ def infomec(
     entropies = _replace_zeros(labels.entropy)
     information = dict(zip(labels.names, (measured.information / entropies).T.tolist(), strict=True))
     details |= {"normalised_information": information, "latents": list(names)}
-    drawn, scores = measured.draw(rng), []
+    scores = []
     for part, owners, choose in (
         ("modularity", details["active"], lambda one: (one / entropies)[active]),
         ("compactness", labels.names, lambda one: (one / entropies)[active].T),
     ):
-        shares = find_shares(choose(measured.information))
-        value = _measure_ratio(choose(measured.information))
-        spread = drawn.find_spread(lambda one, choose=choose: _measure_ratio(choose(one))) if drawn else None
-        interval = spread and spread.interval(value, (0.0, 1.0))
+        chosen = measured.select(choose)
+        shares, value, drawn = find_shares(chosen.information), _measure_ratio(chosen.information), chosen.draw(rng)
+        interval = drawn.find_spread(_measure_ratio).interval(value, (0.0, 1.0)) if drawn else None
         own = {"share": dict(zip(owners, shares.tolist(), strict=True)), **details}
         scores.append(
             Score("infomec", protocol, value, len(values), interval, part, details=own, covers=measured.covers)
@@ -173,6 +172,11 @@ class _Measured(NamedTuple):
     halves: Sequence[np.ndarray]
     chance: tuple[np.ndarray, np.ndarray] | None
     covers: str
+
+    def select(self, choose: Callable[[np.ndarray], np.ndarray]) -> "_Measured":
+        """Return the information of some latents in other units, or of factors about latents."""
+        chance = self.chance and (choose(self.chance[0]), choose(self.chance[1]))
+        return _Measured(choose(self.information), [choose(half) for half in self.halves], chance, self.covers)
 
     def draw(self, rng: np.random.Generator) -> DrawnInformation | None:
         """Draw the information of as many other rows; None without halves."""
