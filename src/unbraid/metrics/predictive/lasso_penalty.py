@@ -45,8 +45,9 @@ def _trace_path(codes: np.ndarray, target: np.ndarray, penalties: np.ndarray) ->
     products, gram = codes.T @ target, codes.T @ codes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about copies of codes; the conditions below decide
-        knots, _, of_knots = lars_path_gram(products, gram, n_samples=len(codes), method="lasso")
-    weights = np.stack([np.interp(penalties, knots[::-1], row[::-1]) for row in of_knots])
+        path = lars_path_gram(products, gram, n_samples=len(codes), method="lasso")
+    knots, of_knots = path[0][::-1], path[2][:, ::-1]  # from small penalties to great ones
+    weights = np.stack([np.interp(penalties, knots, row) for row in of_knots])
     slope = (products[:, None] - gram @ weights) / (len(codes) * penalties)  # the sign of a weight, or from -1 to 1
     violation = np.where(weights == 0, np.abs(slope) - 1, np.abs(slope - np.sign(weights)))
     return weights if violation.max() < MAX_VIOLATION else None
