@@ -4,9 +4,11 @@ A file that unbraid writes holds `sum`, a CRC-32 of everything else in it, so th
 older versions have none. Whoever edits a file by hand removes its `sum`.
 """
 
+import copy
 import json
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -17,6 +19,9 @@ MAX_DEPTH = 32
 """Deeper nesting is refused; a config that refines a run nests it, so this allows a dozen stages."""
 
 MAX_YAML_CHARACTERS = 1 << 24
+
+MAX_KEPT_CHARACTERS = 1 << 14
+"""A longer YAML text is parsed anew each time; a config is far shorter, and commands read it many times."""
 
 SUM = "sum"
 
@@ -44,6 +49,12 @@ def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text without aliases, which let 700 bytes stand for gigabytes."""
     if len(text) > MAX_YAML_CHARACTERS:
         raise ParseError(f"it has more than {MAX_YAML_CHARACTERS:,} characters")
+    if len(text) > MAX_KEPT_CHARACTERS:
+        return _build_yaml(text)
+    return copy.deepcopy(_recall_yaml(text))  # the caller may change its own
+
+
+def _build_yaml(text: str) -> Any:
     try:
         _check_events(text)
         return yaml.load(text, FastSafeLoader)
@@ -51,6 +62,10 @@ def parse_yaml(text: str) -> Any:
         raise ParseError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # ValueError: an impossible date
         raise ParseError(f"it is not readable YAML ({str(error).splitlines()[0][:120]})") from error
+
+
+_recall_yaml = lru_cache(maxsize=1024)(_build_yaml)
+"""The same with a memory of the last texts, by their content: a changed file is another text."""
 
 
 def _check_events(text: str) -> None:

@@ -300,7 +300,10 @@ def expand(names: Iterable[str]) -> list[str]:
     """
     chosen: dict[str, None] = {}
     for name in names:
-        matches = [known for known in metric if _includes(name, known)] if isinstance(name, str) else []
+        if isinstance(name, str) and "/" in name:
+            matches = [name] if name in metric else []
+        else:
+            matches = [known for known in metric if _includes(name, known)] if isinstance(name, str) else []
         if not matches:
             families = {known.partition("/")[0] for known in metric}
             raise unknown("metric", name, {*metric, *families, *PUBLISHED_PROTOCOLS, FULL})
