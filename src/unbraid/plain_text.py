@@ -28,6 +28,9 @@ SUM = "sum"
 FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The safe loader in C, if PyYAML has it: a sweep reads hundreds of configs."""
 
+FastSafeDumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The safe dumper in C, if PyYAML has it; both write the same text."""
+
 
 class ParseError(UsageError):
     """A text is not JSON or YAML, or not such as unbraid reads; the message is a phrase without the file's name."""
