@@ -51,7 +51,7 @@ ROWS_OF_EXACT = 8_000
 MIN_SHARE_PRINTED = 0.1
 
 MIXING = 0.6 * np.random.default_rng(123).standard_normal((5, 10))
-CHECKED = ("sap", "infomec", "explicitness")
+CHECKED = ("codes", "sap", "infomec", "explicitness", "neighbours")
 """Groups that are measured on the fifth case, too."""
 
 NOT_ASKED = "resamples"
@@ -137,14 +137,16 @@ def without(call: Call) -> Call:
 
 GROUPS: dict[str, Group] = {
     "codes": Group(
-        [lambda codes, factors, seed, **_: metrics.total_correlation(codes), without(score_clusters)], (400, 400)
+        [lambda codes, factors, seed, **_: metrics.total_correlation(codes), without(score_clusters)], (1_000, 1_000)
     ),
     "mig": Group([metrics.mig, without(metrics.modularity)], (400, 400), (60, 20)),
     "sap": Group([metrics.sap], (400, 400), (30, 10)),
-    "infomec": Group([partial(metrics.infomec, protocol="histogram", with_explicitness=False)], (400, 400), (40, 15)),
+    "infomec": Group(
+        [partial(metrics.infomec, protocol="histogram", with_explicitness=False)], (1_000, 1_000), (60, 20)
+    ),
     "explicitness": Group([metrics.explicitness], (400, 200), (40, 10)),
     "corrected": Group(
-        [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 400), (4, 30)
+        [metrics.mig_corrected, metrics.modularity_corrected, metrics.infomec_corrected], (4, 1_000), (4, 40)
     ),
     "conditioning": Group([score_conditioning], (400, 400), (60, 15)),
     "distances": Group(  # their values have heavy tails
@@ -152,26 +154,27 @@ GROUPS: dict[str, Group] = {
             without(partial(compare_features, lambda a, b, seed: metrics.frechet(a, b, resamples=20, seed=seed))),
             partial(compare_features, metrics.precision_recall),
         ],
-        (800, 200),
+        (800, 150),
         (60, 10),
     ),
-    "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 200)),
-    "interventions": Group([without(metrics.betavae), metrics.factorvae], (200, 200), fixed_rows=True),
-    "downstream": Group([metrics.downstream], (200, 200), (20, 8)),
+    "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 150)),
+    "interventions": Group([without(metrics.betavae)], (200, 200), fixed_rows=True),
+    "votes": Group([metrics.factorvae], (600, 600), fixed_rows=True),
+    "downstream": Group([metrics.downstream], (400, 400), (60, 40)),
     "predictability": Group([score_predictability], (400, 200), (30, 10)),
     "neighbours": Group(  # its explicitness is that of the histogram
-        [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 200), (60, 10)
+        [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (1_000, 200), (60, 10)
     ),
     "partners": Group([without(score_udr)], (400, 0)),
     "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (200, 0)),
-    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 200), (20, 8)),
+    "dci": Group([partial(metrics.dci, predictor="lasso")], (100, 100), (50, 50)),
 }
 """Groups in the order in which they are measured."""
 
 NAMES_OF_TRAINED = (
     *("elbo/closed-form", "reconstruction/nats", "reconstruction/l1", "reconstruction/l2", "kl/sampled"),
     *("elbo/sampled", "tc/gaussian", "mi/stratified", "tc/stratified", "dimension-kl/stratified"),
-    *("mig/histogram-mean", "mig/histogram-sampled", "modularity/histogram-mean", "sap/linear-svm"),
+    *("mig/histogram-mean", "mig/histogram-sampled", "modularity/histogram-mean"),
     *("mig/corrected", "modularity/corrected", "infomec/corrected"),
 )
 NAMES_OF_EXACT = ("mi/exact", "tc/exact", "dimension-kl/exact")
@@ -302,6 +305,8 @@ def list_cells(quick: bool) -> Iterator[tuple[str, str, int, Callable[[], dict[s
 def _list_trained() -> Iterator[tuple[str, str, int, Callable[[], dict[str, Any]]]]:
     for recipe in RECIPES:
         yield "trained", recipe, 4_096, partial(_measure_trained, recipe, 4_096, NAMES_OF_TRAINED, 200, 20)
+    for recipe in RECIPES:
+        yield "trained-sap", recipe, 4_096, partial(_measure_trained, recipe, 4_096, ("sap/linear-svm",), 600, 30)
     for recipe in RECIPES:
         yield "exact", recipe, 256, partial(_measure_trained, recipe, 256, NAMES_OF_EXACT, 200, 200)
 

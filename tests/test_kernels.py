@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 
 from unbraid.kernels import compile_ahead, launch, skip_launches
@@ -67,3 +68,13 @@ def test_leading_shapes_broadcast():
     first, second = torch.zeros(4, 1, 3, 2), torch.zeros(5, 7, 9)
     assert broadcast_leading([first, second], trailing=2) == torch.broadcast_shapes((4, 1), (5,))
     assert broadcast_leading([torch.zeros(2, 0), torch.zeros(3, 1, 4)]) == (3, 2)
+
+
+@pytest.mark.gpu
+def test_kernels_are_loaded_before_their_first_launch():
+    from unbraid.networks import bernoulli_kernel
+
+    with compile_ahead():
+        bernoulli_kernel.bernoulli_log_prob(torch.zeros(3, 5, device="cuda"), torch.ones(3, 5, device="cuda"))
+    kernels, *_ = bernoulli_kernel._forward.device_caches[torch.cuda.current_device()]
+    assert kernels and all(kernel._run is not None for kernel in kernels.values())

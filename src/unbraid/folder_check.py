@@ -22,6 +22,7 @@ from unbraid.sweeps.folder import SweepFolder
 from unbraid.tensor_files import FormatError, OwnerError, has_digest, load_checkpoint
 from unbraid.training.first_stage import load_first_stages
 
+State = Literal["damaged", "untidy", "repaired"]
 LINES = ("history", "scores")
 _LINK = "It is a link, and a folder of runs may not lead elsewhere."
 
@@ -31,7 +32,7 @@ class Finding:
     """Something that is wrong with a file; `state` is what it is after a repair, if there was one."""
 
     file: str
-    state: Literal["damaged", "untidy", "repaired"]
+    state: State
     what: str
 
 
@@ -81,18 +82,19 @@ class _Checker:
         try:
             return action()
         except UnbraidError as error:
-            self.report.findings.append(Finding(str(file), "damaged", str(error)))
+            self.note(file, "damaged", str(error))
         except OSError as error:
-            self.report.findings.append(Finding(str(file), "damaged", f"It cannot be read: {error.strerror or error}."))
+            self.note(file, "damaged", f"It cannot be read: {error.strerror or error}.")
         return None
+
+    def note(self, file: Path | str, state: State, what: str) -> None:
+        self.report.findings.append(Finding(str(file), state, what))
 
     def tidy(self, file: Path, what: str, action: Callable[[], object], damaged: bool = False) -> None:
         """Record a finding that has a repair, and repair it if the user wants that."""
-        state: Literal["damaged", "untidy", "repaired"] = "damaged" if damaged else "untidy"
         if self.repair:
             action()
-            state = "repaired"
-        self.report.findings.append(Finding(str(file), state, what))
+        self.note(file, "repaired" if self.repair else "damaged" if damaged else "untidy", what)
 
     def check_run(self, folder: RunFolder) -> None:
         self._check_links(folder.path)
@@ -110,7 +112,7 @@ class _Checker:
                 self._check_checkpoints(folder, owner, config.training.steps, "config.yaml")
                 self._check_remains(folder, status)
         except RunError as error:
-            self.report.findings.append(Finding(str(folder.path), "untidy", str(error)))
+            self.note(folder.path, "untidy", str(error))
 
     def _check_texts(self, folder: RunFolder) -> dict[str, Any] | None:
         """Check the JSON files, and return the content of status.json, empty if there is none."""
@@ -129,13 +131,13 @@ class _Checker:
 
     def _check_weights(self, folder: RunFolder, config: Any, status: dict[str, Any]) -> None:
         if status.get("state") == "finished" and not folder.model_path.exists():
-            self.report.findings.append(Finding(str(folder.model_path), "damaged", "The final weights are missing."))
+            self.note(folder.model_path, "damaged", "The final weights are missing.")
         if folder.model_path.exists() and status.get("state") == "finished":
             own = CUSTOM in (config.encoder.name, config.decoder.name)
             self.read(folder.model_path, folder.load_model if own else lambda: Run(folder).model)
             if "content" not in status:
                 what = "It cannot be verified: status.json of an older version has no hash of it."
-                self.report.findings.append(Finding(str(folder.model_path), "untidy", what))
+                self.note(folder.model_path, "untidy", what)
         if folder.parent_path.exists() and config.parent is not None:
             self.read(folder.parent_path, lambda: load_first_stages([folder], [config]))
 
@@ -153,24 +155,24 @@ class _Checker:
             except OwnerError as error:
                 foreign[file] = str(error)
             except FormatError as error:
-                self.report.findings.append(Finding(str(file), "damaged", str(error)))
+                self.note(file, "damaged", str(error))
             except UnbraidError as error:
                 self.tidy(file, str(error), file.unlink, damaged=True)
             else:
                 if not has_digest(file):
                     what = "It is of an older version, without a digest."
-                    self.report.findings.append(Finding(str(file), "untidy", what))
+                    self.note(file, "untidy", what)
         for file, what in foreign.items():
             if fitting:
                 self.tidy(file, what, file.unlink, damaged=True)
             else:
                 what = f"{what} Restore {stated_in} if it was changed, or else remove the checkpoint."
-                self.report.findings.append(Finding(str(folder.path / stated_in), "damaged", what))
+                self.note(folder.path / stated_in, "damaged", what)
 
     def _check_remains(self, folder: RunFolder, status: dict[str, Any]) -> None:
         """Find what a killed process left behind, unless the run is in use."""
         if not self.repair and folder.is_busy():
-            self.report.findings.append(Finding(str(folder.path), "untidy", "Another process is using it."))
+            self.note(folder.path, "untidy", "Another process is using it.")
             return
         if status.get("state") == "running":
             facts = {key: value for key, value in status.items() if key != "format"}
@@ -193,7 +195,7 @@ class _Checker:
         for parent, folders, files in os.walk(folder, followlinks=False):
             for name in (*folders, *files):
                 if (Path(parent) / name).is_symlink():
-                    self.report.findings.append(Finding(str(Path(parent) / name), "damaged", _LINK))
+                    self.note(Path(parent) / name, "damaged", _LINK)
 
     def check_sweep(self, sweep: SweepFolder) -> None:
         self._check_links(sweep.path)
@@ -205,7 +207,7 @@ class _Checker:
             folder = sweep.run_folder(run)
             if not (folder.path / "config.yaml").exists():
                 what = "It is missing; the same sweep command trains it again."
-                self.report.findings.append(Finding(str(folder.path), "untidy", what))
+                self.note(folder.path, "untidy", what)
                 continue
             self.read(folder.path / "config.yaml", lambda run=run: sweep.check_id(run))
             self.check_run(folder)
@@ -232,7 +234,7 @@ class _Checker:
             status = check_dataset(str(place))
             self.report.files += status.state not in ("made", "missing")
             if status.state in ("missing", "damaged"):
-                self.report.findings.append(Finding(str(status.path or place), "damaged", status.words))
+                self.note(status.path or place, "damaged", status.words)
             return
         files = [place] if place.is_file() else sorted(place.rglob("*.safetensors"))
         if not files:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,6 +83,16 @@ def compile_ahead() -> Iterator[None]:
         for compile_kernel in jobs:
             compile_kernel()
         return
-    with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool, AsyncCompileMode(pool):
-        for compile_kernel in jobs:
-            compile_kernel()
+    with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
+        with AsyncCompileMode(pool) as compiling:
+            for compile_kernel in jobs:
+                compile_kernel()
+        kernels = [future.result() for future in compiling.future_kernels.values()]
+        if kernels:
+            list(pool.map(partial(_load, device=torch.cuda.current_device()), kernels))
+
+
+def _load(kernel: Any, device: int) -> None:
+    """Make a compiled kernel ready for its first launch, for which some versions of Triton call the C compiler."""
+    with torch.cuda.device(device):
+        _ = kernel.run

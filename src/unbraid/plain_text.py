@@ -37,7 +37,6 @@ class ParseError(UsageError):
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text."""
     try:
         value = json.loads(text)
     except RecursionError:

@@ -6,8 +6,7 @@ import torch
 from scipy import ndimage
 
 from unbraid.data import FactorDataset, Pixels, dataset, fetch, load
-from unbraid.data.mnist import DIGIT
-from unbraid.data.mnist_strokes import add_stroke_factors, bin_values
+from unbraid.data.mnist import DIGIT, add_stroke_factors, bin_values
 from unbraid.data.splits import split
 from unbraid.data.stroke_measures import digit_width, measure_strokes, stroke_thickness
 from unbraid.errors import DataError

@@ -189,8 +189,9 @@ def test_wrong_use_is_one_line(arguments, facts, tmp_path):
 
 def test_completion_knows_the_experiments():
     from unbraid.cli import registered_names
+    from unbraid.cli.reproduce import EXPERIMENT
 
-    assert registered_names("papers", "experiment") == list(experiment)
+    assert registered_names("papers", EXPERIMENT) == list(experiment)
 
 
 def test_a_figure_of_models_needs_weights(place, tmp_path):

@@ -10,7 +10,8 @@ from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
 from unbraid.experiments.base import combine_verdicts
 from unbraid.experiments.statistics import Estimate
-from unbraid.papers.chen2018 import ELBO, HIGGINS_AT, MIG, TC
+from unbraid.papers.chen2018.code_scores import HIGGINS_AT
+from unbraid.papers.chen2018.setup import ELBO, MIG, TC
 
 BETAS = (1, 2, 4, 8)
 

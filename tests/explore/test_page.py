@@ -15,12 +15,11 @@ import unbraid as ub
 from tests.support.command import unbraid
 from tests.support.node import case, run_cases
 from unbraid.errors import UsageError
-from unbraid.explore.bundle import join_modules, render
+from unbraid.explore.bundle import join_modules, render, to_text
 from unbraid.explore.graph import Graph, Node
 from unbraid.explore.model import measure_encoder, trace_model
 from unbraid.explore.page_file import ExplorerPage, has_display
 from unbraid.explore.rounding import InputMoments
-from unbraid.explore.text import to_text
 from unbraid.explore.trace import trace
 from unbraid.explore.weights import Weights, bits_for
 
@@ -103,10 +102,10 @@ def test_errors_of_rounding_cancel_on_data(make, tmp_path):
 
 def test_a_large_encoder_has_fewer_bits_and_the_decoder_keeps_its_own(tmp_path):
     """`make demo`'s page, but of two steps: most of it is the encoder, whose codes stay right."""
-    from unbraid.cli.demo_settings import MAX_KB_OF_PAGE, SETTINGS
+    from unbraid.cli.train import DEMO_SETTINGS, MAX_KB_OF_DEMO
 
-    run = ub.train(**{**SETTINGS, "steps": 2}, root=tmp_path, device="cpu")
-    page = run.explore(max_kb=MAX_KB_OF_PAGE, open=False).path
+    run = ub.train(**{**DEMO_SETTINGS, "steps": 2}, root=tmp_path, device="cpu")
+    page = run.explore(max_kb=MAX_KB_OF_DEMO, open=False).path
     assert 200_000 < page.stat().st_size <= 300_000
     assert "16 bits in the decoder, 4 in the encoder" in page.read_text(encoding="utf-8")
     graph, moments = trace_model(run.evaluation).encode, measure_encoder(run.evaluation)
@@ -135,12 +134,12 @@ def test_the_demo_is_built_in(demo_page):
 
 
 def test_the_packaged_demo_was_trained_with_the_demo_settings():
-    from unbraid.cli.demo_settings import SETTINGS
+    from unbraid.cli.train import DEMO_SETTINGS
 
     config = ub.load("demo").config
     assert config.encoder.settings["hidden"] == (64, 64)  # smaller, so that the page has 300 kB
-    assert config.objective.settings["beta"] == SETTINGS["beta"]
-    assert config.training.steps == SETTINGS["steps"]
+    assert config.objective.settings["beta"] == DEMO_SETTINGS["beta"]
+    assert config.training.steps == DEMO_SETTINGS["steps"]
 
 
 def test_the_command_writes_the_page_and_the_report_links_to_it(tmp_path):

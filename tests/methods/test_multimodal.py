@@ -14,7 +14,7 @@ from unbraid.errors import UsageError
 from unbraid.latents.fusion import subsets as table
 from unbraid.methods import objective
 from unbraid.models.generation import log_likelihoods
-from unbraid.models.modality_subsets import draw_proper_subsets, draw_subsets
+from unbraid.models.multimodal import draw_proper_subsets, draw_subsets
 from unbraid.objectives import Context, bind
 from unbraid.types import Batch, Inputs
 

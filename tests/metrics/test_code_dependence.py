@@ -38,6 +38,14 @@ def test_the_gaussian_total_correlation_is_that_of_its_text():
     assert total_correlation(torch.tensor(codes)).value == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize(("dimensions", "rho"), [(2, 0.0), (10, 0.0), (10, 0.1)])
+def test_the_interval_of_the_gaussian_total_correlation_covers_its_mean(dimensions, rho):
+    """Also where latents are independent, so that all of the value is chance."""
+    scores = [total_correlation(correlated(300, rho, dimensions, seed)) for seed in range(300)]
+    mean = np.mean([score.value for score in scores])
+    assert 0.92 < np.mean([score.interval[0] <= mean <= score.interval[1] for score in scores]) < 0.98
+
+
 def test_a_constant_latent_is_left_out_and_said_so():
     codes = correlated(500, 0.7, 4)
     with_constant = np.concatenate([codes, np.full((500, 1), 2.0)], axis=1)

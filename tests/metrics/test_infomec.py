@@ -15,6 +15,7 @@ from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.arrays import to_labels
+from unbraid.metrics.information.drawn_information import draw_information
 from unbraid.metrics.information.infomec import RIDGE, infomec
 from unbraid.metrics.information.nearest_neighbours import JITTER, estimate_information, standardise_codes
 
@@ -251,3 +252,30 @@ def test_registered_protocols_and_fewer_rows():
     assert {s.part for s in scores} == {"modularity", "explicitness", "compactness"}
     assert all(s.samples == 240 for s in scores)
     assert all(s.samples == 100 for s in infomec(torch.as_tensor(means), grid, samples=100, resamples=0))
+
+
+@pytest.mark.parametrize(("level", "degrees"), [(5.0, (9.5, 10)), (0.0, (100, 200))])
+def test_a_spread_is_as_sure_as_the_pairs_of_halves_behind_it(level, degrees):
+    """A sum of what is there has one error a pair; a sum of 50 chances has 50."""
+    rng, shape = np.random.default_rng(0), (10, 5)
+    halves = level + np.sqrt(2) * 0.1 * rng.standard_normal((20, *shape))
+    spread = draw_information(np.full(shape, level), list(halves), None, rng).find_spread(np.sum)
+    assert degrees[0] < spread.degrees <= degrees[1]
+    errors = (halves[::2] - halves[1::2]) / 2
+    of_chance = np.square(errors).mean(0).sum() * (0.5 - 0.5 / np.pi)  # chance below 0 counts as 0
+    expected = np.square(errors.sum((1, 2))).mean() if level else of_chance
+    assert spread.variance == pytest.approx(expected, rel=0.3)
+
+
+def test_draws_of_equal_latents_vary_as_equal_latents_do():
+    """The greater of two equal numbers varies less than one that is ahead, however far chance has put it."""
+    rng = np.random.default_rng(0)
+
+    def measure(one):
+        return (one.max(-1) / one.sum(-1)).mean(-1)
+
+    found = 0.5 + 0.02 * rng.standard_normal((20_000, 5, 2))
+    halves = 0.5 + np.sqrt(2) * 0.02 * rng.standard_normal((30, 100, 5, 2))
+    drawn = [draw_information(one, list(half), None, rng) for one, half in zip(found[:30], halves, strict=True)]
+    variances = [one.find_spread(measure).variance for one in drawn]
+    assert np.mean(variances) == pytest.approx(np.var(measure(found)), rel=0.3)

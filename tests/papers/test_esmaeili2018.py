@@ -13,7 +13,7 @@ from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score, dci
 from unbraid.papers.esmaeili2018 import digits, identities, latents, removal, table2, thickness
-from unbraid.papers.esmaeili2018.kmeans import cluster_pixels
+from unbraid.papers.esmaeili2018.digits import cluster_pixels
 from unbraid.report.tables import Member
 
 

@@ -17,7 +17,7 @@ from unbraid.metrics import background
 from unbraid.store import save_tensors
 from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.messages import describe_left_out, describe_plan
+from unbraid.sweeps.run import describe_left_out, describe_plan
 from unbraid.training import Interrupted, launch
 
 FULL = [

@@ -9,8 +9,7 @@ import unbraid as ub
 from tests.support.messages import names
 from unbraid.config import Choice
 from unbraid.data import from_array, from_arrays, load
-from unbraid.data.find import GIVEN, find_data
-from unbraid.data.image_size import choose_size
+from unbraid.data.find import GIVEN, choose_size, find_data
 from unbraid.training import choose as rules, configure
 from unbraid.training.choose import choose_settings, is_own
 from unbraid.training.cost import SECONDS_ALLOWED, estimate_seconds

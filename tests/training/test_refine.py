@@ -22,6 +22,7 @@ from unbraid.noise import draw, seed_tensor
 from unbraid.objectives import bind
 from unbraid.store import RunFolder, load_tensors, save_tensors, select_prefix
 from unbraid.training.grouping import structure_key
+from unbraid.training.prepare import prepare
 from unbraid.types import Inputs
 
 TINY = {"network": "mlp", "encoder_hidden": (8,), "decoder_hidden": (8,), "batch": 8, "steps": 6, "device": "cpu"}
@@ -40,6 +41,25 @@ def first(root):
 @pytest.fixture(scope="module")
 def second(root, first):
     return ub.refine(first, "vae", z=2, root=root, name="second", lr=1e-2, **TINY)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_first_stage_keeps_full_precision_beside_copies_in_bfloat16(second, members):
+    training = [replace(second.config.training, precision="bf16", seed=seed) for seed in range(members)]
+    configs = [replace(second.config, training=each) for each in training]
+    plain, copying = (prepare(configs, second.dataset, execution="plain") for _ in range(2))
+    copying.group.keep_half_copies()
+    assert copying.group.half_leaves and not any(".first." in name for name in copying.group.half_copies)
+    plain.advance()
+    copying.advance()
+    losses = [[means["loss"] for means in state.take_means()] for state in (plain, copying)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_a_second_stage_trains_in_bfloat16_on_a_gpu(root, first):
+    run = ub.refine(first, "vae", z=2, root=root, name="half", **TINY | {"device": "cuda", "precision": "bf16"})
+    assert run.folder.finished
 
 
 def copied(run, to) -> RunFolder:

@@ -10,12 +10,9 @@ import typer
 from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
-    advise as advise,
     evaluate as evaluate,
     compare as compare,
     codes as codes,
-    traverse as traverse,
-    complete as complete,
     explore as explore,
     share as share,
     check as check,

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unbraid.cli.options import AsJson, Device, RunPath, app, complete
-from unbraid.cli.outputs import refuse_files_of_runs
+from unbraid.cli.options import AsJson, Device, RunPath, app, complete, refuse_files_of_runs
 from unbraid.cli.printing import print_explanations, print_json, print_notes, print_scores
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError

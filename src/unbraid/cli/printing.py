@@ -15,7 +15,8 @@ def print_scores(scores: Iterable[Any]) -> None:
         low, high = score.interval or (None, None)
         interval = "none" if low is None else "exact" if score.deterministic else f"{low:.4g} .. {high:.4g}"
         row = {"score": score.name, "value": f"{score.value:.4g}", "interval": interval}
-        row |= {key: _format_level(getattr(score, key)) for key in ("chance", "ceiling")}
+        levels = {"chance": score.chance, "ceiling": score.ceiling}
+        row |= {key: "" if level is None else f"{level:.3g}" for key, level in levels.items()}
         rows.append({**row, "samples": str(score.samples), "seconds": f"{score.seconds:.2f}"})
     print_rows(rows, False)
 
@@ -31,10 +32,6 @@ def print_explanations(scores: Iterable[Any]) -> None:
         names = ", ".join(score.name for score in listed if score.covers == covers)
         kind, _, why = covers.partition(": ")
         echo(f"no interval, {why}: {names}" if why else f"interval for the {kind}: {names}")
-
-
-def _format_level(level: float | None) -> str:
-    return "" if level is None else f"{level:.3g}"
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -9,6 +9,9 @@ from unbraid.cli.options import AsJson, Device, Root, app, complete
 from unbraid.cli.printing import print_json, print_notes, print_rows
 from unbraid.cli.streams import echo
 
+EXPERIMENT = r"experiment(?:\.add)?|add_\w+"
+"""Functions of `unbraid.papers` that register an experiment."""
+
 
 @app.command(
     epilog="Examples:  unbraid reproduce chen2018/fig2 --scale small  ·  unbraid reproduce chen2018 --scale budget"
@@ -19,7 +22,7 @@ def reproduce(
         typer.Argument(
             metavar="PAPER[/ID]",
             help="A paper, or one table or figure of it.",
-            autocompletion=complete("papers", "experiment"),
+            autocompletion=complete("papers", EXPERIMENT),
         ),
     ],
     scale: Annotated[str, typer.Option(help="smoke, small, budget or paper.")] = "small",

@@ -9,6 +9,7 @@ import typer
 from unbraid.cli.options import AsJson, app
 from unbraid.cli.printing import print_rows
 from unbraid.errors import RunError, UnbraidError
+from unbraid.progress import format_seconds
 
 MAIN_SCORES = ("mig/exact", "mig/histogram-mean", "elbo/closed-form", "elbo/sampled", "reconstruction/nats")
 """Scores that the table shows, the first two of these that a run has."""
@@ -64,7 +65,7 @@ def _describe_run(folder: Path) -> dict[str, Any]:
         "state": status["state"],
         "steps": f"{status.get('step', 0):,}" + ("" if run.ended else f" of {config.training.steps:,}"),
         "scores": "  ".join(f"{score} {newest[score]:.4g}" for score in main),
-        "time": _format_seconds(_measure_seconds(history, config.training.batch)),
+        "time": format_seconds(_measure_seconds(history, config.training.batch)),
     }
 
 
@@ -96,9 +97,3 @@ def _measure_seconds(history: list[dict[str, Any]], batch: int) -> float:
             seconds += (line["step"] - before) * batch / line["images_per_second"]
         before = line["step"]
     return seconds
-
-
-def _format_seconds(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

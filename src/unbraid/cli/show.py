@@ -12,6 +12,7 @@ from unbraid.cli.printing import print_json
 from unbraid.cli.references import spell_out
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
+from unbraid.registry import describe_type
 
 KINDS = {
     "objective": ("unbraid.methods", "objective"),
@@ -82,7 +83,7 @@ def _registry(kind: str) -> Any:
 
 def _describe(kind: str, entry: Any) -> dict[str, Any]:
     settings = {
-        name: {"default": _plain(parameter.default), "type": _name_type(parameter.annotation)}
+        name: {"default": _plain(parameter.default), "type": describe_type(parameter.annotation)}
         for name, parameter in entry.settings.items()
     }
     facts = {"name": entry.name, "kind": kind, "what": inspect.getdoc(entry.make) or "", "settings": settings}
@@ -124,9 +125,3 @@ def _plain(default: Any) -> Any:
     if default is inspect.Parameter.empty:
         return "needed"
     return "none" if default is None else default if isinstance(default, (int, float, str)) else str(default)
-
-
-def _name_type(annotation: Any) -> str:
-    from unbraid.registry import describe_type
-
-    return describe_type(annotation)

@@ -1,4 +1,4 @@
-"""The commands demo, train, sweep and refine."""
+"""The commands demo, advise, train, sweep and refine."""
 
 import os
 import sys
@@ -18,6 +18,30 @@ from unbraid.printable import shorten
 PRINTED_TERMS = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
 """Terms of the last history line that are printed at the end."""
 
+DEMO_NOTE = (
+    "Training a beta-TCVAE on 1,536 rendered squares (size 6, x 16, y 16); this takes a minute or two on 2 cores."
+)
+MAX_KB_OF_DEMO = 300
+"""Size of the explorer's page; most of it are the encoder's 330,000 weights."""
+
+DEMO_SETTINGS: dict[str, Any] = {
+    "recipe": "beta-tcvae",
+    "data": "sprites-small",
+    "beta": 25,
+    "z": 6,
+    "encoder": "mlp",
+    "decoder": "broadcast-pixel",
+    "decoder_channels": 16,
+    "steps": 2000,
+    "batch": 256,
+    "lr": 5e-3,
+    "decay": "cosine",
+}
+"""Settings of the demo. The decoder matters more than the weights: a fully connected one rarely separates position from
+size, while one small MLP per pixel (`broadcast-pixel`) takes positions as inputs. A batch of 256 gives the estimate of
+the total correlation enough components to tell axes from diagonals. A large learning rate that decays turns the code
+quickly, then settles."""
+
 
 @app.command(epilog="Example:  unbraid demo --seed 1")
 def demo(
@@ -28,14 +52,13 @@ def demo(
 ) -> None:
     """Train a beta-TCVAE on small rendered sprites, score it, and write a report with pictures (minutes on 2 cores)."""
     from unbraid.api import train as train_run
-    from unbraid.cli.demo_settings import MAX_KB_OF_PAGE, NOTE, SETTINGS
 
     name = "demo" if seed == 0 else f"demo-s{seed}"
-    echo(NOTE)
-    run = train_run(**SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
+    echo(DEMO_NOTE)
+    run = train_run(**DEMO_SETTINGS, seed=seed, root=root, name=name, device=device, fresh=fresh)
     print_scores(run.score())
     run.traverse().save(run.path / "traversal.png")
-    page = run.explore(open=False, max_kb=MAX_KB_OF_PAGE)
+    page = run.explore(open=False, max_kb=MAX_KB_OF_DEMO)
     echo(f"Report: {run.report()}\nTraversal: {run.path / 'traversal.png'}")
     size = round(page.path.stat().st_size / 1000)
     echo(f"Explorer: {page}  ({size} kB; open it in a browser: this file is the model)")
@@ -52,6 +75,19 @@ def list_next_steps(page: str) -> list[str]:
         "unbraid advise my/folder   # what fits your own pictures or table, and how long it takes",
         "unbraid train beta-tcvae data=my/folder   # settings follow from the data",
     ]
+
+
+@app.command(epilog="Examples:  unbraid advise photos  ·  unbraid advise things.csv  ·  unbraid advise sprites-small")
+def advise(
+    data: Annotated[str, typer.Argument(help="Folder of pictures, table, or name of a data set.")],
+    device: given.Device = "auto",
+    as_json: given.AsJson = False,
+) -> None:
+    """Look at data; print a recipe, settings with reasons, the time on this machine, and the commands to type next."""
+    from unbraid.advice import advise as look
+
+    advice = look(data, device)
+    print_json(advice.as_record()) if as_json else echo(str(advice))
 
 
 @app.command(
@@ -137,9 +173,10 @@ def sweep(
     if as_json:
         print_json(result.as_record())
     else:
-        shown = choose_main_scores(result.members)
-        print_rows(build_median_rows(result.members, shown), False)
-        more = len(list_scores(result.members)) - len(shown)
+        measured = result.members  # read from disk once
+        shown = choose_main_scores(measured)
+        print_rows(build_median_rows(measured, shown), False)
+        more = len(list_scores(measured)) - len(shown)
         print_notes([f"{more} more scores are in the table."] if more else [])
         files = [f"{key.capitalize()}: {file}" for key, file in result.files.items() if key in ("table", "report")]
         echo("\n".join(files))

@@ -7,7 +7,6 @@ from unbraid.data import (  # noqa: F401 (they register themselves)
     csv_modalities,
     dsprites,
     faces3d,
-    fashion_labels,
     images,
     mnist,
     mnist_styles,

@@ -59,6 +59,11 @@ def expand_user(path: str | bytes | Path) -> Path:
         raise DataError(f"{path} names no home folder: there is no such user here, or HOME is not set.") from error
 
 
+def refuse_unwritable(path: Path, error: OSError) -> DataError:
+    """Return the error for a file in the data folder that cannot be written."""
+    return DataError(f"{path} cannot be written ({error.strerror or error}); set UNBRAID_DATA to another folder.")
+
+
 def load(name: str, settings: Mapping[str, Any] | None = None, device: torch.device | str = "cpu") -> FactorDataset:
     """Load a registered data set; a rendered one is rendered on `device`."""
     entry = dataset[name]

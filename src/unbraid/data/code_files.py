@@ -22,7 +22,7 @@ def write_codes(path: Path, codes: np.ndarray, latents: Sequence[str], names: Se
         return
     if path.suffix.lower() not in (".csv", ".tsv"):
         raise UsageError(f"Codes are written to a file that ends in .csv or .npy, not to {path}.")
-    rows = [[name, *map(_format, code)] for name, code in zip(names, codes.tolist(), strict=True)]
+    rows = [[name, *(f"{number:.7g}" for number in code)] for name, code in zip(names, codes.tolist(), strict=True)]
     write_lines(path, [heading, *latents], rows)
 
 
@@ -67,7 +67,3 @@ def write_lines(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]
     writer.writerow(header)
     writer.writerows(rows)
     atomic.write_text(path, buffer.getvalue())
-
-
-def _format(number: float) -> str:
-    return f"{number:.7g}"

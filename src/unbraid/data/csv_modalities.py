@@ -19,11 +19,11 @@ from unbraid.data.label_csv import MISSING, make_factor, read_csv
 from unbraid.data.modalities import MultimodalDataset, multimodal
 from unbraid.data.modality import ClassLabels, Kind, Modality
 from unbraid.data.picture_files import SUFFIXES, read_alike
+from unbraid.data.table_columns import parse_number
 from unbraid.errors import DataError, UsageError, unknown
 
 KINDS = ("image", "vector", "label")
 KINDS_FORM = "COLUMN:image, COLUMN:vector, COLUMN:label or COLUMN:label:CLASS:CLASS…"
-MAX_FLOAT32 = torch.finfo(torch.float32).max
 MAX_DIFFERENT_CELLS = 20
 """A longer column whose cells all differ is not taken for classes."""
 
@@ -122,14 +122,22 @@ def list_picture_columns(path: Path, names: Sequence[str] = ()) -> list[list[Pat
 
 def read_columns(path: Path) -> dict[str, CsvColumn]:
     """Return columns by name; those of one vector become one."""
-    if not path.is_file():
-        folder = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise DataError(f"{path} does not exist{folder}.")
+    return group_columns(path, *read_table(path))
+
+
+def read_table(path: Path) -> tuple[dict[str, list[str]], list[int]]:
+    """Return the cells of a CSV file by column, and the numbers of its lines."""
+    check_exists(path)
     header, lines = read_csv(path, "a CSV file", delimiters=",;\t")
     check_table(path, header, lines)
     columns = zip(*(cells for _, cells in lines), strict=True)
-    cells = {name: list(column) for name, column in zip(header, columns, strict=True)}
-    return group_columns(path, cells, [number for number, _ in lines])
+    return dict(zip(header, map(list, columns), strict=True)), [number for number, _ in lines]
+
+
+def check_exists(path: Path) -> None:
+    if not path.is_file():
+        folder = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise DataError(f"{path} does not exist{folder}.")
 
 
 def group_columns(path: Path, cells: Mapping[str, list[str]], numbers: list[int]) -> dict[str, CsvColumn]:
@@ -151,7 +159,7 @@ def group_columns(path: Path, cells: Mapping[str, list[str]], numbers: list[int]
 def check_table(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -> None:
     """Raise a `DataError` if a CSV file has no names of columns, or a line has too few or too many cells."""
     for name in header:
-        if _parse_number(name) is not None or Path(name).suffix.lower() in SUFFIXES:
+        if parse_number(name) is not None or Path(name).suffix.lower() in SUFFIXES:
             raise DataError(
                 f"{path}: its first line must name the columns, and '{name}' looks like a cell; add a line of names."
             )
@@ -206,7 +214,7 @@ def _guess_kind(column: CsvColumn, rows: list[int]) -> Kind:
     pictures = [row for row, cell in cells.items() if Path(cell).suffix.lower() in SUFFIXES]
     if len(pictures) == len(rows) or any(column.picture(row).is_file() for row in pictures):
         return "image"
-    words = [row for row, cell in cells.items() if _parse_number(cell) is None]
+    words = [row for row, cell in cells.items() if parse_number(cell) is None]
     if not words:
         return "vector"
     name = column.name
@@ -217,7 +225,7 @@ def _guess_kind(column: CsvColumn, rows: list[int]) -> Kind:
             f"{where}: '{cells[words[0]]}' is not a number as most of the column; {advice} these are classes."
         )
     if len(words) < len(rows):
-        row = next(row for row, cell in cells.items() if _parse_number(cell) is not None)
+        row = next(row for row, cell in cells.items() if parse_number(cell) is not None)
         where = column.locate(row)
         raise DataError(
             f"{where}: '{cells[row]}' is a number, and most of the column are names; {advice} it is a class."
@@ -247,7 +255,7 @@ def read_vectors(column: CsvColumn, rows: list[int]) -> Pixels:
         for part, cells in enumerate(column.parts):
             if _is_missing(cells[row]):
                 raise DataError(f"{column.locate(row, part)} is empty, and other numbers of {column.name} are not.")
-            if _parse_number(cells[row]) is None:
+            if parse_number(cells[row]) is None:
                 raise DataError(f"{column.locate(row, part)}: '{cells[row]}' is not a finite number.")
         vectors.append([float(cells[row]) for cells in column.parts])
     numbers = torch.tensor(vectors, dtype=torch.float32, device="cpu")
@@ -271,7 +279,7 @@ def read_classes(column: CsvColumn, rows: list[int], classes: tuple[str, ...] | 
 
 def _name_class(cell: str) -> str:
     """Return one name for all ways to write a number, as 1 and 1.0, and other cells unchanged."""
-    number = _parse_number(cell)
+    number = parse_number(cell)
     if number is None or re.match(r"[+-]?0\d", cell):  # 0012 is a name, and not 12
         return cell
     if number.is_integer():
@@ -281,7 +289,7 @@ def _name_class(cell: str) -> str:
 
 def _sort_classes(names: Iterable[str]) -> tuple[str, ...]:
     """Return different names, in the order of their numbers if all are numbers, else in alphabetical order."""
-    numbers = {name: _parse_number(name) for name in names}
+    numbers = {name: parse_number(name) for name in names}
     key: Callable[[str], Any] = lambda name: (numbers[name], name)  # noqa: E731
     return tuple(sorted(numbers, key=None if None in numbers.values() else key))
 
@@ -324,11 +332,3 @@ def _parse_kinds(kinds: Sequence[str]) -> dict[str, str | Sequence[str]]:
 
 def _is_missing(cell: str) -> bool:
     return cell.lower() in MISSING
-
-
-def _parse_number(cell: str) -> float | None:
-    try:
-        number = float(cell)
-    except ValueError:
-        return None
-    return number if abs(number) <= MAX_FLOAT32 else None  # a larger one would be infinite as float32; NaN is refused

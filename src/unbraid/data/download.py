@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
+from unbraid.data.base import refuse_unwritable
 from unbraid.errors import DataError
 from unbraid.progress import progress
 
@@ -79,8 +80,7 @@ def download(remote: Remote, folder: Path, advice: str) -> Path:
     except _NETWORK_ERRORS as error:
         cause, reason = error, f"no connection: {getattr(error, 'reason', None) or error or type(error).__name__}"
     except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path} cannot be written ({reason}); set UNBRAID_DATA to another folder.") from error
+        raise refuse_unwritable(path, error) from error
     except ValueError as error:
         cause, reason = error, str(error)
     finally:

@@ -185,7 +185,6 @@ class FactorDataset:
         return ((values if columns is None else values[..., list(columns)]) >= 0).all(-1)
 
     def factor_position(self, name: str) -> int:
-        """Return the column of a factor."""
         if name not in self.factor_names:
             raise unknown("factor", name, self.factor_names, of=self.name)
         return self.factor_names.index(name)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -151,12 +151,17 @@ def _open_npy(path: Path, key: str) -> Iterator[tuple[tuple[int, ...], np.dtype,
         zipfile.ZipFile(path) as archive,
         archive.open(_name_member(archive, key)) as member,
     ):
-        first = np.lib.format.read_magic(member) == (1, 0)
-        read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read_header(member)
-        if dtype.hasobject or (fortran and len(shape) > 1):
-            raise DataError(f"{path}: '{key}' ({dtype}) is not a plain array in C order; save it as one.")
-        yield shape, dtype, member
+        yield *read_npy_header(member, f"{path}: '{key}'"), member
+
+
+def read_npy_header(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Return shape and type of the array in an open NPY file; raise unless it is a plain one in C order."""
+    first = np.lib.format.read_magic(file) == (1, 0)
+    read_header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read_header(file)
+    if dtype.hasobject or (fortran and len(shape) > 1):
+        raise DataError(f"{name} ({dtype}) is not a plain array in C order; save it as one.")
+    return shape, dtype
 
 
 def _name_member(archive: zipfile.ZipFile, key: str) -> str:

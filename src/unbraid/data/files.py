@@ -5,22 +5,27 @@ has, into one stored file; loading reads only that file.
 """
 
 import contextlib
+import os
 import shutil
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from unbraid import atomic
 from unbraid.data import storage
-from unbraid.data.base import DatasetFacts, data_home, dataset, expand_user
+from unbraid.data.base import DatasetFacts, data_home, dataset, expand_user, refuse_unwritable
 from unbraid.data.download import Remote, digest, download
 from unbraid.data.factors import FactorDataset
-from unbraid.data.lock import waiting_lock
 from unbraid.errors import DataError, UsageError
+from unbraid.printable import print_to_stderr
 from unbraid.registry import Entry
+from unbraid.safe_files import try_lock
 
 State = Literal["made", "present", "missing", "damaged"]
+SECONDS_BETWEEN_TRIES = 0.2
 
 
 @dataclass(frozen=True)
@@ -158,3 +163,38 @@ def _describe(entry: Entry[Callable[..., FactorDataset], DatasetFacts]) -> Descr
         state = "present" if recipe.path.exists() else "missing"
     shown = (entry.name, entry.summary, facts.images, facts.shape, facts.factors)
     return Description(*shown, state, origin, facts.modalities)
+
+
+@contextmanager
+def waiting_lock(path: Path, message: str) -> Iterator[None]:
+    """Hold the lock file `path` for the length of the block; print `message` once if another process holds it.
+
+    The system releases the lock of a process that dies. The file is removed at the end.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _acquire(path, message)
+    except OSError as error:
+        raise refuse_unwritable(path, error) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)  # before the lock is released: nobody else has it yet
+        os.close(handle)
+
+
+def _acquire(path: Path, message: str) -> int:
+    said = False
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        if try_lock(handle):
+            # the file may have been removed by its last holder between opening and locking
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), path.stat()):
+                    return handle
+        elif not said:
+            print_to_stderr(message)
+            said = True
+        os.close(handle)
+        time.sleep(SECONDS_BETWEEN_TRIES if said else 0)

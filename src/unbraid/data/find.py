@@ -1,8 +1,8 @@
 """Find the data set that a user means by `data`, and the entry that a config stores for it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,9 @@ from unbraid.data.array_modalities import from_arrays
 from unbraid.data.base import dataset as datasets, expand_user, load
 from unbraid.data.csv_modalities import has_pictures, list_picture_columns
 from unbraid.data.factors import FactorDataset
-from unbraid.data.image_size import choose_size
 from unbraid.data.images import from_array, from_dataset
-from unbraid.data.picture_files import list_pictures
-from unbraid.data.picture_labels import SUBFOLDERS, has_labelled_subfolders
+from unbraid.data.label_csv import SUBFOLDERS, has_labelled_subfolders
+from unbraid.data.picture_files import list_pictures, read_size
 from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
 from unbraid.errors import UsageError, unknown
@@ -30,6 +29,14 @@ GIVEN = "given"
 
 Data = Any
 """A registered name, a path, an array, a tensor, a DataFrame, a torch Dataset, a `FactorDataset`, or arrays by name."""
+
+HEADERS_TO_READ = 256
+"""Pictures, evenly spaced, whose sizes are read."""
+
+LARGEST_KEPT_SIDE = 128
+"""Larger pictures are resized: the time of a step grows with the pixels."""
+
+PICTURE_SIZES = (32, 64)
 
 
 @explain_out_of_memory("Loading the data", "use a smaller data.size, fewer rows, or data on disk (data.stream)")
@@ -119,3 +126,23 @@ def _wrap_frame(frame: Any, settings: dict[str, Any], several: bool | None) -> F
         return from_arrays(read_cells(frame), name="DataFrame")
     check_options(from_table, settings)
     return from_table(frame, **settings)
+
+
+class ChosenSize(NamedTuple):
+    """The side of square pictures, and the reason for it."""
+
+    size: int
+    reason: str
+
+
+def choose_size(paths: Sequence[Path]) -> ChosenSize | None:
+    """Return the size for pictures, or None if they keep theirs: all alike, and no side above 128."""
+    sizes = {read_size(path) for path in paths[:: max(1, len(paths) // HEADERS_TO_READ)]}
+    if not sizes or (len(sizes) == 1 and max(next(iter(sizes))) <= LARGEST_KEPT_SIDE):
+        return None
+    shortest = min(min(size) for size in sizes)
+    size = max((each for each in PICTURE_SIZES if each <= shortest), default=PICTURE_SIZES[0])
+    if len(sizes) > 1:
+        return ChosenSize(size, "the pictures have different sizes; their middle squares are resized")
+    width, height = next(iter(sizes))
+    return ChosenSize(size, f"{width}x{height} pixels would train slowly; the middle squares are resized")

@@ -11,7 +11,7 @@ from unbraid.data.base import expand_user
 from unbraid.data.factors import FactorDataset, Pixels
 from unbraid.data.file_formats import explain_errors
 from unbraid.data.images import from_array
-from unbraid.data.picture_files import SUFFIXES, Mode, read_all, read_picture
+from unbraid.data.picture_files import SUFFIXES, Mode, list_pictures as list_folder, read_all, read_picture
 from unbraid.data.table_columns import TableColumn, encode_cells, parse_number
 from unbraid.data.table_files import TABLES, is_frame, name_source, read_cells
 from unbraid.data.tables import TableDataset, check_rows_given
@@ -69,10 +69,10 @@ def list_pictures(path: Path) -> tuple[list[Path], list[str]]:
         return [path], [path.name]
     if not path.is_dir():
         raise DataError(f"{path} is neither a folder, nor a picture, a table (.csv, .parquet) or an array (.npy).")
-    found = sorted(each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file())
-    if not found:
+    names = list_folder(path)
+    if not names:
         raise DataError(f"{path} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
-    return found, [each.relative_to(path).as_posix() for each in found]
+    return [path / name for name in names], names
 
 
 def _read_pictures(paths: Sequence[Path], names: list[str], shape: Shape) -> GivenRows:

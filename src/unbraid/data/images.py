@@ -12,10 +12,9 @@ from torch import Tensor
 
 from unbraid.data.base import dataset, expand_user
 from unbraid.data.factors import Factor, FactorDataset, Pixels, pack_bits
-from unbraid.data.label_csv import read_labels
+from unbraid.data.label_csv import SUBFOLDERS, label_by_subfolder, read_labels
 from unbraid.data.picture_cache import decode_once
 from unbraid.data.picture_files import GREY_MODES, SUFFIXES, count_bytes, flatten, list_pictures, read_alike
-from unbraid.data.picture_labels import SUBFOLDERS, label_by_subfolder
 from unbraid.data.row_files import RowFile
 from unbraid.data.streamed_pixels import Channels, Stream, StreamedPixels, stream_rows, streams
 from unbraid.errors import DataError, UsageError

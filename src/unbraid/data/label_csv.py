@@ -1,20 +1,30 @@
-"""Labels of pictures from a CSV file: a line per picture, a column per factor, empty where a label is missing."""
+"""Labels of pictures: from a CSV file with a line per picture and a column per factor, empty where a label is missing,
+or from the folders that the pictures are in, one per class.
+"""
 
 import csv
 import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unbraid.data.base import expand_user
 from unbraid.data.factors import Factor
 from unbraid.data.file_formats import explain_errors
+from unbraid.data.picture_files import SUFFIXES
 from unbraid.errors import DataError
 
 MISSING = frozenset({"", "nan", "na", "n/a", "none", "null"})
+SUBFOLDERS = "subfolders"
+"""Value of `labels` that takes the name of a picture's folder as its label."""
+
+FOLDER_FACTOR = "folder"
+"""Name of the factor."""
 
 
 def read_csv(path: Path, expected: str, delimiters: str = ",") -> tuple[list[str], list[tuple[int, list[str]]]]:
@@ -78,3 +88,27 @@ def make_factor(path: Path, name: str, cells: Sequence[str]) -> tuple[Factor, Te
     places = {cell: values.index(value) for cell, value in parsed.items()}
     column = torch.from_numpy(np.array([places.get(cell, -1) for cell in cells], dtype=np.int64))
     return Factor(name, len(values), tuple(values)), column  # type: ignore[arg-type]
+
+
+def has_labelled_subfolders(folder: Any) -> bool:
+    """Return whether all pictures below a folder are in subfolders, and in at least two different ones."""
+    if not isinstance(folder, (str, Path)) or not expand_user(folder).is_dir():
+        return False
+    entries = list(expand_user(folder).iterdir())
+    if any(entry.suffix.lower() in SUFFIXES and entry.is_file() for entry in entries):
+        return False
+    holding = (entry for entry in entries if entry.is_dir() and _holds_picture(entry))
+    return next(holding, None) is not None and next(holding, None) is not None
+
+
+def _holds_picture(folder: Path) -> bool:
+    return any(path.suffix.lower() in SUFFIXES and path.is_file() for path in folder.rglob("*"))
+
+
+def label_by_subfolder(names: Sequence[Path]) -> tuple[tuple[Factor, ...], Tensor]:
+    """Return the factor `folder` and the table [pictures, 1] of relative paths; -1 for one that is in no subfolder."""
+    labels = [name.parts[0] if len(name.parts) > 1 else None for name in names]
+    values = tuple(sorted({label for label in labels if label is not None}))
+    places = {label: place for place, label in enumerate(values)}
+    table = torch.tensor([[-1 if label is None else places[label]] for label in labels], device="cpu")
+    return (Factor(FOLDER_FACTOR, len(values), values),), table

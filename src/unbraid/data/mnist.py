@@ -1,22 +1,30 @@
 """MNIST and Fashion-MNIST: 28 x 28 grey images in ten classes, the training rows first, then the test rows.
 
 Files: the four idx files, gzipped or not, or an npz file with train_images, train_labels, test_images, test_labels.
+MNIST may have two more factors, thickness and width of the digits, measured on the images and cut into bins.
+Fashion-MNIST is also a data set of pairs, an image and its class, where some training rows lack the class.
 """
 
 import gzip
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from unbraid.data.base import dataset
+from unbraid import noise
+from unbraid.data import storage
+from unbraid.data.base import data_home, dataset
 from unbraid.data.download import Remote
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.data.file_formats import explain_errors, find_file, has_npz_arrays, read_npz_array
 from unbraid.data.files import Recipe, load_stored
-from unbraid.data.mnist_strokes import add_stroke_factors
-from unbraid.errors import DataError
+from unbraid.data.modalities import MultimodalDataset, multimodal
+from unbraid.data.modality import ClassLabels, Modality
+from unbraid.data.stroke_measures import measure_strokes
+from unbraid.errors import DataError, UsageError
 
 PARTS = {
     "train_images": "train-images-idx3-ubyte",
@@ -28,6 +36,11 @@ DIGIT = Factor("digit", 10, tuple("0123456789"))
 GARMENTS = ("t-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 GARMENT = Factor("class", 10, GARMENTS)
 WANTS = f"an npz file ({', '.join(PARTS)}) or a folder with the four idx files"
+STROKE_BINS = 10
+STROKE_FACTORS = ("thickness", "width")
+_CACHE_VERSION = 1  # raise it whenever the same images should give other measures
+PAIRS = "fashion-labels"
+PAIR_MODALITIES = ("image", "label")
 
 
 def mnist_recipe(measured: bool = False) -> Recipe:
@@ -114,3 +127,72 @@ def _read_folder(folder: Path) -> dict[str, np.ndarray]:
 
 def _remotes(host: str, sums: tuple[str, ...]) -> tuple[Remote, ...]:
     return tuple(Remote(f"{host}{name}.gz", f"sha256:{s}") for name, s in zip(PARTS.values(), sums, strict=True))
+
+
+def add_stroke_factors(data: FactorDataset) -> FactorDataset:
+    """Return a data set of single-channel images with the additional factors `thickness` and `width`.
+
+    Each has 10 bins with equally many rows; a bin's value is the median of its rows, in pixels.
+    """
+    columns = [bin_values(name, column) for name, column in zip(STROKE_FACTORS, _load_measures(data).T, strict=True)]
+    values = data.values_of(torch.arange(len(data), device=data.device))
+    table = torch.cat([values, *(column[:, None].to(values.device) for _, column in columns)], dim=1)
+    return replace(data, factors=(*data.factors, *(factor for factor, _ in columns)), table=table)
+
+
+def bin_values(name: str, values: np.ndarray, bins: int = STROKE_BINS) -> tuple[Factor, Tensor]:
+    """Return measured values [n] as a factor of `bins` values with about equally many rows, and the rows' bins [n]."""
+    inner = np.quantile(values, np.arange(1, bins) / bins)
+    place = np.searchsorted(inner, values, side="right")
+    used, place = np.unique(place, return_inverse=True)  # many equal values may leave a bin without rows
+    centres = tuple(round(float(np.median(values[place == k])), 3) for k in range(len(used)))
+    return Factor(name, len(used), centres), torch.from_numpy(place.reshape(-1).astype(np.int64))
+
+
+def _load_measures(data: FactorDataset) -> np.ndarray:
+    """Return thickness and width of every image [n, 2], measured once (seconds) and cached in the data folder."""
+    path = data_home() / f"{data.name}-strokes-{data.content_hash()[:16]}-v{_CACHE_VERSION}.safetensors"
+    return storage.read_or_make(path, lambda: _measure(data)).pixels.stored.numpy()
+
+
+def _measure(data: FactorDataset) -> FactorDataset:
+    images = data.pixels.stored
+    if images.ndim != 4 or images.shape[1] != 1 or data.pixels.bits:
+        raise DataError(f"{data.name}: strokes can only be measured on images of one channel of bytes or floats.")
+    measures = torch.from_numpy(measure_strokes(images[:, 0].cpu().numpy()).astype(np.float32))
+    return FactorDataset(f"{data.name}-strokes", Pixels(measures, (2,)), source="measured")
+
+
+def pairs_recipe(missing: float, seed: int) -> Recipe:
+    """Return the recipe of Fashion-MNIST, whose stored file serves this data set."""
+    return replace(fashion_recipe(), name=PAIRS, file="fashion-mnist")
+
+
+@dataset(
+    "fashion-labels",
+    images=70_000,
+    shape=(1, 28, 28),
+    factors=("class",),
+    modalities=PAIR_MODALITIES,
+    recipe=pairs_recipe,
+)
+def fashion_labels(*, missing: float = 0.0, seed: int = 0) -> MultimodalDataset:
+    """Pictures of clothing and their classes as two modalities; the official test rows are held out.
+
+    `missing` is the share of training rows that lack their label, at random by `seed`. Test rows have theirs. The
+    factor `class`, which only scores use, is known for all rows.
+    """
+    if not 0 <= missing < 1 or seed < 0:
+        raise UsageError(f"{PAIRS}: missing must be from 0 up to 1 and seed 0 or above, not {missing:g} and {seed}.")
+    data = load_stored(pairs_recipe(missing, seed))
+    assert data.table is not None and data.held_out is not None
+    present = torch.ones(len(data), dtype=torch.bool, device=data.device)
+    trained = present.clone()
+    trained[data.held_out] = False
+    rows = trained.nonzero().squeeze(-1)
+    order = noise.bits(noise.seed_tensor(seed, device=data.device), 0, f"{PAIRS}/missing", (len(rows),))[0].argsort()
+    present[rows[order[: round(missing * len(rows))]]] = False
+    labels = ClassLabels(data.table[:, 0].where(present, -1), GARMENTS)
+    image = Modality("image", "image", data.pixels)
+    label = Modality("label", "label", labels, present if missing else None)
+    return multimodal(PAIRS, [image, label], data.factors, data.table, data.held_out, data.source)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from unbraid.data.base import data_home
+from unbraid.data.base import data_home, refuse_unwritable
 from unbraid.data.picture_files import Mode, choose_mode, read_picture
 from unbraid.data.row_files import RowFile
 from unbraid.errors import DataError
@@ -35,8 +35,7 @@ def decode_once(folder: Path, names: Sequence[str], size: int | None) -> RowFile
             path.parent.mkdir(parents=True, exist_ok=True)
             _decode(path, folder, names, size)
         except OSError as error:
-            reason = error.strerror or error
-            raise DataError(f"{path} cannot be written ({reason}); set UNBRAID_DATA to another folder.") from error
+            raise refuse_unwritable(path, error) from error
     file = RowFile.open(path)
     if file.count != len(names):
         raise DataError(f"{path} holds {file.count:,} of {len(names):,} pictures; remove it and run this again.")

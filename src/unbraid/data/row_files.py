@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unbraid.data.file_formats import explain_errors
+from unbraid.data.file_formats import explain_errors, read_npy_header
 from unbraid.errors import DataError
 
 CHUNK_BYTES = 1 << 24
@@ -37,14 +37,11 @@ class RowFile:
 
     @classmethod
     def open(cls, path: Path) -> "RowFile":
-        """Open a .npy file."""
         with explain_errors(path, "a .npy file"), path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, fortran, dtype = read(file)
+            shape, dtype = read_npy_header(file, str(path))
             offset = file.tell()
-        if dtype.hasobject or not shape or (fortran and len(shape) > 1):
-            raise DataError(f"{path} ({dtype}) is not a plain array in C order; save it as one.")
+        if not shape:
+            raise DataError(f"{path} holds a single number, not rows.")
         return cls(path, offset, shape[0], tuple(shape[1:]), dtype)
 
     @classmethod

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from unbraid.data.base import expand_user
-from unbraid.data.csv_modalities import check_table
+from unbraid.data.csv_modalities import check_exists, read_table
 from unbraid.data.file_formats import explain_errors
-from unbraid.data.label_csv import MISSING, read_csv
+from unbraid.data.label_csv import MISSING
 from unbraid.data.table_columns import Cell
 from unbraid.errors import DataError
 from unbraid.extras import import_extra
@@ -39,9 +39,7 @@ def read_cells(given: Any) -> dict[str, list[Cell]]:
     if is_frame(given):
         return _read_frame(given)
     path = expand_user(given)
-    if not path.is_file():
-        folder = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise DataError(f"{path} does not exist{folder}.")
+    check_exists(path)
     readers = {".parquet": _read_parquet, ".npy": _read_npy}
     return readers.get(path.suffix.lower(), _read_text)(path)
 
@@ -52,13 +50,8 @@ def name_source(given: Any) -> str:
 
 
 def _read_text(path: Path) -> dict[str, list[Cell]]:
-    header, lines = read_csv(path, "a CSV file", delimiters=",;\t")
-    check_table(path, header, lines)
-    columns = zip(*(cells for _, cells in lines), strict=True)
-    return {
-        name: [None if cell.lower() in MISSING else cell for cell in column]
-        for name, column in zip(header, columns, strict=True)
-    }
+    cells, _ = read_table(path)
+    return {name: [None if cell.lower() in MISSING else cell for cell in column] for name, column in cells.items()}
 
 
 def _read_parquet(path: Path) -> dict[str, list[Cell]]:

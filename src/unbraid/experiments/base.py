@@ -270,11 +270,21 @@ class ExperimentRegistry(Registry[Callable[..., Any], Experiment]):
         year = year or (int(paper[-4:]) if paper[-4:].isdigit() else None)
         return super().__call__(name, year=year, reference=f"{paper}, {place}" if place else "", **facts)
 
+    def add(self, name: str, summary: str, draw: Callable[..., Any], **facts: Any) -> None:
+        """Register an experiment whose figure is `draw(results, make)`, which several experiments may share."""
+
+        def figure(results: Results, make: Any) -> Any:
+            return draw(results, make)
+
+        figure.__doc__, figure.__module__, figure.__qualname__ = summary, draw.__module__, name
+        self(name, **facts)(figure)
+
 
 experiment = ExperimentRegistry("experiment", Experiment)
 """Decorator for an experiment: `@experiment("chen2018/fig2", claims=…, scales=…)`.
 
 Its keywords are the fields of `Experiment`. The function draws the figure: it takes `Results` and the class `Figure`.
+`experiment.add` takes a summary and such a function instead of decorating one.
 """
 
 

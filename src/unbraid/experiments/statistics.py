@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import binomtest, rankdata, t
 
-from unbraid.report.tables import LEVEL, RESAMPLES
+from unbraid.report.tables import LEVEL, RESAMPLES, pearson
 
 GRID_POINTS = 64
 
@@ -163,14 +163,6 @@ def cell_means(cells: Cells) -> np.ndarray:
 def mean_difference(cells: Cells, first: Hashable, second: Hashable, score: int = 0) -> np.ndarray:
     """Return the mean of the second cell minus the mean of the first."""
     return cells[second][..., score].mean(-1) - cells[first][..., score].mean(-1)
-
-
-def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the correlation over the last axis, or NaN if one of both does not vary."""
-    x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
-    norm = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(norm > 0, (x * y).sum(-1) / norm, np.nan)
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> np.ndarray:

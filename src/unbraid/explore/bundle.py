@@ -7,6 +7,7 @@ and the style by their hashes, and nothing else: no request, no other code.
 """
 
 import base64
+import gzip
 import hashlib
 import html
 import json
@@ -16,14 +17,17 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import numpy as np
+
 from unbraid.errors import UnbraidError
-from unbraid.explore.text import pack
 
 BOOT, MAIN = "boot.js", "main.js"
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 COMMENT = re.compile(r"^ */\*\*.*?\*/\n", re.MULTILINE | re.DOTALL)
 DECLARED = re.compile(r"^(?:async )?(?:function\*?|class|const|let) (?:\{([^}]*)\}|(\w+))", re.MULTILINE)
+STAND_INS = {0: 0xA1, 13: 0xA2, 60: 0xA3}
+"""Code points for characters that HTML does not keep (see `page/text.js`)."""
 
 
 def render(title: str, data: Mapping[str, Any], blocks: Mapping[str, str]) -> str:
@@ -100,3 +104,28 @@ def _add(name: str, ordered: dict[str, str]) -> None:
 
 def _read(name: str) -> str:
     return resources.files("unbraid.explore").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def to_text(data: bytes) -> str:
+    """Return bytes as text of seven bits for each character, where base64 has six; its reader knows their number.
+
+    Every character is one byte of UTF-8, but three that HTML would change or read as markup: NUL, the carriage return
+    and `<` stand as ¡, ¢ and £. A page is so a seventh smaller than with base64.
+    """
+    bits = np.unpackbits(np.frombuffer(data, np.uint8))
+    groups = np.zeros((-(-len(bits) // 7), 8), np.uint8)
+    padded = np.zeros(len(groups) * 7, np.uint8)
+    padded[: len(bits)] = bits
+    groups[:, 1:] = padded.reshape(-1, 7)
+    table = bytes(STAND_INS.get(value, value) for value in range(256))
+    return np.packbits(groups, axis=1).tobytes().translate(table).decode("latin-1")
+
+
+def pack(data: bytes) -> str:
+    """Return bytes compressed, as text."""
+    return to_text(gzip.compress(data, 9, mtime=0))
+
+
+def to_base64(data: bytes) -> str:
+    """Return bytes as base64, for what is small."""
+    return base64.b64encode(data).decode()

@@ -53,7 +53,6 @@ class Graph:
         return sum(value.numel() for value in self.constants.values())
 
     def shape_of(self, value: int) -> tuple[int, ...]:
-        """Return the shape of a value."""
         if value in self.constants:
             return tuple(self.constants[value].shape)
         return self.inputs[value] if value in self.inputs else self.nodes[value].shape

@@ -74,7 +74,7 @@ class Lowering:
         self.graph.nodes[value] = Node(operation, tuple(inputs), shape, settings)
         return value
 
-    def lower(self, call: Call, other: Call) -> None:
+    def lower(self, call: Call) -> None:
         """Write one recorded call."""
         name = call.function.overloadpacket.__name__
         arguments = {key: self._argument(value) for key, value in call.arguments.items()}
@@ -103,6 +103,10 @@ class Lowering:
     def binary(self, kind: str, left: int, right: int, shape: tuple[int, ...]) -> int:
         """Add one binary operation."""
         return self.emit("binary", [left, right], shape, kind=kind)
+
+    def scale(self, value: int, factor: float) -> int:
+        """Add the product with a number, unless it is 1."""
+        return value if factor == 1 else self.binary("mul", value, self.number(factor), self.graph.shape_of(value))
 
     def unary(self, kind: str, value: int) -> int:
         """Add one unary operation."""

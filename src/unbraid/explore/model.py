@@ -4,7 +4,8 @@ Both are traced whole, with the model's own code around the networks: the centre
 several modalities, the stages, the likelihood's mean. So the page needs no rule for any of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -46,15 +47,19 @@ class ModelGraphs(NamedTuple):
 
 def trace_model(evaluation: Evaluation) -> ModelGraphs:
     """Trace a model's encoder and decoder on a few rows of its data."""
-    model = evaluation.model
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    model.to("cpu")
-    try:
+    with _on_cpu(evaluation.model) as model:
         rows = evaluation.rows[:1].expand(EXAMPLES)
         observed = {name: x.cpu() for name, x in evaluation.dataset.observed(rows).items()}
         codes = torch.randn(EXAMPLES, model.space.width, generator=torch.Generator().manual_seed(0))
         decode = trace(lambda code: _decode(model, code), codes)
         return ModelGraphs(_trace_encoder(model, observed), decode, views_of(model))
+
+
+@contextmanager
+def _on_cpu(model: Model) -> Iterator[Model]:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    try:
+        yield model.to("cpu")
     finally:
         model.to(device)
 
@@ -79,17 +84,12 @@ def _encode(model: Model, observed: dict[str, Tensor], present: Tensor) -> Tenso
 
 def measure_encoder(evaluation: Evaluation) -> Moments:
     """Return the second moments of each encoder layer's inputs on rows of the data."""
-    model, dataset = evaluation.model, evaluation.dataset
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    dataset = evaluation.dataset
     rows = evaluation.rows[evaluation.choose(ROWS_TO_MEASURE)]
     present = torch.stack([dataset.has(name, rows) for name in dataset.modalities], -1).float().cpu()
     observed = {name: x.cpu() for name, x in dataset.observed(rows).items()}
-    model.to("cpu")
-    try:
-        with torch.no_grad(), InputMoments() as found:
-            _encode(model, observed, present)
-    finally:
-        model.to(device)
+    with _on_cpu(evaluation.model) as model, torch.no_grad(), InputMoments() as found:
+        _encode(model, observed, present)
     return found.moments
 
 

@@ -38,7 +38,6 @@ class Numbers:
         return [self.length - array.size, array.size]
 
     def bytes(self) -> bytes:
-        """Return all numbers."""
         return b"".join(part.tobytes() for part in self.parts)
 
 

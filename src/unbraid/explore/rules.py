@@ -20,8 +20,8 @@ BINARY = {
     "__and__": "mul", "__or__": "max", "pow": "pow",
 }  # fmt: skip
 REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "any": "max", "all": "min"}
-SAME = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias", "alias", "detach", "clone")
-SAME_ALWAYS = ("contiguous", "lift_fresh", "lift_fresh_copy", "_reshape_copy")
+SAME = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias", "_reshape_copy", "alias", "detach")
+SAME += ("clone", "contiguous", "lift_fresh", "lift_fresh_copy")
 
 Given = dict[str, Any]
 Shapes = list[Any]
@@ -47,8 +47,7 @@ def add(to: Lowering, given: Given, shapes: Shapes) -> int:
     first, second = to.operand(given["self"]), to.operand(given["other"])
     if given["name"] == "rsub":
         first, second = second, first
-    if given.get("alpha", 1) != 1:
-        second = to.binary("mul", second, to.number(given["alpha"]), to.graph.shape_of(second))
+    second = to.scale(second, given.get("alpha", 1))
     return to.binary("add" if given["name"] == "add" else "sub", first, second, shapes[0])
 
 
@@ -106,7 +105,7 @@ def convert(to: Lowering, given: Given, shapes: Shapes) -> int:
     return given["self"]
 
 
-@rule(*SAME, *SAME_ALWAYS)
+@rule(*SAME)
 def reshape(to: Lowering, given: Given, shapes: Shapes) -> int:
     same = to.graph.shape_of(given["self"]) == shapes[0]
     return given["self"] if same else to.emit("reshape", [given["self"]], shapes[0])
@@ -185,17 +184,14 @@ def pad(to: Lowering, given: Given, shapes: Shapes) -> int:
     """Constants before and behind, one axis after the other from the last."""
     value, rank = given["self"], len(shapes[0])
     for place in range(0, len(given["pad"]), 2):
-        axis, (before, behind) = rank - 1 - place // 2, given["pad"][place : place + 2]
-        parts = [value]
-        for amount, at in ((before, 0), (behind, len(parts))):
-            if amount:
-                shape = tuple(amount if a == axis else s for a, s in enumerate(to.graph.shape_of(value)))
-                block = to.emit("expand", [to.number(given["value"] or 0)], shape)
-                parts.insert(0 if at == 0 else len(parts), block)
-        if len(parts) > 1:
-            old = to.graph.shape_of(value)
-            shape = tuple(s + before + behind if a == axis else s for a, s in enumerate(old))
-            value = to.emit("concat", parts, shape, axis=axis)
+        axis, amounts, old = rank - 1 - place // 2, given["pad"][place : place + 2], to.graph.shape_of(value)
+        shapes_along = [(*old[:axis], length, *old[axis + 1 :]) for length in (*amounts, old[axis] + sum(amounts))]
+        before, behind = (
+            [to.emit("expand", [to.number(given["value"] or 0)], shape)] if amount else []
+            for amount, shape in zip(amounts, shapes_along, strict=False)
+        )
+        if any(amounts):
+            value = to.emit("concat", [*before, value, *behind], shapes_along[-1], axis=axis)
     return value
 
 
@@ -259,12 +255,8 @@ def matmul(to: Lowering, given: Given, shapes: Shapes) -> int:
     bias, plain = given["self"], given.get("beta", 1) == given.get("alpha", 1) == 1
     if plain and to.graph.shape_of(bias) == shapes[0][-1:]:
         return to.emit("matmul", [first, second, bias], shapes[0])
-    made = to.emit("matmul", [first, second], shapes[0])
-    for factor in (given.get("alpha", 1),):
-        made = made if factor == 1 else to.binary("mul", made, to.number(factor), shapes[0])
-    beta = given.get("beta", 1)
-    bias = bias if beta == 1 else to.binary("mul", bias, to.number(beta), to.graph.shape_of(bias))
-    return to.binary("add", made, bias, shapes[0])
+    made = to.scale(to.emit("matmul", [first, second], shapes[0]), given.get("alpha", 1))
+    return to.binary("add", made, to.scale(bias, given.get("beta", 1)), shapes[0])
 
 
 @rule("convolution")

@@ -9,7 +9,7 @@ from unbraid import atomic
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.tables import columns_of
-from unbraid.explore.bundle import render
+from unbraid.explore.bundle import pack, render, to_base64, to_text
 from unbraid.explore.facts import (
     MAX_ROWS_TO_MEASURE,
     describe_blocks,
@@ -21,7 +21,6 @@ from unbraid.explore.facts import (
 from unbraid.explore.model import ModelGraphs, measure_encoder, trace_model
 from unbraid.explore.rounding import Moments
 from unbraid.explore.rows import Numbers, describe_rows, distances
-from unbraid.explore.text import pack, to_base64, to_text
 from unbraid.explore.wasm import product
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score

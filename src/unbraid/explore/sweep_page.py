@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from unbraid import atomic
 from unbraid.config import Config
 from unbraid.errors import UsageError
-from unbraid.explore.bundle import render
+from unbraid.explore.bundle import pack, render, to_text
 from unbraid.explore.model import ModelGraphs, trace_model
 from unbraid.explore.rows import Numbers
 from unbraid.explore.run_page import (
@@ -23,7 +23,6 @@ from unbraid.explore.run_page import (
     modules,
     store_networks,
 )
-from unbraid.explore.text import pack, to_text
 from unbraid.explore.weights import Precision, Weights
 from unbraid.metrics import Evaluation, Score
 

@@ -59,25 +59,25 @@ def _decompositions(functions: set[Any]) -> dict[Any, Callable[..., Any]]:
 
 def _lower(pair: tuple[Recording, Recording]) -> Graph:
     """Write the operations that results depend on; those without an input of the network become constants."""
-    lowering, (first, second) = Lowering(pair), pair
+    lowering, first = Lowering(pair), pair[0]
     dynamic = {ref.place for ref in first.inputs}
-    makers: dict[int, tuple[Call, Call]] = {}
-    for calls in zip(first.calls, second.calls, strict=True):
-        moves = any(ref.place in dynamic for ref in refs_of(calls[0]))
-        for ref in calls[0].outputs:
+    makers: dict[int, Call] = {}
+    for call in first.calls:
+        moves = any(ref.place in dynamic for ref in refs_of(call))
+        for ref in call.outputs:
             if ref is not None:
-                makers[ref.place] = calls
+                makers[ref.place] = call
                 dynamic.update({ref.place} if moves else set())
     compact = _worth_computing(first, makers, dynamic)
     needed = _needed([ref.place for ref in first.outputs], makers, dynamic | compact)
-    for calls in zip(first.calls, second.calls, strict=True):
-        if any(ref is not None and ref.place in needed for ref in calls[0].outputs):
-            lowering.lower(*calls)
+    for call in first.calls:
+        if any(ref is not None and ref.place in needed for ref in call.outputs):
+            lowering.lower(call)
     lowering.graph.outputs = [lowering.value(ref.place) for ref in first.outputs]
     return lowering.graph.without_unused()
 
 
-def _worth_computing(recording: Recording, makers: dict[int, tuple[Call, Call]], dynamic: set[int]) -> set[int]:
+def _worth_computing(recording: Recording, makers: dict[int, Call], dynamic: set[int]) -> set[int]:
     """Return the constants that are far larger than what they are made of: the page computes them itself."""
     sources: dict[int, int] = {}
     chosen = set()
@@ -85,7 +85,7 @@ def _worth_computing(recording: Recording, makers: dict[int, tuple[Call, Call]],
         if place in dynamic or place not in makers or (len(tensor.shape) and tensor.shape[0] in BATCHES):
             sources[place] = tensor.numel()
             continue
-        sources[place] = sum({ref.place: sources[ref.place] for ref in refs_of(makers[place][0])}.values())
+        sources[place] = sum({ref.place: sources[ref.place] for ref in refs_of(makers[place])}.values())
         if tensor.is_floating_point() and tensor.numel() > max(SMALL, 2 * sources[place]):
             chosen.add(place)
         else:
@@ -93,7 +93,7 @@ def _worth_computing(recording: Recording, makers: dict[int, tuple[Call, Call]],
     return chosen
 
 
-def _needed(outputs: list[int], makers: dict[int, tuple[Call, Call]], computed: set[int]) -> set[int]:
+def _needed(outputs: list[int], makers: dict[int, Call], computed: set[int]) -> set[int]:
     """Return the places that operations of the graph have to make."""
     found: set[int] = set()
     waiting = list(outputs)
@@ -101,5 +101,5 @@ def _needed(outputs: list[int], makers: dict[int, tuple[Call, Call]], computed: 
         place = waiting.pop()
         if place in computed and place in makers and place not in found:
             found.add(place)
-            waiting += [ref.place for ref in refs_of(makers[place][0])]
+            waiting += [ref.place for ref in refs_of(makers[place])]
     return found

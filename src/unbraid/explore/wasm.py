@@ -25,7 +25,7 @@ COUNTERS = ("j", "i", "left", "pa", "pb", "pc", "last", "lane", "row1", "row2", 
 
 I32, V128, VOID = 0x7F, 0x7B, 0x40
 BLOCK, LOOP, IF, END, BRANCH, BRANCH_IF = b"\x02", b"\x03", b"\x04", b"\x0b", b"\x0c", b"\x0d"
-ADD, SUB, MUL, LESS, EQUAL, AT_LEAST = b"\x6a", b"\x6b", b"\x6c", b"\x48", b"\x46", b"\x4e"
+ADD, SUB, MUL, LESS, AT_LEAST = b"\x6a", b"\x6b", b"\x6c", b"\x48", b"\x4e"
 F32_ADD = b"\x92"
 
 

@@ -9,5 +9,4 @@ from unbraid.latents.flow_prior import FlowPrior as FlowPrior
 from unbraid.latents.learned_priors import LEARNED_PRIOR as LEARNED_PRIOR, Prior as Prior, prior as prior
 from unbraid.latents.parse import parse_latents as parse_latents, refuse_two_sizes as refuse_two_sizes
 from unbraid.latents.quantised import Quantised as Quantised
-from unbraid.latents.space import Space as Space
-from unbraid.latents.stacked_space import StackedSpace as StackedSpace
+from unbraid.latents.space import Space as Space, StackedSpace as StackedSpace

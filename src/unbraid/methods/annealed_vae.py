@@ -6,9 +6,8 @@ C rises in a straight line from 0 to `capacity` nats over the first `capacity_st
 factor after another.
 """
 
-from unbraid.objectives.base import Context, objective
+from unbraid.objectives.base import Context, objective, ramp
 from unbraid.objectives.decomposition import elbo_terms
-from unbraid.objectives.schedules import ramp
 from unbraid.types import Batch, Output, Terms, Weight
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from unbraid.models.base import model
-from unbraid.models.modality_subsets import single_modalities
-from unbraid.models.multimodal import MultimodalModel
+from unbraid.models.multimodal import MultimodalModel, single_modalities
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms

@@ -14,8 +14,7 @@ from unbraid.data.label_codes import LabelCodes
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import to_full_precision
-from unbraid.objectives.base import Context, Objective, objective
-from unbraid.objectives.checks import check_label_latents
+from unbraid.objectives.base import Context, Objective, check_label_latents, objective
 from unbraid.types import Batch, Output, Terms, Weight
 
 

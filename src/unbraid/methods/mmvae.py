@@ -24,8 +24,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.latents.fusion import DiagonalNormal, ExpertMixture, mixture
 from unbraid.models.base import model
-from unbraid.models.modality_subsets import single_modalities
-from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel
+from unbraid.models.multimodal import SHARED, Decoded, ModalityPosteriors, MultimodalModel, single_modalities
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective
 from unbraid.types import Batch, Noise, Output, Terms, Weight
@@ -64,9 +63,6 @@ class ExpertsModel(MultimodalModel):
             return super().decode_draws(c, s)
         frozen = self.decode_subsets(c, {name: value.detach() for name, value in s.items()}, frozen=True)
         return self.decode_subsets(c.detach(), s), frozen
-
-
-SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
 
 
 @objective(

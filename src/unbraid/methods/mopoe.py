@@ -16,8 +16,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.latents.fusion import ExpertMixture, mixture_of_products, subsets
 from unbraid.models.base import model
-from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
-from unbraid.models.multimodal import ModalityPosteriors, MultimodalModel
+from unbraid.models.multimodal import SUBSET_NOISE, ModalityPosteriors, MultimodalModel, draw_subsets
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective, Value
@@ -62,9 +61,6 @@ class EverySubsetModel(MultimodalModel):
             return draw_subsets(every.expand(-1, self.draws, -1), noise[SUBSET_NOISE])
         table = subsets(len(self.modalities), present.device)
         return table & (every | ~table).all(-1, keepdim=True)
-
-
-SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
 
 
 @objective(

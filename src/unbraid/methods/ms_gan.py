@@ -28,8 +28,7 @@ from unbraid.networks import Outputs, refiner
 from unbraid.networks.gan import choose_cgan_network, choose_staged_gan_networks
 from unbraid.noise import Need
 from unbraid.objectives.adversarial import AdversarialObjective
-from unbraid.objectives.base import Context, objective
-from unbraid.objectives.checks import check_normal
+from unbraid.objectives.base import Context, check_normal, objective
 from unbraid.objectives.staged import StageObjective
 from unbraid.types import Inputs, Noise, Output, Shape
 

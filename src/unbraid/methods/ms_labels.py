@@ -16,8 +16,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.staged import OWN_CODE
 from unbraid.networks.refiners import choose_stage_networks
-from unbraid.objectives.base import Context, objective
-from unbraid.objectives.checks import check_label_latents
+from unbraid.objectives.base import Context, check_label_latents, objective
 from unbraid.objectives.decomposition import reconstruction
 from unbraid.objectives.staged import StageObjective
 from unbraid.types import Batch, Output, Terms, Weight

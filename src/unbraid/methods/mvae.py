@@ -16,8 +16,7 @@ from torch import Tensor
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import model
-from unbraid.models.modality_subsets import SUBSET_NOISE, draw_proper_subsets, single_modalities
-from unbraid.models.multimodal import MultimodalModel
+from unbraid.models.multimodal import SUBSET_NOISE, MultimodalModel, draw_proper_subsets, single_modalities
 from unbraid.noise import Need
 from unbraid.objectives.base import Context, objective
 from unbraid.objectives.multimodal import LATER, TRIAL_PAIRS, MultimodalObjective
@@ -62,9 +61,6 @@ class SubsampledModel(MultimodalModel):
         if self.random_subsets:
             chosen.append(draw_proper_subsets(present, noise[SUBSET_NOISE]))
         return torch.cat(chosen, -2)
-
-
-SETTINGS: dict[str, Any] = {"trial": TRIAL, "later": LATER}
 
 
 @objective(

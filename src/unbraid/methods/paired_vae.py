@@ -36,8 +36,7 @@ from unbraid.latents import Space
 from unbraid.models.base import model
 from unbraid.models.vae import VAE
 from unbraid.noise import Need
-from unbraid.objectives.base import Context, Draw, Objective, objective
-from unbraid.objectives.checks import check_normal
+from unbraid.objectives.base import Context, Draw, Objective, check_normal, objective
 from unbraid.objectives.decomposition import elbo_terms, reconstruction
 from unbraid.types import Batch, Inputs, Noise, Output, Terms, Weight
 

@@ -20,8 +20,7 @@ from unbraid.density.density_ratio import Discriminator, check_layers
 from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.models.base import model
-from unbraid.models.modality_subsets import SUBSET_NOISE, draw_subsets
-from unbraid.models.multimodal import SHARED, MultimodalModel, private_block
+from unbraid.models.multimodal import SHARED, SUBSET_NOISE, MultimodalModel, draw_subsets, private_block
 from unbraid.noise import Need
 from unbraid.objectives import density_ratio
 from unbraid.objectives.base import Context, objective

@@ -25,9 +25,8 @@ from typing import Any, Literal
 from unbraid.density import batch_aggregate
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.objectives.base import Context, objective
+from unbraid.objectives.base import Context, objective, ramp
 from unbraid.objectives.decomposition import Estimator, divergences, elbo_terms, total_correlation_names
-from unbraid.objectives.schedules import ramp
 from unbraid.registry import read_settings
 from unbraid.types import Batch, Output, Terms, Weight
 

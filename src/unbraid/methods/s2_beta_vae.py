@@ -16,8 +16,7 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.objectives.base import Context, Objective, objective
-from unbraid.objectives.checks import check_normal
+from unbraid.objectives.base import Context, Objective, check_normal, objective
 from unbraid.objectives.decomposition import elbo_terms
 from unbraid.types import Batch, Output, Terms, Weight
 

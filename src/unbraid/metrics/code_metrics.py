@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from unbraid.metrics.base import CodeTable, Evaluation
 from unbraid.metrics.levels import add_levels
-from unbraid.metrics.score import register_variant
+from unbraid.metrics.score import Score, register_variant
 from unbraid.metrics.train_test_split import draw_table
 
 PUBLISHED = "disentanglement_lib"
@@ -23,6 +23,7 @@ def code_metric(
     defaults: Mapping[str, Any] | None = None,
     levels: bool = True,
     codes: Literal["mean", "sampled"] = "mean",
+    annotate: Callable[[Score, Evaluation], Score] | None = None,
     **facts: Any,
 ) -> Callable[[Any], Any]:
     """Return the decorator that registers one protocol of a function `(codes, factors, *, settings)` on arrays.
@@ -31,7 +32,8 @@ def code_metric(
     number of rows; a function without `samples` scores as many as the default says. `defaults` differ from those of the
     function. An argument `protocol` or `predictor` gets the protocol, `family` the part of the name before it, and
     `compat` gets disentanglement_lib. `codes` are posterior means, or one sample of each posterior. `levels` measures
-    chance and ceiling, which takes about twice the time of the score without its interval.
+    chance and ceiling, which takes about twice the time of the score without its interval; `annotate` adds what the
+    function cannot know to its scores.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +48,10 @@ def code_metric(
             if facts.get("cpu_only"):
                 return table.defer(function, **fixed, **rows, **own)
             result = table.score(function, **fixed, **rows, **own)
-            return add_levels(result, table, function, {**fixed, **rows, **own}) if levels else result
+            if not levels:
+                return result
+            scores = add_levels(result, table, function, {**fixed, **rows, **own})
+            return scores if annotate is None else [annotate(score, evaluation) for score in scores]
 
         parameters = [_build_setting(known.get(key), key, defaults or {}) for key in settings.split()]
         register_variant(name, summary, function, call, [FACTORS, *parameters], reference=reference, **facts)

@@ -22,7 +22,7 @@ from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError
 from unbraid.latents import Space
-from unbraid.latents.fusion import DiagonalNormal, ExpertMixture, product
+from unbraid.latents.fusion import DiagonalNormal, ExpertMixture, product, subsets
 from unbraid.models.base import Model, OwnNetworks, run_decoder, run_encoder
 from unbraid.networks import Likelihood, make_likelihood
 from unbraid.noise import Need
@@ -36,6 +36,9 @@ MODALITIES = "modalities"
 
 Decoded = dict[str, dict[str, Tensor]]
 """Likelihood parameters by modality and name."""
+
+SUBSET_NOISE = "subsets"
+"""Name of the uniform noise that chooses random subsets."""
 
 
 def private_block(name: str) -> str:
@@ -273,3 +276,34 @@ def _detach_state(network: nn.Module) -> dict[str, Tensor]:
 
 def _modality_choice(section: Choice, name: str) -> Choice:
     return Choice.from_dict(section.settings[name])
+
+
+def draw_subsets(among: Tensor, uniform: Tensor) -> Tensor:
+    """Draw a non-empty subset of each set [..., M], all equally likely, with a number in (0, 1) [...].
+
+    The number chooses one of 1 to 2^k - 1; its binary digits select among the set's k elements. An empty set gives the
+    empty subset.
+    """
+    count = 2 ** among.sum(-1) - 1
+    chosen = torch.minimum(1 + (uniform * count).to(count.dtype), count)
+    place = (among.cumsum(-1) - 1).clamp(min=0)
+    return among & ((chosen.unsqueeze(-1) >> place) & 1 == 1)
+
+
+def draw_proper_subsets(present: Tensor, uniform: Tensor) -> Tensor:
+    """Draw subsets [rows, count, M] of at least two modalities of a row [rows, M], but not all of them.
+
+    Uniform numbers [rows, count] choose among them. A row with fewer than three modalities gets the empty set.
+    """
+    table = subsets(present.shape[-1], present.device)  # [S, M]
+    size, every = table.sum(-1), present.unsqueeze(-2)
+    fit = (every | ~table).all(-1) & (size > 1) & (size < every.sum(-1))  # [rows, S]
+    count = fit.sum(-1, keepdim=True)
+    chosen = torch.minimum((uniform * count).to(count.dtype), count - 1).unsqueeze(-1)  # [rows, count, 1]
+    picked = fit.unsqueeze(-2) & (fit.cumsum(-1).unsqueeze(-2) == chosen + 1)
+    return (picked.unsqueeze(-1) & table).any(-2)
+
+
+def single_modalities(present: Tensor) -> Tensor:
+    """Return the single-modality subsets [rows, M, M]; the empty set for a modality that a row [rows, M] lacks."""
+    return torch.eye(present.shape[-1], dtype=torch.bool, device=present.device) & present.unsqueeze(-2)

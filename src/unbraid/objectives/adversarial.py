@@ -17,8 +17,7 @@ from torch.nn.functional import softplus
 
 from unbraid.errors import UsageError
 from unbraid.models.adversarial import GENERATED_NOISE, REAL_NOISE
-from unbraid.objectives.base import Context, Objective
-from unbraid.objectives.schedules import ramp
+from unbraid.objectives.base import Context, Objective, ramp
 from unbraid.types import Batch, Output, Player, Terms, Weight
 
 ADAM = {"betas": (0.5, 0.999)}

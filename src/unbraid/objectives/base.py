@@ -14,13 +14,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from unbraid.data.factors import FactorDataset
+from unbraid.data.label_codes import LabelCodes
 from unbraid.errors import UsageError
-from unbraid.latents import Space
+from unbraid.latents import Normal, Space
 from unbraid.models.base import model
 from unbraid.networks import Likelihood
 from unbraid.noise import Need
 from unbraid.registry import Entry, Facts, Registry, is_weight, read_settings
-from unbraid.types import Batch, Noise, Output, Player, Shape, Terms
+from unbraid.types import Batch, Noise, Output, Player, Shape, Terms, Weight
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 """Uniform numbers of a step [member, *shape], by a name and a shape."""
@@ -158,3 +159,28 @@ def bind(name: str, settings: Mapping[str, Any]) -> Objective:
             raise UsageError(f"{key} of {name} must be {wanted}, not {value:g}.")
     used = {key: settings[key] for key in read_settings(entry.make) if key in settings}
     return entry.make(**used) if isinstance(entry.make, type) else FunctionObjective(partial(entry.make, **used))
+
+
+def ramp(step: int | Tensor, over: int) -> Weight:
+    """Return a number that rises from 0 to 1 in a straight line over the first `over` steps, or 1 if `over` is 0."""
+    if over < 0:
+        raise UsageError(f"A weight or target rises over a number of steps, 0 or above, not {over}.")
+    if over == 0:
+        return 1.0
+    fraction = (step + 1) / over
+    return fraction.clamp(max=1.0) if isinstance(fraction, Tensor) else min(1.0, fraction)
+
+
+def check_normal(space: Space, reason: str) -> None:
+    """Raise a `UsageError` for latents that are not independent Normal variables."""
+    for name, block in space.blocks.items():
+        if not isinstance(block, Normal) or block.coupled:
+            wanted = "every latent block must be normal with independent coordinates"
+            raise UsageError(f"{reason}, so {wanted}, and {name!r} is not.")
+
+
+def check_label_latents(space: Space, labels: LabelCodes) -> None:
+    """Raise a `UsageError` unless the latents are one Normal variable for each coordinate of the labels."""
+    check_normal(space, "A label is compared with a mean")
+    if space.leaves != labels.width or len(space.blocks) > 1:
+        raise UsageError(f"These labels are {labels.width} coordinates, not {space.leaves}: use z={labels.width}.")

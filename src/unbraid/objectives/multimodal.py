@@ -17,8 +17,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space
 from unbraid.models.multimodal import SHARED, Decoded, private_block
-from unbraid.objectives.base import Context, Objective
-from unbraid.objectives.schedules import ramp
+from unbraid.objectives.base import Context, Objective, ramp
 from unbraid.types import Batch, Output, Weight
 
 Value = tuple[Tensor, Weight]

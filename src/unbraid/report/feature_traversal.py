@@ -11,7 +11,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.table_columns import list_features, restore
 from unbraid.data.tables import columns_of
 from unbraid.report.pictures import Picture
-from unbraid.report.svg import INK, PALETTE, figure_style, import_report_extra, to_svg
+from unbraid.report.svg import INK, PALETTE, figure_style, import_report_extra, render_svg
 
 MAX_PANELS = 12
 PANELS_ACROSS = 3
@@ -39,8 +39,7 @@ def draw_feature_picture(shown: Any, data: FactorDataset) -> Picture:
 
 def draw_feature_svg(shown: Any, data: FactorDataset, prefix: str) -> str:
     """Return the same as an SVG element of a page."""
-    with figure_style() as make:
-        return to_svg(draw_features(make, shown, data), prefix)
+    return render_svg(prefix, draw_features, shown, data)
 
 
 def draw_features(make: Callable[..., Any], shown: Any, data: FactorDataset) -> Any:

@@ -1,4 +1,4 @@
-"""Pictures of image tiles with thin separators, enlarged so that pixels stay sharp."""
+"""Pictures of image tiles with thin separators, enlarged so that pixels stay sharp, and animations of rows of tiles."""
 
 import base64
 import io
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from unbraid import atomic
 from unbraid.errors import UsageError
-from unbraid.report.animation import ANIMATED, save_frames
 from unbraid.types import Shape
 
 FORMATS = ("png", "jpg", "jpeg", "webp", "gif", "apng", "tif", "tiff", "bmp", "pdf")
@@ -20,6 +19,14 @@ OPAQUE_FORMATS = ("jpg", "jpeg", "pdf")
 MIN_TILE_WIDTH = 64
 CLEAR = (0, 0, 0, 0)
 WHITE = (255, 255, 255, 255)
+ANIMATED = {"gif": "GIF", "apng": "PNG"}
+"""Formats of Pillow for files that hold an animation, by their ending."""
+
+FRAME_MILLISECONDS = 110
+PAUSE_MILLISECONDS = 450
+"""How long the two ends of the range are shown."""
+
+TEXT_PIXELS = 13
 
 
 class Picture(Image.Image):
@@ -106,3 +113,29 @@ def to_data_uri(picture: Picture) -> str:
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def make_frames(rows: Sequence[Image.Image], names: Sequence[str]) -> list[Image.Image]:
+    """Return frames of rows of tiles, there and back; each row has one tile per name."""
+    forth = [_name_tiles(row, names) for row in rows]
+    return [*forth, *reversed(forth[1:-1])]
+
+
+def _name_tiles(row: Image.Image, names: Sequence[str]) -> Image.Image:
+    """Return a row of tiles with a name below each."""
+    page = Image.new("RGB", (row.width, row.height + 2 * TEXT_PIXELS), "white")
+    page.paste(row.convert("RGB"), (0, 0))
+    draw, font = ImageDraw.Draw(page), ImageFont.load_default(TEXT_PIXELS)
+    for place, name in enumerate(names):
+        middle = row.width / len(names) * (place + 0.5)
+        draw.text((middle, row.height + TEXT_PIXELS), name, fill="black", font=font, anchor="mm")
+    return page
+
+
+def save_frames(path: Path, frames: Sequence[Image.Image], ending: str) -> None:
+    """Write frames as an endless GIF or APNG."""
+    ends = {0, len(frames) // 2}
+    durations = [PAUSE_MILLISECONDS if place in ends else FRAME_MILLISECONDS for place in range(len(frames))]
+    how: dict[str, Any] = {"save_all": True, "append_images": list(frames[1:]), "duration": durations, "loop": 0}
+    with atomic.replacing(path) as part:
+        frames[0].save(part, ANIMATED[ending], **how)

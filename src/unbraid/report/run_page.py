@@ -1,7 +1,8 @@
-"""`report.html` of a run: one self-contained file with its scores, curves and pictures."""
+"""`report.html` of a run: one self-contained file with its scores, curves and pictures; and a card for notebooks."""
 
 import math
 from collections.abc import Mapping, Sequence
+from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,9 @@ from unbraid.report.feature_traversal import draw_feature_svg
 from unbraid.report.latent_factor import draw_latent_factor
 from unbraid.report.multimodal_page import build_multimodal_section
 from unbraid.report.pictures import Picture, tile_images, to_data_uri
-from unbraid.report.run_card import EXPLORER
-from unbraid.report.stage_pictures import decode_by_stage
 from unbraid.report.svg import draw_curve, import_report_extra
 from unbraid.report.tables import format_setting, is_number
-from unbraid.report.traversals import traverse
+from unbraid.report.traversals import decode_by_stage, traverse
 from unbraid.store import RunFolder
 
 IMAGES_PER_ROW = 12
@@ -38,6 +37,11 @@ LEADING_OF_MODALITIES = ("coherence", "completion")
 """Metrics that lead the page of a run with several modalities."""
 
 NOT_CURVES = ("format", "step", "epoch", "seconds", "images_per_second")
+EXPLORER = "explore.html"
+"""Name of a run's explorer in its folder."""
+
+PAGES = {"Report": "report.html", "Explorer": EXPLORER}
+MAX_SCORES_ON_CARD = 12
 
 
 def write_report(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> Path:
@@ -272,3 +276,22 @@ def _build_information(scores: Sequence[Score]) -> dict[str, Any] | None:
         for factor, values in details["information"].items()
     ]
     return {"protocol": best.name, "latents": details["latents"], "rows": rows}
+
+
+def run_card(folder: RunFolder) -> str:
+    """Return a table of the run's newest scores, with links to the pages that were written."""
+    config = folder.config
+    newest = {score.name: score for score in map(Score.from_record, folder.read_lines("scores"))}
+    rows = "".join(
+        f"<tr><td style='text-align:left'>{escape(name)}</td><td>{score.value:.3f}</td></tr>"
+        for name, score in list(newest.items())[-MAX_SCORES_ON_CARD:]
+    )
+    pages = [
+        f"<a href='{escape(str(folder.path / file))}'>{title}</a>"
+        for title, file in PAGES.items()
+        if (folder.path / file).exists()
+    ]
+    title = f"<b>{escape(config.objective.name)}</b> on {escape(config.data.name)}"
+    steps = f"{config.training.steps:,} steps, seed {config.training.seed}"
+    table = f"<table>{rows}</table>" if rows else "<p>Not scored yet: <code>run.score()</code></p>"
+    return f"<div>{title}, {steps} · <code>{escape(str(folder.path))}</code>{table}{' · '.join(pages)}</div>"

@@ -40,7 +40,6 @@ _STYLE = {
 
 
 def import_report_extra(module: str) -> ModuleType:
-    """Import a module of the `report` extra."""
     return import_extra(module, "report", "A report")
 
 
@@ -68,6 +67,13 @@ def render_svg(prefix: str, draw: Callable[..., Any], *arguments: Any) -> str:
     """Return the figure that `draw(make, *arguments)` draws, as an SVG element."""
     with figure_style() as make:
         return to_svg(draw(make, *arguments), prefix)
+
+
+def label_axes(axes: Any, across: str, up: str) -> None:
+    """Name both axes and draw a grid."""
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.grid(color=INK, alpha=0.12, linewidth=0.6)
 
 
 def draw_curve(steps: Sequence[float], values: Sequence[float], prefix: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.report.svg import INK, PALETTE
+from unbraid.report.svg import INK, PALETTE, label_axes
 from unbraid.report.tables import (
     Member,
     SeedGroup,
@@ -150,9 +150,7 @@ def draw_scatter(make: Any, members: Sequence[Member], across: str, up: str) -> 
 def _make_plane(make: Any, across: str, up: str) -> tuple[Any, Any]:
     figure = make(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.subplots()
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
-    axes.grid(color=INK, alpha=0.12, linewidth=0.6)
+    label_axes(axes, across, up)
     return figure, axes
 
 

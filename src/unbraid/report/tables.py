@@ -161,20 +161,20 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def correlate(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]] | None:
     """Return Pearson's correlation and its bootstrap 90% interval; None for a constant side or fewer than 3 pairs."""
-    pairs = np.stack([np.asarray(first, dtype=float), np.asarray(second, dtype=float)], -1)
-    if len(pairs) < 3 or not (pairs.std(0) > 0).all():
+    x, y = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
+    if len(x) < 3 or not (x.std() > 0 and y.std() > 0):
         return None
-    drawn = np.random.default_rng(0).integers(0, len(pairs), (RESAMPLES, len(pairs)))
-    low, high = np.nanquantile(_pearson(pairs[drawn]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(_pearson(pairs)), (float(low), float(high))
+    drawn = np.random.default_rng(0).integers(0, len(x), (RESAMPLES, len(x)))
+    low, high = np.nanquantile(pearson(x[drawn], y[drawn]), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(pearson(x, y)), (float(low), float(high))
 
 
-def _pearson(pairs: np.ndarray) -> np.ndarray:
-    """Return the correlation of pairs [..., n, 2]; NaN if a resample repeats one pair."""
-    centred = pairs - pairs.mean(-2, keepdims=True)
-    norms = np.sqrt((centred**2).sum(-2)).prod(-1)
+def pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the correlation over the last axis, or NaN if one of both does not vary."""
+    x, y = x - x.mean(-1, keepdims=True), y - y.mean(-1, keepdims=True)
+    norm = np.sqrt((x**2).sum(-1) * (y**2).sum(-1))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(norms > 0, centred.prod(-1).sum(-1) / norms, np.nan)
+        return np.where(norm > 0, (x * y).sum(-1) / norm, np.nan)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -213,5 +213,4 @@ def format_setting(value: Any) -> Any:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

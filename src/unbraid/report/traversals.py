@@ -1,4 +1,7 @@
-"""Traversals: decoded images while one latent variable moves and the others stay."""
+"""Traversals: decoded images while one latent variable moves and the others stay.
+
+Also pictures of a staged model: observations x, the reconstruction y of each earlier stage, and the refined x.
+"""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +15,10 @@ from unbraid.errors import UsageError, unknown
 from unbraid.metrics import Evaluation
 from unbraid.metrics.generative.features.feature_sets import decode_means
 from unbraid.metrics.unsupervised.elbo import compute_latent_kl
+from unbraid.models import as_stage
 from unbraid.printable import shorten
-from unbraid.report.animation import make_frames
 from unbraid.report.feature_traversal import draw_feature_picture
-from unbraid.report.pictures import WHITE, Picture, choose_scale, measure_pitch, tile_images
+from unbraid.report.pictures import WHITE, Picture, check_images, choose_scale, make_frames, measure_pitch, tile_images
 
 RANGES = ("range", "quantiles")
 
@@ -165,3 +168,26 @@ def add_labels(picture: Picture, labels: list[str], headings: list[str], tall: i
     for column, heading in enumerate(headings):
         draw.text((left + column * right + right // 2, height), heading, fill="black", font=font, anchor="mm")
     return Picture.of(page.convert("RGB"))
+
+
+def triples(evaluation: Evaluation, *, columns: int = 12) -> Picture:
+    """Return a labelled picture of x, y and the refined x of some rows; save it with `.save("triples.png")`."""
+    names, images = decode_by_stage(evaluation, columns)
+    return add_labels(tile_images(images, WHITE), names, [], images.shape[-2], images.shape[-1])
+
+
+def decode_by_stage(evaluation: Evaluation, columns: int) -> tuple[list[str], Tensor]:
+    """Return the names of the rows, and images [stages + 1, columns, *shape] of random observations.
+
+    The rows of a model with two stages are x, y and refined x; with more stages they are x, y1, y2, … and refined x.
+    """
+    model = as_stage(evaluation.model)
+    check_images(evaluation.dataset.shape)
+    if columns < 1:
+        raise UsageError(f"A picture needs at least 1 column, not {columns}.")
+    rows = evaluation.choose(columns)
+    with torch.no_grad():
+        stages = model.decode_stages(evaluation.encode_means(rows))
+    images = torch.stack([evaluation.dataset.images(evaluation.rows[rows]), *stages])
+    earlier = ["y"] if len(stages) == 2 else [f"y{stage}" for stage in range(1, len(stages))]
+    return ["x", *earlier, "refined x"], images

@@ -78,13 +78,14 @@ class Sweep:
         finished = [member.run for member in self.members if member.state == "finished"]
         return [Run(RunFolder.open(self.folder.run_folder(run).path)) for run in finished]
 
-    def write_tables(self) -> None:
-        """Write table.csv, summary.csv and, if pyarrow is installed, table.parquet."""
+    def write_tables(self) -> list[Member]:
+        """Write table.csv, summary.csv and, if pyarrow is installed, table.parquet; return the members in them."""
         members = self.members
         rows = build_member_rows(members)
         write_csv(self.path / "table.csv", rows)
         write_parquet(self.path / "table.parquet", rows)
         write_csv(self.path / "summary.csv", build_summary_rows(members))
+        return members
 
     def as_record(self) -> dict[str, Any]:
         """Return counts and paths for `--json`."""
@@ -99,8 +100,7 @@ class Sweep:
 
     def report(self) -> Path:
         """Write report.html and the tables."""
-        self.write_tables()
-        return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members)
+        return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.write_tables())
 
     def compare(
         self,

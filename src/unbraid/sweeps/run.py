@@ -16,13 +16,12 @@ from unbraid.data.find import GIVEN, Data
 from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
-from unbraid.progress import progress
+from unbraid.progress import announce, progress
 from unbraid.run import Run
 from unbraid.scoring import choose_default_metrics, find_missing_metrics
 from unbraid.store import check_folder_name, to_path
 from unbraid.sweeps.expand import MemberPlan, build_configs, read_axes
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.messages import describe_left_out, describe_plan, log
 from unbraid.sweeps.plan import SweepPlan
 from unbraid.sweeps.results import Sweep
 from unbraid.sweeps.sources import Sources
@@ -111,7 +110,7 @@ def sweep(
         limits = Limits(on, members and min(members, MAX_MEMBERS), fits)
         groups = _plan_groups(folder, configs, limits, cadence, busy)
         if configs:
-            log(describe_plan(folder, groups, configs, device if on != "local" else str(sources.device), on))
+            announce(describe_plan(folder, groups, configs, device if on != "local" else str(sources.device), on))
         path = str(folder.path.resolve())  # workers have other working directories
         jobs = [GroupJob(path, group, device, tuple(folder.files_for_worker(group))) for group in groups]
         errors = _run_jobs(result, jobs, on, slurm, sources, prepared)
@@ -191,7 +190,7 @@ def _plan_groups(
     Groups that another process is running are skipped: cluster jobs continue without the process that started them.
     """
     for group in busy:
-        log(folder.describe_busy(group))
+        announce(folder.describe_busy(group))
     free = [group for group in folder.list_groups() if group not in busy]
     begun = [group for group in free if folder.group_folder(group).checkpoints()]
     for group in set(free) - set(begun):
@@ -199,7 +198,7 @@ def _plan_groups(
     for group in begun:
         removed = [run for run in folder.list_runs(group) if not folder.run_folder(run).read_json("status")]
         if removed:
-            log(f"{removed[0]} was removed; the runs of its group train again from step 0, with the same result.")
+            announce(f"{removed[0]} was removed; the runs of its group train again from step 0, with the same result.")
             folder.forget_checkpoints(group)
     taken = {run for group in begun for run in folder.list_runs(group)}
     metrics = folder.plan.metrics
@@ -238,7 +237,7 @@ def _run_jobs(
                         tables_due = _write_tables(result)
                     bar.advance()
                     ended = f"ended, {len(errors)} of them failed" if errors else "done"
-                    log(f"{number} of {len(jobs)} groups {ended}")
+                    announce(f"{number} of {len(jobs)} groups {ended}")
         finally:
             result.write_tables()
     result.notes += describe_left_out(known, result.left_out())
@@ -251,7 +250,7 @@ def _record_outcome(result: Sweep, outcome: JobOutcome, errors: list[str]) -> No
         result.folder.remove_group(outcome.job.group)
     else:
         errors.append(outcome.error)
-        log(f"group {outcome.job.group} failed: {outcome.error}")
+        announce(f"group {outcome.job.group} failed: {outcome.error}")
 
 
 def _write_tables(result: Sweep) -> float:
@@ -269,7 +268,7 @@ def _finish(result: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, 
         if "refines" in member.settings and folder.finished:
             first = sources.first_stage(member.settings["refines"])
             record_code_change(first, folder, sources.dataset(member.config.data))
-    diverged = sum(member.state == "diverged" for member in result.members)
+    diverged = sum(result.folder.run_folder(run).status["state"] == "diverged" for run in result.folder.members)
     if diverged:
         note = f"{diverged} of {len(result)} members diverged; they are not trained again (see table.csv)."
         result.notes.append(note)
@@ -278,3 +277,38 @@ def _finish(result: Sweep, planned: Mapping[str, MemberPlan], sources: Sources, 
             result.report()
     except MissingExtraError as error:  # a missing optional dependency must not fail the sweep
         result.notes.append(f"report.html is left out: {error}")
+
+
+def describe_plan(
+    folder: SweepFolder, groups: Sequence[str], configs: Mapping[str, Config], device: str, on: str
+) -> str:
+    """Return e.g. '120 members in 2 groups of 60, 18,000 steps each, on cuda'."""
+    sizes = [len(folder.list_runs(group)) for group in groups]
+    if not sizes:
+        return f"{pluralise(len(configs), 'member')} {'is' if len(configs) == 1 else 'are'} finished already."
+    lengths = [config.training.steps for config in configs.values()]
+    where = f"on {device}" if on == "local" else f"through {on}"
+    done = len(configs) - sum(sizes)
+    reused = f" ({done:,} more {'is' if done == 1 else 'are'} finished already)" if done > 0 else ""
+    parts = f"{pluralise(sum(sizes), 'member')} in {pluralise(len(sizes), 'group')} of {_span(sizes)}"
+    return f"{parts}, {_span(lengths)} steps each, {where}{reused}"
+
+
+def describe_left_out(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return a note per metric that is newly left out: for how many members, and the reason for the first one."""
+    reasons: dict[str, list[str]] = {}
+    for run, metrics in now.items():
+        for metric in metrics.keys() - before.get(run, {}).keys():
+            reasons.setdefault(metric, []).append(metrics[metric])
+    members = pluralise(len(now), "member")
+    return [f"{metric} is left out for {len(why)} of {members}: {why[0]}" for metric, why in sorted(reasons.items())]
+
+
+def pluralise(number: int, noun: str) -> str:
+    """Return e.g. '1 member' or '1,200 members'."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -8,11 +8,11 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import MissingExtraError, RunError
 from unbraid.memory import is_out_of_memory
 from unbraid.plugins import load_files
+from unbraid.progress import announce
 from unbraid.run import Run
 from unbraid.scoring import check_not_stopped, find_missing_metrics, score_subjects
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.sweeps.messages import log
 from unbraid.sweeps.sources import Sources
 from unbraid.training import GroupFolders, choose_device, train_group
 from unbraid.training.distributed import World
@@ -142,5 +142,5 @@ def _halve(sweep: SweepFolder, group: str) -> str:
     half = (len(runs) + 1) // 2
     sweep.divide(group, [runs[:half], runs[half:]])
     note = f"{len(runs)} members did not fit in memory; they train as {half} and {len(runs) - half}, from step 0."
-    log(note)
+    announce(note)
     return note

@@ -48,7 +48,6 @@ class HeldOutWatch:
         return self.patience is not None and step % self.every == 0
 
     def measure(self) -> None:
-        """Measure the held-out loss."""
         self.latest = self.state.measure(self.rows, self.steps)[0]
         if self.latest < self.best:
             self.best, self.best_step, self.misses = self.latest, self.state.step, 0

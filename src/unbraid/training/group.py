@@ -60,9 +60,11 @@ class Group:
         """Keep weights in bfloat16, too, so that no step has to cast them; the optimizer updates both.
 
         A plain matrix product, as in a linear layer, computes with the copy, which gets the gradient. The convolution
-        kernels take the weight and the copy, and their gradient is in float32.
+        kernels take the weight and the copy, and their gradient is in float32. The frozen weights of a first stage get
+        no copy: it computes in full precision.
         """
-        halves = {n: p.detach().to(torch.bfloat16).requires_grad_(p.requires_grad) for n, p in self.parameters.items()}
+        trained = {name: parameter for name, parameter in self.parameters.items() if parameter.requires_grad}
+        halves = {name: parameter.detach().to(torch.bfloat16).requires_grad_() for name, parameter in trained.items()}
         for path, layer in self.skeleton.named_modules():
             weight, bias = f"{path}.weight", f"{path}.bias"
             if isinstance(layer, ProductLayer) and not layer.is_dense:

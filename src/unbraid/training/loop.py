@@ -332,7 +332,6 @@ def _describe_runs(configs: Sequence[Config]) -> str:
 
 
 def _describe_data(config: Config, dataset: FactorDataset) -> dict[str, Any]:
-    """Return the facts of data.json."""
     parts = split(dataset, config.training.split)
     return {
         "name": dataset.name,

@@ -37,13 +37,12 @@ import torch
 
 from unbraid.errors import UsageError
 from unbraid.metrics.arrays import FactorLabels, check_at_least, find_device, name_latents, to_labels, to_matrix
-from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.drawn_information import SIGNIFICANT
 from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank
 from unbraid.metrics.information.mig import note_left_out
 from unbraid.metrics.intervals import ALL_ROWS, no_interval, resampling_interval
-from unbraid.metrics.levels import add_levels
 
 MIN_ROWS_PER_CELL = 10
 MIN_SHARE = 0.01
@@ -168,22 +167,12 @@ class _Table(NamedTuple):
         return None if resamples > 1 else "it needs resamples=2 or more"
 
 
-@metric("mig/corrected", needs=("factors",), invariant=("scale",), reference="miller1955", noise=0.0)
-def mig_on_run(
-    evaluation: Evaluation,
-    *,
-    factors: tuple[str, ...] | None = None,
-    bins: int = 20,
-    samples: int = 10_000,
-    resamples: int = 100,
-) -> Score:
-    """Mutual information gap of posterior means over all rows, plug-in bias removed."""
-    table, settings = evaluation.tabulate(samples, factors), {"bins": bins, "samples": samples, "resamples": resamples}
-    measure = partial(score_corrected, family="mig")
-    (score,) = add_levels(table.score(measure, **settings), table, measure, settings)
-    return note_left_out(score, evaluation)
-
-
+@corrected_metric(
+    "mig/corrected",
+    "Mutual information gap of posterior means over all rows, plug-in bias removed.",
+    annotate=note_left_out,
+    noise=0.0,
+)
 @corrected_metric("modularity/corrected", "Modularity of posterior means over all rows, plug-in bias removed.")
 @corrected_metric("infomec/corrected", "InfoMEC's modularity and compactness over all rows, plug-in bias removed.")
 def score_corrected(

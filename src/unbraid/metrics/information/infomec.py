@@ -28,7 +28,7 @@ InfoE.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -48,10 +48,10 @@ from unbraid.metrics.arrays import (
 )
 from unbraid.metrics.base import Score
 from unbraid.metrics.code_metrics import code_metric
-from unbraid.metrics.information.drawn_information import draw_information
+from unbraid.metrics.information.drawn_information import DrawnInformation, draw_information
 from unbraid.metrics.information.histogram import JointHistograms, discretise, measure_half_information
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
-from unbraid.metrics.intervals import FIT_ONCE, Range, Spread, halves_interval, measure_halves, no_interval, spread_at
+from unbraid.metrics.intervals import FIT_ONCE, Range, halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.predictive.dci import FAR_ROWS, MAX_KURTOSIS, measure_kurtosis
 from unbraid.metrics.predictive.logistic import Classifiers, fit_softmax, standardise
 
@@ -150,15 +150,14 @@ def infomec(
     entropies = _replace_zeros(labels.entropy)
     information = dict(zip(labels.names, (measured.information / entropies).T.tolist(), strict=True))
     details |= {"normalised_information": information, "latents": list(names)}
-    drawn, scores = measured.draw(rng), []
+    scores = []
     for part, owners, choose in (
         ("modularity", details["active"], lambda one: (one / entropies)[active]),
         ("compactness", labels.names, lambda one: (one / entropies)[active].T),
     ):
-        shares = find_shares(choose(measured.information))
-        value, *others = (_measure_ratio(choose(one)) for one in (measured.information, *drawn))
-        spread = Spread(float(np.var(others)), len(measured.halves) // 2) if others else None
-        interval = spread and spread.interval(value, (0.0, 1.0))
+        chosen = measured.select(choose)
+        shares, value, drawn = find_shares(chosen.information), _measure_ratio(chosen.information), chosen.draw(rng)
+        interval = drawn.find_spread(_measure_ratio).interval(value, (0.0, 1.0)) if drawn else None
         own = {"share": dict(zip(owners, shares.tolist(), strict=True)), **details}
         scores.append(
             Score("infomec", protocol, value, len(values), interval, part, details=own, covers=measured.covers)
@@ -174,10 +173,15 @@ class _Measured(NamedTuple):
     chance: tuple[np.ndarray, np.ndarray] | None
     covers: str
 
-    def draw(self, rng: np.random.Generator) -> Sequence[np.ndarray]:
-        """Draw the information of as many other rows; nothing without halves."""
+    def select(self, choose: Callable[[np.ndarray], np.ndarray]) -> "_Measured":
+        """Return the information of some latents in other units, or of factors about latents."""
+        chance = self.chance and (choose(self.chance[0]), choose(self.chance[1]))
+        return _Measured(choose(self.information), [choose(half) for half in self.halves], chance, self.covers)
+
+    def draw(self, rng: np.random.Generator) -> DrawnInformation | None:
+        """Draw the information of as many other rows; None without halves."""
         pairs = len(self.halves) > 1
-        return list(draw_information(self.information, self.halves, self.chance, rng)) if pairs else []
+        return draw_information(self.information, self.halves, self.chance, rng) if pairs else None
 
 
 def _measure_information(

@@ -18,6 +18,7 @@ ignores the uncertainty of a code.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +37,8 @@ from unbraid.metrics.arrays import (
     to_normal_tensors,
     to_numpy,
 )
-from unbraid.metrics.base import Evaluation, Score, metric, metric_protocol
+from unbraid.metrics.base import Evaluation, Score, metric
+from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.histogram import JointHistograms, discretise, find_bins, measure_half_information
 from unbraid.metrics.information.quadrature import integrate_information
 from unbraid.metrics.intervals import EXACT, halves_interval, no_interval
@@ -50,36 +52,18 @@ UNKNOWN_OF_SOME = no_interval("that of some factors cannot be derived from that 
 
 RANGE: dict[str, Any] = {"bounds": (0, 1), "noise": 0.0}
 FACTS: dict[str, Any] = {"needs": ("factors",), **RANGE}
-CHEN: dict[str, Any] = {"reference": "chen2018"}
 PERFECT: dict[str, Any] = {"invariant": ("order", "sign", "scale"), "perfect": 1.0}
 
 
-@metric_protocol(
-    "mig/histogram-mean", "Mutual information gap of posterior means, by histograms.", **CHEN, **PERFECT, **FACTS
+def note_left_out(score: Score, evaluation: Evaluation) -> Score:
+    """Add the data set's factors that the score does not look at to its details."""
+    others = [name for name in evaluation.dataset.factor_names if name not in score.details["gaps"]]
+    return replace(score, details={**score.details, "left_out": others})
+
+
+histogram_metric = partial(
+    code_metric, reference="chen2018", settings="bins factor_bins samples resamples", annotate=note_left_out, **FACTS
 )
-@metric_protocol(
-    "mig/histogram-sampled",
-    "Mutual information gap of posterior samples, by histograms.",
-    invariant=("scale",),  # each latent and each side of 0 meets its own noise
-    **CHEN,
-    **FACTS,
-)
-def by_histograms(
-    evaluation: Evaluation,
-    protocol: Histogram,
-    *,
-    factors: tuple[str, ...] | None = None,
-    bins: int = 20,
-    factor_bins: int | None = None,
-    samples: int = 10_000,
-    resamples: int = 100,
-) -> Score:
-    """Return the mutual information gap of a run, by histograms."""
-    table = evaluation.tabulate(samples, factors, "mean" if protocol == "histogram-mean" else "sampled")
-    settings: dict[str, Any] = {"bins": bins, "factor_bins": factor_bins, "samples": samples, "resamples": resamples}
-    settings["protocol"] = protocol
-    (score,) = add_levels(table.score(mig, **settings), table, mig, settings)
-    return note_left_out(score, evaluation)
 
 
 @metric("mig/disentanglement_lib", reference="locatello2019", **PERFECT, **FACTS)
@@ -93,7 +77,7 @@ def disentanglement_lib(
     return note_left_out(score, evaluation)
 
 
-@metric("mig/exact", needs=("factors", "normal"), deterministic=True, **CHEN, **PERFECT, **RANGE)
+@metric("mig/exact", reference="chen2018", needs=("factors", "normal"), deterministic=True, **PERFECT, **RANGE)
 def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> Score:
     """Mutual information gap of the posteriors themselves, by quadrature over all rows."""
     means, stds = stack_normal_posteriors(evaluation)
@@ -102,6 +86,13 @@ def exact(evaluation: Evaluation, *, factors: tuple[str, ...] | None = None) -> 
     return note_left_out(mig_exact(means, stds, labels, latents=evaluation.code_names), evaluation)
 
 
+@histogram_metric("mig/histogram-mean", "Mutual information gap of posterior means, by histograms.", **PERFECT)
+@histogram_metric(
+    "mig/histogram-sampled",
+    "Mutual information gap of posterior samples, by histograms.",
+    codes="sampled",
+    invariant=("scale",),  # each latent and each side of 0 meets its own noise
+)
 def mig(
     codes: Any,
     factors: Any,
@@ -223,9 +214,3 @@ def build_gap_score(
         "latents": list(latents),
     }
     return Score("mig", protocol, float(gaps.mean()), len(labels.values), details=details)
-
-
-def note_left_out(score: Score, evaluation: Evaluation) -> Score:
-    """Add the data set's factors that the score does not look at to its details."""
-    others = [name for name in evaluation.dataset.factor_names if name not in score.details["gaps"]]
-    return replace(score, details={**score.details, "left_out": others})

@@ -28,7 +28,7 @@ from unbraid.latents import Normal
 from unbraid.metrics.arrays import check_known, find_device, name_latents, to_matrix, to_normal_tensors
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.quadrature import integrate_information
-from unbraid.metrics.intervals import EXACT, NORMAL_95, no_interval, spread_at
+from unbraid.metrics.intervals import EXACT, NORMAL_95, Range, no_interval, spread_at
 
 WIDTH = 256
 """Hidden units in a layer of the discriminator."""
@@ -140,8 +140,7 @@ def _score_gaussian(codes: np.ndarray) -> Score:
     if not math.isfinite(value):
         raise DataError("Some latents are linear functions of others, so the Gaussian total correlation is infinite.")
     constant = [int(j) for j in np.flatnonzero(~varies)]
-    reach, details = NORMAL_95 * _compute_error(centred), {"constant": constant} if constant else {}
-    interval = max(0.0, value - reach), value + reach
+    interval, details = _find_gaussian_interval(centred, value), {"constant": constant} if constant else {}
     return Score("tc", "gaussian", value, len(codes), interval, details=details, covers=spread_at(len(codes)))
 
 
@@ -151,15 +150,30 @@ def _compute_tc(codes: np.ndarray) -> float:
     return max(0.0, -0.5 * float(value)) if sign > 0 else math.inf
 
 
-def _compute_error(codes: np.ndarray) -> float:
-    """Return the standard error of the TC of standardised rows.
+def _find_gaussian_interval(codes: np.ndarray, value: float) -> Range:
+    """Return the 95% interval of the mean m of TC over draws of as many rows, from standardised rows.
 
-    Each row's influence is 1/2 (|u|^2 - u' R^-1 u). Independent latents have none; their TC is 1 / 2n times a
-    chi-square of as many degrees of freedom as there are pairs of latents, and the estimate of R adds as many over n to
-    the variance of the influence.
+    Each row's influence on TC is 1/2 (|u|^2 - u' R^-1 u), with variance V over the rows. Independent latents have none;
+    their TC is 1 / 2n times a chi-square of as many degrees of freedom as there are pairs of latents. So
+
+        m = TC + pairs / 2n,      variance(m) = pairs / 2n^2 + TC V' / n,      V' = V / TC
+
+    V' is 2 for latents that are almost independent. Chance raises the V and the TC of n rows alike, and so V' not at
+    all. The interval holds every m that is within 1.96 deviations of the value, as wilson1927 does for shares: a
+    deviation from m itself, because that of the value would be too small whenever the value is.
     """
     rows, latents = codes.shape
-    pairs = latents * (latents - 1) / 2
-    solved = np.linalg.solve(codes.T @ codes / rows, codes.T).T
+    pairs, solved = latents * (latents - 1) / 2, np.linalg.solve(codes.T @ codes / rows, codes.T).T
     influence = 0.5 * ((codes * codes).sum(1) - (codes * solved).sum(1))
-    return math.sqrt(max(0.0, float(influence.var()) - pairs / rows) / rows + pairs / 2 / rows**2)
+    slope = float(influence.var()) / value / rows if value > 0 else 2 / rows
+    chance, of_chance, z2 = pairs / 2 / rows, pairs / 2 / rows**2, NORMAL_95**2
+
+    def find_end(side: int) -> float:
+        """Return the root m of (value - m)^2 = z2 variance(m) on one side; TC is at least 0."""
+        without_tc = value + side * math.sqrt(z2 * of_chance)
+        if without_tc <= chance:
+            return without_tc
+        shift = z2 * slope / 2
+        return value + shift + side * math.sqrt(shift**2 + z2 * (of_chance + slope * (value - chance)))
+
+    return min(value, max(0.0, find_end(-1))), find_end(1)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.drawing import plot_boxes
 from unbraid.experiments.evidence import group_series, mean_curve
 from unbraid.experiments.statistics import estimate
 from unbraid.papers.chen2018 import setup
 from unbraid.papers.chen2018.setup import ELBO, MIG, SMALL, SMOKE, SPRITES, TCVAE, build_facts
-from unbraid.report.sweep_figures import draw_boxes
 
 KEPT_SHARE = 2 / 3
 """A smaller batch is effective if it keeps this share of the MIG at the full batch."""
@@ -35,47 +35,34 @@ def compare_batches(results: Results) -> list[Evidence]:
 
 
 EFFECTIVE = (Claim("small batches are still effective", compare_batches),)
-SERIES = {name: {**TCVAE, "beta": 6} for name in BATCHES}
 CHOICES = "Batch sizes and the bound are ours. All series see the same number of images."
+SUMMARY = "MIG of beta-TCVAE (beta = 6) with smaller batches"
+SHARED: dict[str, Any] = {"series": {name: {**TCVAE, "beta": 6} for name in BATCHES}, "scores": (MIG, ELBO)}
 SMALLER = {
     "smoke": build_batch_scale(SMOKE, seeds=2, batch=64, steps=2),
     "small": build_batch_scale(SMALL, seeds=3, batch=256, steps=1000),
 }
-
-
-@experiment(
+LARGER = {
+    "budget": build_batch_scale(setup.BUDGET, seeds=10, batch=2048, steps=18_000),
+    "paper": build_batch_scale(setup.PAPER, seeds=40, batch=2048, steps=18_000),
+}
+ON_FACES = {
+    "budget": build_batch_scale(setup.FACES_BUDGET, seeds=10, batch=2048, steps=setup.FACES_STEPS),
+    "paper": build_batch_scale(setup.FACES, seeds=40, batch=2048, steps=setup.FACES_STEPS),
+}
+experiment.add(
     "chen2018/figS15",
-    **build_facts(
-        {
-            **SMALLER,
-            "budget": build_batch_scale(setup.BUDGET, seeds=10, batch=2048, steps=18_000),
-            "paper": build_batch_scale(setup.PAPER, seeds=40, batch=2048, steps=18_000),
-        },
-    ),
-    series=SERIES,
-    scores=(MIG, ELBO),
+    f"{SUMMARY}.",
+    plot_boxes(MIG),
+    **build_facts(SMALLER | LARGER, **SHARED),
     claims=EFFECTIVE,
     notes=(SPRITES, f"The paper has 3D faces here (figS15-faces). {CHOICES}"),
 )
-def fig_s15(results: Results, make: Any) -> Any:
-    """MIG of beta-TCVAE (beta = 6) with smaller batches."""
-    return draw_boxes(make, results.members, MIG, "recipe")
-
-
-@experiment(
+experiment.add(
     "chen2018/figS15-faces",
-    **build_facts(
-        {
-            **SMALLER,
-            "budget": build_batch_scale(setup.FACES_BUDGET, seeds=10, batch=2048, steps=setup.FACES_STEPS),
-            "paper": build_batch_scale(setup.FACES, seeds=40, batch=2048, steps=setup.FACES_STEPS),
-        },
-    ),
-    series=SERIES,
-    scores=(MIG, ELBO),
+    f"{SUMMARY}, on 3D faces.",
+    plot_boxes(MIG),
+    **build_facts(SMALLER | ON_FACES, **SHARED),
     claims=setup.on_faces(EFFECTIVE),
     notes=(setup.FACES_NOTE, CHOICES),
 )
-def fig_s15_faces(results: Results, make: Any) -> Any:
-    """MIG of beta-TCVAE (beta = 6) with smaller batches, on 3D faces."""
-    return draw_boxes(make, results.members, MIG, "recipe")

@@ -35,7 +35,6 @@ def list_splits(scale: str, factors: str = "posX,posY", rows: int | None = None)
 
 
 def case_of(rule: str) -> str:
-    """Return the case of a rule."""
     return rule.split(":")[2]
 
 
@@ -72,6 +71,15 @@ def compare_in_case(case: str, other: str) -> Finding:
     return find_one(f"case {case}, median MIG, beta-TCVAE minus {other}", read_cells, gap, False, low=0.0)
 
 
+def draw_cases(results: Results, make: Any) -> Any:
+    def name(member: Member) -> str:
+        case = case_of(member.settings["split"])
+        return f"{case}: {CASES[case]}"
+
+    shown = [m._replace(settings={**m.settings, "case": name(m)}) for m in results.members]
+    return draw_boxes(make, shown, POSITIONS, "case")
+
+
 SUPERIOR = tuple(
     Claim(
         f"beta-TCVAE is superior to beta-VAE and InfoGAN in case {case} ({what})",
@@ -99,10 +107,10 @@ CHOICES = (
     "All cases train on as many rows: without a bound, A has twice as many as C, and a comparison of cases would also "
     "compare amounts of data. The number of steps is ours.",
 )
-
-
-@experiment(
+experiment.add(
     "chen2018/fig5",
+    "MIG of beta-VAE, InfoGAN and beta-TCVAE on two factors that are sampled in four ways.",
+    draw_cases,
     **SHARED,
     scales={
         **SMALL_SCALES,
@@ -119,17 +127,12 @@ CHOICES = (
         *CHOICES,
     ),
 )
-def fig5(results: Results, make: Any) -> Any:
-    """MIG of beta-VAE, InfoGAN and beta-TCVAE on two factors that are sampled in four ways."""
-    return _draw(results, make)
-
-
 ONE_LIGHT: dict[str, Any] = {"data": "faces3d", "data.lighting": 5}
 FACE_SPLITS = list_splits("paper", "azimuth,elevation", FACES_ROWS)
-
-
-@experiment(
+experiment.add(
     "chen2018/fig5-faces",
+    "MIG of beta-VAE, InfoGAN and beta-TCVAE on 3D faces, whose pose is sampled in four ways.",
+    draw_cases,
     **SHARED,
     scales={
         **SMALL_SCALES,
@@ -143,15 +146,3 @@ FACE_SPLITS = list_splits("paper", "azimuth,elevation", FACES_ROWS)
         *CHOICES,
     ),
 )
-def fig5_faces(results: Results, make: Any) -> Any:
-    """MIG of beta-VAE, InfoGAN and beta-TCVAE on 3D faces, whose pose is sampled in four ways."""
-    return _draw(results, make)
-
-
-def _draw(results: Results, make: Any) -> Any:
-    def name(member: Member) -> str:
-        case = case_of(member.settings["split"])
-        return f"{case}: {CASES[case]}"
-
-    shown = [m._replace(settings={**m.settings, "case": name(m)}) for m in results.members]
-    return draw_boxes(make, shown, POSITIONS, "case")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, experiment
-from unbraid.experiments.drawing import format_tick, label_axes
+from unbraid.experiments.drawing import format_tick
 from unbraid.experiments.evidence import Finding, compare_settings
 from unbraid.experiments.statistics import cell_means, estimate, spearman
 from unbraid.papers.chen2018.rotation import DESIGNS, score_rotated_codes
 from unbraid.papers.chen2018.setup import BUDGET, FACTORS, PAPER, SMALL, SMOKE, SPRITES, build_facts
-from unbraid.report.svg import PALETTE
+from unbraid.report.svg import PALETTE, label_axes
 from unbraid.report.tables import list_scores
 
 ANGLES = [0, 15, 30, 45]

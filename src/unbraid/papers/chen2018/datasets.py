@@ -61,45 +61,7 @@ def draw_images(data: FactorDataset, seed: int, count: int) -> torch.Tensor:
     return data.images(torch.from_numpy(rows))
 
 
-@experiment(
-    "chen2018/table2",
-    measure=measure_datasets,
-    scales=SCALES,
-    scores=(DEVIATION,),
-    claims=(
-        Claim(
-            "dSprites has 6 scales, 40 rotations and 32 x 32 positions",
-            find_largest(["sprites"], DEVIATION, "largest difference of a number of values", high=0.5),
-            trained=False,
-        ),
-    ),
-    notes=NOTES,
-)
-def table2(results: Results, make: Any) -> Any:
-    """Numbers of values of the factors of both data sets."""
-    return _draw(results, make)
-
-
-@experiment(
-    "chen2018/figS16",
-    measure=measure_datasets,
-    scales=SCALES,
-    scores=(BINARY,),
-    claims=(
-        Claim(
-            "pixels of dSprites are 0 or 1",
-            find_largest(["sprites"], BINARY, "largest share of other pixels", high=1e-9),
-            trained=False,
-        ),
-    ),
-    notes=NOTES,
-)
-def fig_s16(results: Results, make: Any) -> Any:
-    """Random images of the data sets."""
-    return _draw(results, make)
-
-
-def _draw(results: Results, make: Any) -> Any:
+def draw_samples(results: Results, make: Any) -> Any:
     options = (
         {} if results.scale != "smoke" else {key: v for key, v in SCALES["smoke"].settings.items() if key != "seed"}
     )
@@ -108,3 +70,28 @@ def _draw(results: Results, make: Any) -> Any:
         for name, data in load_present(options).items()
     ]
     return draw_pictures(make, [[picture] for picture in pictures])
+
+
+def add_check(name: str, summary: str, score: str, claim: str, what: str, high: float) -> None:
+    """Register an experiment whose claim bounds the largest value of a score of dSprites."""
+    claims = (Claim(claim, find_largest(["sprites"], score, what, high=high), trained=False),)
+    facts: dict[str, Any] = {"measure": measure_datasets, "scales": SCALES, "notes": NOTES}
+    experiment.add(name, summary, draw_samples, **facts, scores=(score,), claims=claims)
+
+
+add_check(
+    "chen2018/table2",
+    "Numbers of values of the factors of both data sets.",
+    DEVIATION,
+    "dSprites has 6 scales, 40 rotations and 32 x 32 positions",
+    "largest difference of a number of values",
+    high=0.5,
+)
+add_check(
+    "chen2018/figS16",
+    "Random images of the data sets.",
+    BINARY,
+    "pixels of dSprites are 0 or 1",
+    "largest share of other pixels",
+    high=1e-9,
+)

@@ -14,13 +14,13 @@ import numpy as np
 from scipy.stats import rankdata
 
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.drawing import draw_latents, label_axes
+from unbraid.experiments.drawing import draw_latents
 from unbraid.experiments.evidence import Finding, pool_runs
 from unbraid.experiments.statistics import Estimate, spearman
 from unbraid.metrics import Score
 from unbraid.papers.chen2018.setup import FACTORS, MIG, OVER_BETA, SPRITES, VAE, build_facts
 from unbraid.report import traversal
-from unbraid.report.svg import ACCENT, INK, PALETTE
+from unbraid.report.svg import ACCENT, INK, PALETTE, label_axes
 from unbraid.report.tables import LEVEL, RESAMPLES, Member
 
 HIGGINS = "betavae/logistic, the factors of MIG"

@@ -100,6 +100,12 @@ def share_above_median(other: str) -> Finding:
     return evidence
 
 
+def draw_methods(results: Results, make: Any) -> Any:
+    gamma = choose_gamma(results.group_scores("FactorVAE", "gamma", MIG))
+    shown = [m for m in results.members if m.settings["recipe"] != "FactorVAE" or m.settings["gamma"] == gamma]
+    return draw_boxes(make, shown, MIG, "recipe")
+
+
 HIGHEST_MEDIAN = Claim(
     "beta-TCVAE has the highest median MIG",
     combine(
@@ -130,10 +136,11 @@ SMALL_SCALES = {
     "small": build_methods_scale(SMALL, 3, GAMMAS, SMALL_GAN, width=100, depth=3),
 }
 ALL_GAMMAS = [0, 1, 4, 9, 19, 39, 59, 79]
-
-
-@experiment(
+SUMMARY = "MIG of VAE, beta-VAE, FactorVAE, InfoGAN and beta-TCVAE"
+experiment.add(
     "chen2018/fig3",
+    f"{SUMMARY}.",
+    draw_methods,
     **SHARED,
     scales={
         **SMALL_SCALES,
@@ -157,13 +164,10 @@ ALL_GAMMAS = [0, 1, 4, 9, 19, 39, 59, 79]
         f"about half means from {ABOUT_HALF[0]} to {ABOUT_HALF[1]}.",
     ),
 )
-def fig3(results: Results, make: Any) -> Any:
-    """MIG of VAE, beta-VAE, FactorVAE, InfoGAN and beta-TCVAE."""
-    return _draw(results, make)
-
-
-@experiment(
+experiment.add(
     "chen2018/fig3-faces",
+    f"{SUMMARY}, on 3D faces.",
+    draw_methods,
     **SHARED,
     scales={
         **SMALL_SCALES,
@@ -181,12 +185,3 @@ def fig3(results: Results, make: Any) -> Any:
     ),
     notes=(setup.FACES_NOTE, GAMMA_NOTE, f"Nearly all means more than {MOST} of them (ours)."),
 )
-def fig3_faces(results: Results, make: Any) -> Any:
-    """MIG of VAE, beta-VAE, FactorVAE, InfoGAN and beta-TCVAE, on 3D faces."""
-    return _draw(results, make)
-
-
-def _draw(results: Results, make: Any) -> Any:
-    gamma = choose_gamma(results.group_scores("FactorVAE", "gamma", MIG))
-    shown = [m for m in results.members if m.settings["recipe"] != "FactorVAE" or m.settings["gamma"] == gamma]
-    return draw_boxes(make, shown, MIG, "recipe")

@@ -6,12 +6,12 @@ import numpy as np
 
 from unbraid.experiments import evidence
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.drawing import format_tick
+from unbraid.experiments.drawing import format_tick, plot_trade_off
 from unbraid.experiments.evidence import Finding, bound_difference, correlate_scores, group_series, mean_curve
 from unbraid.experiments.statistics import Cells, estimate
 from unbraid.papers.chen2018 import setup
 from unbraid.papers.chen2018.setup import BOTH, ELBO, MIG, SPRITES, TC, TCVAE, VAE, VARIANTS, build_facts
-from unbraid.report.sweep_figures import draw_scatter, draw_trade_off
+from unbraid.report.sweep_figures import draw_scatter
 
 EQUAL_MIG, EQUAL_ELBO = 0.1, 0.05
 """Scores are equal if they differ by less: MIG, and the ELBO relative to its mean."""
@@ -46,11 +46,14 @@ TRADE_OFF = (
     Claim("at high beta, beta-TCVAE is more disentangled than beta-VAE", at_high_beta(MIG, low=0.0)),
 )
 SWEPT: dict[str, Any] = {"series": {"beta-vae": VAE, "beta-tcvae": TCVAE}}
+TRADE_OFF_SUMMARY = "ELBO against MIG over beta, for beta-VAE and beta-TCVAE"
 MODE_NOTE = f"High beta means above {MODE}, the mode of beta-VAE in the paper's figure 2."
 
 
-@experiment(
+experiment.add(
     "chen2018/fig2",
+    f"{TRADE_OFF_SUMMARY}.",
+    plot_trade_off(ELBO, MIG),
     **build_facts(),
     **SWEPT,
     scores=(MIG, ELBO, TC),
@@ -58,13 +61,10 @@ MODE_NOTE = f"High beta means above {MODE}, the mode of beta-VAE in the paper's 
     claims=TRADE_OFF,
     notes=(SPRITES, MODE_NOTE),
 )
-def fig2(results: Results, make: Any) -> Any:
-    """ELBO against MIG over beta, for beta-VAE and beta-TCVAE."""
-    return draw_trade_off(make, results.members, ELBO, MIG)
-
-
-@experiment(
+experiment.add(
     "chen2018/fig2-faces",
+    f"{TRADE_OFF_SUMMARY}, on 3D faces.",
+    plot_trade_off(ELBO, MIG),
     **build_facts(setup.FACES_OVER_BETA),
     **SWEPT,
     scores=(MIG, ELBO, TC),
@@ -72,11 +72,6 @@ def fig2(results: Results, make: Any) -> Any:
     claims=setup.on_faces(TRADE_OFF),
     notes=(setup.FACES_NOTE, MODE_NOTE),
 )
-def fig2_faces(results: Results, make: Any) -> Any:
-    """ELBO against MIG over beta, for beta-VAE and beta-TCVAE, on 3D faces."""
-    return draw_trade_off(make, results.members, ELBO, MIG)
-
-
 CORRELATIONS = (
     Claim(
         "TC and MIG are strongly negatively correlated for beta-TCVAE",
@@ -100,6 +95,13 @@ def last_fall(results: Results) -> list[Evidence]:
     return [Evidence(what, estimate(cells, share), high=STOPPED_SHARE)]
 
 
+def draw_correlation(results: Results, make: Any) -> Any:
+    figure = draw_scatter(make, results.members, TC, MIG)
+    figure.axes[0].set_xscale("symlog", linthresh=0.01)  # an estimate of a TC near 0 may lie below it
+    figure.axes[0].xaxis.set_major_formatter(format_tick)
+    return figure
+
+
 STOPS = Claim("with higher beta, beta-VAE stops decreasing the TC", last_fall)
 CORRELATION_NOTES = (
     "The correlation is Pearson's, of the means per beta and of TC; the figure shows the logarithm of TC.",
@@ -107,42 +109,26 @@ CORRELATION_NOTES = (
 )
 
 
-@experiment(
+experiment.add(
     "chen2018/fig4",
+    "Total correlation against MIG, means per beta.",
+    draw_correlation,
     **build_facts(),
     **SWEPT,
     scores=(TC, MIG),
     claims=(*CORRELATIONS, STOPS),
     notes=(SPRITES, *CORRELATION_NOTES),
 )
-def fig4(results: Results, make: Any) -> Any:
-    """Total correlation against MIG, means per beta."""
-    return _draw_correlation(results, make)
-
-
-@experiment(
+experiment.add(
     "chen2018/fig4-faces",
+    "Total correlation against MIG, means per beta, on 3D faces.",
+    draw_correlation,
     **build_facts(setup.FACES_OVER_BETA),
     **SWEPT,
     scores=(TC, MIG),
     claims=setup.on_faces((*CORRELATIONS, Claim("beta-VAE reaches a lower TC", at_high_beta(TC, low=0.0)))),
     notes=(setup.FACES_NOTE, *CORRELATION_NOTES),
 )
-def fig4_faces(results: Results, make: Any) -> Any:
-    """Total correlation against MIG, means per beta, on 3D faces."""
-    return _draw_correlation(results, make)
-
-
-def _draw_correlation(results: Results, make: Any) -> Any:
-    figure = draw_scatter(make, results.members, TC, MIG)
-    figure.axes[0].set_xscale("symlog", linthresh=0.01)  # an estimate of a TC near 0 may lie below it
-    figure.axes[0].xaxis.set_major_formatter(format_tick)
-    return figure
-
-
-def find_equal(first: str, second: str, elbo: str = ELBO) -> Finding:
-    """Find whether MIG and ELBO of two series are equal, on average over beta."""
-    return bound_difference(first, second, "beta", absolute={MIG: EQUAL_MIG}, relative={elbo: EQUAL_ELBO})
 
 
 EQUAL = (
@@ -152,52 +138,43 @@ EQUAL = (
 )
 
 
-@experiment(
+def add_variant(
+    name: str, summary: str, claim: str, series: dict[str, Any], elbo: str = ELBO, note: str = "", **scales: Scale
+) -> None:
+    """Register an experiment whose claim is that MIG and ELBO of two series are equal, on average over beta."""
+    first, second = series
+    equal = bound_difference(first, second, "beta", absolute={MIG: EQUAL_MIG}, relative={elbo: EQUAL_ELBO})
+    experiment.add(
+        name,
+        f"ELBO against MIG of beta-TCVAE, {summary}.",
+        plot_trade_off(elbo, MIG),
+        **build_facts(VARIANTS | scales),
+        series=series,
+        scores=(MIG, elbo),
+        contrast=(first, second),
+        claims=(Claim(claim, equal),),
+        notes=(*EQUAL, note) if note else EQUAL,
+    )
+
+
+add_variant(
     "chen2018/figS1",
-    **build_facts(VARIANTS),
-    series={"MWS": TCVAE, "MSS": {**TCVAE, "estimator": "mss"}},
-    scores=(MIG, ELBO),
-    contrast=("MWS", "MSS"),
-    claims=(Claim("minibatch stratified sampling performs as minibatch weighted sampling", find_equal("MWS", "MSS")),),
-    notes=EQUAL,
+    "trained with either estimator of q(z)",
+    "minibatch stratified sampling performs as minibatch weighted sampling",
+    {"MWS": TCVAE, "MSS": {**TCVAE, "estimator": "mss"}},
 )
-def fig_s1(results: Results, make: Any) -> Any:
-    """ELBO against MIG of beta-TCVAE, trained with either estimator of q(z)."""
-    return draw_trade_off(make, results.members, ELBO, MIG)
-
-
-@experiment(
+add_variant(
     "chen2018/figS2",
-    **build_facts(VARIANTS),
-    series={"alpha 1": TCVAE, "alpha 0": {**TCVAE, "alpha": 0}},
-    scores=(MIG, ELBO),
-    contrast=("alpha 1", "alpha 0"),
-    claims=(Claim("without the mutual information term nothing changes", find_equal("alpha 1", "alpha 0")),),
-    notes=EQUAL,
+    "with and without its mutual information term",
+    "without the mutual information term nothing changes",
+    {"alpha 1": TCVAE, "alpha 0": {**TCVAE, "alpha": 0}},
 )
-def fig_s2(results: Results, make: Any) -> Any:
-    """ELBO against MIG of beta-TCVAE, with and without its mutual information term."""
-    return draw_trade_off(make, results.members, ELBO, MIG)
-
-
-SAMPLED = "elbo/sampled"
-"""ELBO with a prior that has no closed-form KL."""
-
-
-@experiment(
+add_variant(
     "chen2018/figS3",
-    **build_facts(VARIANTS | {"smoke": Scale(setup.OVER_BETA["smoke"].settings, {"flow prior": {"prior.depth": 2}})}),
-    series={"Gaussian prior": TCVAE, "flow prior": {**TCVAE, "prior": "flow"}},
-    scores=(MIG, SAMPLED),
-    contrast=("Gaussian prior", "flow prior"),
-    claims=(
-        Claim(
-            "a factorial normalising flow as prior is no significant improvement",
-            find_equal("Gaussian prior", "flow prior", SAMPLED),
-        ),
-    ),
-    notes=(*EQUAL, "Each latent has a flow of depth 32, or 2 at `smoke`. The ELBO of both is sampled."),
+    "with a factorial normalising flow as prior",
+    "a factorial normalising flow as prior is no significant improvement",
+    {"Gaussian prior": TCVAE, "flow prior": {**TCVAE, "prior": "flow"}},
+    elbo="elbo/sampled",  # this prior has no closed-form KL
+    note="Each latent has a flow of depth 32, or 2 at `smoke`. The ELBO of both is sampled.",
+    smoke=Scale(setup.OVER_BETA["smoke"].settings, {"flow prior": {"prior.depth": 2}}),
 )
-def fig_s3(results: Results, make: Any) -> Any:
-    """ELBO against MIG of beta-TCVAE, with a factorial normalising flow as prior."""
-    return draw_trade_off(make, results.members, SAMPLED, MIG)

@@ -6,7 +6,7 @@ Readers judge what an attribute looks like. The claims test whether a model uses
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
-from unbraid.experiments.drawing import draw_traversals, format_title
+from unbraid.experiments.drawing import Draw, draw_traversals, format_title
 from unbraid.experiments.evidence import compare_means, find_mean
 from unbraid.papers.chen2018.setup import SMALL, SMOKE, TCVAE, VAE
 
@@ -50,26 +50,29 @@ MORE_LATENTS = Claim(
 )
 
 
-def draw_richest(results: Results, make: Any, **options: Any) -> Any:
-    """Draw traversals of the run of each series that uses the most latents."""
-    best = [results.select_best(name, ACTIVE) for name in results.series]
-    return draw_traversals(make, results, {format_title(member, ACTIVE): member for member in best}, **options)
+def draw_richest(**options: Any) -> Draw:
+    """Return a function that draws traversals of the run of each series that uses the most latents."""
+
+    def draw(results: Results, make: Any) -> Any:
+        best = [results.select_best(name, ACTIVE) for name in results.series]
+        return draw_traversals(make, results, {format_title(member, ACTIVE): member for member in best}, **options)
+
+    return draw
 
 
-@experiment(
+experiment.add(
     "chen2018/fig1",
+    "Traversals of a VAE, a beta-VAE and a beta-TCVAE on CelebA.",
+    draw_richest(),
     **build_facts(CELEBA),
     series={"VAE": {**VAE, "beta": 1}, "beta-VAE": {**VAE, "beta": 15}, "beta-TCVAE": {**TCVAE, "beta": 15}},
     claims=(MORE_LATENTS,),
     notes=(*FACES, "The paper shows one latent: a mustache, which is tied to a smile in the VAE and lost in beta-VAE."),
 )
-def fig1(results: Results, make: Any) -> Any:
-    """Traversals of a VAE, a beta-VAE and a beta-TCVAE on CelebA."""
-    return draw_richest(results, make)
-
-
-@experiment(
+experiment.add(
     "chen2018/fig6",
+    "Traversals of a beta-VAE and a beta-TCVAE on 3D chairs, from -2 to 2.",
+    draw_richest(span=2.0),
     **build_facts(CHAIRS, only={name: {"beta": 4} for name in ("beta-VAE", "beta-TCVAE")}),
     series={"beta-VAE": {**VAE, "beta": 4}, "beta-TCVAE": {**TCVAE, "beta": 4}},
     claims=(MORE_LATENTS,),
@@ -79,25 +82,19 @@ def fig1(results: Results, make: Any) -> Any:
         "beta = 4, the steps and 3 seeds are ours.",
     ),
 )
-def fig6(results: Results, make: Any) -> Any:
-    """Traversals of a beta-VAE and a beta-TCVAE on 3D chairs, from -2 to 2."""
-    return draw_richest(results, make, span=2.0)
-
-
-@experiment(
+experiment.add(
     "chen2018/fig7",
+    "Wide traversals of a beta-VAE and a beta-TCVAE on CelebA.",
+    draw_richest(span=6.0),
     **build_facts(CELEBA),
     series={"beta-VAE": {**VAE, "beta": 15}, "beta-TCVAE": {**TCVAE, "beta": 15}},
     claims=(MORE_LATENTS,),
     notes=(*FACES, "The traversal is wide, to show regions of low probability."),
 )
-def fig7(results: Results, make: Any) -> Any:
-    """Wide traversals of a beta-VAE and a beta-TCVAE on CelebA."""
-    return draw_richest(results, make, span=6.0)
-
-
-@experiment(
+experiment.add(
     "chen2018/appI",
+    "Traversals of a beta-TCVAE on CelebA, all of its latents.",
+    draw_richest(span=3.0),
     **build_facts(CELEBA),
     series={"beta-TCVAE": {**TCVAE, "beta": 15}},
     claims=(
@@ -108,6 +105,3 @@ def fig7(results: Results, make: Any) -> Any:
     ),
     notes=FACES,
 )
-def app_i(results: Results, make: Any) -> Any:
-    """Traversals of a beta-TCVAE on CelebA, all of its latents."""
-    return draw_richest(results, make, span=3.0)

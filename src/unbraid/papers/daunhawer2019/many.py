@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, MissingResultsError, Results, Scale, experiment
-from unbraid.experiments.curves import draw_lines
+from unbraid.experiments.drawing import draw_lines
 from unbraid.experiments.evidence import Finding, combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019.setup import SMOKE, exceeds

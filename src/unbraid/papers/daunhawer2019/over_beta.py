@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Evidence, Results, experiment
-from unbraid.experiments.curves import collect_points, draw_lines
-from unbraid.experiments.drawing import format_tick
+from unbraid.experiments.drawing import collect_points, draw_lines, format_tick
 from unbraid.experiments.evidence import Finding, combine
 from unbraid.experiments.statistics import Cells, align_seeds, cell_means, choose_held_out, estimate, pearson
 from unbraid.papers.daunhawer2019 import setup

@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from sklearn.cluster import KMeans
 
-from unbraid.experiments.base import Claim, Results, Scale, derive, experiment
+from unbraid.data import load
+from unbraid.data.splits import split
+from unbraid.experiments.base import Claim, Results, Scale, StandIn, derive, experiment
 from unbraid.experiments.evidence import Finding, combine, find_one
 from unbraid.experiments.sprites import STAND_IN
 from unbraid.experiments.statistics import Cells, align_seeds, mean_difference
+from unbraid.metrics import Score, clusters
+from unbraid.metrics.discrete.cluster_accuracy import Match
 from unbraid.papers.esmaeili2018 import setup
-from unbraid.papers.esmaeili2018.kmeans import cluster_pixels
 from unbraid.papers.esmaeili2018.setup import DIGITS, HFVAE, LEARNED, MNIST, OURS, QUICK, SMOKE, assign
 from unbraid.report.sweep_figures import draw_boxes
 from unbraid.report.tables import Member
@@ -32,6 +37,9 @@ score_recovery = derive(ACCURACY, "recovery", lambda s: (s.value - s.details["ch
 
 count_drawn = derive(PURITY, "values", lambda s: s.details["values"])
 """Number of values that the classes draw; a decoder that ignores its class is pure, but draws one."""
+
+MAX_TRAIN_ROWS, STARTS = 10_000, 10
+MATCHES: tuple[Match, ...] = ("hungarian", "majority")
 
 
 def cluster_digits(sweeps: Mapping[str, Mapping[str, Any]]) -> list[Member]:
@@ -181,3 +189,26 @@ def build_discrete_scale(scale: str) -> Scale:
 def discrete(results: Results, make: Any) -> Any:
     """Accuracy of a discrete latent, learned without labels, as a label of digits, garments and shapes."""
     return draw_boxes(make, results.members, ACCURACY, "recipe")
+
+
+def cluster_pixels(name: str, settings: Mapping[str, Any]) -> list[Member]:
+    """Return a member per seed: fit centres to training rows, best of ten starts, and score the held-out rows.
+
+    `settings` are those of a sweep on the same data. There are as many centres as the first factor has values.
+    """
+    data = settings["data"]
+    options = {key[5:]: value for key, value in settings.items() if key.startswith("data.")}
+    dataset = load(data.instead if isinstance(data, StandIn) else data, options)
+    parts = split(dataset, settings.get("split", "default"))
+    test = parts.train if parts.held_out is None else parts.held_out
+    labels = dataset.values_of(test)[:, 0]
+    pixels = dataset.images(test).flatten(1).numpy()
+    members = []
+    for seed in settings["seed"]:
+        order = torch.randperm(len(parts.train), generator=torch.Generator().manual_seed(seed))[:MAX_TRAIN_ROWS]
+        kmeans = KMeans(dataset.sizes[0], n_init=STARTS, random_state=seed)
+        kmeans.fit(dataset.images(parts.train[order]).flatten(1).numpy())
+        assigned = kmeans.predict(pixels)
+        scores: dict[str, Score] = {s.name: s for s in (clusters(assigned, labels, match=m) for m in MATCHES)}
+        members.append(Member(f"{name}/{seed}", {"recipe": name, "seed": seed}, "finished", "", scores))
+    return members

@@ -3,10 +3,9 @@
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import label_axes
 from unbraid.experiments.evidence import find_mean
 from unbraid.papers.esmaeili2018.setup import HFVAE, MNIST, OURS, SMOKE, build_digit_scales
-from unbraid.report.svg import PALETTE
+from unbraid.report.svg import PALETTE, label_axes
 
 PRUNED = "prune:(digit=7 & thickness>=#8) | (digit=0 & width<=#4)"
 THICK, NARROW = "thick 7s drawn", "narrow 0s drawn"

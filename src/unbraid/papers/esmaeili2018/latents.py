@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, derive, experiment
-from unbraid.experiments.drawing import draw_pictures, label_axes
+from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means, find_mean
 from unbraid.metrics import Score
 from unbraid.papers.esmaeili2018 import setup
 from unbraid.papers.esmaeili2018.pictures import traverse_class, traverse_row
 from unbraid.papers.esmaeili2018.setup import FASHION, HFVAE, LEARNED, MNIST, OURS, QUICK, SMOKE, assign
-from unbraid.report.svg import PALETTE
+from unbraid.report.svg import PALETTE, label_axes
 
 KEPT = "kept/classifier"
 MIN_SHARE = 0.5

@@ -3,11 +3,10 @@
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import label_axes
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_largest
 from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, score_identities
 from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, train_without_terms
-from unbraid.report.svg import PALETTE
+from unbraid.report.svg import PALETTE, label_axes
 
 TOLERANCE = 1e-5
 FULL = {"points": 5, "nodes": 24, "step": 0.3}

@@ -5,7 +5,6 @@ M1 to M5. Here they are A1 to A5, since M1 to M4 are scores (figure 5). The pape
 do.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from unbraid.experiments.base import REFINES, Claim, Evidence, Results, experiment
@@ -81,10 +80,10 @@ def stage_settings(scale: str, series: str) -> dict[str, Any]:
     return {**cars.STAGE_SETTINGS[scale], **networks, **DECODERS.get(scale, {}).get(series, {})}
 
 
-def draw_traversals_of_c(results: Results, make: Any, series: Sequence[str]) -> Any:
-    """Draw traversals of C for the run of each series with the highest gap."""
+def draw_traversals_of_c(results: Results, make: Any) -> Any:
+    """Draw traversals of C for the run with the highest gap of each series that learns to disentangle it."""
     columns = []
-    for name in series:
+    for name in (name for name in results.series if name != VAE):
         model = results.load_evaluation(results.select_best(name, MIG))
         block = BLOCK_OF_C.get(name) or next(iter(model.space.blocks))
         latents = [latent for latent in model.code_names if latent.startswith(block)]
@@ -92,8 +91,17 @@ def draw_traversals_of_c(results: Results, make: Any, series: Sequence[str]) -> 
     return draw_pictures(make, columns)
 
 
-@experiment(
+def late_c_is_empty(results: Results) -> list[Evidence]:
+    """Return the evidence that C of A5 holds few of the nats that C of the beta-VAE holds."""
+    cells = {name: results.group_scores(name, None, KL_OF_Z)[None] for name in (A5, BV)}
+    found = estimate(cells, lambda c: c[A5][..., 0].mean(-1) / c[BV][..., 0].mean(-1))
+    return [Evidence(f"{KL_OF_Z}, {A5}, as a share of that of the {BV}", found, high=EMPTY_SHARE)]
+
+
+experiment.add(
     "msvae2020/fig37",
+    "Traversals of a beta-VAE and of A1, which learns C and Z at once, on Cars3D.",
+    draw_traversals_of_c,
     **define_study(BV, A1),
     scores=(MIG, DISTANCE, L2),
     claims=(
@@ -103,13 +111,10 @@ def draw_traversals_of_c(results: Results, make: Any, series: Sequence[str]) -> 
         ),
     ),
 )
-def fig37(results: Results, make: Any) -> Any:
-    """Traversals of a beta-VAE and of A1, which learns C and Z at once, on Cars3D."""
-    return draw_traversals_of_c(results, make, results.series)
-
-
-@experiment(
+experiment.add(
     "msvae2020/fig38",
+    "Traversals of a beta-VAE and of stages that refine it from C or from Y, by concatenation or AdaIN, on Cars3D.",
+    draw_traversals_of_c,
     **define_study(BV, A2, A3, A4),
     scores=(DISTANCE, L2, OBEYS_C, MIG),
     claims=(
@@ -128,20 +133,10 @@ def fig37(results: Results, make: Any) -> Any:
         ),
     ),
 )
-def fig38(results: Results, make: Any) -> Any:
-    """Traversals of a beta-VAE and of stages that refine it from C or from Y, by concatenation or AdaIN, on Cars3D."""
-    return draw_traversals_of_c(results, make, results.series)
-
-
-def late_c_is_empty(results: Results) -> list[Evidence]:
-    """Return the evidence that C of A5 holds few of the nats that C of the beta-VAE holds."""
-    cells = {name: results.group_scores(name, None, KL_OF_Z)[None] for name in (A5, BV)}
-    found = estimate(cells, lambda c: c[A5][..., 0].mean(-1) / c[BV][..., 0].mean(-1))
-    return [Evidence(f"{KL_OF_Z}, {A5}, as a share of that of the {BV}", found, high=EMPTY_SHARE)]
-
-
-@experiment(
+experiment.add(
     "msvae2020/fig39",
+    "Traversals of a beta-VAE, of MS-VAE, and of A5, which learns Z first, on Cars3D.",
+    draw_traversals_of_c,
     reference="figures 39 and 40",
     **define_study(BV, VAE, A4, A5, with_kl=True),
     scores=(KL_OF_Z, MIG, DISTANCE),
@@ -153,6 +148,3 @@ def late_c_is_empty(results: Results) -> list[Evidence]:
         ),
     ),
 )
-def fig39(results: Results, make: Any) -> Any:
-    """Traversals of a beta-VAE, of MS-VAE, and of A5, which learns Z first, on Cars3D."""
-    return draw_traversals_of_c(results, make, (BV, A4, A5))

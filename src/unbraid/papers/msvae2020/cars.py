@@ -44,6 +44,7 @@ NORB_LATENTS = {MS: 10, BIG: 20}
 """Numbers of latents that differ on SmallNORB, where |Z| = 10."""
 
 CARS, NORB = StandIn("cars3d", "sprites"), StandIn("smallnorb", "sprites")
+TITLES = {CARS: "Cars3D", NORB: "SmallNORB"}
 BUDGET_STEPS, PAPER_STEPS = 12_000, 300_000
 """Steps of either stage."""
 

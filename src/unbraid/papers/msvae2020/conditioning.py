@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, StandIn, experiment
-from unbraid.experiments.curves import collect_points, draw_lines
+from unbraid.experiments.drawing import Draw, collect_points, draw_lines
 from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, find_at_each, find_mean
 from unbraid.metrics import Score
-from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, METRICS, MS, NORB, sweep_beta
+from unbraid.papers.msvae2020.cars import BASE, CARS, DISTANCE, METRICS, MS, NORB, TITLES, sweep_beta
 
 M1, M2, M3, M4 = "cond/Y", "cond/X", "cond/Z-noise", "cond/Y-noise"
 NAMES = {f"M{number} ({score})": score for number, score in enumerate((M1, M2, M3, M4), start=1)}
@@ -44,37 +44,10 @@ CONDITIONED: dict[str, Any] = {
 }
 
 
-@experiment("msvae2020/fig5", **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4)), **CONDITIONED)
-def fig5(results: Results, make: Any) -> Any:
-    """Information about C in the codes of reconstructions, with noise in place of z or of y, on Cars3D."""
-    return _draw(results, make, NAMES, "normalised information")
-
-
-@experiment(
-    "msvae2020/fig5-norb",
-    reference="figure 5",
-    **sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4), data=NORB),
-    **CONDITIONED,
-)
-def fig5_norb(results: Results, make: Any) -> Any:
-    """Information about C in the codes of reconstructions, with noise in place of z or of y, on SmallNORB."""
-    return _draw(results, make, NAMES, "normalised information")
-
-
 def smallest_gain(scores: Mapping[str, Score]) -> Score:
     """Return the smallest gain over attributes: accuracy from C+Z minus that from the better of C and Z."""
     c, z, both = (scores[name].details["accuracy"] for name in (FROM_C, FROM_Z, FROM_BOTH))
     return replace(scores[FROM_BOTH], value=min(both[name] - max(c[name], z[name]) for name in both), interval=None)
-
-
-def define_attribute_study(data: StandIn, *notes: str) -> dict[str, Any]:
-    """Return series, scales and scores of figure 6."""
-    study = sweep_beta(BASE, MS, notes=notes, data=data)
-    for name, scale in study["scales"].items():
-        settings = {"train": 20, "test": 10, "steps": 2} if name == "smoke" else {}
-        attributes = {score: (score, settings) for score in (FROM_C, FROM_Z, FROM_BOTH)}
-        study["scales"][name] = replace(scale, measures={**scale.measures, **attributes})
-    return {**study, "derived": {**study["derived"], GAIN: smallest_gain}}
 
 
 ATTRIBUTES: dict[str, Any] = {
@@ -91,21 +64,42 @@ ATTRIBUTES: dict[str, Any] = {
 FEWER = "The paper uses SmallNORB's five attributes (fig6-norb); Cars3D has three factors."
 
 
-@experiment("msvae2020/fig6-norb", reference="figure 6", **define_attribute_study(NORB), **ATTRIBUTES)
-def fig6_norb(results: Results, make: Any) -> Any:
-    """Accuracy of a small network that reads attributes from C, from Z and from both, on SmallNORB."""
-    return _draw(results, make, {"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy")
+def plot_scores(names: Mapping[str, str], unit: str) -> Draw:
+    """Return a function that draws scores of MS-VAE over beta."""
+
+    def draw(results: Results, make: Any) -> Any:
+        figure = make(figsize=(4.2, 2.9), layout="constrained")
+        axes = figure.subplots()
+        lines = {name: collect_points(results, MS, "beta", score) for name, score in names.items()}
+        draw_lines(axes, lines, "beta", unit)
+        axes.legend(frameon=False, fontsize=7)
+        return figure
+
+    return draw
 
 
-@experiment("msvae2020/fig6", **define_attribute_study(CARS, FEWER), **ATTRIBUTES)
-def fig6(results: Results, make: Any) -> Any:
-    """Accuracy of a small network that reads attributes from C, from Z and from both, on Cars3D."""
-    return _draw(results, make, {"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy")
+def add_conditioning(name: str, data: StandIn) -> None:
+    """Register figure 5 on one of the data sets."""
+    what = "Information about C in the codes of reconstructions, with noise in place of z or of y"
+    study = sweep_beta(BASE, MS, metrics=(*METRICS, M1, M2, M3, M4), data=data)
+    draw = plot_scores(NAMES, "normalised information")
+    experiment.add(name, f"{what}, on {TITLES[data]}.", draw, **study, **CONDITIONED)
 
 
-def _draw(results: Results, make: Any, names: Mapping[str, str], unit: str) -> Any:
-    figure = make(figsize=(4.2, 2.9), layout="constrained")
-    axes = figure.subplots()
-    draw_lines(axes, {name: collect_points(results, MS, "beta", score) for name, score in names.items()}, "beta", unit)
-    axes.legend(frameon=False, fontsize=7)
-    return figure
+def add_attributes(name: str, data: StandIn, *notes: str) -> None:
+    """Register figure 6 on one of the data sets."""
+    study = sweep_beta(BASE, MS, notes=notes, data=data)
+    for scale_name, scale in study["scales"].items():
+        settings = {"train": 20, "test": 10, "steps": 2} if scale_name == "smoke" else {}
+        attributes = {score: (score, settings) for score in (FROM_C, FROM_Z, FROM_BOTH)}
+        study["scales"][scale_name] = replace(scale, measures={**scale.measures, **attributes})
+    study["derived"] |= {GAIN: smallest_gain}
+    what = "Accuracy of a small network that reads attributes from C, from Z and from both"
+    draw = plot_scores({"C": FROM_C, "Z": FROM_Z, "C+Z": FROM_BOTH}, "mean accuracy")
+    experiment.add(name, f"{what}, on {TITLES[data]}.", draw, **study, **ATTRIBUTES)
+
+
+add_conditioning("msvae2020/fig5", CARS)
+add_conditioning("msvae2020/fig5-norb", NORB)
+add_attributes("msvae2020/fig6", CARS, FEWER)
+add_attributes("msvae2020/fig6-norb", NORB)

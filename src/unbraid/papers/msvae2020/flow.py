@@ -14,13 +14,13 @@ from torch import Tensor, no_grad
 
 from unbraid import noise
 from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, StandIn, experiment
-from unbraid.experiments.drawing import draw_pictures, label_axes
+from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import compare_means, find_mean
 from unbraid.experiments.statistics import estimate, mean_difference
 from unbraid.methods.ms_flow import MixtureFlow
 from unbraid.metrics import Evaluation
 from unbraid.report.pictures import WHITE, tile_images
-from unbraid.report.svg import PALETTE
+from unbraid.report.svg import PALETTE, label_axes
 
 MIXTURE, FLOW, GAIN, PURITY = "density/mixture", "density/flow", "density/gain", "clusters/majority"
 MEANS, SAMPLES = "means", "samples"

@@ -96,7 +96,6 @@ mean_change = derive(KEPT, "moved", lambda s: sum(s.details["moved"].values()) /
 
 
 def classifier_accuracy(scores: Mapping[str, Score]) -> Score:
-    """Return the classifier's accuracy on identity."""
     details = scores[KEPT].details
     network = details["network"]
     return Score("kept", "drawn", network["accuracy"][details["factor"]], network["held_out_rows"], part="accuracy")
@@ -134,88 +133,9 @@ def keeps_more_than(other: str) -> Finding:
     return combine(compare_means(other, MS, ABOVE_CHANCE, low=0.0), moves)
 
 
-@experiment(
-    "msvae2020/fig21",
-    reference="figures 21, 25 and 26",
-    **define_study(SUPERVISED),
-    contrast=(CGAN, MS),
-    claims=(Claim("with labels, MS-GAN keeps identity while C moves more often than CGAN", keeps_more_than(CGAN)),),
-    notes=(
-        *NOTES,
-        "C is the row's own labels, azimuth and elevation of a car or the place of a sprite, each on a line.",
-    ),
-)
-def fig21(results: Results, make: Any) -> Any:
-    """Pictures of MS-GAN and CGAN with labels: one dimension of C moves from left to right, z is that of a row."""
-    return _draw(results, make, (MS, CGAN))
-
-
-@experiment(
-    "msvae2020/fig29",
-    reference="figures 22, 23 and 29 to 31",
-    **define_study(UNSUPERVISED),
-    claims=(
-        Claim("without labels, MS-GAN keeps identity while C moves more often than InfoGAN", keeps_more_than(INFO)),
-        Claim("and more often than CGAN, told the same codes (ours)", keeps_more_than(CGAN)),
-    ),
-    notes=(*NOTES, "The first stage is a beta-VAE with two latents and beta 4 (ours); InfoGAN has as many codes."),
-)
-def fig29(results: Results, make: Any) -> Any:
-    """Pictures of MS-GAN, CGAN and InfoGAN without labels: one dimension of C moves, z is that of a row."""
-    return _draw(results, make, (MS, CGAN, INFO))
-
-
-CHAIRS, FACES = StandIn("chairs3d", "sprites"), StandIn("celeba", "sprites")
-LABELLED_CHAIRS = "Needs the official files of 3D chairs at `budget` and `paper`; C is a chair's azimuth and elevation."
-SIX: dict[str, dict[str, Any]] = {
-    name: {**settings, "z": 6} if name in (FIRST, INFO) else settings for name, settings in UNSUPERVISED.items()
-}
-
-
-@experiment(
-    "msvae2020/fig27",
-    **define_study(SUPERVISED, CHAIRS),
-    contrast=(CGAN, MS),
-    claims=(Claim("on chairs, with labels, MS-GAN keeps the shape more often than CGAN", keeps_more_than(CGAN)),),
-    notes=(*NOTES[1:], LABELLED_CHAIRS),
-)
-def fig27(results: Results, make: Any) -> Any:
-    """Pictures of MS-GAN and CGAN with labels on chairs: one dimension of C moves, z is that of a row."""
-    return _draw(results, make, (MS, CGAN))
-
-
-@experiment(
-    "msvae2020/fig28",
-    **define_study(UNSUPERVISED, CHAIRS),
-    claims=(Claim("on chairs, without labels, MS-GAN keeps the shape more often than InfoGAN", keeps_more_than(INFO)),),
-    notes=(*NOTES[1:], "3D chairs need the official files; sprites replace them without."),
-)
-def fig28(results: Results, make: Any) -> Any:
-    """Pictures of MS-GAN, CGAN and InfoGAN without labels on chairs: one dimension of C moves, z is that of a row."""
-    return _draw(results, make, (MS, CGAN, INFO))
-
-
-@experiment(
-    "msvae2020/fig24",
-    **define_study(SIX, FACES),
-    claims=(
-        Claim(
-            "on CelebA, MS-GAN keeps an attribute that C does not hold more often than InfoGAN (ours)",
-            keeps_more_than(INFO),
-        ),
-    ),
-    notes=(
-        *NOTES[1:],
-        "CelebA needs your own files; sprites replace it without them. It has no labels of identity: the first of its "
-        "attributes replaces it. C has 6 dimensions, as the paper's faces.",
-    ),
-)
-def fig24(results: Results, make: Any) -> Any:
-    """Pictures of MS-GAN, CGAN and InfoGAN without labels on CelebA: one dimension of C moves, z is that of a row."""
-    return _draw(results, make, (MS, CGAN, INFO))
-
-
-def _draw(results: Results, make: Any, series: tuple[str, ...]) -> Any:
+def draw_best(results: Results, make: Any) -> Any:
+    """Draw the run of each generator that keeps identity best."""
+    series = [name for name in (MS, CGAN, INFO) if name in results.series]
     best = {name: results.load_evaluation(results.select_best(name, ABOVE_CHANCE)) for name in series}
     return draw_pictures(make, [[(name, draw_traversals(model))] for name, model in best.items()])
 
@@ -229,3 +149,71 @@ def draw_traversals(evaluation: Evaluation, rows: int = 3, columns: int = 7) -> 
         across = [decode_pictures(evaluation, set_latent(codes, latent, float(value)), drawn) for value in values]
         lines.append(torch.stack(across, 1))  # [rows, columns, *shape]
     return tile_images(torch.cat(lines), WHITE)
+
+
+CHAIRS, FACES = StandIn("chairs3d", "sprites"), StandIn("celeba", "sprites")
+LABELLED_CHAIRS = "Needs the official files of 3D chairs at `budget` and `paper`; C is a chair's azimuth and elevation."
+SIX: dict[str, dict[str, Any]] = {
+    name: {**settings, "z": 6} if name in (FIRST, INFO) else settings for name, settings in UNSUPERVISED.items()
+}
+WITH_LABELS, WITHOUT = "Pictures of MS-GAN and CGAN with labels", "Pictures of MS-GAN, CGAN and InfoGAN without labels"
+MOVES = "one dimension of C moves, z is that of a row."
+experiment.add(
+    "msvae2020/fig21",
+    f"{WITH_LABELS}: one dimension of C moves from left to right, z is that of a row.",
+    draw_best,
+    reference="figures 21, 25 and 26",
+    **define_study(SUPERVISED),
+    contrast=(CGAN, MS),
+    claims=(Claim("with labels, MS-GAN keeps identity while C moves more often than CGAN", keeps_more_than(CGAN)),),
+    notes=(
+        *NOTES,
+        "C is the row's own labels, azimuth and elevation of a car or the place of a sprite, each on a line.",
+    ),
+)
+experiment.add(
+    "msvae2020/fig29",
+    f"{WITHOUT}: {MOVES}",
+    draw_best,
+    reference="figures 22, 23 and 29 to 31",
+    **define_study(UNSUPERVISED),
+    claims=(
+        Claim("without labels, MS-GAN keeps identity while C moves more often than InfoGAN", keeps_more_than(INFO)),
+        Claim("and more often than CGAN, told the same codes (ours)", keeps_more_than(CGAN)),
+    ),
+    notes=(*NOTES, "The first stage is a beta-VAE with two latents and beta 4 (ours); InfoGAN has as many codes."),
+)
+experiment.add(
+    "msvae2020/fig27",
+    f"{WITH_LABELS} on chairs: {MOVES}",
+    draw_best,
+    **define_study(SUPERVISED, CHAIRS),
+    contrast=(CGAN, MS),
+    claims=(Claim("on chairs, with labels, MS-GAN keeps the shape more often than CGAN", keeps_more_than(CGAN)),),
+    notes=(*NOTES[1:], LABELLED_CHAIRS),
+)
+experiment.add(
+    "msvae2020/fig28",
+    f"{WITHOUT} on chairs: {MOVES}",
+    draw_best,
+    **define_study(UNSUPERVISED, CHAIRS),
+    claims=(Claim("on chairs, without labels, MS-GAN keeps the shape more often than InfoGAN", keeps_more_than(INFO)),),
+    notes=(*NOTES[1:], "3D chairs need the official files; sprites replace them without."),
+)
+experiment.add(
+    "msvae2020/fig24",
+    f"{WITHOUT} on CelebA: {MOVES}",
+    draw_best,
+    **define_study(SIX, FACES),
+    claims=(
+        Claim(
+            "on CelebA, MS-GAN keeps an attribute that C does not hold more often than InfoGAN (ours)",
+            keeps_more_than(INFO),
+        ),
+    ),
+    notes=(
+        *NOTES[1:],
+        "CelebA needs your own files; sprites replace it without them. It has no labels of identity: the first of its "
+        "attributes replaces it. C has 6 dimensions, as the paper's faces.",
+    ),
+)

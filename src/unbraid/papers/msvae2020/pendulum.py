@@ -15,13 +15,12 @@ import torch
 
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
 from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
-from unbraid.experiments.drawing import label_axes
 from unbraid.experiments.evidence import Finding, combine, find_extreme, find_mean
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.metrics.stages.unlabelled_factors import encode_given_labels
 from unbraid.models import as_stage
-from unbraid.report.svg import PALETTE
+from unbraid.report.svg import PALETTE, label_axes
 
 LENGTH, DAMPING, MASS = tuple(RANGES)
 SPEARMAN, PEARSON = f"unseen/spearman/{MASS}", f"unseen/pearson/{MASS}"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unbraid import noise
 from unbraid.experiments.base import REFINES, Claim, Results, StandIn, experiment
-from unbraid.experiments.drawing import draw_pictures
+from unbraid.experiments.drawing import Draw, draw_pictures
 from unbraid.experiments.evidence import Finding, compare_means, find_one
 from unbraid.experiments.statistics import Cells
 from unbraid.metrics import Evaluation, Score
@@ -27,8 +27,6 @@ from unbraid.report.traversals import add_labels, set_coordinates
 
 FACES = StandIn("celeba", "sprites")
 COLUMNS = 7
-Draw = Callable[[Evaluation], Picture]
-draw_triples: Draw = partial(triples, columns=COLUMNS)
 DRAWS_PER_IMAGE = 5
 IMAGES_COMPARED, IMAGES_SHOWN = 64, 5
 MIN_DEVIATION = 0.1
@@ -172,11 +170,15 @@ def draw_y_and_refined(model: Evaluation) -> Picture:
     return tile_images(torch.stack([drawn.y, drawn.refined], 1).flatten(0, 1), WHITE)
 
 
-def draw_nearest(results: Results, make: Any, sizes: Sizes, draw: Draw, shown: str | None = None) -> Any:
-    """Draw the second stage whose images are nearest to the data; `shown` names the drawn series."""
-    runs = results.select_members(sizes.second, DISTANCE)
-    model = results.load_evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
-    return draw_pictures(make, [[(shown or sizes.second, draw(model))]])
+def draw_nearest(sizes: Sizes, draw: Callable[[Evaluation], Picture], shown: str | None = None) -> Draw:
+    """Return a function that draws the second stage nearest to the data; `shown` names the drawn series."""
+
+    def figure(results: Results, make: Any) -> Any:
+        runs = results.select_members(sizes.second, DISTANCE)
+        model = results.load_evaluation(min(runs, key=lambda member: member.scores[DISTANCE].value))
+        return draw_pictures(make, [[(shown or sizes.second, draw(model))]])
+
+    return figure
 
 
 CAR, TOY, FEW, STRONG, FACE = Sizes(10, 5), Sizes(10, 10), Sizes(2, 8), Sizes(10, 10, beta=6), Sizes(15, 5, beta=15)
@@ -196,61 +198,38 @@ VARIES = Claim(f"y of one x vary much: by {MIN_DEVIATION:.0%} of what images do,
 STEADIER = Claim("refined images vary less than the y that they refine", VARIES_LESS)
 
 
-@experiment("msvae2020/fig1", **CARS_STUDY, claims=(nearer(CAR),))
-def fig1(results: Results, make: Any) -> Any:
-    """Images of cars, their reconstructions by a beta-TCVAE, and those refined by MS-VAE."""
-    return draw_nearest(results, make, CAR, draw_triples)
+def add_triples(name: str, what: str, study: dict[str, Any], sizes: Sizes) -> None:
+    """Register a figure of images, their reconstructions and what the second stage makes of these."""
+    summary = f"{what}, their reconstructions by a beta-TCVAE, and those refined by MS-VAE."
+    draw = draw_nearest(sizes, partial(triples, columns=COLUMNS))
+    experiment.add(name, summary, draw, **study, claims=(nearer(sizes),))
 
 
-@experiment("msvae2020/fig3", **define_study(NORB, TOY), claims=(nearer(TOY),))
-def fig3(results: Results, make: Any) -> Any:
-    """Images of toys (SmallNORB), their reconstructions by a beta-TCVAE, and those refined by MS-VAE."""
-    return draw_nearest(results, make, TOY, draw_triples)
+def add_traversals(name: str, what: str, study: dict[str, Any], sizes: Sizes, *claims: Claim) -> None:
+    """Register a figure of traversals of C in both stages."""
+    summary = f"Traversals of {what}: images of the first stage above those of the second."
+    experiment.add(name, summary, draw_nearest(sizes, draw_both_stages), **study, claims=claims)
 
 
-@experiment("msvae2020/fig9", **CARS_BY_SIZE, claims=fewer_leave_more(FEW, CAR))
-def fig9(results: Results, make: Any) -> Any:
-    """Traversals of a small C on Cars3D: images of the first stage above those of the second."""
-    return draw_nearest(results, make, FEW, draw_both_stages)
-
-
-@experiment("msvae2020/fig10", **CARS_BY_SIZE, claims=more_separate_better(FEW, CAR))
-def fig10(results: Results, make: Any) -> Any:
-    """Traversals of a large C on Cars3D: images of the first stage above those of the second."""
-    return draw_nearest(results, make, CAR, draw_both_stages)
-
-
-@experiment("msvae2020/fig11", **TOYS_BY_SIZE, claims=fewer_leave_more(FEW, STRONG))
-def fig11(results: Results, make: Any) -> Any:
-    """Traversals of a small C on SmallNORB: images of the first stage above those of the second."""
-    return draw_nearest(results, make, FEW, draw_both_stages)
-
-
-@experiment("msvae2020/fig12", **TOYS_BY_SIZE, claims=more_separate_better(FEW, STRONG))
-def fig12(results: Results, make: Any) -> Any:
-    """Traversals of a large C on SmallNORB: images of the first stage above those of the second."""
-    return draw_nearest(results, make, STRONG, draw_both_stages)
-
-
-@experiment("msvae2020/fig13", **PHOTOS, claims=(nearer(FACE),))
-def fig13(results: Results, make: Any) -> Any:
-    """Traversals of C on CelebA: images of the first stage above those of the second."""
-    return draw_nearest(results, make, FACE, draw_both_stages)
-
-
-@experiment("msvae2020/fig14", **PHOTOS, claims=(nearer(FACE),))
-def fig14(results: Results, make: Any) -> Any:
-    """Photographs of CelebA, their reconstructions by a beta-TCVAE, and those refined by MS-VAE."""
-    return draw_nearest(results, make, FACE, draw_triples)
-
-
-@experiment("msvae2020/fig32", **PHOTOS, claims=(VARIES,))
-def fig32(results: Results, make: Any) -> Any:
-    """Photographs above five y of draws of c, on CelebA."""
-    return draw_nearest(results, make, FACE, draw_x_and_y, FACE.first)
-
-
-@experiment("msvae2020/fig33", **PHOTOS, claims=(STEADIER,))
-def fig33(results: Results, make: Any) -> Any:
-    """Five y of draws of c above their refined images, on CelebA."""
-    return draw_nearest(results, make, FACE, draw_y_and_refined)
+add_triples("msvae2020/fig1", "Images of cars", CARS_STUDY, CAR)
+add_triples("msvae2020/fig3", "Images of toys (SmallNORB)", define_study(NORB, TOY), TOY)
+add_triples("msvae2020/fig14", "Photographs of CelebA", PHOTOS, FACE)
+add_traversals("msvae2020/fig9", "a small C on Cars3D", CARS_BY_SIZE, FEW, *fewer_leave_more(FEW, CAR))
+add_traversals("msvae2020/fig10", "a large C on Cars3D", CARS_BY_SIZE, CAR, *more_separate_better(FEW, CAR))
+add_traversals("msvae2020/fig11", "a small C on SmallNORB", TOYS_BY_SIZE, FEW, *fewer_leave_more(FEW, STRONG))
+add_traversals("msvae2020/fig12", "a large C on SmallNORB", TOYS_BY_SIZE, STRONG, *more_separate_better(FEW, STRONG))
+add_traversals("msvae2020/fig13", "C on CelebA", PHOTOS, FACE, nearer(FACE))
+experiment.add(
+    "msvae2020/fig32",
+    "Photographs above five y of draws of c, on CelebA.",
+    draw_nearest(FACE, draw_x_and_y, FACE.first),
+    **PHOTOS,
+    claims=(VARIES,),
+)
+experiment.add(
+    "msvae2020/fig33",
+    "Five y of draws of c above their refined images, on CelebA.",
+    draw_nearest(FACE, draw_y_and_refined),
+    **PHOTOS,
+    claims=(STEADIER,),
+)

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, Scale, experiment
-from unbraid.experiments.drawing import label_axes
 from unbraid.experiments.evidence import Finding, find_extreme, find_largest
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import masks
 from unbraid.papers.msvae2020.masks import CODES, COINS, PIXELS, Joint, Process, dependence, list_processes
-from unbraid.report.svg import PALETTE
+from unbraid.report.svg import PALETTE, label_axes
 from unbraid.report.tables import Member
 
 ZERO: Joint = {(c, z): Fraction(0) for c in CODES for z in COINS}

@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments import evidence
-from unbraid.experiments.base import Claim, Results, StandIn, experiment
-from unbraid.experiments.curves import draw_curves
+from unbraid.experiments.base import Claim, StandIn, experiment
+from unbraid.experiments.drawing import plot_curves, plot_trade_off
 from unbraid.experiments.evidence import Finding, combine, compare_on_average, compare_pairs, mean_curve
 from unbraid.experiments.statistics import Cells
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, BIG, BIG_VAE, DISTANCE, LARGE, MIG, MS, PAIRED_BY, RE_ENCODED, STUDENT
-from unbraid.report.sweep_figures import draw_trade_off
 
 MAX_CHANGE = 0.05
 """Change of MIG below which it counts as none (ours)."""
@@ -31,122 +30,6 @@ def nearer_than(other: str) -> Finding:
     return cars.by_distance(lambda distance: evidence.compare_at_each(other, MS, "beta", distance, high=0.0))
 
 
-SCORES = (DISTANCE, cars.FID, MIG, RE_ENCODED)
-UNCHANGED = Claim(
-    "a check, since it is so by construction: C is the first stage's to the bit, and so is its MIG",
-    compare_pairs(BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=1e-9),
-)
-BETTER_AT_EQUAL_SIZE = (
-    Claim(
-        "MS-VAE reconstructs better than a beta-TCVAE with as many parameters and latents, at every beta",
-        nearer_than(BIG),
-    ),
-    Claim("and has a higher MIG, on average over beta", compare_on_average(BIG, MS, "beta", MIG, low=0.0)),
-)
-
-
-@experiment(
-    "msvae2020/table1",
-    **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE]),
-    published={BIG: {cars.FID: 35.24, MIG: 0.09}, MS: {cars.FID: 22.72, MIG: 0.10}},
-    claims=(*BETTER_AT_EQUAL_SIZE, UNCHANGED),
-    scores=SCORES,
-)
-def table1(results: Results, make: Any) -> Any:
-    """MS-VAE and a beta-TCVAE of the same size, on Cars3D."""
-    return draw_trade_off(make, results.members, MIG, DISTANCE)
-
-
-@experiment(
-    "msvae2020/table1-norb",
-    reference="table 1 and figure 4",
-    **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE], data=cars.NORB),
-    published={BIG: {cars.FID: 152.19, MIG: 0.16}, MS: {cars.FID: 59.16, MIG: 0.22}},
-    claims=(
-        *BETTER_AT_EQUAL_SIZE,
-        Claim("MIG falls with beta on SmallNORB", evidence.compare_settings(BASE, "beta", 1, 10, MIG, high=0.0)),
-        UNCHANGED,
-    ),
-    scores=SCORES,
-)
-def table1_norb(results: Results, make: Any) -> Any:
-    """MS-VAE and a beta-TCVAE of the same size, on SmallNORB."""
-    return draw_trade_off(make, results.members, MIG, DISTANCE)
-
-
-NEARER = (
-    Claim(
-        "MS-VAE's reconstructions are nearer to the data than beta-TCVAE's and beta-TCVAE-L's, at every beta",
-        combine(nearer_than(BASE), nearer_than(LARGE)),
-    ),
-    UNCHANGED,
-    Claim(
-        f"encoded again, refined images show C as before (MIG changes by less than {MAX_CHANGE}, ours)",
-        mig_is_kept(MS, RE_ENCODED, "mean change of MIG after encoding refined images"),
-    ),
-    Claim("at the lowest beta, nearer than Big-VAE's", nearer_than(BIG_VAE)),
-)
-
-
-@experiment(
-    "msvae2020/fig4-norb",
-    reference="figure 4",
-    **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE], data=cars.NORB),
-    contrast=(BASE, MS),
-    claims=(
-        *NEARER,
-        Claim("MIG falls with beta on SmallNORB", evidence.compare_settings(BASE, "beta", 1, 10, MIG, high=0.0)),
-    ),
-    scores=SCORES,
-)
-def fig4_norb(results: Results, make: Any) -> Any:
-    """Distance of reconstructions and MIG over beta, and against each other, on SmallNORB."""
-    return draw_curves(make, results, "beta", (DISTANCE, MIG), across=(MIG, DISTANCE))
-
-
-@experiment(
-    "msvae2020/fig4",
-    **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE]),
-    contrast=(BASE, MS),
-    claims=(
-        *NEARER,
-        Claim("MIG rises with beta on Cars3D", evidence.compare_settings(BASE, "beta", 1, 10, MIG, low=0.0)),
-        Claim(
-            "beta-TCVAE has a higher MIG than beta-TCVAE-L, on average over beta",
-            compare_on_average(LARGE, BASE, "beta", MIG, low=0.0),
-        ),
-    ),
-    scores=SCORES,
-)
-def fig4(results: Results, make: Any) -> Any:
-    """Distance of reconstructions and MIG over beta, and against each other, on Cars3D."""
-    return draw_curves(make, results, "beta", (DISTANCE, MIG), across=(MIG, DISTANCE))
-
-
-APART = "The student is not in fig4, since its loss has another scale and settles later."
-
-
-@experiment(
-    "msvae2020/fig4-student",
-    **cars.sweep_beta(BASE, MS, STUDENT, notes=[cars.SIZES_NOTE, APART]),
-    contrast=(STUDENT, MS),
-    claims=(
-        Claim(
-            "MS-VAE's reconstructions are nearer to the data than those of Jacobian supervision",
-            nearer_than(STUDENT),
-        ),
-        Claim(
-            f"the student keeps its teacher's MIG (within {MAX_CHANGE}, ours)",
-            mig_is_kept(STUDENT, MIG, f"mean change of {MIG}, {STUDENT}"),
-        ),
-    ),
-    scores=SCORES,
-)
-def fig4_student(results: Results, make: Any) -> Any:
-    """Distance of reconstructions and MIG of MS-VAE and of a student of the same teacher, on Cars3D."""
-    return draw_curves(make, results, "beta", (DISTANCE, MIG), across=(MIG, DISTANCE))
-
-
 def falls_by(score: str, **bounds: float) -> Finding:
     """Find the share by which a score falls from beta-TCVAE to MS-VAE, on average over beta."""
 
@@ -159,40 +42,119 @@ def falls_by(score: str, **bounds: float) -> Finding:
     )
 
 
-def define_pixel_study(name: str, score: str, data: StandIn = cars.CARS) -> dict[str, Any]:
-    """Return series, scales, scores and claims of a pixel error."""
+def add_pixel_study(name: str, error: str, score: str, data: StandIn) -> None:
+    """Register a figure of a pixel error over beta."""
     lower = combine(
         compare_on_average(BASE, MS, "beta", score, high=0.0), compare_on_average(LARGE, MS, "beta", score, high=0.0)
     )
     about = "as the paper says of SmallNORB" if data is cars.NORB else "which the paper says of SmallNORB only"
-    slightly = f"{name} is only slightly better than beta-TCVAE's: lower by less than {SLIGHTLY:.0%} (ours), {about}"
+    slightly = f"{error} is only slightly better than beta-TCVAE's: lower by less than {SLIGHTLY:.0%} (ours), {about}"
     claims = (
-        Claim(f"MS-VAE's {name} error is below beta-TCVAE's and beta-TCVAE-L's, on average over beta", lower),
+        Claim(f"MS-VAE's {error} error is below beta-TCVAE's and beta-TCVAE-L's, on average over beta", lower),
         Claim(slightly, falls_by(score, high=SLIGHTLY)),
     )
-    facts = cars.sweep_beta(BASE, MS, LARGE, data=data)
-    return {**facts, "scores": (score, DISTANCE), "contrast": (BASE, MS), "claims": claims}
+    experiment.add(
+        name,
+        f"{error} error of reconstructions over beta, on {cars.TITLES[data]}.",
+        plot_curves("beta", score),
+        **cars.sweep_beta(BASE, MS, LARGE, data=data),
+        scores=(score, DISTANCE),
+        contrast=(BASE, MS),
+        claims=claims,
+    )
 
 
-@experiment("msvae2020/fig34", **define_pixel_study("L1", cars.L1))
-def fig34(results: Results, make: Any) -> Any:
-    """L1 error of reconstructions over beta, on Cars3D."""
-    return draw_curves(make, results, "beta", (cars.L1,))
-
-
-@experiment("msvae2020/fig35", **define_pixel_study("L2", cars.L2))
-def fig35(results: Results, make: Any) -> Any:
-    """L2 error of reconstructions over beta, on Cars3D."""
-    return draw_curves(make, results, "beta", (cars.L2,))
-
-
-@experiment("msvae2020/fig34-norb", reference="figure 34", **define_pixel_study("L1", cars.L1, cars.NORB))
-def fig34_norb(results: Results, make: Any) -> Any:
-    """L1 error of reconstructions over beta, on SmallNORB."""
-    return draw_curves(make, results, "beta", (cars.L1,))
-
-
-@experiment("msvae2020/fig35-norb", reference="figure 35", **define_pixel_study("L2", cars.L2, cars.NORB))
-def fig35_norb(results: Results, make: Any) -> Any:
-    """L2 error of reconstructions over beta, on SmallNORB."""
-    return draw_curves(make, results, "beta", (cars.L2,))
+SCORES = (DISTANCE, cars.FID, MIG, RE_ENCODED)
+UNCHANGED = Claim(
+    "a check, since it is so by construction: C is the first stage's to the bit, and so is its MIG",
+    compare_pairs(BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=1e-9),
+)
+BETTER_AT_EQUAL_SIZE = (
+    Claim(
+        "MS-VAE reconstructs better than a beta-TCVAE with as many parameters and latents, at every beta",
+        nearer_than(BIG),
+    ),
+    Claim("and has a higher MIG, on average over beta", compare_on_average(BIG, MS, "beta", MIG, low=0.0)),
+)
+NORB: dict[str, Any] = {"notes": [cars.SIZES_NOTE], "data": cars.NORB}
+FALLS = Claim("MIG falls with beta on SmallNORB", evidence.compare_settings(BASE, "beta", 1, 10, MIG, high=0.0))
+experiment.add(
+    "msvae2020/table1",
+    "MS-VAE and a beta-TCVAE of the same size, on Cars3D.",
+    plot_trade_off(MIG, DISTANCE),
+    **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE]),
+    published={BIG: {cars.FID: 35.24, MIG: 0.09}, MS: {cars.FID: 22.72, MIG: 0.10}},
+    claims=(*BETTER_AT_EQUAL_SIZE, UNCHANGED),
+    scores=SCORES,
+)
+experiment.add(
+    "msvae2020/table1-norb",
+    "MS-VAE and a beta-TCVAE of the same size, on SmallNORB.",
+    plot_trade_off(MIG, DISTANCE),
+    reference="table 1 and figure 4",
+    **cars.sweep_beta(BASE, MS, BIG, **NORB),
+    published={BIG: {cars.FID: 152.19, MIG: 0.16}, MS: {cars.FID: 59.16, MIG: 0.22}},
+    claims=(*BETTER_AT_EQUAL_SIZE, FALLS, UNCHANGED),
+    scores=SCORES,
+)
+NEARER = (
+    Claim(
+        "MS-VAE's reconstructions are nearer to the data than beta-TCVAE's and beta-TCVAE-L's, at every beta",
+        combine(nearer_than(BASE), nearer_than(LARGE)),
+    ),
+    UNCHANGED,
+    Claim(
+        f"encoded again, refined images show C as before (MIG changes by less than {MAX_CHANGE}, ours)",
+        mig_is_kept(MS, RE_ENCODED, "mean change of MIG after encoding refined images"),
+    ),
+    Claim("at the lowest beta, nearer than Big-VAE's", nearer_than(BIG_VAE)),
+)
+OVER_BETA: dict[str, Any] = {
+    "draw": plot_curves("beta", DISTANCE, MIG, across=(MIG, DISTANCE)),
+    "scores": SCORES,
+}
+experiment.add(
+    "msvae2020/fig4-norb",
+    "Distance of reconstructions and MIG over beta, and against each other, on SmallNORB.",
+    **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, **NORB),
+    **OVER_BETA,
+    contrast=(BASE, MS),
+    claims=(*NEARER, FALLS),
+)
+experiment.add(
+    "msvae2020/fig4",
+    "Distance of reconstructions and MIG over beta, and against each other, on Cars3D.",
+    **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE]),
+    **OVER_BETA,
+    contrast=(BASE, MS),
+    claims=(
+        *NEARER,
+        Claim("MIG rises with beta on Cars3D", evidence.compare_settings(BASE, "beta", 1, 10, MIG, low=0.0)),
+        Claim(
+            "beta-TCVAE has a higher MIG than beta-TCVAE-L, on average over beta",
+            compare_on_average(LARGE, BASE, "beta", MIG, low=0.0),
+        ),
+    ),
+)
+APART = "The student is not in fig4, since its loss has another scale and settles later."
+experiment.add(
+    "msvae2020/fig4-student",
+    "Distance of reconstructions and MIG of MS-VAE and of a student of the same teacher, on Cars3D.",
+    **cars.sweep_beta(BASE, MS, STUDENT, notes=[cars.SIZES_NOTE, APART]),
+    **OVER_BETA,
+    contrast=(STUDENT, MS),
+    claims=(
+        Claim(
+            "MS-VAE's reconstructions are nearer to the data than those of Jacobian supervision",
+            nearer_than(STUDENT),
+        ),
+        Claim(
+            f"the student keeps its teacher's MIG (within {MAX_CHANGE}, ours)",
+            mig_is_kept(STUDENT, MIG, f"mean change of {MIG}, {STUDENT}"),
+        ),
+    ),
+)
+add_pixel_study("msvae2020/fig34", "L1", cars.L1, cars.CARS)
+add_pixel_study("msvae2020/fig35", "L2", cars.L2, cars.CARS)
+add_pixel_study("msvae2020/fig34-norb", "L1", cars.L1, cars.NORB)
+add_pixel_study("msvae2020/fig35-norb", "L2", cars.L2, cars.NORB)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
-from unbraid.experiments.curves import draw_curves
+from unbraid.experiments.drawing import draw_curves, plot_curves
 from unbraid.experiments.evidence import combine, compare_settings
 from unbraid.papers.msvae2020 import cars
 from unbraid.papers.msvae2020.cars import BASE, DISTANCE, MIG, MS, RE_ENCODED, SERIES
@@ -19,35 +19,26 @@ def share_settings(data: StandIn) -> dict[str, dict[str, Any]]:
     return {scale: {**cars.shared_settings(scale, data), "beta": 4} for scale in cars.SHARED}
 
 
-def define_widths_of_c(data: StandIn) -> dict[str, Any]:
-    """Return the facts of figure 7."""
+def add_widths_of_c(name: str, data: StandIn) -> None:
+    """Register figure 7 on one of the data sets."""
     shared = share_settings(data)
     both = combine(compare_settings(BASE, "z", 50, 10, MIG, low=0.0), compare_settings(BASE, "z", 2, 10, ELBO, low=0.0))
-    return {
-        "series": {BASE: {"recipe": "beta-tcvae"}},
-        "scales": {scale: Scale({**settings, "z": WIDTHS_OF_C[scale]}) for scale, settings in shared.items()},
-        "metrics": ("mig-of/blocks", ELBO),
-        "derived": {MIG: cars.select_mig_of_c},
-        "scores": (MIG, ELBO),
-        "claims": (
+    experiment.add(
+        name,
+        f"MIG and ELBO by the number of latents of the first stage, on {cars.TITLES[data]}.",
+        plot_curves("z", MIG, ELBO),
+        series={BASE: {"recipe": "beta-tcvae"}},
+        scales={scale: Scale({**settings, "z": WIDTHS_OF_C[scale]}) for scale, settings in shared.items()},
+        metrics=("mig-of/blocks", ELBO),
+        derived={MIG: cars.select_mig_of_c},
+        scores=(MIG, ELBO),
+        claims=(
             Claim(
                 "|C| = 10 combines both well: a higher MIG than |C| = 50, and a higher ELBO than |C| = 2 (ours)", both
             ),
         ),
-        "notes": (cars.describe_stand_in(data), "With one latent there is no MIG, which compares two."),
-    }
-
-
-@experiment("msvae2020/fig7-norb", reference="figure 7", **define_widths_of_c(cars.NORB))
-def fig7_norb(results: Results, make: Any) -> Any:
-    """MIG and ELBO by the number of latents of the first stage, on SmallNORB."""
-    return draw_curves(make, results, "z", (MIG, ELBO))
-
-
-@experiment("msvae2020/fig7", **define_widths_of_c(cars.CARS))
-def fig7(results: Results, make: Any) -> Any:
-    """MIG and ELBO by the number of latents of the first stage, on Cars3D."""
-    return draw_curves(make, results, "z", (MIG, ELBO))
+        notes=(cars.describe_stand_in(data), "With one latent there is no MIG, which compares two."),
+    )
 
 
 def make_scale(scale: str, shared: Mapping[str, Any]) -> Scale:
@@ -57,33 +48,31 @@ def make_scale(scale: str, shared: Mapping[str, Any]) -> Scale:
     return Scale(shared, per_series=own, measures={**measures, RANDOM: (RANDOM, measures[DISTANCE][1])})
 
 
-def define_widths_of_z(data: StandIn) -> dict[str, Any]:
-    """Return the facts of figure 8."""
-    text = "a small Z is enough: images at a random code are nearer to the data with |Z| = 5 than with |Z| = 90"
-    drawn = f"For {RANDOM}, C and Z are drawn from their priors; the paper takes C from the data."
-    return {
-        "series": {BASE: SERIES[BASE], MS: SERIES[MS]},
-        "scales": {scale: make_scale(scale, shared) for scale, shared in share_settings(data).items()},
-        "metrics": ("mig-of/blocks", RE_ENCODED, CONDITIONING),
-        "derived": {MIG: cars.select_mig_of_c},
-        "scores": (DISTANCE, RANDOM, RE_ENCODED, CONDITIONING, MIG),
-        "claims": (Claim(text, compare_settings(MS, "z", 90, 5, RANDOM, high=0.0)),),
-        "notes": (cars.describe_stand_in(data), *cars.NOTES[1:], drawn),
-    }
-
-
-@experiment("msvae2020/fig8-norb", reference="figure 8", **define_widths_of_z(cars.NORB))
-def fig8_norb(results: Results, make: Any) -> Any:
-    """Distances, MIG of refined images and conditioning by the number of latents of the second stage, on SmallNORB."""
-    return _draw_widths_of_z(results, make)
-
-
-@experiment("msvae2020/fig8", **define_widths_of_z(cars.CARS))
-def fig8(results: Results, make: Any) -> Any:
-    """Distances, MIG of refined images and conditioning by the number of latents of the second stage, on Cars3D."""
-    return _draw_widths_of_z(results, make)
-
-
-def _draw_widths_of_z(results: Results, make: Any) -> Any:
+def draw_widths_of_z(results: Results, make: Any) -> Any:
     stages = Results(tuple(m for m in results.members if m.settings["recipe"] == MS), results.scale)
     return draw_curves(make, stages, "z", (DISTANCE, RANDOM, RE_ENCODED, CONDITIONING))
+
+
+def add_widths_of_z(name: str, data: StandIn) -> None:
+    """Register figure 8 on one of the data sets."""
+    what = "Distances, MIG of refined images and conditioning by the number of latents of the second stage"
+    text = "a small Z is enough: images at a random code are nearer to the data with |Z| = 5 than with |Z| = 90"
+    drawn = f"For {RANDOM}, C and Z are drawn from their priors; the paper takes C from the data."
+    experiment.add(
+        name,
+        f"{what}, on {cars.TITLES[data]}.",
+        draw_widths_of_z,
+        series={BASE: SERIES[BASE], MS: SERIES[MS]},
+        scales={scale: make_scale(scale, shared) for scale, shared in share_settings(data).items()},
+        metrics=("mig-of/blocks", RE_ENCODED, CONDITIONING),
+        derived={MIG: cars.select_mig_of_c},
+        scores=(DISTANCE, RANDOM, RE_ENCODED, CONDITIONING, MIG),
+        claims=(Claim(text, compare_settings(MS, "z", 90, 5, RANDOM, high=0.0)),),
+        notes=(cars.describe_stand_in(data), *cars.NOTES[1:], drawn),
+    )
+
+
+add_widths_of_c("msvae2020/fig7", cars.CARS)
+add_widths_of_c("msvae2020/fig7-norb", cars.NORB)
+add_widths_of_z("msvae2020/fig8", cars.CARS)
+add_widths_of_z("msvae2020/fig8-norb", cars.NORB)

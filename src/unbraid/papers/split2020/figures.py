@@ -5,11 +5,10 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments.base import Claim, Results, experiment
-from unbraid.experiments.drawing import draw_decoded, format_title
+from unbraid.experiments.drawing import draw_decoded, format_title, plot_boxes, plot_scatter
 from unbraid.experiments.evidence import Finding, combine, compare_extremes, compare_means, exists, pool_runs
 from unbraid.experiments.statistics import pearson
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG, MODELS, build_facts, build_series, compare_split
-from unbraid.report.sweep_figures import draw_boxes, draw_scatter
 
 SPLIT = list(build_series(MODELS, ["split"]))
 WIDE = "the gain in MIG is more than that of as many parameters in a vanilla encoder (ours)"
@@ -35,8 +34,20 @@ def draw_best_of_each(results: Results, make: Any) -> Any:
     return draw_decoded(make, results, {format_title(member, MIG): member for member in best}, span=2.0)
 
 
-@experiment(
+def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
+    """Find MIG (0) or error (1) of the run with the highest MIG, split encoder minus vanilla one."""
+
+    def choose(rows: np.ndarray) -> np.ndarray:
+        best = rows[..., 0].argmax(-1)[..., None]
+        return np.take_along_axis(rows[..., score], best, -1)[..., 0]
+
+    return compare_extremes(model, f"{model}, split", None, [MIG, ERROR], choose, f"{what} of the best model", **bounds)
+
+
+experiment.add(
     "split2020/fig2",
+    "MIG of VAE and FactorVAE on dSprites, with correlated noise and with a shared-parameter encoder.",
+    plot_boxes(MIG),
     **build_facts(
         "Correlated noise adds the constant 9.26 to the KL and does not change its gradient. MIG looks at one latent "
         "at a time, whose posterior is the same without the correlation.",
@@ -48,13 +59,10 @@ def draw_best_of_each(results: Results, make: Any) -> Any:
         for encoder, what in (("correlated noise", "correlated noise (.9)"), ("shared", "an encoder that shares all"))
     ),
 )
-def fig2(results: Results, make: Any) -> Any:
-    """MIG of VAE and FactorVAE on dSprites, with correlated noise and with a shared-parameter encoder."""
-    return draw_boxes(make, results.members, MIG, "recipe")
-
-
-@experiment(
+experiment.add(
     "split2020/fig3",
+    "MIG of VAE and FactorVAE on dSprites, with and without split encoder.",
+    plot_boxes(MIG),
     **build_facts(),
     claims=(
         *(
@@ -64,13 +72,10 @@ def fig2(results: Results, make: Any) -> Any:
         Claim(WIDE, compare_split(MODELS, MIG, ", wide", low=0.0)),
     ),
 )
-def fig3(results: Results, make: Any) -> Any:
-    """MIG of VAE and FactorVAE on dSprites, with and without split encoder."""
-    return draw_boxes(make, results.members, MIG, "recipe")
-
-
-@experiment(
+experiment.add(
     "split2020/fig4",
+    "KL against reconstruction error of VAE and FactorVAE on dSprites, with and without split encoder.",
+    plot_scatter(ERROR, KL),
     **build_facts(),
     claims=(
         Claim("the split encoder lowers the reconstruction error of both", compare_split(MODELS, ERROR, high=0.0)),
@@ -82,36 +87,25 @@ def fig3(results: Results, make: Any) -> Any:
         ),
     ),
 )
-def fig4(results: Results, make: Any) -> Any:
-    """KL against reconstruction error of VAE and FactorVAE on dSprites, with and without split encoder."""
-    return draw_scatter(make, results.members, ERROR, KL)
-
-
 HIGHEST = [exists(name, MIG, lambda mig: mig > WELL_DISENTANGLED, f"a MIG above {WELL_DISENTANGLED}") for name in SPLIT]
-
-
-@experiment(
+experiment.add(
     "split2020/fig5",
+    "Reconstructions and traversals from -2 to 2 of the models with the highest MIG on dSprites.",
+    draw_best_of_each,
     **build_facts(f"Well disentangled means a MIG above {WELL_DISENTANGLED} (ours).", encoders=["split"]),
     claims=(Claim("the best of all four models are well disentangled", combine(*HIGHEST)),),
 )
-def fig5(results: Results, make: Any) -> Any:
-    """Reconstructions and traversals from -2 to 2 of the models with the highest MIG on dSprites."""
-    return draw_best_of_each(results, make)
-
-
-@experiment(
+experiment.add(
     "split2020/fig9",
+    "FactorVAE score of VAE and FactorVAE on dSprites, with and without split encoder.",
+    plot_boxes(FACTOR),
     **build_facts(CORRELATED),
     claims=(NOT_CORRELATED,),
 )
-def fig9(results: Results, make: Any) -> Any:
-    """FactorVAE score of VAE and FactorVAE on dSprites, with and without split encoder."""
-    return draw_boxes(make, results.members, FACTOR, "recipe")
-
-
-@experiment(
+experiment.add(
     "split2020/fig11",
+    "MIG, and KL against reconstruction error, of beta-VAE on dSprites, with and without split encoder.",
+    plot_scatter(ERROR, KL),
     **build_facts(models=["beta-VAE"]),
     claims=(
         Claim("the split encoder raises the MIG of beta-VAE", compare_split(["beta-VAE"], MIG, low=0.0)),
@@ -120,13 +114,10 @@ def fig9(results: Results, make: Any) -> Any:
         Claim(WIDE, compare_split(["beta-VAE"], MIG, ", wide", low=0.0)),
     ),
 )
-def fig11(results: Results, make: Any) -> Any:
-    """MIG, and KL against reconstruction error, of beta-VAE on dSprites, with and without split encoder."""
-    return draw_scatter(make, results.members, ERROR, KL)
-
-
-@experiment(
+experiment.add(
     "split2020/fig6",
+    "MIG of VAE and FactorVAE on Cars3D, with and without split encoder.",
+    plot_boxes(MIG),
     **build_facts(cars=True),
     claims=(
         Claim("the split encoder lowers the MIG of VAE", compare_split(["VAE"], MIG, high=0.0)),
@@ -134,36 +125,20 @@ def fig11(results: Results, make: Any) -> Any:
         Claim(WIDE, compare_split(["FactorVAE"], MIG, ", wide", low=0.0)),
     ),
 )
-def fig6(results: Results, make: Any) -> Any:
-    """MIG of VAE and FactorVAE on Cars3D, with and without split encoder."""
-    return draw_boxes(make, results.members, MIG, "recipe")
-
-
-@experiment(
+experiment.add(
     "split2020/fig7",
+    "KL against reconstruction error of VAE and FactorVAE on Cars3D, with and without split encoder.",
+    plot_scatter(ERROR, KL),
     **build_facts(cars=True),
     claims=(
         Claim("the split encoder lowers the reconstruction error of both", compare_split(MODELS, ERROR, high=0.0)),
         Claim("it raises the KL of both", compare_split(MODELS, KL, low=0.0)),
     ),
 )
-def fig7(results: Results, make: Any) -> Any:
-    """KL against reconstruction error of VAE and FactorVAE on Cars3D, with and without split encoder."""
-    return draw_scatter(make, results.members, ERROR, KL)
-
-
-def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
-    """Find MIG (0) or error (1) of the run with the highest MIG, split encoder minus vanilla one."""
-
-    def choose(rows: np.ndarray) -> np.ndarray:
-        best = rows[..., 0].argmax(-1)[..., None]
-        return np.take_along_axis(rows[..., score], best, -1)[..., 0]
-
-    return compare_extremes(model, f"{model}, split", None, [MIG, ERROR], choose, f"{what} of the best model", **bounds)
-
-
-@experiment(
+experiment.add(
     "split2020/fig8",
+    "Reconstructions and traversals from -2 to 2 of the models with the highest MIG on Cars3D.",
+    draw_best_of_each,
     **build_facts(encoders=["split"], cars=True),
     claims=(
         Claim(
@@ -176,16 +151,10 @@ def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
         ),
     ),
 )
-def fig8(results: Results, make: Any) -> Any:
-    """Reconstructions and traversals from -2 to 2 of the models with the highest MIG on Cars3D."""
-    return draw_best_of_each(results, make)
-
-
-@experiment(
+experiment.add(
     "split2020/fig10",
+    "FactorVAE score of VAE and FactorVAE on Cars3D, with and without split encoder.",
+    plot_boxes(FACTOR),
     **build_facts(CORRELATED, cars=True),
     claims=(NOT_CORRELATED,),
 )
-def fig10(results: Results, make: Any) -> Any:
-    """FactorVAE score of VAE and FactorVAE on Cars3D, with and without split encoder."""
-    return draw_boxes(make, results.members, FACTOR, "recipe")

@@ -17,7 +17,6 @@ LEMMAS = {
 
 
 def build_facts(name: str, equation: str) -> dict[str, Any]:
-    """Return the facts of one of the lemmas."""
     noise = ["independent noise", "correlated noise"]
     largest = find_largest(noise, f"{name}/deviation", "largest deviation", high=TOLERANCE)
     return {

@@ -94,13 +94,13 @@ def read_feature_pair(
     return pair[0], pair[1]
 
 
-MAX_PAIRS_IN_MEMORY = {"cpu": 2**20, "cuda": 2**27}
+MAX_PAIRS_IN_MEMORY = {"cpu": 2**18, "cuda": 2**27}
 """Entries of a pairwise matrix: they fill a CPU's cache, or a gigabyte on a GPU."""
 
 
 def split_rows(rows: Tensor, columns: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yield blocks of rows, each with its first index, so that their pairs with all columns fit into memory."""
-    count = max(1, MAX_PAIRS_IN_MEMORY.get(rows.device.type, 2**20) // len(columns))
+    count = max(1, MAX_PAIRS_IN_MEMORY.get(rows.device.type, 2**18) // len(columns))
     yield from zip(range(0, len(rows), count), track("pairs of features", rows.split(count)), strict=True)
 
 

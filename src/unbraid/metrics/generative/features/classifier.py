@@ -4,21 +4,32 @@ One body, one head per factor; the loss is the mean cross-entropy of the heads, 
 factor's number of values. Features are the last hidden layer, scaled to a mean square of 1. Images pass a convolution
 of stride 4 and further ones of stride 2 down to at most 4 x 4, vectors a dense layer. The seed fixes all randomness.
 `details` holds each head's accuracy on held-out rows: features of a classifier that learned nothing mean nothing.
+
+Classifiers depend on the data and on no model, so trained ones are kept in the cache, `UNBRAID_DATA/classifiers`. A
+file is named by a hash of whatever decides the weights: data, rows, seed, steps, kind of device and version of torch.
+Its header holds a SHA-256 of its tensors. A file that is damaged is trained anew, with a warning.
 """
 
+import hashlib
+import json
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from unbraid import noise
+from unbraid.data.base import data_home
 from unbraid.data.factors import FactorDataset
 from unbraid.density.small_fit import descend
-from unbraid.errors import DataError, SettingError
+from unbraid.errors import DataError, SettingError, UnbraidError
 from unbraid.metrics.generative.features.base import FeatureNetwork, exact_convolutions, feature_network
 from unbraid.seeding import seeded
+from unbraid.tensor_files import checksum, load_tensors, save_tensors
 from unbraid.types import Shape
 
 NAME = "classifier"
@@ -33,6 +44,12 @@ LEARNING_RATE, FINAL_RATE_SHARE = 5e-3, 0.02
 
 MAX_HELD_OUT_ROWS = 2_000
 """Rows that measure the accuracy; at most a fifth of all."""
+
+VERSION = 1
+"""Raise it whenever `classifier` would train other weights."""
+
+MIN_STEPS_TO_STORE = 200
+"""Shorter trainings take less time than the search for a file is worth."""
 
 
 @feature_network(NAME, width=WIDTH)
@@ -183,3 +200,48 @@ def _measure_accuracy(network: Classifier, dataset: FactorDataset, rows: Tensor,
             for position, (head, k) in enumerate(zip(network.heads, factors, strict=True)):
                 right[position] += float((head(features).argmax(1) == values[:, k]).sum())
     return (right / max(1, len(rows))).tolist()
+
+
+def get_stored(
+    key: tuple[Any, ...], steps: int | None, dataset: FactorDataset, train: Callable[[], FeatureNetwork]
+) -> FeatureNetwork:
+    """Return the classifier that is stored under a key, or train and store it; `steps` of None are many."""
+    if steps is not None and steps < MIN_STEPS_TO_STORE:
+        return train()
+    words = json.dumps([VERSION, torch.__version__, *map(str, key)])
+    path = data_home() / "classifiers" / f"{hashlib.sha256(words.encode()).hexdigest()[:32]}.safetensors"
+    try:
+        if path.exists():
+            return _load(path, dataset)
+    except (UnbraidError, KeyError, ValueError, RuntimeError) as error:
+        warnings.warn(f"The stored classifier cannot be used, so it is trained again: {error}", stacklevel=2)
+    network = train()
+    try:
+        _save(path, network)
+    except (UnbraidError, OSError) as error:
+        warnings.warn(f"The classifier is not stored for other runs: {error}", stacklevel=2)
+    return network
+
+
+def _save(path: Path, network: FeatureNetwork) -> None:
+    module = network.module
+    assert isinstance(module, Classifier)
+    tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
+    facts = {"names": module.names, "sizes": [head.out_features for head in module.heads], "details": network.details}
+    save_tensors(path, tensors, {"facts": json.dumps(facts), "digest": _digest(json.dumps(facts), tensors)})
+
+
+def _load(path: Path, dataset: FactorDataset) -> FeatureNetwork:
+    tensors, header = load_tensors(path)
+    if header["digest"] != _digest(header["facts"], tensors):
+        raise ValueError(f"{path} is damaged.")
+    facts = json.loads(header["facts"])
+    module = Classifier(dataset.shape, facts["sizes"])
+    module.load_state_dict(tensors)
+    module.names = facts["names"]
+    module = module.to(dataset.device).eval().requires_grad_(False)
+    return FeatureNetwork(NAME, module, WIDTH, 256, facts["details"])
+
+
+def _digest(facts: str, tensors: dict[str, Any]) -> str:
+    return hashlib.sha256(f"{facts} {checksum(tensors)}".encode()).hexdigest()

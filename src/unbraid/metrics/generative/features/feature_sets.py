@@ -18,7 +18,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.generative.features.base import FeatureNetwork, build_network
-from unbraid.metrics.generative.features.stored_classifiers import get_stored
+from unbraid.metrics.generative.features.classifier import get_stored
 from unbraid.progress import progress
 
 DECODE_BATCH = 256
