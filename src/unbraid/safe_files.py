@@ -23,13 +23,11 @@ def check_inside(root: Path, path: Path) -> None:
         raise RunError(f"{path} is outside {root}; choose a path inside it.") from None
     if ".." in parts:
         raise RunError(f"{path} is outside {root}; choose a path inside it.")
-    below = str(root)
+    below = root
     for part in parts:
-        below = os.path.join(below, part)  # every read and write comes here, and pathlib takes three times as long
-        if os.path.islink(below):
-            raise RunError(
-                f"{Path(below)} is a link, and a folder of runs may not lead elsewhere; replace it by a copy."
-            )
+        below = below / part
+        if below.is_symlink():
+            raise RunError(f"{below} is a link, and a folder of runs may not lead elsewhere; replace it by a copy.")
 
 
 def open_plain_file(path: Path, flags: int) -> int:
