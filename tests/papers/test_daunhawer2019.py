@@ -75,7 +75,7 @@ def test_the_best_of_nine_is_not_above_the_last_by_chance():
         return means[..., -1] - means.max(-1)
 
     rng, fooled = np.random.default_rng(0), []
-    for _ in range(100):
+    for _ in range(200):
         cells = {beta: np.where(rng.random((3, 1)) < 0.5, 0.95, 0.34) for beta in BETAS}
         fooled.append(
             [estimate(cells, last_below_best).high < -MIN_FALL, estimate(cells, plainly, smooth=False).high < -MIN_FALL]
