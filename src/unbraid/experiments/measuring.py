@@ -11,7 +11,7 @@ from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
 from unbraid.report.tables import Member
 from unbraid.run import Run, score_runs
-from unbraid.scoring import score_subjects
+from unbraid.scoring import find_missing_metrics, score_subjects
 from unbraid.store import RunFolder
 
 Measures = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -58,7 +58,8 @@ def score_snapshots(
         opened.append(Run(folder, dataset=shared, device=device))
     staged = any(folder.config.parent is not None for folder in snapshots.values())
     metrics = [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]
-    for _ in score_subjects([run.subject() for run in opened], metrics, missing_only=True) if metrics else ():
+    unscored = [run.subject() for run in opened if find_missing_metrics(run.folder, metrics)]  # loads the model
+    for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
         pass
     extra, found = measure_all(list(snapshots.values()), measures, device), {}
     for (name, folder), run in zip(snapshots.items(), opened, strict=True):

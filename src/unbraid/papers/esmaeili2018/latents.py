@@ -67,7 +67,7 @@ def fig11(results: Results, make: Any) -> Any:
 
 
 LATENT = "latent-mi/exact/"
-INFORMATIVE, REST, SATURATION = "informative latents", "mean of the three least informative", "share of log N"
+INFORMATIVE, REST, SATURATION = "informative latents", "largest information below the widest gap", "share of log N"
 MIN_NATS = 0.1
 """Information about its row above which a latent is informative (ours)."""
 
@@ -86,9 +86,10 @@ def count_informative(scores: Mapping[str, Score]) -> Score:
 
 
 def score_rest(scores: Mapping[str, Score]) -> Score:
-    """Return the mean information of the three least informative latents."""
+    """Return the largest information below the widest gap between latents: the most that an unused latent holds."""
     values = sort_information(scores)
-    return Score("latent-mi", "exact", float(values[-3:].mean()), len(values), part="rest")
+    widest = int(np.argmax(values[:-1] - values[1:]))
+    return Score("latent-mi", "exact", float(values[widest + 1]), len(values), part="rest")
 
 
 def score_saturation(scores: Mapping[str, Score]) -> Score:
@@ -127,6 +128,9 @@ ALPHAS = {"alpha 1": HFVAE, "alpha 0": {**HFVAE, "alpha": 0}}
         OURS,
         f"Information is that of the 60,000 training rows, so log N = 11. Informative means more than {MIN_NATS} nats; "
         "about 7 means 6 to 8; saturated means .9 of log N; hardly means one latent and .05 of log N (all ours).",
+        "The others are the latents below the widest gap in information, however many they are. This was chosen after "
+        "runs at `budget` had been seen: of the paper's one run three are left over, of most of ours two, and the mean "
+        "of the three least informative only repeats that count.",
         "The paper shows information during training; here it is measured at the end.",
     ),
 )
