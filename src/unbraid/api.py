@@ -18,8 +18,8 @@ from unbraid.data.find import Data, find_data
 from unbraid.data.tables import explain_scale
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.memory import explain_out_of_memory, is_out_of_memory
-from unbraid.printable import shorten
-from unbraid.progress import announce, say
+from unbraid.printable import say, shorten
+from unbraid.progress import announce
 from unbraid.replaced_runs import restore_replaced
 from unbraid.run import Run, check_same_data, load
 from unbraid.store import RunFolder, check_folder_name, to_path

@@ -35,8 +35,11 @@ def escape_lines(text: object) -> str:
     return _CONTROL_IN_LINE.sub(_show, str(text))
 
 
-def print_to_stderr(text: str) -> None:
-    """Print text with escapes; a closed or full stderr is ignored, since no message is worth the work it reports on."""
+def say(text: str) -> None:
+    """Print text that the user must know to stderr, with escapes, also with `UNBRAID_QUIET=1`.
+
+    A closed or full stderr is ignored, since no message is worth the work it reports on.
+    """
     try:
         if sys.stderr is not None:
             print(escape_lines(text), file=sys.stderr, flush=True)

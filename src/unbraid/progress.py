@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, TypeVar
 
-from unbraid.printable import escape, print_to_stderr
+from unbraid.printable import escape, say
 
 Item = TypeVar("Item")
 Place = Literal["terminal", "notebook", "log"]
@@ -204,11 +204,6 @@ def _find_place() -> Place:
     if shell is not None and getattr(shell, "kernel", None) is not None:
         return "notebook"
     return "terminal" if _is_terminal() else "log"
-
-
-def say(sentence: str) -> None:
-    """Print a sentence that the user must know to stderr, also with `UNBRAID_QUIET=1`; a closed stderr is ignored."""
-    print_to_stderr(sentence)
 
 
 @contextmanager

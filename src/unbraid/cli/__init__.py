@@ -11,7 +11,6 @@ from unbraid._version import __version__
 from unbraid.cli import (
     train as train,
     evaluate as evaluate,
-    compare as compare,
     codes as codes,
     explore as explore,
     share as share,

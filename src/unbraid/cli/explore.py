@@ -36,7 +36,7 @@ def explore(
     """
     from unbraid.run import load
     from unbraid.sweeps import Sweep
-    from unbraid.sweeps.explore import explore_runs
+    from unbraid.sweeps.results import explore_runs
 
     if output is not None:
         refuse_files_of_runs(output)

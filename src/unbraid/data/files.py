@@ -20,7 +20,7 @@ from unbraid.data.base import DatasetFacts, data_home, dataset, expand_user, ref
 from unbraid.data.download import Remote, digest, download
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, UsageError
-from unbraid.printable import print_to_stderr
+from unbraid.printable import say
 from unbraid.registry import Entry
 from unbraid.safe_files import try_lock
 
@@ -194,7 +194,7 @@ def _acquire(path: Path, message: str) -> int:
                 if os.path.samestat(os.fstat(handle), path.stat()):
                     return handle
         elif not said:
-            print_to_stderr(message)
+            say(message)
             said = True
         os.close(handle)
         time.sleep(SECONDS_BETWEEN_TRIES if said else 0)

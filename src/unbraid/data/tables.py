@@ -12,14 +12,7 @@ from torch import Tensor
 from unbraid.data.base import dataset
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.data.label_csv import make_factor
-from unbraid.data.table_columns import (
-    Cell,
-    TableColumn,
-    columns_to_json,
-    encode_cells,
-    name_class,
-    parse_number,
-)
+from unbraid.data.table_columns import Cell, TableColumn, columns_to_json, encode_cells, name_class, parse_number
 from unbraid.data.table_files import is_frame, name_source, read_cells
 from unbraid.errors import DataError, UsageError, unknown
 

@@ -262,13 +262,21 @@ class Experiment(Facts):
 class ExperimentRegistry(Registry[Callable[..., Any], Experiment]):
     """Experiments by name; `PAPER/fig2` says that it is figure 2 of a paper, whose name ends with its year."""
 
-    def __call__(self, name: str, *, year: int | None = None, reference: str = "", **facts: Any) -> Any:
-        """Return the decorator; `reference` is the place in the paper, if the name does not say it."""
+    def __call__(
+        self, name: str, *, year: int | None = None, reference: str = "", claims: Any = (), **facts: Any
+    ) -> Any:
+        """Return the decorator; `reference` is the place in the paper, if the name does not say it.
+
+        `claims` are a tuple of them, or a mapping from statements to the functions that find their evidence.
+        """
         paper, _, part = name.partition("/")
         kind, number = re.fullmatch(r"([a-z]*)([^-]*).*", part).groups()  # type: ignore[union-attr]
         place = reference or (f"{PLACES[kind]} {number}" if kind in PLACES else "")
         year = year or (int(paper[-4:]) if paper[-4:].isdigit() else None)
-        return super().__call__(name, year=year, reference=f"{paper}, {place}" if place else "", **facts)
+        if isinstance(claims, Mapping):
+            claims = tuple(Claim(text, find) for text, find in claims.items())
+        place = f"{paper}, {place}" if place else ""
+        return super().__call__(name, year=year, reference=place, claims=claims, **facts)
 
     def add(self, name: str, summary: str, draw: Callable[..., Any], **facts: Any) -> None:
         """Register an experiment whose figure is `draw(results, make)`, which several experiments may share."""

@@ -5,7 +5,7 @@ Each function returns a finding, which is a function from results to evidence; a
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,9 @@ from unbraid.experiments.statistics import (
 )
 
 Finding = Callable[[Results], list[Evidence]]
+Claims = Mapping[str, Finding]
+"""Statements of a paper, and what finds evidence for or against each."""
+
 NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
 
 

@@ -113,10 +113,7 @@ def _draw(path: Path, entry: Entry[Any, Experiment], results: Results) -> list[s
             figure = entry.make(results, make)
             with atomic.replacing(path) as part:
                 figure.savefig(part, format="png", dpi=FIGURE_DPI, facecolor="white", metadata={"Software": None})
-    except (
-        UsageError,
-        MissingResultsError,
-    ) as error:  # a missing extra or score must not cost the verdicts
+    except (UsageError, MissingResultsError) as error:  # a missing extra or score must not cost the verdicts
         return [f"figure.png is left out: {error}"]
     return []
 

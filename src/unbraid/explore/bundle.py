@@ -124,8 +124,3 @@ def to_text(data: bytes) -> str:
 def pack(data: bytes) -> str:
     """Return bytes compressed, as text."""
     return to_text(gzip.compress(data, 9, mtime=0))
-
-
-def to_base64(data: bytes) -> str:
-    """Return bytes as base64, for what is small."""
-    return base64.b64encode(data).decode()

@@ -53,14 +53,11 @@ def describe_latents(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _nats(evaluation: Evaluation) -> list[float]:
     """KL of each variable; where none is defined, log of the spread of its codes against one of 0.1."""
     try:
-        return [_finite(value) for value in compute_variable_kl(evaluation).tolist()]
+        found = compute_variable_kl(evaluation).tolist()
+        return [round(value, 4) if math.isfinite(value) else 0.0 for value in found]
     except UnbraidError:
         spread = evaluation.means.cpu().double().std(0)
         return [float(torch.log1p(spread[own].square().sum() / 0.01) / 2) for own in evaluation.space.leaf_columns()]
-
-
-def _finite(value: float) -> float:
-    return round(value, 4) if math.isfinite(value) else 0.0
 
 
 def _range(block: Block, means: Tensor) -> dict[str, Any]:

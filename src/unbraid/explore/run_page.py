@@ -1,5 +1,6 @@
 """The page of one run: its networks, what is known of its latents, and rows of its data, in one HTML file."""
 
+import base64
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from unbraid import atomic
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.tables import columns_of
-from unbraid.explore.bundle import pack, render, to_base64, to_text
+from unbraid.explore.bundle import pack, render, to_text
 from unbraid.explore.facts import (
     MAX_ROWS_TO_MEASURE,
     describe_blocks,
@@ -119,7 +120,7 @@ def title_of(config: Config) -> str:
 
 def modules() -> list[str]:
     """Return the matrix product for browsers that fuse multiplication and addition, and for others."""
-    return [to_base64(product(fused)) for fused in (True, False)]
+    return [base64.b64encode(product(fused)).decode() for fused in (True, False)]
 
 
 def store_networks(

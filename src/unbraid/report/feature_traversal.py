@@ -11,7 +11,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.table_columns import list_features, restore
 from unbraid.data.tables import columns_of
 from unbraid.report.pictures import Picture
-from unbraid.report.svg import INK, PALETTE, figure_style, import_report_extra, render_svg
+from unbraid.report.svg import INK, PALETTE, figure_style, import_report_extra
 
 MAX_PANELS = 12
 PANELS_ACROSS = 3
@@ -35,11 +35,6 @@ def draw_feature_picture(shown: Any, data: FactorDataset) -> Picture:
             text.set_color(PRINT_INK)
         figure.savefig(buffer, format="png", dpi=DOTS_PER_INCH, facecolor="white")
     return Picture.of(Image.open(buffer).convert("RGB"))
-
-
-def draw_feature_svg(shown: Any, data: FactorDataset, prefix: str) -> str:
-    """Return the same as an SVG element of a page."""
-    return render_svg(prefix, draw_features, shown, data)
 
 
 def draw_features(make: Callable[..., Any], shown: Any, data: FactorDataset) -> Any:

@@ -14,11 +14,11 @@ from unbraid import atomic
 from unbraid.config import Config
 from unbraid.metrics import Evaluation, Score, metric
 from unbraid.metrics.generative.features.feature_sets import decode_means, draw_prior_codes
-from unbraid.report.feature_traversal import draw_feature_svg
+from unbraid.report.feature_traversal import draw_features
 from unbraid.report.latent_factor import draw_latent_factor
 from unbraid.report.multimodal_page import build_multimodal_section
 from unbraid.report.pictures import Picture, tile_images, to_data_uri
-from unbraid.report.svg import draw_curve, import_report_extra
+from unbraid.report.svg import draw_curve, import_report_extra, render_svg
 from unbraid.report.tables import format_setting, is_number
 from unbraid.report.traversals import decode_by_stage, traverse
 from unbraid.store import RunFolder
@@ -229,7 +229,7 @@ def _draw_features(evaluation: Evaluation) -> dict[str, str]:
     """Return the traversal of rows of numbers: a chart, and what it shows in words."""
     shown = traverse(evaluation)
     most = ", ".join(f"{name} ({kl:.2f} nats)" for name, kl in list(zip(shown.names, shown.kl, strict=True))[:3])
-    svg = draw_feature_svg(shown, evaluation.dataset, "features")
+    svg = render_svg("features", draw_features, shown, evaluation.dataset)
     return {"svg": svg, "alt": f"Features of a row while one latent moves; the most informative are {most}"}
 
 

@@ -1,11 +1,11 @@
-"""The results of a sweep: runs, tables, a report."""
+"""The results of a sweep: runs, tables, a report, and one page that explores several runs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unbraid.errors import UsageError
-from unbraid.explore import AUTO, ExplorerPage, Precision
+from unbraid.explore import AUTO, ExplorerPage, MemberPage, Precision, write_sweep_page
 from unbraid.extras import import_extra
 from unbraid.metrics.base import Score
 from unbraid.metrics.comparison import Comparison, compare_seeds
@@ -15,6 +15,7 @@ from unbraid.report.tables import (
     Member,
     build_member_rows,
     build_summary_rows,
+    find_varying_settings,
     format_setting,
     has_score,
     list_scores,
@@ -25,7 +26,6 @@ from unbraid.report.tables import (
 from unbraid.run import Run
 from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
-from unbraid.sweeps.explore import explore_runs
 from unbraid.sweeps.folder import SweepFolder
 
 FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.csv", "report": "report.html"}
@@ -163,3 +163,35 @@ def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> M
     scores = map(Score.from_record, run_folder.read_lines("scores"))
     newest = {score.name: score for score in scores if score.has_default_settings}
     return Member(run, settings, status["state"], trouble, newest)
+
+
+def explore_runs(
+    runs: Sequence[Run],
+    output: str | Path | None = None,
+    *,
+    weights: Precision = AUTO,
+    open: bool = True,
+    title: str = "Runs",
+    members: Sequence[Member] | None = None,
+) -> ExplorerPage:
+    """Write a page of several runs, explore-runs.html here by default; `members` say which settings differ."""
+    for run in runs[1:]:
+        if run.folder.read_json("data").get("content") == runs[0].folder.read_json("data").get("content"):
+            run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
+    keys = find_varying_settings(members) if members else []
+    settings = {member.run: {key: member.settings.get(key) for key in keys} for member in members or ()}
+    pages = [
+        MemberPage(
+            run.path.name,
+            settings.get(run.path.name, {}),
+            run.config,
+            run.evaluation,
+            list({score.name: score for score in run.scores}.values()),
+        )
+        for run in runs
+    ]
+    path = Path("explore-runs.html") if output is None else Path(output)
+    page = ExplorerPage(write_sweep_page(path, title, pages, weights))
+    if open:
+        page.open()
+    return page

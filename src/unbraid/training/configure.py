@@ -11,6 +11,7 @@ from unbraid.config import Choice, Config, Training, check_names
 from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
+from unbraid.data.tables import columns_of
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Space, parse_latents, prior as priors, refuse_two_sizes
 from unbraid.methods import objective
@@ -20,7 +21,6 @@ from unbraid.networks import encoder as encoders, likelihood as likelihoods
 from unbraid.objectives import bind
 from unbraid.printable import shorten
 from unbraid.store import select_prefix
-from unbraid.training.default_likelihood import choose_likelihood, choose_likelihood_settings
 from unbraid.training.modality_config import (
     SIZES,
     Sections,
@@ -224,3 +224,22 @@ def _describe_module(module: nn.Module) -> Choice:
 
 def _only(given: Mapping[str, Any], names: Any) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key in names}
+
+
+def choose_likelihood(dataset: FactorDataset) -> str:
+    """Return the default likelihood for data of one modality."""
+    if len(dataset.shape) == 3:
+        return "bernoulli"
+    return "mixed" if any(column.classes for column in columns_of(dataset)) else "gaussian"
+
+
+def choose_likelihood_settings(likelihood: str, dataset: FactorDataset) -> dict[str, Any]:
+    """Return settings of a likelihood that the data choose: the widths of a table's columns, and a learned scale.
+
+    The features of a table have variance 1 and often little noise. With a scale fixed at 1 a model would ignore
+    whatever explains less of them than that.
+    """
+    columns = columns_of(dataset)
+    widths = {"widths": tuple(column.width for column in columns) or (1,) * dataset.shape[-1]}
+    learned = {"learned": True} if columns and likelihood in ("gaussian", "laplace", "mixed") else {}
+    return {**(widths if likelihood == "mixed" else {}), **learned}

@@ -13,8 +13,8 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
 from unbraid.data.tables import describe_columns
 from unbraid.errors import DivergedError, RunError, UsageError
-from unbraid.printable import shorten
-from unbraid.progress import Progress, announce, progress, say
+from unbraid.printable import say, shorten
+from unbraid.progress import Progress, announce, progress
 from unbraid.store import RunFolder, replace_non_finite
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World

@@ -25,13 +25,7 @@ from unbraid.errors import SettingError
 from unbraid.metrics.arrays import check_at_least, check_known, entropy, find_device, to_labels, to_matrix
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.information.nearest_neighbours import estimate_with_halves
-from unbraid.metrics.intervals import (
-    Spread,
-    halves_interval,
-    measure_halves,
-    no_interval,
-    spread_at,
-)
+from unbraid.metrics.intervals import Spread, halves_interval, measure_halves, no_interval, spread_at
 from unbraid.metrics.multimodal.block_dependence import draw_blocks
 from unbraid.metrics.multimodal.conditional_draws import find_rows_with_block
 from unbraid.metrics.predictive.logistic import fit_softmax, standardise

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Evidence, Results, Scale, experiment
 from unbraid.experiments.drawing import plot_boxes
 from unbraid.experiments.evidence import group_series, mean_curve
 from unbraid.experiments.statistics import estimate
@@ -34,7 +34,7 @@ def compare_batches(results: Results) -> list[Evidence]:
     return pieces
 
 
-EFFECTIVE = (Claim("small batches are still effective", compare_batches),)
+EFFECTIVE = {"small batches are still effective": compare_batches}
 CHOICES = "Batch sizes and the bound are ours. All series see the same number of images."
 SUMMARY = "MIG of beta-TCVAE (beta = 6) with smaller batches"
 SHARED: dict[str, Any] = {"series": {name: {**TCVAE, "beta": 6} for name in BATCHES}, "scores": (MIG, ELBO)}

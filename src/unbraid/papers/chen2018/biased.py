@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, find_one, group_series
 from unbraid.experiments.statistics import Cells
 from unbraid.metrics import Score, restricted
@@ -80,13 +80,12 @@ def draw_cases(results: Results, make: Any) -> Any:
     return draw_boxes(make, shown, POSITIONS, "case")
 
 
-SUPERIOR = tuple(
-    Claim(
-        f"beta-TCVAE is superior to beta-VAE and InfoGAN in case {case} ({what})",
-        combine(*(compare_in_case(case, other) for other in ("beta-VAE", "InfoGAN"))),
+SUPERIOR = {
+    f"beta-TCVAE is superior to beta-VAE and InfoGAN in case {case} ({what})": combine(
+        *(compare_in_case(case, other) for other in ("beta-VAE", "InfoGAN"))
     )
     for case, what in CASES.items()
-)
+}
 SHARED: dict[str, Any] = {
     "series": {"beta-VAE": {**VAE, "beta": 4}, "InfoGAN": {"recipe": "info-gan"}, "beta-TCVAE": {**TCVAE, "beta": 4}},
     "metrics": ("mig/exact",),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Evidence, MissingResultsError, Results, Scale, experiment
+from unbraid.experiments.base import Evidence, MissingResultsError, Results, Scale, experiment
 from unbraid.experiments.drawing import format_tick
 from unbraid.experiments.evidence import Finding, compare_settings
 from unbraid.experiments.statistics import cell_means, estimate, spearman
@@ -42,15 +42,14 @@ UNEQUAL = [name for name, design in DESIGNS.items() if design.spread > 1]
         "paper": Scale({"sizes": (6, 40, 32, 32), "angle": ANGLES, "seed": range(10), "points": 10_000}),
     },
     scores=CODE_SCORES,
-    claims=(
-        Claim("MIG detects that a code is not aligned with its axes", compare_angles(CODE_SCORES[0], high=-0.1)),
-        Claim("the FactorVAE score detects it", compare_angles(CODE_SCORES[1], high=-0.1)),
-        Claim("the Higgins score does not detect it", compare_angles(CODE_SCORES[2], low=-0.05)),
-        Claim(
-            "it does not where the two latents have different spreads (ours)",
-            compare_angles(CODE_SCORES[2], UNEQUAL, low=-0.05),
+    claims={
+        "MIG detects that a code is not aligned with its axes": compare_angles(CODE_SCORES[0], high=-0.1),
+        "the FactorVAE score detects it": compare_angles(CODE_SCORES[1], high=-0.1),
+        "the Higgins score does not detect it": compare_angles(CODE_SCORES[2], low=-0.05),
+        "it does not where the two latents have different spreads (ours)": compare_angles(
+            CODE_SCORES[2], UNEQUAL, low=-0.05
         ),
-    ),
+    },
     notes=(
         "The paper states this without numbers. The experiment and its bounds (a fall by more than .1, or by less than "
         ".05) are ours. A seed draws the latents that are rotated into each other, and the samples of the scores.",
@@ -136,12 +135,12 @@ def order(scores: np.ndarray) -> np.ndarray:
     ),
     series={"vae": {"recipe": "vae"}},
     scores=tuple(f"{HIGGINS_AT}{4**k}" for k in range(5)),
-    claims=(
-        Claim("the Higgins score rises with L", pool_models(rise, "score at L = {1} minus at {0}", low=0.0)),
-        Claim("it saturates", pool_models(last_rise, "share of the rise in the last step up to L = {1}", high=0.1)),
-        Claim("the gap between models shrinks", pool_models(spread, "deviation at L = {1} minus at {0}", high=0.0)),
-        Claim("the order of models changes", pool_models(order, "rank correlation of L = {0} and {1}", high=0.9)),
-    ),
+    claims={
+        "the Higgins score rises with L": pool_models(rise, "score at L = {1} minus at {0}", low=0.0),
+        "it saturates": pool_models(last_rise, "share of the rise in the last step up to L = {1}", high=0.1),
+        "the gap between models shrinks": pool_models(spread, "deviation at L = {1} minus at {0}", high=0.0),
+        "the order of models changes": pool_models(order, "rank correlation of L = {0} and {1}", high=0.9),
+    },
     notes=(SPRITES, "The sizes L and the bounds (a tenth of the rise, a rank correlation of .9) are ours."),
 )
 def fig_s5(results: Results, make: Any) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Evidence, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_latents
-from unbraid.experiments.evidence import Finding, pool_runs
+from unbraid.experiments.evidence import Claims, Finding, pool_runs
 from unbraid.experiments.statistics import Estimate, spearman
 from unbraid.metrics import Score
 from unbraid.papers.chen2018.setup import FACTORS, MIG, OVER_BETA, SPRITES, VAE, build_facts
@@ -101,14 +101,14 @@ def find_controversial(results: Results) -> list[tuple[Member, str]]:
     return [(models[k], f"better than {shares[k, 0]:.0%} by MIG, {shares[k, 1]:.0%} by Higgins") for k in order]
 
 
-def share_facts(*claims: Claim, notes: tuple[str, ...] = ()) -> Mapping[str, Any]:
+def share_facts(claims: Claims, *notes: str) -> Mapping[str, Any]:
     """Return the facts of one of the three figures."""
     models = (
         "The models are the beta-VAEs of figure 2 (the paper has 200), resampled without regard to beta. The Higgins "
         "score of posterior means chooses the controversial models, that of samples gives the gap."
     )
-    notes = (SPRITES, f"{models} The bounds are ours.", *notes)
-    facts = build_facts(OVER_MODELS, series={"beta-vae": VAE}, claims=claims, notes=notes)
+    known = (SPRITES, f"{models} The bounds are ours.", *notes)
+    facts = build_facts(OVER_MODELS, series={"beta-vae": VAE}, claims=claims, notes=known)
     scores = (MIG, HIGGINS, SAMPLED, INFLATED, DCI)
     return {**facts, "scores": scores, "derived": {**facts["derived"], INFLATED: above_chance}}
 
@@ -128,24 +128,21 @@ def draw_agreement(axes: Any, results: Results, shown: int) -> None:
 @experiment(
     "chen2018/figS12",
     **share_facts(
-        Claim(
-            "a model that MIG ranks low can have a high Higgins score",
-            pool_models(lambda s: confirmed_gap(s, 1), "gap of ranks of the most controversial model", low=FAR_APART),
-        ),
-        Claim(
-            "in general, both scores agree",
-            pool_models(lambda s: spearman(s[..., 0], s[..., 2]), "rank correlation of both scores", low=0.0),
-        ),
-        Claim(
-            "the Higgins score is inflated",
-            pool_models(
+        {
+            "a model that MIG ranks low can have a high Higgins score": pool_models(
+                lambda s: confirmed_gap(s, 1), "gap of ranks of the most controversial model", low=FAR_APART
+            ),
+            "in general, both scores agree": pool_models(
+                lambda s: spearman(s[..., 0], s[..., 2]), "rank correlation of both scores", low=0.0
+            ),
+            "the Higgins score is inflated": pool_models(
                 lambda s: (s[..., 3] - s[..., 0]).mean(-1),
                 "mean Higgins score above chance minus mean MIG",
                 INFLATED,
                 low=0.0,
             ),
-        ),
-        notes=("In the paper the Higgins score ranks one model above 75% of all, and MIG above 26%: a gap of .49.",),
+        },
+        "In the paper the Higgins score ranks one model above 75% of all, and MIG above 26%: a gap of .49.",
     ),
 )
 def fig_s12(results: Results, make: Any) -> Any:
@@ -162,12 +159,11 @@ def fig_s12(results: Results, make: Any) -> Any:
 @experiment(
     "chen2018/figS13",
     **share_facts(
-        Claim(
-            f"the {MODELS_SHOWN} most controversial models are ranked far higher by the Higgins score",
-            pool_models(
+        {
+            f"the {MODELS_SHOWN} most controversial models are ranked far higher by the Higgins score": pool_models(
                 lambda s: confirmed_gap(s, MODELS_SHOWN), f"mean gap of ranks of the {MODELS_SHOWN}", low=FAR_APART
-            ),
-        ),
+            )
+        }
     ),
 )
 def fig_s13(results: Results, make: Any) -> Any:
@@ -180,11 +176,8 @@ def fig_s13(results: Results, make: Any) -> Any:
 @experiment(
     "chen2018/figS14",
     **share_facts(
-        Claim(
-            "the most controversial models are entangled, by a score that did not choose them",
-            entangled_by_dci,
-        ),
-        notes=("The paper's most controversial model is better than 75% by the Higgins score, and than 25% by MIG.",),
+        {"the most controversial models are entangled, by a score that did not choose them": entangled_by_dci},
+        "The paper's most controversial model is better than 75% by the Higgins score, and than 25% by MIG.",
     ),
 )
 def fig_s14(results: Results, make: Any) -> Any:

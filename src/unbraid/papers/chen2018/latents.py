@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, experiment
+from unbraid.experiments.base import Results, experiment
 from unbraid.experiments.drawing import draw_latents, format_title
 from unbraid.experiments.evidence import compare_extremes, exists
 from unbraid.papers.chen2018.setup import BOTH, MIG, SPRITES, TCVAE, VAE, build_facts
@@ -25,7 +25,7 @@ COMPARE_BEST = compare_extremes(
     **build_facts(),
     series={"beta-vae": VAE, "beta-tcvae": TCVAE},
     scores=(MIG,),
-    claims=(Claim("the best beta-TCVAE has a higher MIG than the best beta-VAE", COMPARE_BEST),),
+    claims={"the best beta-TCVAE has a higher MIG than the best beta-VAE": COMPARE_BEST},
     notes=(
         SPRITES,
         SHOWN,
@@ -55,7 +55,7 @@ def add_level(name: str, level: float, remark: str) -> None:
         f"Latents against factors, of the beta-TCVAE with a MIG nearest to {level:g}.",
         draw,
         **build_facts(series={"beta-tcvae": TCVAE}, scores=(MIG,)),
-        claims=(Claim(f"there are beta-TCVAEs with a MIG near {level}", near),),
+        claims={f"there are beta-TCVAEs with a MIG near {level}": near},
         notes=(SPRITES, SHOWN, f"The paper says of this model: {remark}. {tested}"),
     )
 

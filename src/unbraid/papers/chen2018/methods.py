@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Evidence, Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, compare_medians, find_one, pool_series
 from unbraid.experiments.statistics import Cells, align_seeds, choose_held_out, estimate_share
 from unbraid.papers.chen2018 import setup
@@ -106,13 +106,12 @@ def draw_methods(results: Results, make: Any) -> Any:
     return draw_boxes(make, shown, MIG, "recipe")
 
 
-HIGHEST_MEDIAN = Claim(
-    "beta-TCVAE has the highest median MIG",
-    combine(
+HIGHEST_MEDIAN = {
+    "beta-TCVAE has the highest median MIG": combine(
         *(compare_medians(name, "beta-TCVAE", MIG, low=0.0) for name in ("VAE", "beta-VAE", "InfoGAN")),
         compare_with_factor_vae("beta-TCVAE"),
-    ),
-)
+    )
+}
 GAMMA_NOTE = (
     "FactorVAE's gamma is chosen for each seed by the other seeds, so that the choice favours nobody: the best of "
     "several settings is high by chance if the same runs choose and judge it."
@@ -147,12 +146,12 @@ experiment.add(
         "budget": build_methods_scale(BUDGET, 10, GAMMAS, {**BUDGET_GAN, "seed": range(10)}),
         "paper": build_methods_scale(PAPER, 40, ALL_GAMMAS, LARGE_GAN),
     },
-    claims=(
-        HIGHEST_MEDIAN,
-        Claim("InfoGAN fails", combine(INFO_GAN_MEDIAN, compare_medians("VAE", "InfoGAN", MIG, high=0.0))),
-        Claim("FactorVAE with fully connected networks is worse than beta-VAE", compare_with_factor_vae("beta-VAE")),
-        Claim("about half of the runs of beta-TCVAE are poor", find_poor_share),
-    ),
+    claims={
+        **HIGHEST_MEDIAN,
+        "InfoGAN fails": combine(INFO_GAN_MEDIAN, compare_medians("VAE", "InfoGAN", MIG, high=0.0)),
+        "FactorVAE with fully connected networks is worse than beta-VAE": compare_with_factor_vae("beta-VAE"),
+        "about half of the runs of beta-TCVAE are poor": find_poor_share,
+    },
     notes=(
         SPRITES,
         "VAE is beta-VAE with beta = 1; beta-VAE has beta = 4, beta-TCVAE beta = 6, FactorVAE gamma = beta - 1 for "
@@ -175,13 +174,12 @@ experiment.add(
         "paper": build_methods_scale(setup.FACES, 40, ALL_GAMMAS, LARGE_GAN),
     },
     claims=setup.on_faces(
-        (
-            HIGHEST_MEDIAN,
-            Claim(
-                "nearly all runs of beta-TCVAE are above the medians of VAE and InfoGAN",
-                combine(share_above_median("VAE"), share_above_median("InfoGAN")),
+        {
+            **HIGHEST_MEDIAN,
+            "nearly all runs of beta-TCVAE are above the medians of VAE and InfoGAN": combine(
+                share_above_median("VAE"), share_above_median("InfoGAN")
             ),
-        )
+        }
     ),
     notes=(setup.FACES_NOTE, GAMMA_NOTE, f"Nearly all means more than {MOST} of them (ours)."),
 )

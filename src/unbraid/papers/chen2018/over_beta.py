@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments import evidence
-from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Evidence, Results, Scale, experiment
 from unbraid.experiments.drawing import format_tick, plot_trade_off
 from unbraid.experiments.evidence import Finding, bound_difference, correlate_scores, group_series, mean_curve
 from unbraid.experiments.statistics import Cells, estimate
@@ -40,11 +40,11 @@ def at_high_beta(score: str, **bounds: float) -> Finding:
     )
 
 
-TRADE_OFF = (
-    Claim("beta-TCVAE has the better trade-off of ELBO and MIG", evidence.compare_trade_offs(*BOTH, "beta", ELBO, MIG)),
-    Claim("beta-VAE degrades at high beta", evidence.compare_with_largest("beta-vae", "beta", MODE, MIG)),
-    Claim("at high beta, beta-TCVAE is more disentangled than beta-VAE", at_high_beta(MIG, low=0.0)),
-)
+TRADE_OFF = {
+    "beta-TCVAE has the better trade-off of ELBO and MIG": evidence.compare_trade_offs(*BOTH, "beta", ELBO, MIG),
+    "beta-VAE degrades at high beta": evidence.compare_with_largest("beta-vae", "beta", MODE, MIG),
+    "at high beta, beta-TCVAE is more disentangled than beta-VAE": at_high_beta(MIG, low=0.0),
+}
 SWEPT: dict[str, Any] = {"series": {"beta-vae": VAE, "beta-tcvae": TCVAE}}
 TRADE_OFF_SUMMARY = "ELBO against MIG over beta, for beta-VAE and beta-TCVAE"
 MODE_NOTE = f"High beta means above {MODE}, the mode of beta-VAE in the paper's figure 2."
@@ -72,14 +72,13 @@ experiment.add(
     claims=setup.on_faces(TRADE_OFF),
     notes=(setup.FACES_NOTE, MODE_NOTE),
 )
-CORRELATIONS = (
-    Claim(
-        "TC and MIG are strongly negatively correlated for beta-TCVAE",
-        correlate_scores("beta-tcvae", "beta", TC, MIG, high=STRONGLY_NEGATIVE),
+CORRELATIONS = {
+    "TC and MIG are strongly negatively correlated for beta-TCVAE": correlate_scores(
+        "beta-tcvae", "beta", TC, MIG, high=STRONGLY_NEGATIVE
     ),
-    Claim("the correlation is weaker for beta-VAE", evidence.compare_correlations(*BOTH, "beta", TC, MIG)),
-    Claim("at equal TC, beta-TCVAE has the higher MIG", evidence.compare_trade_offs(*BOTH, "beta", TC, MIG)),
-)
+    "the correlation is weaker for beta-VAE": evidence.compare_correlations(*BOTH, "beta", TC, MIG),
+    "at equal TC, beta-TCVAE has the higher MIG": evidence.compare_trade_offs(*BOTH, "beta", TC, MIG),
+}
 
 
 def last_fall(results: Results) -> list[Evidence]:
@@ -102,7 +101,7 @@ def draw_correlation(results: Results, make: Any) -> Any:
     return figure
 
 
-STOPS = Claim("with higher beta, beta-VAE stops decreasing the TC", last_fall)
+STOPS = {"with higher beta, beta-VAE stops decreasing the TC": last_fall}
 CORRELATION_NOTES = (
     "The correlation is Pearson's, of the means per beta and of TC; the figure shows the logarithm of TC.",
     f"A TC stops decreasing if its last step makes less than {STOPPED_SHARE:.0%} of its fall (ours).",
@@ -116,7 +115,7 @@ experiment.add(
     **build_facts(),
     **SWEPT,
     scores=(TC, MIG),
-    claims=(*CORRELATIONS, STOPS),
+    claims={**CORRELATIONS, **STOPS},
     notes=(SPRITES, *CORRELATION_NOTES),
 )
 experiment.add(
@@ -126,7 +125,7 @@ experiment.add(
     **build_facts(setup.FACES_OVER_BETA),
     **SWEPT,
     scores=(TC, MIG),
-    claims=setup.on_faces((*CORRELATIONS, Claim("beta-VAE reaches a lower TC", at_high_beta(TC, low=0.0)))),
+    claims=setup.on_faces({**CORRELATIONS, "beta-VAE reaches a lower TC": at_high_beta(TC, low=0.0)}),
     notes=(setup.FACES_NOTE, *CORRELATION_NOTES),
 )
 
@@ -152,7 +151,7 @@ def add_variant(
         series=series,
         scores=(MIG, elbo),
         contrast=(first, second),
-        claims=(Claim(claim, equal),),
+        claims={claim: equal},
         notes=(*EQUAL, note) if note else EQUAL,
     )
 

@@ -5,7 +5,7 @@ Readers judge what an attribute looks like. The claims test whether a model uses
 
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
+from unbraid.experiments.base import Results, Scale, StandIn, experiment
 from unbraid.experiments.drawing import Draw, draw_traversals, format_title
 from unbraid.experiments.evidence import compare_means, find_mean
 from unbraid.papers.chen2018.setup import SMALL, SMOKE, TCVAE, VAE
@@ -45,9 +45,7 @@ FACES = (
     f"most active latents ({ACTIVE}) of each series, the most informative latents first.",
 )
 BOUND = "which bounds the number of attributes"
-MORE_LATENTS = Claim(
-    "beta-TCVAE uses more latents than beta-VAE", compare_means("beta-VAE", "beta-TCVAE", ACTIVE, low=0.0)
-)
+MORE_LATENTS = {"beta-TCVAE uses more latents than beta-VAE": compare_means("beta-VAE", "beta-TCVAE", ACTIVE, low=0.0)}
 
 
 def draw_richest(**options: Any) -> Draw:
@@ -66,7 +64,7 @@ experiment.add(
     draw_richest(),
     **build_facts(CELEBA),
     series={"VAE": {**VAE, "beta": 1}, "beta-VAE": {**VAE, "beta": 15}, "beta-TCVAE": {**TCVAE, "beta": 15}},
-    claims=(MORE_LATENTS,),
+    claims=MORE_LATENTS,
     notes=(*FACES, "The paper shows one latent: a mustache, which is tied to a smile in the VAE and lost in beta-VAE."),
 )
 experiment.add(
@@ -75,7 +73,7 @@ experiment.add(
     draw_richest(span=2.0),
     **build_facts(CHAIRS, only={name: {"beta": 4} for name in ("beta-VAE", "beta-TCVAE")}),
     series={"beta-VAE": {**VAE, "beta": 4}, "beta-TCVAE": {**TCVAE, "beta": 4}},
-    claims=(MORE_LATENTS,),
+    claims=MORE_LATENTS,
     notes=(
         "3D chairs need the official files. Sprites replace them without these files, and at the other scales.",
         "The paper's beta-TCVAE learns two properties more than beta-VAE: material, and the rotation of swivel chairs. "
@@ -88,7 +86,7 @@ experiment.add(
     draw_richest(span=6.0),
     **build_facts(CELEBA),
     series={"beta-VAE": {**VAE, "beta": 15}, "beta-TCVAE": {**TCVAE, "beta": 15}},
-    claims=(MORE_LATENTS,),
+    claims=MORE_LATENTS,
     notes=(*FACES, "The traversal is wide, to show regions of low probability."),
 )
 experiment.add(
@@ -97,11 +95,10 @@ experiment.add(
     draw_richest(span=3.0),
     **build_facts(CELEBA),
     series={"beta-TCVAE": {**TCVAE, "beta": 15}},
-    claims=(
-        Claim(
-            f"beta-TCVAE discovers more than {MIN_ATTRIBUTES} attributes",
-            find_mean("beta-TCVAE", ACTIVE, f"mean number of active latents, {BOUND}", low=float(MIN_ATTRIBUTES)),
-        ),
-    ),
+    claims={
+        f"beta-TCVAE discovers more than {MIN_ATTRIBUTES} attributes": find_mean(
+            "beta-TCVAE", ACTIVE, f"mean number of active latents, {BOUND}", low=float(MIN_ATTRIBUTES)
+        )
+    },
     notes=FACES,
 )

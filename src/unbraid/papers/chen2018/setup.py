@@ -8,7 +8,8 @@ figure 4. MIG treats shape as noise; `mig/exact` is the value that the paper's M
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Claim, Scale, StandIn
+from unbraid.experiments.base import Scale, StandIn
+from unbraid.experiments.evidence import Claims
 from unbraid.experiments.sprites import SMALL_MLP, STAND_IN, TINY
 from unbraid.metrics import Score, restricted
 
@@ -70,6 +71,6 @@ def build_facts(scales: Mapping[str, Scale] = OVER_BETA, **others: Any) -> dict[
     return {**shared, "scales": scales, **others}
 
 
-def on_faces(claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+def on_faces(claims: Claims) -> Claims:
     """Return the same claims about 3D faces."""
-    return tuple(Claim(f"on 3D faces: {claim.text}", claim.evidence, claim.trained) for claim in claims)
+    return {f"on 3D faces: {text}": finding for text, finding in claims.items()}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, derive, experiment
+from unbraid.experiments.base import Results, Scale, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means, find_mean
 from unbraid.papers.daunhawer2019 import setup
@@ -41,17 +41,15 @@ def make_scale(name: str) -> Scale:
     scores=(X1_FROM_X2, X2_FROM_X1, ENTROPY, SHARE, *setup.DERIVED),
     contrast=(MVAE, PARTITIONED),
     own_steps=(PARTITIONED, MVAE),
-    claims=(
-        Claim(
-            f"both keep the shape in at least {MIN_ACCURACY:.0%} of x1 made from x2",
-            combine(*(find_mean(name, X1_FROM_X2, low=MIN_ACCURACY) for name in SERIES)),
+    claims={
+        f"both keep the shape in at least {MIN_ACCURACY:.0%} of x1 made from x2": combine(
+            *(find_mean(name, X1_FROM_X2, low=MIN_ACCURACY) for name in SERIES)
         ),
-        Claim("x1 made from one x2 is more diverse in ours", compare_means(MVAE, PARTITIONED, ENTROPY, low=0.0)),
-        Claim(
-            "only ours is diverse: more than half of the entropy of real images, and MVAE less",
-            combine(find_mean(PARTITIONED, SHARE, low=DIVERSE_SHARE), find_mean(MVAE, SHARE, high=DIVERSE_SHARE)),
+        "x1 made from one x2 is more diverse in ours": compare_means(MVAE, PARTITIONED, ENTROPY, low=0.0),
+        "only ours is diverse: more than half of the entropy of real images, and MVAE less": combine(
+            find_mean(PARTITIONED, SHARE, low=DIVERSE_SHARE), find_mean(MVAE, SHARE, high=DIVERSE_SHARE)
         ),
-    ),
+    },
     notes=(
         *setup.NOTES,
         "Both models have the same number of parameters: an encoder gives 10 means and 10 log-variances, a decoder "

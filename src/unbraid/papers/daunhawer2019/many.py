@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, MissingResultsError, Results, Scale, experiment
+from unbraid.experiments.base import MissingResultsError, Results, Scale, experiment
 from unbraid.experiments.drawing import draw_lines
-from unbraid.experiments.evidence import Finding, combine, compare_means
+from unbraid.experiments.evidence import Claims, Finding, combine, compare_means
 from unbraid.metrics import Score
 from unbraid.papers.daunhawer2019.setup import SMOKE, exceeds
 
@@ -79,16 +79,15 @@ def compare_with(other: str, partition: str, score: str, **bounds: float) -> Fin
     return combine(*(compare_means(theirs, mine, score, **bounds) for theirs, mine in names))
 
 
-def compare_all(what: str, score: str, **bounds: float) -> tuple[Claim, ...]:
+def compare_all(what: str, score: str, **bounds: float) -> Claims:
     """Return a claim about each other method and each choice of latents."""
-    return tuple(
-        Claim(
-            f"partitioned-mvae is {what} {other} of the same latents ({partition}), {score} (ours)",
-            compare_with(other, partition, score, **bounds),
+    return {
+        f"partitioned-mvae is {what} {other} of the same latents ({partition}), {score} (ours)": compare_with(
+            other, partition, score, **bounds
         )
         for partition in PARTITIONS
         for other in METHODS[1:]
-    )
+    }
 
 
 def private_latents_help(score: str, **bounds: float) -> Finding:
@@ -110,13 +109,13 @@ RISES = [
     scales={name: make_scale(name) for name in ("smoke", *STYLES)},
     derived={ONE: lambda scores: scores["given 1"], OTHERS: given_all_others, REAL: real_accuracy},
     scores=(*GIVEN, REAL, DISTANCE, SPREAD),
-    claims=(
-        *compare_all("more coherent than", ONE, low=0.0),
-        *compare_all("more coherent than", OTHERS, low=0.0),
-        Claim("private latents make partitioned-mvae more varied (ours)", private_latents_help(SPREAD, low=0.0)),
-        Claim("and bring its images nearer to the data (ours)", private_latents_help(DISTANCE, high=0.0)),
-        Claim("the more modalities are given, the more coherent partitioned-mvae is (ours)", combine(*RISES)),
-    ),
+    claims={
+        **compare_all("more coherent than", ONE, low=0.0),
+        **compare_all("more coherent than", OTHERS, low=0.0),
+        "private latents make partitioned-mvae more varied (ours)": private_latents_help(SPREAD, low=0.0),
+        "and bring its images nearer to the data (ours)": private_latents_help(DISTANCE, high=0.0),
+        "the more modalities are given, the more coherent partitioned-mvae is (ours)": combine(*RISES),
+    },
     notes=(
         "MNIST in five rendered styles (`mnist-styles`) needs MNIST's files (`unbraid data`). At `smoke` pairs of "
         "sprites replace it; the claims say nothing about them. All of this is ours: the paper has two modalities.",

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Evidence, Results, experiment
+from unbraid.experiments.base import Evidence, Results, experiment
 from unbraid.experiments.drawing import collect_points, draw_lines, format_tick
 from unbraid.experiments.evidence import Finding, combine
 from unbraid.experiments.statistics import Cells, align_seeds, cell_means, choose_held_out, estimate, pearson
@@ -112,12 +112,12 @@ def define_study(split: str, note: str, **settings: Any) -> dict[str, Any]:
 @experiment(
     "daunhawer2019/fig3",
     **define_study(PAIRS, "With a split of pairs, training sees every clean image; fig3-images has another split."),
-    claims=(
-        Claim("x2 made from x1 shows the shape best where TC(c, s2) is low", better_where_low(PAIRS, X2_FROM_X1)),
-        Claim("x1 made from x2 shows the shape best where TC(c, s2) is low", better_where_low(PAIRS, X1_FROM_X2)),
-        Claim("at the largest beta_2 the low TC is that of a collapsed s2", collapses(PAIRS)),
-        Claim("and x2 made from x1 shows the shape less often there than at its best", accuracy_falls(PAIRS)),
-    ),
+    claims={
+        "x2 made from x1 shows the shape best where TC(c, s2) is low": better_where_low(PAIRS, X2_FROM_X1),
+        "x1 made from x2 shows the shape best where TC(c, s2) is low": better_where_low(PAIRS, X1_FROM_X2),
+        "at the largest beta_2 the low TC is that of a collapsed s2": collapses(PAIRS),
+        "and x2 made from x1 shows the shape less often there than at its best": accuracy_falls(PAIRS),
+    },
 )
 def fig3(results: Results, make: Any) -> Any:
     """Accuracy of the shape in cross-generated images, TC(c, s2), and KL(s2) and KL(c), over beta_2."""
@@ -134,10 +134,10 @@ def fig3(results: Results, make: Any) -> Any:
         reconstruct="subset",
         beta_subsets=1.0,
     ),
-    claims=tuple(
-        Claim(f"with subsets only, {accuracy} is best where TC(c, s2) is low", better_where_low(PAIRS, accuracy))
+    claims={
+        f"with subsets only, {accuracy} is best where TC(c, s2) is low": better_where_low(PAIRS, accuracy)
         for accuracy in (X2_FROM_X1, X1_FROM_X2)
-    ),
+    },
 )
 def fig3_subset(results: Results, make: Any) -> Any:
     """Figure 3 with c of the other modalities alone."""
@@ -151,12 +151,11 @@ BETTER = [better_where_low(IMAGES, accuracy) for accuracy in (X2_FROM_X1, X1_FRO
     "daunhawer2019/fig3-images",
     reference="figure 3, beyond the paper",
     **define_study(IMAGES, "Each held-out pair has at least one image with factor values of no training pair (ours)."),
-    claims=(
-        Claim(
-            "what figure 3 shows holds for images that training never saw (ours)",
-            combine(*BETTER, collapses(IMAGES), accuracy_falls(IMAGES)),
-        ),
-    ),
+    claims={
+        "what figure 3 shows holds for images that training never saw (ours)": combine(
+            *BETTER, collapses(IMAGES), accuracy_falls(IMAGES)
+        )
+    },
 )
 def fig3_images(results: Results, make: Any) -> Any:
     """Figure 3 on held-out pairs with an image that training never saw."""

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from unbraid.experiments.base import Claim, Evidence, Results, derive, experiment
+from unbraid.experiments.base import Evidence, Results, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
-from unbraid.experiments.evidence import combine, find_mean
+from unbraid.experiments.evidence import Claims, combine, find_mean
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
 from unbraid.papers.daunhawer2019 import setup
@@ -44,7 +44,7 @@ def probes(scale: str, *modalities: str) -> setup.Measures:
     return {name_information(block, factor): (f"probe/knn-block/{block}/{factor}", settings) for block, factor in pairs}
 
 
-def separates(modality: str) -> tuple[Claim, Claim]:
+def separates(modality: str) -> Claims:
     """Return the claims that s_m knows more about the modality's own factors, and c more about the shape."""
 
     def knows_more(block: str, other: str, factor: str) -> Any:
@@ -53,13 +53,12 @@ def separates(modality: str) -> tuple[Claim, Claim]:
 
     own, short = f"s_{modality}", f"s{modality[-1]}"
     names = " and ".join(OWN_FACTORS[modality])
-    return (
-        Claim(
-            f"rows keep what is specific to {modality}: {names} are in {short} more than in c",
-            combine(*(knows_more(own, "c", factor) for factor in OWN_FACTORS[modality])),
+    return {
+        f"rows keep what is specific to {modality}: {names} are in {short} more than in c": combine(
+            *(knows_more(own, "c", factor) for factor in OWN_FACTORS[modality])
         ),
-        Claim(f"columns keep the shape: it is in c more than in {short}", knows_more("c", own, "shape")),
-    )
+        f"columns keep the shape: it is in c more than in {short}": knows_more("c", own, "shape"),
+    }
 
 
 def load_best(results: Results) -> Evaluation:
@@ -73,13 +72,12 @@ def load_best(results: Results) -> Evaluation:
     scales=setup.train_at_one(lambda scale: probes(scale, "m2")),
     derived=setup.DERIVED,
     scores=(X2_FROM_X1, *probes("paper", "m2"), setup.REAL_X2),
-    claims=(
-        Claim(
-            f"x2 made from x1 shows the shape of x1 in at least {MIN_ACCURACY:.0%}",
-            find_mean(PAIRS, X2_FROM_X1, low=MIN_ACCURACY),
+    claims={
+        f"x2 made from x1 shows the shape of x1 in at least {MIN_ACCURACY:.0%}": find_mean(
+            PAIRS, X2_FROM_X1, low=MIN_ACCURACY
         ),
-        *separates("m2"),
-    ),
+        **separates("m2"),
+    },
     notes=(*NOTES, INFORMATION),
 )
 def fig2(results: Results, make: Any) -> Any:
@@ -106,7 +104,7 @@ def loses_little(results: Results) -> list[Evidence]:
     **SHARED,
     scales=setup.train_at_one(lambda scale: {ERROR: (ERROR, {}), **setup.DIVERGENCES}),
     scores=(ERROR, *setup.DIVERGENCES),
-    claims=(Claim("reconstructions show what the samples show, without their noise", loses_little),),
+    claims={"reconstructions show what the samples show, without their noise": loses_little},
     notes=(
         *NOTES,
         f"A pixel that is flipped with probability .1 has {entropy(0.1):.4f} nats. The mean image of each modality "
@@ -125,12 +123,11 @@ def fig4(results: Results, make: Any) -> Any:
     scales=setup.train_at_one(lambda scale: {}),
     derived={APART: derive(JOINT, "apart", lambda s: s.details["apart"]), **setup.DERIVED},
     scores=(JOINT, APART, *setup.DERIVED),
-    claims=(
-        Claim(
-            "x1 and x2 of one draw from the prior show one shape more often than two draws would",
-            exceeds(PAIRS, APART, JOINT, f"{JOINT} minus {APART}"),
-        ),
-    ),
+    claims={
+        "x1 and x2 of one draw from the prior show one shape more often than two draws would": exceeds(
+            PAIRS, APART, JOINT, f"{JOINT} minus {APART}"
+        )
+    },
     notes=NOTES,
 )
 def fig5(results: Results, make: Any) -> Any:
@@ -145,7 +142,7 @@ def fig5(results: Results, make: Any) -> Any:
     scales=setup.train_at_one(lambda scale: probes(scale, "m1", "m2")),
     derived=setup.DERIVED,
     scores=(*probes("paper", "m1", "m2"), X2_FROM_X1, X1_FROM_X2),
-    claims=(*separates("m1"), *separates("m2")),
+    claims={**separates("m1"), **separates("m2")},
     notes=(*NOTES, INFORMATION),
 )
 def fig7(results: Results, make: Any) -> Any:

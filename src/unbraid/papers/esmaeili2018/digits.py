@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 
 from unbraid.data import load
 from unbraid.data.splits import split
-from unbraid.experiments.base import Claim, Results, Scale, StandIn, derive, experiment
+from unbraid.experiments.base import Results, Scale, StandIn, derive, experiment
 from unbraid.experiments.evidence import Finding, combine, find_one
 from unbraid.experiments.sprites import STAND_IN
 from unbraid.experiments.statistics import Cells, align_seeds, mean_difference
@@ -152,28 +152,20 @@ def build_discrete_scale(scale: str) -> Scale:
     metrics=(ACCURACY, MAJORITY),
     derived={RECOVERY: score_recovery, DRAWN: count_drawn},
     scores=(PURITY, DRAWN, ACCURACY, MAJORITY, RECOVERY),
-    claims=(
-        Claim(
-            "images of one class are mostly one digit under HFVAE",
-            combine(find_chosen(HFVAE_MNIST, PURITY, low=0.5), find_chosen(HFVAE_MNIST, DRAWN, low=5.0)),
+    claims={
+        "images of one class are mostly one digit under HFVAE": combine(
+            find_chosen(HFVAE_MNIST, PURITY, low=0.5), find_chosen(HFVAE_MNIST, DRAWN, low=5.0)
         ),
-        Claim("they are less often so under beta-SVAE", compare_chosen(SVAE_MNIST, HFVAE_MNIST, PURITY, low=0.0)),
-        Claim(
-            "labels are recovered best on Fashion-MNIST, then MNIST, poorly on sprites",
-            combine(
-                compare_default(HFVAE_MNIST, HFVAE_FASHION, RECOVERY, low=0.0),
-                compare_default(HFVAE_SPRITES, HFVAE_MNIST, RECOVERY, low=0.0),
-            ),
+        "they are less often so under beta-SVAE": compare_chosen(SVAE_MNIST, HFVAE_MNIST, PURITY, low=0.0),
+        "labels are recovered best on Fashion-MNIST, then MNIST, poorly on sprites": combine(
+            compare_default(HFVAE_MNIST, HFVAE_FASHION, RECOVERY, low=0.0),
+            compare_default(HFVAE_SPRITES, HFVAE_MNIST, RECOVERY, low=0.0),
         ),
-        Claim(
-            "HFVAE finds digits better than k-means on pixels does",
-            compare_chosen(KMEANS, HFVAE_MNIST, ACCURACY, low=0.0),
+        "HFVAE finds digits better than k-means on pixels does": compare_chosen(KMEANS, HFVAE_MNIST, ACCURACY, low=0.0),
+        "a class without Normal latents beside it finds them better (ours)": compare_chosen(
+            HFVAE_MNIST, CLASS_ONLY, ACCURACY, low=0.0
         ),
-        Claim(
-            "a class without Normal latents beside it finds them better (ours)",
-            compare_chosen(HFVAE_MNIST, CLASS_ONLY, ACCURACY, low=0.0),
-        ),
-    ),
+    },
     notes=(
         OURS,
         STAND_IN,

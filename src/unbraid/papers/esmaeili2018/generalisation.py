@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Results, Scale, experiment
 from unbraid.experiments.evidence import find_mean
 from unbraid.papers.esmaeili2018.setup import HFVAE, MNIST, OURS, SMOKE, build_digit_scales
 from unbraid.report.svg import PALETTE, label_axes
@@ -40,12 +40,12 @@ PRUNED_SHAPES = "prune:(shape=heart & scale>=#2) | (shape=square & scale<=#0)"
         measure_strokes("digit=7", "digit=0"),
     ),
     scores=(THICK, NARROW, THICK_LATENT, NARROW_LATENT),
-    claims=(
-        Claim("it reconstructs 7s thicker than all it was trained on", find_mean("HFVAE", THICK, low=0.5)),
-        Claim("it reconstructs 0s narrower than all it was trained on", find_mean("HFVAE", NARROW, low=0.5)),
-        Claim("a latent follows the thickness of unseen 7s", find_mean("HFVAE", THICK_LATENT, low=MIN_CORRELATION)),
-        Claim("a latent follows the width of unseen 0s", find_mean("HFVAE", NARROW_LATENT, low=MIN_CORRELATION)),
-    ),
+    claims={
+        "it reconstructs 7s thicker than all it was trained on": find_mean("HFVAE", THICK, low=0.5),
+        "it reconstructs 0s narrower than all it was trained on": find_mean("HFVAE", NARROW, low=0.5),
+        "a latent follows the thickness of unseen 7s": find_mean("HFVAE", THICK_LATENT, low=MIN_CORRELATION),
+        "a latent follows the width of unseen 0s": find_mean("HFVAE", NARROW_LATENT, low=MIN_CORRELATION),
+    },
     notes=(
         OURS,
         "We prune the 7s among the thickest fifth of all digits and the 0s among the narrower half. Drawn is the share "

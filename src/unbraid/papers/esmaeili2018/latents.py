@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, Scale, StandIn, derive, experiment
+from unbraid.experiments.base import Results, Scale, StandIn, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means, find_mean
 from unbraid.metrics import Score
@@ -39,10 +39,10 @@ NOTES = (
     series=dict.fromkeys(DATA, HFVAE),
     scales=build_scales(DATA),
     scores=(KEPT,),
-    claims=tuple(
-        Claim(f"moving one continuous latent mostly keeps the class, {name}", find_mean(name, KEPT, low=MIN_SHARE))
+    claims={
+        f"moving one continuous latent mostly keeps the class, {name}": find_mean(name, KEPT, low=MIN_SHARE)
         for name in DATA
-    ),
+    },
     notes=NOTES,
 )
 def fig5(results: Results, make: Any) -> Any:
@@ -56,9 +56,7 @@ def fig5(results: Results, make: Any) -> Any:
     series={"Fashion-MNIST": HFVAE},
     scales=build_scales({"Fashion-MNIST": FASHION}),
     scores=(KEPT,),
-    claims=(
-        Claim("moving one continuous latent mostly keeps the garment", find_mean("Fashion-MNIST", KEPT, low=MIN_SHARE)),
-    ),
+    claims={"moving one continuous latent mostly keeps the garment": find_mean("Fashion-MNIST", KEPT, low=MIN_SHARE)},
     notes=NOTES,
 )
 def fig11(results: Results, make: Any) -> Any:
@@ -112,18 +110,15 @@ ALPHAS = {"alpha 1": HFVAE, "alpha 0": {**HFVAE, "alpha": 0}}
     metrics=("latent-mi/exact", "mi/exact"),
     derived={INFORMATIVE: count_informative, REST: score_rest, SATURATION: score_saturation},
     scores=(INFORMATIVE, REST, SATURATION),
-    claims=(
-        Claim("about 7 of 10 latents are informative", find_mean("alpha 1", INFORMATIVE, low=5.5, high=8.5)),
-        Claim("the others go to 0", find_mean("alpha 1", REST, high=MIN_NATS)),
-        Claim("I(x; z) saturates at log N", find_mean("alpha 1", SATURATION, low=0.9)),
-        Claim(
-            "alpha hardly matters",
-            combine(
-                compare_means("alpha 1", "alpha 0", INFORMATIVE, low=-1.0, high=1.0),
-                compare_means("alpha 1", "alpha 0", SATURATION, low=-0.05, high=0.05),
-            ),
+    claims={
+        "about 7 of 10 latents are informative": find_mean("alpha 1", INFORMATIVE, low=5.5, high=8.5),
+        "the others go to 0": find_mean("alpha 1", REST, high=MIN_NATS),
+        "I(x; z) saturates at log N": find_mean("alpha 1", SATURATION, low=0.9),
+        "alpha hardly matters": combine(
+            compare_means("alpha 1", "alpha 0", INFORMATIVE, low=-1.0, high=1.0),
+            compare_means("alpha 1", "alpha 0", SATURATION, low=-0.05, high=0.05),
         ),
-    ),
+    },
     notes=(
         OURS,
         f"Information is that of the 60,000 training rows, so log N = 11. Informative means more than {MIN_NATS} nats; "
@@ -167,7 +162,7 @@ BINARY, SMALL_BINARY = ({"HFVAE": {"latents": f"{normal}+bernoulli:2"}} for norm
     metrics=("mig/histogram-mean",),
     derived={GAP: derive("mig/histogram-mean", "largest", lambda s: max(s.details["gaps"].values()))},
     scores=("mig/histogram-mean", GAP),
-    claims=(Claim("some latents of HFVAE follow one named factor", find_mean("HFVAE", GAP, low=0.1)),),
+    claims={"some latents of HFVAE follow one named factor": find_mean("HFVAE", GAP, low=0.1)},
     notes=(
         "The paper names what it sees in pictures (orientation, smile, sunglasses). In our measure, some latent has "
         "information about a labelled factor of more than a tenth of its entropy above that of the next latent.",

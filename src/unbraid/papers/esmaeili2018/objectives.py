@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_largest
 from unbraid.papers.esmaeili2018.identities import IDENTITIES, PRIORS, score_identities
 from unbraid.papers.esmaeili2018.removal import SCORES, SERIES, train_without_terms
@@ -23,11 +23,11 @@ GAIN, MI, DATA, PRIOR = SCORES
         **dict.fromkeys(("budget", "paper"), Scale({**FULL, "seed": range(10)})),
     },
     scores=IDENTITIES,
-    claims=(
-        Claim("the bound is the sum of four terms (figure 2)", find_largest(PRIORS, IDENTITIES[0], high=TOLERANCE)),
-        Claim("term 4 is A + B (figure 4)", find_largest(PRIORS, IDENTITIES[1], high=TOLERANCE)),
-        Claim("term B is i + ii (figure 4)", find_largest(PRIORS, IDENTITIES[2], high=TOLERANCE)),
-    ),
+    claims={
+        "the bound is the sum of four terms (figure 2)": find_largest(PRIORS, IDENTITIES[0], high=TOLERANCE),
+        "term 4 is A + B (figure 4)": find_largest(PRIORS, IDENTITIES[1], high=TOLERANCE),
+        "term B is i + ii (figure 4)": find_largest(PRIORS, IDENTITIES[2], high=TOLERANCE),
+    },
     notes=(
         "Scores are absolute differences in nats between the left side, integrated on a grid, and the terms on the "
         "right, from the library's densities at Gauss-Hermite nodes. A seed draws the model.",
@@ -66,15 +66,14 @@ def compare_with_all(series: str, score: str, **bounds: float) -> Finding:
         "paper": Scale({"points": 32, "steps": 4_000, "draws": 200, "seed": range(30)}),
     },
     scores=SCORES,
-    claims=(
-        Claim(
-            "without term 1 the code is ignored",
-            combine(compare_with_all(SERIES[1], GAIN, high=0.0), compare_with_all(SERIES[1], MI, high=0.0)),
+    claims={
+        "without term 1 the code is ignored": combine(
+            compare_with_all(SERIES[1], GAIN, high=0.0), compare_with_all(SERIES[1], MI, high=0.0)
         ),
-        Claim("without term 2 codes overlap less: I(x; z) is larger", compare_with_all(SERIES[2], MI, low=0.0)),
-        Claim("without term 3 p(x) departs from the data", compare_with_all(SERIES[3], DATA, low=0.0)),
-        Claim("without term 4 q(z) departs from the prior", compare_with_all(SERIES[4], PRIOR, low=0.0)),
-    ),
+        "without term 2 codes overlap less: I(x; z) is larger": compare_with_all(SERIES[2], MI, low=0.0),
+        "without term 3 p(x) departs from the data": compare_with_all(SERIES[3], DATA, low=0.0),
+        "without term 4 q(z) departs from the prior": compare_with_all(SERIES[4], PRIOR, low=0.0),
+    },
     notes=(
         "The text does not state its data or networks. Ours are points around the corners of a square, one latent and "
         "a decoder with a fixed deviation of .25. log p(x) is an integral over 201 values of z, q(z) a sum over all "

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, compare_means
 from unbraid.experiments.sprites import STAND_IN
 from unbraid.papers.esmaeili2018 import setup
@@ -52,15 +52,12 @@ def compare_with_others(series: str, score: str, **bounds: float) -> Finding:
     metrics=(FACTORVAE,),
     scores=(FACTORVAE, EASTWOOD),
     published={name: {FACTORVAE: first, EASTWOOD: second} for name, (first, second) in PUBLISHED.items()},
-    claims=(
-        Claim("HFVAE has the highest FactorVAE score", compare_with_others("HFVAE", FACTORVAE, low=0.0)),
-        Claim("HFVAE has the highest score of Eastwood and Williams", compare_with_others("HFVAE", EASTWOOD, low=0.0)),
-        Claim("beta-SVAE has the lowest FactorVAE score", compare_with_others("beta-SVAE", FACTORVAE, high=0.0)),
-        Claim(
-            "beta-SVAE has the lowest score of Eastwood and Williams",
-            compare_with_others("beta-SVAE", EASTWOOD, high=0.0),
-        ),
-    ),
+    claims={
+        "HFVAE has the highest FactorVAE score": compare_with_others("HFVAE", FACTORVAE, low=0.0),
+        "HFVAE has the highest score of Eastwood and Williams": compare_with_others("HFVAE", EASTWOOD, low=0.0),
+        "beta-SVAE has the lowest FactorVAE score": compare_with_others("beta-SVAE", FACTORVAE, high=0.0),
+        "beta-SVAE has the lowest score of Eastwood and Williams": compare_with_others("beta-SVAE", EASTWOOD, high=0.0),
+    },
     notes=(
         STAND_IN,
         "The paper has one number each, without seeds. It does not say which of the three numbers of Eastwood and "

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, derive, experiment
+from unbraid.experiments.base import Results, Scale, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import compare_means
 from unbraid.papers.esmaeili2018 import setup
@@ -29,13 +29,12 @@ def preserve_along(factor: str, **settings: Any) -> dict[str, tuple[str, dict[st
     ),
     derived={TIE: derive(PRESERVED, "tie", lambda s: abs(s.details["correlation"]))},
     scores=(PRESERVED, TIE),
-    claims=(
-        Claim(
-            "beta-SVAE keeps the digit more often than beta-VAE",
-            compare_means("beta-VAE", "beta-SVAE", PRESERVED, low=0.0),
+    claims={
+        "beta-SVAE keeps the digit more often than beta-VAE": compare_means(
+            "beta-VAE", "beta-SVAE", PRESERVED, low=0.0
         ),
-        Claim("HFVAE keeps the digit more often than beta-VAE", compare_means("beta-VAE", "HFVAE", PRESERVED, low=0.0)),
-    ),
+        "HFVAE keeps the digit more often than beta-VAE": compare_means("beta-VAE", "HFVAE", PRESERVED, low=0.0),
+    },
     notes=(
         OURS,
         setup.CLASSIFIER,

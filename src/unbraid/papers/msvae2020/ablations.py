@@ -7,7 +7,7 @@ do.
 
 from typing import Any
 
-from unbraid.experiments.base import REFINES, Claim, Evidence, Results, experiment
+from unbraid.experiments.base import REFINES, Evidence, Results, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import combine, compare_means
 from unbraid.experiments.statistics import estimate
@@ -104,12 +104,11 @@ experiment.add(
     draw_traversals_of_c,
     **define_study(BV, A1),
     scores=(MIG, DISTANCE, L2),
-    claims=(
-        Claim(
-            "trained end to end, beta on C only, C is entangled: its MIG is below that of the beta-VAE",
-            compare_means(BV, A1, MIG, high=0.0),
-        ),
-    ),
+    claims={
+        "trained end to end, beta on C only, C is entangled: its MIG is below that of the beta-VAE": compare_means(
+            BV, A1, MIG, high=0.0
+        )
+    },
 )
 experiment.add(
     "msvae2020/fig38",
@@ -117,21 +116,17 @@ experiment.add(
     draw_traversals_of_c,
     **define_study(BV, A2, A3, A4),
     scores=(DISTANCE, L2, OBEYS_C, MIG),
-    claims=(
-        Claim(
-            "from Y, reconstructions are better than from C: A4 is nearer to the data than A3 and A2",
-            combine(
-                *(
-                    cars.by_distance(lambda name, other=other: compare_means(other, A4, name, high=0.0))
-                    for other in (A3, A2)
-                )
-            ),
+    claims={
+        "from Y, reconstructions are better than from C: A4 is nearer to the data than A3 and A2": combine(
+            *(
+                cars.by_distance(lambda name, other=other: compare_means(other, A4, name, high=0.0))
+                for other in (A3, A2)
+            )
         ),
-        Claim(
-            "where z only modulates, C rules more than where both are concatenated: A3 and A4 above A2",
-            combine(compare_means(A2, A3, OBEYS_C, low=0.0), compare_means(A2, A4, OBEYS_C, low=0.0)),
+        "where z only modulates, C rules more than where both are concatenated: A3 and A4 above A2": combine(
+            compare_means(A2, A3, OBEYS_C, low=0.0), compare_means(A2, A4, OBEYS_C, low=0.0)
         ),
-    ),
+    },
 )
 experiment.add(
     "msvae2020/fig39",
@@ -140,11 +135,8 @@ experiment.add(
     reference="figures 39 and 40",
     **define_study(BV, VAE, A4, A5, with_kl=True),
     scores=(KL_OF_Z, MIG, DISTANCE),
-    claims=(
-        Claim(
-            f"where Z is learned first, C carries nothing: less than {EMPTY_SHARE:.0%} of the nats that C of the "
-            "beta-VAE does (ours)",
-            late_c_is_empty,
-        ),
-    ),
+    claims={
+        f"where Z is learned first, C carries nothing: less than {EMPTY_SHARE:.0%} of the nats that C of the "
+        "beta-VAE does (ours)": late_c_is_empty
+    },
 )

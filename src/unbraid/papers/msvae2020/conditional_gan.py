@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment, make_member
+from unbraid.experiments.base import Results, Scale, experiment, make_member
 from unbraid.experiments.drawing import draw_sides
 from unbraid.experiments.evidence import Finding, combine, find_extreme, find_largest
 from unbraid.report.tables import Member
@@ -90,20 +90,17 @@ def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
     measure=measure_lemma,
     scales={"smoke": Scale({**MODELS, "seed": range(2)}), **dict.fromkeys(("small", "budget", "paper"), Scale(MODELS))},
     scores=SCORES,
-    claims=(
-        Claim(
-            "KL(p_th(x, c) || p(x, c)) = [I + KL(p_th(x) || p(x))] - [I - E KL(q(c|x) || p(c|x))]",
-            combine(*(find_largest([RANDOM, OWN], name, high=EXACT) for name in ERRORS)),
+    claims={
+        "KL(p_th(x, c) || p(x, c)) = [I + KL(p_th(x) || p(x))] - [I - E KL(q(c|x) || p(c|x))]": combine(
+            *(find_largest([RANDOM, OWN], name, high=EXACT) for name in ERRORS)
         ),
-        Claim(
-            "the brackets are an upper and a lower bound of I",
-            combine(exceeds(RANDOM, UPPER, INFORMATION, low=0.0), exceeds(RANDOM, INFORMATION, LOWER, low=0.0)),
+        "the brackets are an upper and a lower bound of I": combine(
+            exceeds(RANDOM, UPPER, INFORMATION, low=0.0), exceeds(RANDOM, INFORMATION, LOWER, low=0.0)
         ),
-        Claim(
-            "at the limit, p_th(x | c) = p(x | c), both KL terms vanish",
-            combine(find_largest([OWN], DIVERGENCE, high=EXACT), exceeds(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)),
+        "at the limit, p_th(x | c) = p(x | c), both KL terms vanish": combine(
+            find_largest([OWN], DIVERGENCE, high=EXACT), exceeds(OWN, LOWER, UPPER, low=-EXACT, high=EXACT)
         ),
-    ),
+    },
     notes=(
         "Every model is random: p(x, c) and p_th(x | c) come from flat Dirichlet distributions and share p(c). "
         f"Equal means within {EXACT:g} nats.",

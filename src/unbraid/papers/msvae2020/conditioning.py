@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, StandIn, experiment
+from unbraid.experiments.base import Results, StandIn, experiment
 from unbraid.experiments.drawing import Draw, collect_points, draw_lines
 from unbraid.experiments.evidence import Finding, combine, compare_scores, compare_settings, find_at_each, find_mean
 from unbraid.metrics import Score
@@ -29,18 +29,16 @@ def ratio_exceeds(above: str, below: str, low: float) -> Finding:
 
 CONDITIONED: dict[str, Any] = {
     "scores": (M1, M2, M3, M4, DISTANCE),
-    "claims": (
-        Claim("Z adds what the reconstruction lacks: M2 > M1", compare_scores(MS, "beta", M1, M2, low=0.0)),
-        Claim(
-            "with noise for z images tell less of C than y does, and with noise for y hardly anything: M1 > M3 >> M4 "
-            f"(M3 more than {MIN_RATIO_TO_M4:g} times M4, ours)",
-            combine(compare_scores(MS, "beta", M3, M1, low=0.0), ratio_exceeds(M3, M4, MIN_RATIO_TO_M4)),
+    "claims": {
+        "Z adds what the reconstruction lacks: M2 > M1": compare_scores(MS, "beta", M1, M2, low=0.0),
+        "with noise for z images tell less of C than y does, and with noise for y hardly anything: M1 > M3 >> M4 "
+        f"(M3 more than {MIN_RATIO_TO_M4:g} times M4, ours)": combine(
+            compare_scores(MS, "beta", M3, M1, low=0.0), ratio_exceeds(M3, M4, MIN_RATIO_TO_M4)
         ),
-        Claim(
-            f"M3 tracks M1 without dropping much (at least {MIN_SHARE_OF_M1:.0%} of it, ours)",
-            ratio_exceeds(M3, M1, MIN_SHARE_OF_M1),
+        f"M3 tracks M1 without dropping much (at least {MIN_SHARE_OF_M1:.0%} of it, ours)": ratio_exceeds(
+            M3, M1, MIN_SHARE_OF_M1
         ),
-    ),
+    },
 }
 
 
@@ -52,14 +50,13 @@ def smallest_gain(scores: Mapping[str, Score]) -> Score:
 
 ATTRIBUTES: dict[str, Any] = {
     "scores": (FROM_C, FROM_Z, FROM_BOTH, GAIN),
-    "claims": (
-        Claim(
-            "on every attribute, C and Z together are better than either alone",
-            find_mean(MS, GAIN, f"mean {GAIN}", low=0.0),
+    "claims": {
+        "on every attribute, C and Z together are better than either alone": find_mean(
+            MS, GAIN, f"mean {GAIN}", low=0.0
         ),
-        Claim("the accuracy from C falls as beta rises", compare_settings(MS, "beta", 1, 10, FROM_C, high=0.0)),
-        Claim("and that from Z rises", compare_settings(MS, "beta", 1, 10, FROM_Z, low=0.0)),
-    ),
+        "the accuracy from C falls as beta rises": compare_settings(MS, "beta", 1, 10, FROM_C, high=0.0),
+        "and that from Z rises": compare_settings(MS, "beta", 1, 10, FROM_Z, low=0.0),
+    },
 }
 FEWER = "The paper uses SmallNORB's five attributes (fig6-norb); Cars3D has three factors."
 

@@ -80,12 +80,11 @@ def fig18(results: Results, make: Any) -> Any:
     series={MEANS: SERIES[MEANS]},
     scores=(MIXTURE, FLOW, GAIN),
     published={MEANS: {MIXTURE: -1585.1, FLOW: -1356.1, GAIN: 229.0}},
-    claims=(
-        Claim(
-            "the log density rises from the mixture to the flow",
-            find_mean(MEANS, GAIN, f"{GAIN}, nats per held-out image", low=0.0),
-        ),
-    ),
+    claims={
+        "the log density rises from the mixture to the flow": find_mean(
+            MEANS, GAIN, f"{GAIN}, nats per held-out image", low=0.0
+        )
+    },
     **SHARED,
 )
 def fig19(results: Results, make: Any) -> Any:
@@ -117,13 +116,12 @@ def means_converge_faster(results: Results) -> list[Evidence]:
     series=SERIES,
     scores=(FLOW, GAIN, MIXTURE),
     contrast=(SAMPLES, MEANS),
-    claims=(
-        Claim("training converges faster on means than on samples", means_converge_faster),
-        Claim(
-            "after the same steps its log density on held-out rows is higher (ours)",
-            compare_means(SAMPLES, MEANS, FLOW, low=0.0),
+    claims={
+        "training converges faster on means than on samples": means_converge_faster,
+        "after the same steps its log density on held-out rows is higher (ours)": compare_means(
+            SAMPLES, MEANS, FLOW, low=0.0
         ),
-    ),
+    },
     **SHARED,
 )
 def fig20(results: Results, make: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from unbraid.experiments.base import REFINES, Claim, Results, Scale, StandIn, derive, experiment
+from unbraid.experiments.base import REFINES, Results, Scale, StandIn, derive, experiment
 from unbraid.experiments.drawing import draw_pictures
 from unbraid.experiments.evidence import Finding, combine, compare_means, find_mean
 from unbraid.metrics import Evaluation, Score
@@ -165,7 +165,7 @@ experiment.add(
     reference="figures 21, 25 and 26",
     **define_study(SUPERVISED),
     contrast=(CGAN, MS),
-    claims=(Claim("with labels, MS-GAN keeps identity while C moves more often than CGAN", keeps_more_than(CGAN)),),
+    claims={"with labels, MS-GAN keeps identity while C moves more often than CGAN": keeps_more_than(CGAN)},
     notes=(
         *NOTES,
         "C is the row's own labels, azimuth and elevation of a car or the place of a sprite, each on a line.",
@@ -177,10 +177,10 @@ experiment.add(
     draw_best,
     reference="figures 22, 23 and 29 to 31",
     **define_study(UNSUPERVISED),
-    claims=(
-        Claim("without labels, MS-GAN keeps identity while C moves more often than InfoGAN", keeps_more_than(INFO)),
-        Claim("and more often than CGAN, told the same codes (ours)", keeps_more_than(CGAN)),
-    ),
+    claims={
+        "without labels, MS-GAN keeps identity while C moves more often than InfoGAN": keeps_more_than(INFO),
+        "and more often than CGAN, told the same codes (ours)": keeps_more_than(CGAN),
+    },
     notes=(*NOTES, "The first stage is a beta-VAE with two latents and beta 4 (ours); InfoGAN has as many codes."),
 )
 experiment.add(
@@ -189,7 +189,7 @@ experiment.add(
     draw_best,
     **define_study(SUPERVISED, CHAIRS),
     contrast=(CGAN, MS),
-    claims=(Claim("on chairs, with labels, MS-GAN keeps the shape more often than CGAN", keeps_more_than(CGAN)),),
+    claims={"on chairs, with labels, MS-GAN keeps the shape more often than CGAN": keeps_more_than(CGAN)},
     notes=(*NOTES[1:], LABELLED_CHAIRS),
 )
 experiment.add(
@@ -197,7 +197,7 @@ experiment.add(
     f"{WITHOUT} on chairs: {MOVES}",
     draw_best,
     **define_study(UNSUPERVISED, CHAIRS),
-    claims=(Claim("on chairs, without labels, MS-GAN keeps the shape more often than InfoGAN", keeps_more_than(INFO)),),
+    claims={"on chairs, without labels, MS-GAN keeps the shape more often than InfoGAN": keeps_more_than(INFO)},
     notes=(*NOTES[1:], "3D chairs need the official files; sprites replace them without."),
 )
 experiment.add(
@@ -205,12 +205,11 @@ experiment.add(
     f"{WITHOUT} on CelebA: {MOVES}",
     draw_best,
     **define_study(SIX, FACES),
-    claims=(
-        Claim(
-            "on CelebA, MS-GAN keeps an attribute that C does not hold more often than InfoGAN (ours)",
-            keeps_more_than(INFO),
-        ),
-    ),
+    claims={
+        "on CelebA, MS-GAN keeps an attribute that C does not hold more often than InfoGAN (ours)": keeps_more_than(
+            INFO
+        )
+    },
     notes=(
         *NOTES[1:],
         "CelebA needs your own files; sprites replace it without them. It has no labels of identity: the first of its "

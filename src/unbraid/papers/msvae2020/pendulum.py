@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from unbraid.data.pendulum import INTERVAL, RANGES, Pendulum, swing
-from unbraid.experiments.base import Claim, Evidence, Results, Scale, experiment
+from unbraid.experiments.base import Evidence, Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, combine, find_extreme, find_mean
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Evaluation
@@ -131,14 +131,11 @@ def matches(factor: str) -> Finding:
 
 @experiment(
     "msvae2020/fig15",
-    claims=(
-        Claim(
-            f"moving the length or the damping alone, with z fixed, does what it does to the simulated pendulum (error "
-            f"below {MAX_ERROR:g} of the spread, ours)",
-            combine(matches(LENGTH), matches(DAMPING)),
-        ),
-        Claim("moving z alone does what moving the mass does", matches(MASS)),
-    ),
+    claims={
+        f"moving the length or the damping alone, with z fixed, does what it does to the simulated pendulum (error "
+        f"below {MAX_ERROR:g} of the spread, ours)": combine(matches(LENGTH), matches(DAMPING)),
+        "moving z alone does what moving the mass does": matches(MASS),
+    },
     **SHARED,
 )
 def fig15(results: Results, make: Any) -> Any:
@@ -161,16 +158,13 @@ def fig15(results: Results, make: Any) -> Any:
 
 @experiment(
     "msvae2020/fig16",
-    claims=(
-        Claim(
-            "z ranks pendulums as their mass does, which was never given "
-            f"(|Spearman| above {MIN_SPEARMAN:g} for every seed)",
-            combine(
-                find_mean(MASS, SPEARMAN, "|Spearman| of z and mass, mean over seeds", low=MIN_SPEARMAN),
-                find_extreme([MASS], [SPEARMAN], np.min, "the same, least of the seeds", low=MIN_SPEARMAN),
-            ),
-        ),
-    ),
+    claims={
+        "z ranks pendulums as their mass does, which was never given "
+        f"(|Spearman| above {MIN_SPEARMAN:g} for every seed)": combine(
+            find_mean(MASS, SPEARMAN, "|Spearman| of z and mass, mean over seeds", low=MIN_SPEARMAN),
+            find_extreme([MASS], [SPEARMAN], np.min, "the same, least of the seeds", low=MIN_SPEARMAN),
+        )
+    },
     **SHARED,
 )
 def fig16(results: Results, make: Any) -> Any:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from unbraid import noise
-from unbraid.experiments.base import REFINES, Claim, Results, StandIn, experiment
+from unbraid.experiments.base import REFINES, Results, StandIn, experiment
 from unbraid.experiments.drawing import Draw, draw_pictures
-from unbraid.experiments.evidence import Finding, compare_means, find_one
+from unbraid.experiments.evidence import Claims, Finding, compare_means, find_one
 from unbraid.experiments.statistics import Cells
 from unbraid.metrics import Evaluation, Score
 from unbraid.models import as_stage
@@ -81,9 +81,9 @@ def define_study(data: StandIn, *sizes: Sizes, notes: tuple[str, ...] = (), **st
     }
 
 
-def nearer(sizes: Sizes, text: str = "refined images are nearer to the data than what they refine") -> Claim:
+def nearer(sizes: Sizes, text: str = "refined images are nearer to the data than what they refine") -> Claims:
     """Return the claim that second stages have a smaller distance to the data than first stages."""
-    return Claim(text, cars.by_distance(lambda name: compare_means(sizes.first, sizes.second, name, high=0.0)))
+    return {text: cars.by_distance(lambda name: compare_means(sizes.first, sizes.second, name, high=0.0))}
 
 
 def draw_both_stages(model: Evaluation) -> Picture:
@@ -103,19 +103,19 @@ def draw_both_stages(model: Evaluation) -> Picture:
     return add_labels(tile_images(images, WHITE), labels, [], images.shape[-2], images.shape[-1])
 
 
-def fewer_leave_more(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
+def fewer_leave_more(small: Sizes, large: Sizes) -> Claims:
     """Return the claims that a first stage with fewer latents leaves more to Z."""
     blurry = cars.by_distance(lambda name: compare_means(large.first, small.first, name, low=0.0))
-    return (
-        Claim(f"images of a first stage with |C| = {small.c} are farther from the data than with {large.c}", blurry),
-        Claim("and Z adds more: it holds more nats", compare_means(large.second, small.second, KL_OF_Z, low=0.0)),
-    )
+    return {
+        f"images of a first stage with |C| = {small.c} are farther from the data than with {large.c}": blurry,
+        "and Z adds more: it holds more nats": compare_means(large.second, small.second, KL_OF_Z, low=0.0),
+    }
 
 
-def more_separate_better(small: Sizes, large: Sizes) -> tuple[Claim, Claim]:
+def more_separate_better(small: Sizes, large: Sizes) -> Claims:
     """Return the claims that a larger C is disentangled better, and that Z still refines its images."""
     gap = compare_means(small.first, large.first, MIG, low=0.0)
-    return Claim("a larger C is disentangled better", gap), nearer(large, "and Z refines its images")
+    return {"a larger C is disentangled better": gap, **nearer(large, "and Z refines its images")}
 
 
 class DrawnCodes(NamedTuple):
@@ -194,18 +194,18 @@ Y_VARIES = compare_draws(
 VARIES_LESS = compare_draws(
     "deviation over draws of c, refined images minus y", lambda d: d[..., 1] - d[..., 0], high=0.0
 )
-VARIES = Claim(f"y of one x vary much: by {MIN_DEVIATION:.0%} of what images do, or more (ours)", Y_VARIES)
-STEADIER = Claim("refined images vary less than the y that they refine", VARIES_LESS)
+VARIES = {f"y of one x vary much: by {MIN_DEVIATION:.0%} of what images do, or more (ours)": Y_VARIES}
+STEADIER = {"refined images vary less than the y that they refine": VARIES_LESS}
 
 
 def add_triples(name: str, what: str, study: dict[str, Any], sizes: Sizes) -> None:
     """Register a figure of images, their reconstructions and what the second stage makes of these."""
     summary = f"{what}, their reconstructions by a beta-TCVAE, and those refined by MS-VAE."
     draw = draw_nearest(sizes, partial(triples, columns=COLUMNS))
-    experiment.add(name, summary, draw, **study, claims=(nearer(sizes),))
+    experiment.add(name, summary, draw, **study, claims=nearer(sizes))
 
 
-def add_traversals(name: str, what: str, study: dict[str, Any], sizes: Sizes, *claims: Claim) -> None:
+def add_traversals(name: str, what: str, study: dict[str, Any], sizes: Sizes, claims: Claims) -> None:
     """Register a figure of traversals of C in both stages."""
     summary = f"Traversals of {what}: images of the first stage above those of the second."
     experiment.add(name, summary, draw_nearest(sizes, draw_both_stages), **study, claims=claims)
@@ -214,22 +214,22 @@ def add_traversals(name: str, what: str, study: dict[str, Any], sizes: Sizes, *c
 add_triples("msvae2020/fig1", "Images of cars", CARS_STUDY, CAR)
 add_triples("msvae2020/fig3", "Images of toys (SmallNORB)", define_study(NORB, TOY), TOY)
 add_triples("msvae2020/fig14", "Photographs of CelebA", PHOTOS, FACE)
-add_traversals("msvae2020/fig9", "a small C on Cars3D", CARS_BY_SIZE, FEW, *fewer_leave_more(FEW, CAR))
-add_traversals("msvae2020/fig10", "a large C on Cars3D", CARS_BY_SIZE, CAR, *more_separate_better(FEW, CAR))
-add_traversals("msvae2020/fig11", "a small C on SmallNORB", TOYS_BY_SIZE, FEW, *fewer_leave_more(FEW, STRONG))
-add_traversals("msvae2020/fig12", "a large C on SmallNORB", TOYS_BY_SIZE, STRONG, *more_separate_better(FEW, STRONG))
+add_traversals("msvae2020/fig9", "a small C on Cars3D", CARS_BY_SIZE, FEW, fewer_leave_more(FEW, CAR))
+add_traversals("msvae2020/fig10", "a large C on Cars3D", CARS_BY_SIZE, CAR, more_separate_better(FEW, CAR))
+add_traversals("msvae2020/fig11", "a small C on SmallNORB", TOYS_BY_SIZE, FEW, fewer_leave_more(FEW, STRONG))
+add_traversals("msvae2020/fig12", "a large C on SmallNORB", TOYS_BY_SIZE, STRONG, more_separate_better(FEW, STRONG))
 add_traversals("msvae2020/fig13", "C on CelebA", PHOTOS, FACE, nearer(FACE))
 experiment.add(
     "msvae2020/fig32",
     "Photographs above five y of draws of c, on CelebA.",
     draw_nearest(FACE, draw_x_and_y, FACE.first),
     **PHOTOS,
-    claims=(VARIES,),
+    claims=VARIES,
 )
 experiment.add(
     "msvae2020/fig33",
     "Five y of draws of c above their refined images, on CelebA.",
     draw_nearest(FACE, draw_y_and_refined),
     **PHOTOS,
-    claims=(STEADIER,),
+    claims=STEADIER,
 )

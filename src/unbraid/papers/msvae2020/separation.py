@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Results, Scale, experiment
 from unbraid.experiments.evidence import Finding, find_extreme, find_largest
 from unbraid.metrics import Score
 from unbraid.papers.msvae2020 import masks
@@ -104,13 +104,12 @@ def as_published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
 @experiment(
     "msvae2020/table2",
     measure=measure_given_x,
-    claims=(
-        Claim("P(C, Z | X = 4) is that of table 2", is_zero([WITNESS], DEVIATION)),
-        Claim(
-            "given X = 4, C and Z are not independent",
-            find_extreme([WITNESS], [DEPENDENCE], lambda s: s[:, 0].min(), f"smallest {DEPENDENCE}", low=EXACT),
+    claims={
+        "P(C, Z | X = 4) is that of table 2": is_zero([WITNESS], DEVIATION),
+        "given X = 4, C and Z are not independent": find_extreme(
+            [WITNESS], [DEPENDENCE], lambda s: s[:, 0].min(), f"smallest {DEPENDENCE}", low=EXACT
         ),
-    ),
+    },
     published=as_published(GIVEN_X, WITNESS),
     notes=NOTES,
     **SHARED,
@@ -123,10 +122,10 @@ def table2(results: Results, make: Any) -> Any:
 @experiment(
     "msvae2020/table3",
     measure=measure_given_both,
-    claims=(
-        Claim("P(C, Z | X = 4, Y = 1) is that of table 3", is_zero([WITNESS, ALL], DEVIATION)),
-        Claim("given X = 4 and Y = 1, C and Z are independent", is_zero([WITNESS, ALL], DEPENDENCE)),
-    ),
+    claims={
+        "P(C, Z | X = 4, Y = 1) is that of table 3": is_zero([WITNESS, ALL], DEVIATION),
+        "given X = 4 and Y = 1, C and Z are independent": is_zero([WITNESS, ALL], DEPENDENCE),
+    },
     published=as_published(GIVEN_BOTH, WITNESS, ALL),
     notes=(
         *NOTES,

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from unbraid.experiments import evidence
-from unbraid.experiments.base import Claim, StandIn, experiment
+from unbraid.experiments.base import StandIn, experiment
 from unbraid.experiments.drawing import plot_curves, plot_trade_off
 from unbraid.experiments.evidence import Finding, combine, compare_on_average, compare_pairs, mean_curve
 from unbraid.experiments.statistics import Cells
@@ -49,10 +49,10 @@ def add_pixel_study(name: str, error: str, score: str, data: StandIn) -> None:
     )
     about = "as the paper says of SmallNORB" if data is cars.NORB else "which the paper says of SmallNORB only"
     slightly = f"{error} is only slightly better than beta-TCVAE's: lower by less than {SLIGHTLY:.0%} (ours), {about}"
-    claims = (
-        Claim(f"MS-VAE's {error} error is below beta-TCVAE's and beta-TCVAE-L's, on average over beta", lower),
-        Claim(slightly, falls_by(score, high=SLIGHTLY)),
-    )
+    claims = {
+        f"MS-VAE's {error} error is below beta-TCVAE's and beta-TCVAE-L's, on average over beta": lower,
+        slightly: falls_by(score, high=SLIGHTLY),
+    }
     experiment.add(
         name,
         f"{error} error of reconstructions over beta, on {cars.TITLES[data]}.",
@@ -65,26 +65,24 @@ def add_pixel_study(name: str, error: str, score: str, data: StandIn) -> None:
 
 
 SCORES = (DISTANCE, cars.FID, MIG, RE_ENCODED)
-UNCHANGED = Claim(
-    "a check, since it is so by construction: C is the first stage's to the bit, and so is its MIG",
-    compare_pairs(BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=1e-9),
-)
-BETTER_AT_EQUAL_SIZE = (
-    Claim(
-        "MS-VAE reconstructs better than a beta-TCVAE with as many parameters and latents, at every beta",
-        nearer_than(BIG),
-    ),
-    Claim("and has a higher MIG, on average over beta", compare_on_average(BIG, MS, "beta", MIG, low=0.0)),
-)
+UNCHANGED = {
+    "a check, since it is so by construction: C is the first stage's to the bit, and so is its MIG": compare_pairs(
+        BASE, MS, PAIRED_BY, (MIG, MIG), lambda d: abs(d).max(-1), f"largest change of {MIG}", high=1e-9
+    )
+}
+BETTER_AT_EQUAL_SIZE = {
+    "MS-VAE reconstructs better than a beta-TCVAE with as many parameters and latents, at every beta": nearer_than(BIG),
+    "and has a higher MIG, on average over beta": compare_on_average(BIG, MS, "beta", MIG, low=0.0),
+}
 NORB: dict[str, Any] = {"notes": [cars.SIZES_NOTE], "data": cars.NORB}
-FALLS = Claim("MIG falls with beta on SmallNORB", evidence.compare_settings(BASE, "beta", 1, 10, MIG, high=0.0))
+FALLS = {"MIG falls with beta on SmallNORB": evidence.compare_settings(BASE, "beta", 1, 10, MIG, high=0.0)}
 experiment.add(
     "msvae2020/table1",
     "MS-VAE and a beta-TCVAE of the same size, on Cars3D.",
     plot_trade_off(MIG, DISTANCE),
     **cars.sweep_beta(BASE, MS, BIG, notes=[cars.SIZES_NOTE]),
     published={BIG: {cars.FID: 35.24, MIG: 0.09}, MS: {cars.FID: 22.72, MIG: 0.10}},
-    claims=(*BETTER_AT_EQUAL_SIZE, UNCHANGED),
+    claims={**BETTER_AT_EQUAL_SIZE, **UNCHANGED},
     scores=SCORES,
 )
 experiment.add(
@@ -94,21 +92,19 @@ experiment.add(
     reference="table 1 and figure 4",
     **cars.sweep_beta(BASE, MS, BIG, **NORB),
     published={BIG: {cars.FID: 152.19, MIG: 0.16}, MS: {cars.FID: 59.16, MIG: 0.22}},
-    claims=(*BETTER_AT_EQUAL_SIZE, FALLS, UNCHANGED),
+    claims={**BETTER_AT_EQUAL_SIZE, **FALLS, **UNCHANGED},
     scores=SCORES,
 )
-NEARER = (
-    Claim(
-        "MS-VAE's reconstructions are nearer to the data than beta-TCVAE's and beta-TCVAE-L's, at every beta",
-        combine(nearer_than(BASE), nearer_than(LARGE)),
+NEARER = {
+    "MS-VAE's reconstructions are nearer to the data than beta-TCVAE's and beta-TCVAE-L's, at every beta": combine(
+        nearer_than(BASE), nearer_than(LARGE)
     ),
-    UNCHANGED,
-    Claim(
-        f"encoded again, refined images show C as before (MIG changes by less than {MAX_CHANGE}, ours)",
-        mig_is_kept(MS, RE_ENCODED, "mean change of MIG after encoding refined images"),
+    **UNCHANGED,
+    f"encoded again, refined images show C as before (MIG changes by less than {MAX_CHANGE}, ours)": mig_is_kept(
+        MS, RE_ENCODED, "mean change of MIG after encoding refined images"
     ),
-    Claim("at the lowest beta, nearer than Big-VAE's", nearer_than(BIG_VAE)),
-)
+    "at the lowest beta, nearer than Big-VAE's": nearer_than(BIG_VAE),
+}
 OVER_BETA: dict[str, Any] = {
     "draw": plot_curves("beta", DISTANCE, MIG, across=(MIG, DISTANCE)),
     "scores": SCORES,
@@ -119,7 +115,7 @@ experiment.add(
     **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, **NORB),
     **OVER_BETA,
     contrast=(BASE, MS),
-    claims=(*NEARER, FALLS),
+    claims={**NEARER, **FALLS},
 )
 experiment.add(
     "msvae2020/fig4",
@@ -127,14 +123,13 @@ experiment.add(
     **cars.sweep_beta(BASE, MS, LARGE, BIG, BIG_VAE, notes=[cars.SIZES_NOTE]),
     **OVER_BETA,
     contrast=(BASE, MS),
-    claims=(
-        *NEARER,
-        Claim("MIG rises with beta on Cars3D", evidence.compare_settings(BASE, "beta", 1, 10, MIG, low=0.0)),
-        Claim(
-            "beta-TCVAE has a higher MIG than beta-TCVAE-L, on average over beta",
-            compare_on_average(LARGE, BASE, "beta", MIG, low=0.0),
+    claims={
+        **NEARER,
+        "MIG rises with beta on Cars3D": evidence.compare_settings(BASE, "beta", 1, 10, MIG, low=0.0),
+        "beta-TCVAE has a higher MIG than beta-TCVAE-L, on average over beta": compare_on_average(
+            LARGE, BASE, "beta", MIG, low=0.0
         ),
-    ),
+    },
 )
 APART = "The student is not in fig4, since its loss has another scale and settles later."
 experiment.add(
@@ -143,16 +138,12 @@ experiment.add(
     **cars.sweep_beta(BASE, MS, STUDENT, notes=[cars.SIZES_NOTE, APART]),
     **OVER_BETA,
     contrast=(STUDENT, MS),
-    claims=(
-        Claim(
-            "MS-VAE's reconstructions are nearer to the data than those of Jacobian supervision",
-            nearer_than(STUDENT),
+    claims={
+        "MS-VAE's reconstructions are nearer to the data than those of Jacobian supervision": nearer_than(STUDENT),
+        f"the student keeps its teacher's MIG (within {MAX_CHANGE}, ours)": mig_is_kept(
+            STUDENT, MIG, f"mean change of {MIG}, {STUDENT}"
         ),
-        Claim(
-            f"the student keeps its teacher's MIG (within {MAX_CHANGE}, ours)",
-            mig_is_kept(STUDENT, MIG, f"mean change of {MIG}, {STUDENT}"),
-        ),
-    ),
+    },
 )
 add_pixel_study("msvae2020/fig34", "L1", cars.L1, cars.CARS)
 add_pixel_study("msvae2020/fig35", "L2", cars.L2, cars.CARS)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, StandIn, experiment
+from unbraid.experiments.base import Results, Scale, StandIn, experiment
 from unbraid.experiments.drawing import draw_curves, plot_curves
 from unbraid.experiments.evidence import combine, compare_settings
 from unbraid.papers.msvae2020 import cars
@@ -32,11 +32,7 @@ def add_widths_of_c(name: str, data: StandIn) -> None:
         metrics=("mig-of/blocks", ELBO),
         derived={MIG: cars.select_mig_of_c},
         scores=(MIG, ELBO),
-        claims=(
-            Claim(
-                "|C| = 10 combines both well: a higher MIG than |C| = 50, and a higher ELBO than |C| = 2 (ours)", both
-            ),
-        ),
+        claims={"|C| = 10 combines both well: a higher MIG than |C| = 50, and a higher ELBO than |C| = 2 (ours)": both},
         notes=(cars.describe_stand_in(data), "With one latent there is no MIG, which compares two."),
     )
 
@@ -67,7 +63,7 @@ def add_widths_of_z(name: str, data: StandIn) -> None:
         metrics=("mig-of/blocks", RE_ENCODED, CONDITIONING),
         derived={MIG: cars.select_mig_of_c},
         scores=(DISTANCE, RANDOM, RE_ENCODED, CONDITIONING, MIG),
-        claims=(Claim(text, compare_settings(MS, "z", 90, 5, RANDOM, high=0.0)),),
+        claims={text: compare_settings(MS, "z", 90, 5, RANDOM, high=0.0)},
         notes=(cars.describe_stand_in(data), *cars.NOTES[1:], drawn),
     )
 

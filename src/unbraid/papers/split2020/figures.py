@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Claim, Results, experiment
+from unbraid.experiments.base import Results, experiment
 from unbraid.experiments.drawing import draw_decoded, format_title, plot_boxes, plot_scatter
 from unbraid.experiments.evidence import Finding, combine, compare_extremes, compare_means, exists, pool_runs
 from unbraid.experiments.statistics import pearson
@@ -16,16 +16,15 @@ WELL_CORRELATED, WELL_DISENTANGLED = 0.5, 0.3
 """Correlation above which two scores are well correlated, and MIG above which a model is well disentangled."""
 
 CORRELATED = f"Well correlated means above {WELL_CORRELATED} (ours)."
-NOT_CORRELATED = Claim(
-    "the FactorVAE score is not well correlated with MIG",
-    pool_runs(
+NOT_CORRELATED = {
+    "the FactorVAE score is not well correlated with MIG": pool_runs(
         SPLIT,
         [MIG, FACTOR],
         lambda s: pearson(s[..., 0], s[..., 1]),
         "correlation of the FactorVAE score and MIG, over all runs of both models and encoders",
         high=WELL_CORRELATED,
-    ),
-)
+    )
+}
 
 
 def draw_best_of_each(results: Results, make: Any) -> Any:
@@ -53,39 +52,35 @@ experiment.add(
         "at a time, whose posterior is the same without the correlation.",
         encoders=("correlated noise", "shared"),
     ),
-    claims=tuple(
-        Claim(f"{what} lowers the MIG of {model}", compare_means(model, f"{model}, {encoder}", MIG, high=0.0))
+    claims={
+        f"{what} lowers the MIG of {model}": compare_means(model, f"{model}, {encoder}", MIG, high=0.0)
         for model in MODELS
         for encoder, what in (("correlated noise", "correlated noise (.9)"), ("shared", "an encoder that shares all"))
-    ),
+    },
 )
 experiment.add(
     "split2020/fig3",
     "MIG of VAE and FactorVAE on dSprites, with and without split encoder.",
     plot_boxes(MIG),
     **build_facts(),
-    claims=(
-        *(
-            Claim(f"the split encoder raises the MIG of {model}", compare_split([model], MIG, low=0.0))
-            for model in MODELS
-        ),
-        Claim(WIDE, compare_split(MODELS, MIG, ", wide", low=0.0)),
-    ),
+    claims={
+        **{f"the split encoder raises the MIG of {name}": compare_split([name], MIG, low=0.0) for name in MODELS},
+        WIDE: compare_split(MODELS, MIG, ", wide", low=0.0),
+    },
 )
 experiment.add(
     "split2020/fig4",
     "KL against reconstruction error of VAE and FactorVAE on dSprites, with and without split encoder.",
     plot_scatter(ERROR, KL),
     **build_facts(),
-    claims=(
-        Claim("the split encoder lowers the reconstruction error of both", compare_split(MODELS, ERROR, high=0.0)),
-        Claim("it lowers the KL of VAE", compare_split(["VAE"], KL, high=0.0)),
-        Claim("it raises the KL of FactorVAE", compare_split(["FactorVAE"], KL, low=0.0)),
-        Claim(
-            "its error is lower than that of as many parameters in a vanilla encoder (ours)",
-            compare_split(MODELS, ERROR, ", wide", high=0.0),
+    claims={
+        "the split encoder lowers the reconstruction error of both": compare_split(MODELS, ERROR, high=0.0),
+        "it lowers the KL of VAE": compare_split(["VAE"], KL, high=0.0),
+        "it raises the KL of FactorVAE": compare_split(["FactorVAE"], KL, low=0.0),
+        "its error is lower than that of as many parameters in a vanilla encoder (ours)": compare_split(
+            MODELS, ERROR, ", wide", high=0.0
         ),
-    ),
+    },
 )
 HIGHEST = [exists(name, MIG, lambda mig: mig > WELL_DISENTANGLED, f"a MIG above {WELL_DISENTANGLED}") for name in SPLIT]
 experiment.add(
@@ -93,68 +88,66 @@ experiment.add(
     "Reconstructions and traversals from -2 to 2 of the models with the highest MIG on dSprites.",
     draw_best_of_each,
     **build_facts(f"Well disentangled means a MIG above {WELL_DISENTANGLED} (ours).", encoders=["split"]),
-    claims=(Claim("the best of all four models are well disentangled", combine(*HIGHEST)),),
+    claims={"the best of all four models are well disentangled": combine(*HIGHEST)},
 )
 experiment.add(
     "split2020/fig9",
     "FactorVAE score of VAE and FactorVAE on dSprites, with and without split encoder.",
     plot_boxes(FACTOR),
     **build_facts(CORRELATED),
-    claims=(NOT_CORRELATED,),
+    claims=NOT_CORRELATED,
 )
 experiment.add(
     "split2020/fig11",
     "MIG, and KL against reconstruction error, of beta-VAE on dSprites, with and without split encoder.",
     plot_scatter(ERROR, KL),
     **build_facts(models=["beta-VAE"]),
-    claims=(
-        Claim("the split encoder raises the MIG of beta-VAE", compare_split(["beta-VAE"], MIG, low=0.0)),
-        Claim("it raises its KL", compare_split(["beta-VAE"], KL, low=0.0)),
-        Claim("it lowers its reconstruction error", compare_split(["beta-VAE"], ERROR, high=0.0)),
-        Claim(WIDE, compare_split(["beta-VAE"], MIG, ", wide", low=0.0)),
-    ),
+    claims={
+        "the split encoder raises the MIG of beta-VAE": compare_split(["beta-VAE"], MIG, low=0.0),
+        "it raises its KL": compare_split(["beta-VAE"], KL, low=0.0),
+        "it lowers its reconstruction error": compare_split(["beta-VAE"], ERROR, high=0.0),
+        WIDE: compare_split(["beta-VAE"], MIG, ", wide", low=0.0),
+    },
 )
 experiment.add(
     "split2020/fig6",
     "MIG of VAE and FactorVAE on Cars3D, with and without split encoder.",
     plot_boxes(MIG),
     **build_facts(cars=True),
-    claims=(
-        Claim("the split encoder lowers the MIG of VAE", compare_split(["VAE"], MIG, high=0.0)),
-        Claim("it raises the MIG of FactorVAE", compare_split(["FactorVAE"], MIG, low=0.0)),
-        Claim(WIDE, compare_split(["FactorVAE"], MIG, ", wide", low=0.0)),
-    ),
+    claims={
+        "the split encoder lowers the MIG of VAE": compare_split(["VAE"], MIG, high=0.0),
+        "it raises the MIG of FactorVAE": compare_split(["FactorVAE"], MIG, low=0.0),
+        WIDE: compare_split(["FactorVAE"], MIG, ", wide", low=0.0),
+    },
 )
 experiment.add(
     "split2020/fig7",
     "KL against reconstruction error of VAE and FactorVAE on Cars3D, with and without split encoder.",
     plot_scatter(ERROR, KL),
     **build_facts(cars=True),
-    claims=(
-        Claim("the split encoder lowers the reconstruction error of both", compare_split(MODELS, ERROR, high=0.0)),
-        Claim("it raises the KL of both", compare_split(MODELS, KL, low=0.0)),
-    ),
+    claims={
+        "the split encoder lowers the reconstruction error of both": compare_split(MODELS, ERROR, high=0.0),
+        "it raises the KL of both": compare_split(MODELS, KL, low=0.0),
+    },
 )
 experiment.add(
     "split2020/fig8",
     "Reconstructions and traversals from -2 to 2 of the models with the highest MIG on Cars3D.",
     draw_best_of_each,
     **build_facts(encoders=["split"], cars=True),
-    claims=(
-        Claim(
-            "the models that are shown have better reconstructions with a split encoder",
-            combine(*(compare_best(model, 1, ERROR, high=0.0) for model in MODELS)),
+    claims={
+        "the models that are shown have better reconstructions with a split encoder": combine(
+            *(compare_best(model, 1, ERROR, high=0.0) for model in MODELS)
         ),
-        Claim(
-            "traversals of FactorVAE with a split encoder are more disentangled",
-            compare_best("FactorVAE", 0, MIG, low=0.0),
+        "traversals of FactorVAE with a split encoder are more disentangled": compare_best(
+            "FactorVAE", 0, MIG, low=0.0
         ),
-    ),
+    },
 )
 experiment.add(
     "split2020/fig10",
     "FactorVAE score of VAE and FactorVAE on Cars3D, with and without split encoder.",
     plot_boxes(FACTOR),
     **build_facts(CORRELATED, cars=True),
-    claims=(NOT_CORRELATED,),
+    claims=NOT_CORRELATED,
 )

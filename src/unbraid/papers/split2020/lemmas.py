@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Claim, Results, Scale, experiment
+from unbraid.experiments.base import Results, Scale, experiment
 from unbraid.experiments.drawing import draw_sides
 from unbraid.experiments.evidence import find_largest
 from unbraid.papers.split2020.exact import score_lemmas
@@ -22,7 +22,7 @@ def build_facts(name: str, equation: str) -> dict[str, Any]:
     return {
         "measure": score_lemmas,
         "scales": LEMMAS,
-        "claims": (Claim(f"{equation}, with independent and with correlated noise", largest),),
+        "claims": {f"{equation}, with independent and with correlated noise": largest},
         "notes": (
             f"Every model is random, with two latents and a few data points. Equal means within {TOLERANCE:g} nats.",
             "The two sides are computed separately: information by quadrature from the densities of training, and the "
