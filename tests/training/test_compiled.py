@@ -31,7 +31,9 @@ def test_noise_is_the_same_compiled(shape):
 
 
 # the terms of vae are among those of beta-tcvae; a weight that depends on the step is also in the step below
-@pytest.mark.parametrize("recipe", ["beta-tcvae", *(pytest.param(name, marks=SLOW) for name in ("vae", "annealed-vae"))])
+@pytest.mark.parametrize(
+    "recipe", ["beta-tcvae", *(pytest.param(name, marks=SLOW) for name in ("vae", "annealed-vae"))]
+)
 def test_forward_and_terms_compile_whole(recipe):
     data = load("sprites-small")
     settings = {"network": "mlp", "encoder.hidden": (16,), "z": 3, "batch": 8}
