@@ -3,14 +3,22 @@
 import gc
 import os
 import random
+import re
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 if not Path("/dev/nvidiactl").exists():  # Triton decides at its import whether its interpreter runs the kernels
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+RUNS_TESTS = IS_WORKER or not re.search(r" (-n ?|--numprocesses[ =])[1-9a-z]", " ".join(sys.argv))
+"""False in the process that only hands tests to workers, which need not wait until it has imported torch."""
+
 # The hook rewrites modules as they are imported, so it must come before the first import of unbraid.
-if os.environ.get("UNBRAID_TYPECHECK") != "0":
+if RUNS_TESTS and os.environ.get("UNBRAID_TYPECHECK") != "0":
     from beartype import BeartypeConf, BeartypeDecorPlace, FrozenDict
     from beartype.claw import beartype_package
     from torch import Tensor
@@ -20,6 +28,8 @@ if os.environ.get("UNBRAID_TYPECHECK") != "0":
         "claw_is_pep526": False,
         "is_pep484_tower": True,
     }
+    # A nested function with hints is checked by code that is compiled at each call of the outer one, which takes a
+    # millisecond; those that a step or a fit makes have no hints.
     # torch.vmap fills the named tuples of these modules with numbers of dimensions where they hold tensors
     through_vmap = ["types", "models.multimodal", "latents.fusion"]
     through_vmap += [f"methods.{name}" for name in ("info_gan", "ms_gan", "ms_flow", "ms_coupling", "jacobian_student")]
@@ -28,14 +38,14 @@ if os.environ.get("UNBRAID_TYPECHECK") != "0":
         beartype_package(f"unbraid.{name}", conf=BeartypeConf(**checks, hint_overrides=numbers))
     beartype_package("unbraid", conf=BeartypeConf(**checks))
 
-import hypothesis
-import numpy as np
-import pytest
-import torch
+if RUNS_TESTS:
+    import hypothesis
 
-THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, os.cpu_count() or 1)
-hypothesis.settings.register_profile("unbraid", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("unbraid")
+    hypothesis.settings.register_profile("unbraid", deadline=None, derandomize=True)
+    hypothesis.settings.load_profile("unbraid")
+
+gc.disable()  # until all tests are collected: imports make much that stays
+THREADS = 1 if IS_WORKER else min(2, os.cpu_count() or 1)
 
 LONGEST_FIRST = (
     "tests/experiments/test_smoke.py",
@@ -55,6 +65,8 @@ LONGEST_FIRST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
     ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
     if not torch.cuda.is_available():
@@ -67,6 +79,7 @@ def pytest_collection_finish() -> None:
     # What is imported by now stays; without it the many collections that sweeps ask for are several times faster.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -88,7 +101,7 @@ def data_home(tmp_path_factory):
         for name in ("UNBRAID_QUIET", "UNBRAID_EXECUTION", "UNBRAID_COMMIT"):
             patch.delenv(name, raising=False)
         base = tmp_path_factory.getbasetemp()
-        folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "data"
+        folder = (base.parent if IS_WORKER else base) / "data"
         folder.mkdir(exist_ok=True)
         patch.setenv("UNBRAID_DATA", str(folder))
         yield folder
@@ -105,6 +118,9 @@ def quick_writes():
 @pytest.fixture(autouse=True)
 def same_start():
     """Let no test depend on what another one drew or on the threads that it left."""
+    import numpy as np
+    import torch
+
     torch.set_num_threads(THREADS)
     random.seed(0)
     np.random.seed(0)

@@ -44,7 +44,7 @@ SMALL_DATA = {
     "sprites-pairs": {"positions": 2, "orientations": 3},
     "pendulum": {"lengths": 3, "dampings": 2, "masses": 4},
 }
-SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 12}
+SMALL_RUN = {"network": "mlp", "encoder_hidden": (16,), "decoder_hidden": (16,), "z": 3, "batch": 16, "steps": 8}
 SMALL_SCORE = {"train": 100, "test": 50, "steps": 20, "size": 64}
 """Settings of metrics: finite, repeatable scores need neither many rows nor long training."""
 
@@ -86,7 +86,7 @@ def check_objective(name: str) -> None:
     assert entry.summary.endswith(".")
     run = trained(name)
     numbers = [v for line in run.history for v in line.values()]
-    assert len(run.history) >= 6
+    assert len(run.history) >= 4
     assert all(math.isfinite(v) for v in numbers)
     _check_gradients(name, run)
     _check_reloads(run)
@@ -118,13 +118,13 @@ def _check_resumes(name: str, run: api.Run) -> None:
 
     def stopping(self: State) -> None:
         advance(self)
-        if self.step == 7:
+        if self.step == 5:
             raise Interrupted("stop here")
 
     folder = new_folder()
     try:
         State.advance = stopping  # type: ignore[method-assign]
-        train(name, root=folder, cadence=Cadence(checkpoint_steps=5))
+        train(name, root=folder, cadence=Cadence(checkpoint_steps=3))
     except Interrupted:
         pass
     finally:
@@ -134,7 +134,7 @@ def _check_resumes(name: str, run: api.Run) -> None:
     assert all(torch.equal(expected[n], made[n]) for n in expected)
 
 
-def _check_members(name: str, run: api.Run, steps: int = 6) -> None:
+def _check_members(name: str, run: api.Run, steps: int = 4) -> None:
     """Runs trained as one stacked program equal the same runs trained alone, in float64."""
     training = replace(run.config.training, precision="f64", lr=2e-3)
     configs = [

@@ -25,7 +25,7 @@ def run_block(name, number, few_steps=True):
     """Run a code block of a document, by default for a few steps, and return its variables."""
     code = blocks(name)[number]
     if few_steps:
-        code = re.sub(r"steps=\d+", "steps=20", code)
+        code = re.sub(r"steps=\d+", "steps=4", code)
     variables = {}
     exec(compile(code, f"{name}, block {number}", "exec"), variables)
     return variables

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from unbraid.errors import UsageError, unknown
-from unbraid.plain_text import parse_yaml
+from unbraid.plain_text import FastSafeDumper, parse_yaml
 from unbraid.printable import shorten
 from unbraid.registry import coerce
 from unbraid.schema import FORMAT as FORMAT
@@ -156,7 +156,7 @@ class Config:
         return cls(**parts)
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.as_dict(), sort_keys=False, allow_unicode=True)
+        return yaml.dump(self.as_dict(), Dumper=FastSafeDumper, sort_keys=False, allow_unicode=True)
 
     @classmethod
     def from_yaml(cls, text: str) -> "Config":

@@ -4,9 +4,11 @@ A file that unbraid writes holds `sum`, a CRC-32 of everything else in it, so th
 older versions have none. Whoever edits a file by hand removes its `sum`.
 """
 
+import copy
 import json
 import zlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -18,10 +20,16 @@ MAX_DEPTH = 32
 
 MAX_YAML_CHARACTERS = 1 << 24
 
+MAX_KEPT_CHARACTERS = 1 << 14
+"""A longer YAML text is parsed anew each time; a config is far shorter, and commands read it many times."""
+
 SUM = "sum"
 
 FastSafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The safe loader in C, if PyYAML has it: a sweep reads hundreds of configs."""
+
+FastSafeDumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The safe dumper in C, if PyYAML has it; both write the same text."""
 
 
 class ParseError(UsageError):
@@ -43,6 +51,12 @@ def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text without aliases, which let 700 bytes stand for gigabytes."""
     if len(text) > MAX_YAML_CHARACTERS:
         raise ParseError(f"it has more than {MAX_YAML_CHARACTERS:,} characters")
+    if len(text) > MAX_KEPT_CHARACTERS:
+        return _build_yaml(text)
+    return copy.deepcopy(_recall_yaml(text))  # the caller may change its own
+
+
+def _build_yaml(text: str) -> Any:
     try:
         _check_events(text)
         return yaml.load(text, FastSafeLoader)
@@ -50,6 +64,10 @@ def parse_yaml(text: str) -> Any:
         raise ParseError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # ValueError: an impossible date
         raise ParseError(f"it is not readable YAML ({str(error).splitlines()[0][:120]})") from error
+
+
+_recall_yaml = lru_cache(maxsize=1024)(_build_yaml)
+"""The same with a memory of the last texts, by their content: a changed file is another text."""
 
 
 def _check_events(text: str) -> None:

@@ -133,8 +133,8 @@ def oracle_terms(oracle, batch, batches, log_weights=None, estimator=None):
 @pytest.mark.parametrize(
     ("estimator", "batch", "batches", "tc", "mi"),
     [
-        ("mss", 64, 400, 2.65, 9.86),
-        ("stratified", 64, 400, 2.66, 9.86),
+        ("mss", 64, 200, 2.65, 9.86),
+        ("stratified", 64, 200, 2.66, 9.86),
         pytest.param("mss", 1024, 24, 2.30, 9.73, marks=pytest.mark.slow),
         ("stratified", 1024, 8, 2.30, 9.75),
     ],

@@ -6,11 +6,13 @@ A class per paper, which pytest-xdist keeps in one process: its experiments shar
 import csv
 import json
 import sys
+from contextlib import contextmanager
 
 import pytest
 
 from tests.support.messages import names
 from unbraid.experiments import experiment, reproduce, writing
+from unbraid.report.svg import figure_style
 from unbraid.sweeps import worker
 
 FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
@@ -23,7 +25,15 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def coarse_figures(monkeypatch):
-    monkeypatch.setattr(writing, "FIGURE_DPI", 40)
+    """Leave out the layout, which draws a figure once more; test_reproduce.py draws with it."""
+
+    @contextmanager
+    def without_layout():
+        with figure_style() as make:
+            yield lambda **options: make(**{**options, "layout": None})
+
+    monkeypatch.setattr(writing, "FIGURE_DPI", 20)
+    monkeypatch.setattr(writing, "figure_style", without_layout)
 
 
 def smoke(name, place):

@@ -125,7 +125,7 @@ def trained_ratio(rho, dimensions, steps, batch=256, lr=3e-3, **size):
         return float(factor.players()[0].loss(*made(20_000, steps))["tc/ratio"].value)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.8])
+@pytest.mark.parametrize("rho", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 def test_the_term_tends_to_the_total_correlation_of_gaussians(rho):
     found = trained_ratio(rho, dimensions=4, steps=400, width=64, depth=2)
     assert found == pytest.approx(truth(rho, 4), abs=0.12)

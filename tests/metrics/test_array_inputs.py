@@ -31,6 +31,7 @@ SLOWER = {
     "attributes": lambda c, v: metrics.attributes(c, v, steps=20),
 }
 ALL = {**QUICK, **SLOWER}
+LASSO = pytest.param("dci/lasso", marks=pytest.mark.slow)  # quick in test_promises.py
 
 
 def scores_of(name, codes, factors):
@@ -113,7 +114,7 @@ def test_any_codes_score_between_0_and_1(name, codes, seed):
         assert low <= score.value <= 1 + 1e-12, score.name
 
 
-@pytest.mark.parametrize("name", ["mig", "modularity", "sap", "irs", "infomec/histogram", "dci/lasso"])
+@pytest.mark.parametrize("name", ["mig", "modularity", "sap", "irs", "infomec/histogram", LASSO])
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**16), data=st.data())
 def test_the_order_of_latents_does_not_matter(name, seed, data):

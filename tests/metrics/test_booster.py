@@ -41,6 +41,7 @@ def test_one_stage_is_scikit_learns(factor):
     assert np.array_equal(made.test, model.predict(ASKED))
 
 
+@pytest.mark.slow  # test_one_stage_is_scikit_learns is quick, and test_dci.py compares scores of a hundred stages
 def test_hundred_stages_are_scikit_learns_up_to_ties():
     for made, target in zip(boost(CODES, targets(), ASKED), targets(), strict=True):
         model = GradientBoostingClassifier(random_state=0).fit(CODES, target.values)

@@ -62,9 +62,9 @@ def test_limits():
 def test_the_interval_has_the_spread_of_new_rows():
     rng = np.random.default_rng(1)
     values, widths = [], []
-    for _ in range(60):
+    for _ in range(40):
         real = rng.standard_normal((2_000, 2))
-        score = conditioning(real, real + rng.standard_normal((2_000, 2)), bins=6, resamples=60)
+        score = conditioning(real, real + rng.standard_normal((2_000, 2)), bins=6, resamples=40)
         values.append(score.value)
         widths.append((score.interval[1] - score.interval[0]) / 2 / 1.96)
     assert np.mean(widths) == pytest.approx(np.std(values), rel=0.3)

@@ -128,10 +128,10 @@ def test_table2_asks_a_regressor():
     """On a nearly perfect code a classifier of 40 orientations and 32 places would find little disentanglement."""
     rng = np.random.default_rng(0)
     sizes = (3, 6, 40, 32, 32)
-    factors = np.stack([rng.integers(0, size, 700) for size in sizes], -1)
+    factors = np.stack([rng.integers(0, size, 400) for size in sizes], -1)
     codes = (factors - factors.mean(0)) / factors.std(0) + 0.02 * rng.standard_normal(factors.shape)
     _, settings = table2.MEASURES["paper"][table2.EASTWOOD]
-    asked = {"names": table2.FACTORS, "train": 600, "test": 100, "predictor": "random-forest"}
+    asked = {"names": table2.FACTORS, "train": 340, "test": 60, "predictor": "random-forest"}
     assert dci(codes, factors, **asked, **settings)[0].value > 0.95
     classifier = {**asked, **settings, "continuous": ()}
     assert dci(codes, factors, **classifier)[0].value < 0.7

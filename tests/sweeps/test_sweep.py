@@ -154,7 +154,7 @@ def test_more_metrics_are_measured_on_finished_runs(made):
     ("latents", "protocol"),
     [
         (["normal:2"], "closed-form"),
-        (["normal:2+concrete:3"], "sampled"),
+        pytest.param(["normal:2+concrete:3"], "sampled", marks=pytest.mark.slow),
         (["normal:2", "normal:2+concrete:3"], "sampled"),
     ],
 )

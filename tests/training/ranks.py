@@ -1,6 +1,7 @@
 """What two processes do in test_distributed.py, which runs `ranks.py FOLDER DEVICE` with the variables of torchrun.
 
-One start of the interpreter serves all tests: each `part` leaves its results in FOLDER.
+One start of the interpreter serves all ranks and tests: it forks them before any computation, and each `part` leaves
+its results in FOLDER.
 """
 
 import json
@@ -29,7 +30,7 @@ from unbraid.training.sync_batchnorm import WorldBatchNorm
 from unbraid.types import Modules, Output
 
 SMALL = {"encoder.hidden": (16,), "decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
-STEPS = 10
+STEPS = 6
 
 OWN_NETWORKS = {"z": None, "network": None, "decoder.hidden": None}
 """Settings that a flow has not, or has in another form."""
@@ -207,5 +208,22 @@ def main(folder: Path, device: str) -> None:
             part_api(folder, world, data)  # connects once more, by itself
 
 
+def fork_ranks(size: int) -> None:
+    """Return in one child per rank; the first process exits with 1 if one of them fails."""
+    children = []
+    for rank in range(size):
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            return
+    ended = [os.wait()]
+    if ended[0][1]:  # the others would wait for it
+        for child in set(children) - {ended[0][0]}:
+            os.kill(child, signal.SIGKILL)
+    ended += [os.wait() for _ in children[1:]]
+    sys.exit(any(status for _, status in ended))
+
+
 if __name__ == "__main__":
+    fork_ranks(int(os.environ["WORLD_SIZE"]))
     main(Path(sys.argv[1]), sys.argv[2])

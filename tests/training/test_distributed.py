@@ -45,18 +45,8 @@ def run_ranks(folder, device):
         free.bind(("127.0.0.1", 0))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(SIZE)}
     command = [sys.executable, str(Path(ranks.__file__)), str(folder), device]
-    processes = [
-        subprocess.Popen(
-            command, env=surroundings(**shared, RANK=str(rank), LOCAL_RANK=str(rank)), stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(SIZE)
-    ]
-    try:
-        told = [process.communicate(timeout=600)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0] * SIZE, told
+    done = subprocess.run(command, env=surroundings(**shared), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
 
 
 def stored(made, name):

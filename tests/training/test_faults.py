@@ -53,7 +53,7 @@ def break_commands(folder: Path, kind: str, count: int, *scenarios: str) -> dict
 @pytest.mark.parametrize(
     ("count", "scenarios"),
     [
-        (4, ("fresh",)),
+        (3, ("fresh",)),
         pytest.param(10_000, ALL, marks=pytest.mark.slow, id="all"),
         pytest.param(12, ("reproduce",), marks=pytest.mark.slow, id="reproduce"),
     ],

@@ -122,7 +122,7 @@ def batch_aggregate(
         return _fused_aggregate(space, posterior, sample, weights)
     rows = torch.arange(batch, device=first.device)
 
-    def log_weights(columns: Tensor) -> Tensor:
+    def log_weights(columns):
         ahead = (columns[None, :] - rows[:, None]) % batch
         table = torch.full(ahead.shape, weights.other, device=first.device, dtype=first.dtype)
         return table.masked_fill(ahead == 1, weights.next).masked_fill(ahead == 0, weights.own)
@@ -185,7 +185,7 @@ def _chunked_aggregate(
     chunk = max(1, min(total, CHUNK_ELEMENTS.get(first.device.type, 2**24) // max(per_component, 1)))
     names = list(posterior)
 
-    def sum_chunk(columns: Tensor, *tensors: Tensor) -> Tensor:
+    def sum_chunk(columns, *tensors):
         parameters = dict(zip(names, tensors[: len(names)], strict=True))
         values = dict(zip(names, tensors[len(names) :], strict=True))
         pairs = space.pairwise(parameters, values)  # [..., i, leaves, chunk]

@@ -300,7 +300,10 @@ def expand(names: Iterable[str]) -> list[str]:
     """
     chosen: dict[str, None] = {}
     for name in names:
-        matches = [known for known in metric if _includes(name, known)] if isinstance(name, str) else []
+        if isinstance(name, str) and "/" in name:
+            matches = [name] if name in metric else []
+        else:
+            matches = [known for known in metric if _includes(name, known)] if isinstance(name, str) else []
         if not matches:
             families = {known.partition("/")[0] for known in metric}
             raise unknown("metric", name, {*metric, *families, *PUBLISHED_PROTOCOLS, FULL})
@@ -357,14 +360,12 @@ def _fill_levels(score: Score) -> Score:
     """Return a score with the chance and ceiling that its details or its metric's facts state, if it has none."""
     name = f"{score.metric}/{score.protocol}"
     facts = metric[name].facts if name in metric else MetricFacts()
-
-    def choose(measured: float | None, key: str, stated: Any) -> float | None:
+    levels: dict[str, float | None] = {}
+    for key, measured, stated in (("chance", score.chance, facts.noise), ("ceiling", score.ceiling, facts.perfect)):
         known = stated.get(score.part) if isinstance(stated, Mapping) else stated
         found = score.details.get(key, known) if measured is None else measured
-        return float(found) if isinstance(found, (int, float)) else None
-
-    chance, ceiling = (choose(score.chance, "chance", facts.noise), choose(score.ceiling, "ceiling", facts.perfect))
-    return replace(score, chance=chance, ceiling=ceiling)
+        levels[key] = float(found) if isinstance(found, (int, float)) else None
+    return replace(score, chance=levels["chance"], ceiling=levels["ceiling"])
 
 
 def _rows_for(evaluation: Evaluation, entry: Entry[Any, MetricFacts], settings: Mapping[str, Any]) -> Evaluation:

@@ -46,7 +46,7 @@ def catch_interrupts(second_ends: bool = True) -> Iterator[Stop]:
         yield stop
         return
 
-    def request_stop(number: int, frame: FrameType | None) -> None:
+    def request_stop(number, frame):
         if stop.requested and second_ends:
             raise KeyboardInterrupt
         stop.requested = True

@@ -121,12 +121,12 @@ def _solve_one_vs_rest(
     if not free_intercept:
         penalty[-1] = ridge
 
-    def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(theta):
         logits = inputs @ theta.T
         loss = (F.softplus(logits) - y * logits).mean(0) + 0.5 * (penalty * theta * theta).sum(1)
         return loss, (logits.sigmoid_() - y).T @ inputs / rows + penalty * theta
 
-    def hessian(theta: Tensor) -> Tensor:
+    def hessian(theta):
         p = (inputs @ theta.T).sigmoid_()
         return pairs.moments((p * (1 - p)).T / rows) + torch.diag(penalty)
 
@@ -152,7 +152,7 @@ def _solve_softmax(
     width, columns, share = inputs.shape[1], inputs.T.contiguous(), weights / weights.sum()
     penalty, pairs = _build_penalty(inputs, ridge), _Pairs(inputs, ridge, share)
 
-    def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(theta):
         theta = theta.view(values, width)
         logits = theta @ columns  # [values, rows] is twice as fast as [rows, values]
         top, own = logits.amax(0), logits.gather(0, target[None])[0]
@@ -162,7 +162,7 @@ def _solve_softmax(
         error = weighed.mul_(share / total).scatter_add_(0, target[None], -share[None])
         return loss[None], (error @ inputs + penalty * theta).view(1, -1)
 
-    def hessian(theta: Tensor) -> Tensor:
+    def hessian(theta):
         p = (theta.view(values, width) @ columns).softmax(0).to(pairs.dtype)
         whole = inputs.new_empty(values, values, width, width)
         for first, last in _pair_values(values):
