@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from unbraid.density import batch_aggregate
-from unbraid.experiments.base import Results, Scale, experiment, make_member
-from unbraid.experiments.drawing import draw_sides
+from unbraid.experiments.base import Scale, experiment, make_member
+from unbraid.experiments.drawing import plot_sides
 from unbraid.experiments.evidence import find_largest
 from unbraid.latents import CorrelatedNormal, Normal, Space
 from unbraid.objectives import divergences, leaf_information
@@ -130,21 +130,17 @@ def build_facts(name: str, equation: str) -> dict[str, Any]:
     }
 
 
-@experiment(
+experiment.add(
     "split2020/lemma1",
+    "Conditional information against the difference of information, on models that can be computed.",
+    plot_sides("lemma1/by-chain", "lemma1/conditional"),
     **build_facts("lemma1", "I(z_j; x | z_S) = I(z_S, z_j; x) - I(z_S; x)"),
     scores=("lemma1/conditional", "lemma1/by-chain", "lemma1/deviation"),
 )
-def lemma1(results: Results, make: Any) -> Any:
-    """Conditional information against the difference of information, on models that can be computed."""
-    return draw_sides(make, results, "lemma1/by-chain", "lemma1/conditional")
-
-
-@experiment(
+experiment.add(
     "split2020/lemma2",
+    "Information that latents hold only together, against conditional minus plain total correlation.",
+    plot_sides("lemma2/by-information", "lemma2/by-correlation"),
     **build_facts("lemma2", "I(z_S; x) - sum of I(z_i; x) = TC(z_S | x) - TC(z_S)"),
     scores=("lemma2/by-information", "lemma2/by-correlation", "lemma2/deviation"),
 )
-def lemma2(results: Results, make: Any) -> Any:
-    """Information that latents hold only together, against conditional minus plain total correlation."""
-    return draw_sides(make, results, "lemma2/by-information", "lemma2/by-correlation")
