@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 from hypothesis import given, settings, strategies as st
 from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import Lasso, LassoCV
 
 from tests.support.evaluations import fixed_evaluation
 from tests.support.messages import naming
@@ -17,6 +17,7 @@ from tests.support.slow_dci import oracle_data, slow_accuracy, slow_completeness
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.predictive.dci import dci
+from unbraid.metrics.predictive.lasso_penalty import choose_penalty
 from unbraid.metrics.predictive.predictors import rescale
 from unbraid.metrics.train_test_split import TrainTestRows
 
@@ -118,6 +119,15 @@ def test_lasso_is_linear_regression_on_standardised_values():
         assert scores[0].details["importance"][f"v{k}"] == pytest.approx(np.abs(fitted.coef_), abs=1e-9)
         assert scores[2].details["each"][f"v{k}"] == pytest.approx(r2, abs=1e-9)
         assert scores[2].details["error"][f"v{k}"] == pytest.approx(math.sqrt(1 - r2), abs=1e-9)
+
+
+@pytest.mark.parametrize("rows", [11, len(TRAIN)])
+def test_the_penalty_of_lasso_is_that_of_scikit_learn(rows):
+    standard = (TRAIN[:rows] - TRAIN[:rows].mean(0)) / TRAIN[:rows].std(0)
+    for target in TRAIN_FACTORS[:rows].T.astype(float):
+        expected = LassoCV(cv=5, tol=1e-9, max_iter=10_000).fit(standard, target).alpha_
+        assert choose_penalty(standard, target) == pytest.approx(expected, rel=1e-12)
+        assert choose_penalty(np.zeros_like(standard), target) is None  # no path to follow
 
 
 def test_a_cross_validated_lasso_knows_rotation_from_noise():

@@ -23,11 +23,11 @@ import torch
 
 from unbraid.errors import UsageError, unknown
 from unbraid.metrics.predictive.booster import FactorFit, Target, boost
+from unbraid.metrics.predictive.lasso_penalty import FOLDS, choose_penalty
 from unbraid.progress import track
 
 Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
 
-FOLDS = 5
 TOLERANCE = 1e-9
 
 
@@ -119,10 +119,13 @@ def lasso(problem: Problem) -> list[FactorFit]:
     def fit_one(target: Target) -> FactorFit:
         numbers = target.values.astype(np.float64)
         centre, spread = numbers.mean(), numbers.std()
-        model = _build_lasso(target.alpha if problem.alpha is None else problem.alpha, len(train))
-        model.fit(train, (numbers - centre) / spread)
+        standard = (numbers - centre) / spread
+        alpha = target.alpha if problem.alpha is None else problem.alpha
+        if alpha is None and len(train) >= FOLDS:
+            alpha = choose_penalty(train, standard)
+        model = _build_lasso(alpha, len(train)).fit(train, standard)
         on_test, on_train = (centre + spread * model.predict(codes) for codes in (test, train))
-        return FactorFit(np.abs(model.coef_), on_test, on_train, getattr(model, "alpha_", problem.alpha))
+        return FactorFit(np.abs(model.coef_), on_test, on_train, getattr(model, "alpha_", alpha))
 
     return _fit_each(problem, fit_one)
 
