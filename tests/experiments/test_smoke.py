@@ -97,9 +97,8 @@ def pytest_generate_tests(metafunc):
         return
     own = [name for name in experiment if name.startswith(f"{metafunc.cls.paper}/")]
     if "name" in metafunc.fixturenames:
-        first = {
-            find_drawing(name): name for name in reversed(own) if "-" not in name
-        }  # fig4-norb is fig4 on other data
+        # fig4-norb is fig4 on other data
+        first = {find_drawing(name): name for name in reversed(own) if "-" not in name}
         metafunc.parametrize("name", mark_slow({name: name in first.values() for name in own}))
     else:
         metafunc.parametrize("finished", mark_slow({name: name == own[0] for name in own}))

@@ -64,8 +64,9 @@ def sweep_page(tmp_path_factory) -> Path:
     """A page of four runs."""
     folder = tmp_path_factory.mktemp("sweep")
     sweep = ub.sweep(
-        "beta-vae", data="sprites-small", data_positions=[4], beta=[1, 4], seed=range(2), z=[3], root=folder, report=False,
-        metrics=["mig/histogram-mean", "elbo"], **{**QUICK, "encoder_hidden": [(8,)], "decoder_hidden": [(8,)]},
+        "beta-vae", data="sprites-small", data_positions=[4], beta=[1, 4], seed=range(2), z=[3], root=folder,
+        report=False, metrics=["mig/histogram-mean", "elbo"],
+        **{**QUICK, "encoder_hidden": [(8,)], "decoder_hidden": [(8,)]},
     )  # fmt: skip
     return sweep.explore(open=False).path
 
