@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.results import member
 from unbraid.experiments import Results, experiment, judge
-from unbraid.papers.chen2018.rotation import DESIGNS, rotate, score_rotated_codes
+from unbraid.papers.chen2018.code_scores import DESIGNS, rotate, score_rotated_codes
 
 
 def test_a_rotation_keeps_lengths_and_other_latents():

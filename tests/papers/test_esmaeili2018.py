@@ -12,7 +12,7 @@ from unbraid.data.splits import split
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
 from unbraid.metrics import Score, dci
-from unbraid.papers.esmaeili2018 import digits, identities, latents, removal, table2, thickness
+from unbraid.papers.esmaeili2018 import digits, identities, latents, removal, table2
 from unbraid.papers.esmaeili2018.digits import cluster_pixels
 from unbraid.report.tables import Member
 
@@ -105,7 +105,7 @@ def test_discrete_and_fig7_compare_series():
     ignored = scored({name: (value, value, value, 1.0) for name, value in values.items()}, *scores)
     assert verdicts("discrete", ignored)[0] == "does not hold"
     kept = {"beta-VAE": 0.5, "beta-SVAE": 0.9, "HFVAE": 0.3}
-    assert verdicts("fig7", scored(kept, thickness.PRESERVED)) == ["holds", "does not hold"]
+    assert verdicts("fig7", scored(kept, latents.PRESERVED)) == ["holds", "does not hold"]
 
 
 def test_the_setting_is_chosen_by_other_seeds():

@@ -81,12 +81,16 @@ def draw_decoded(make: Any, results: Results, members: Mapping[str, Member], **o
     return draw_pictures(make, columns)
 
 
-def draw_sides(make: Any, results: Results, across: str, up: str) -> Any:
-    """Draw the two sides of an equation against each other, one point per model, above the diagonal."""
-    figure = draw_scatter(make, results.members, across, up)
-    ends = figure.axes[0].get_xlim()
-    figure.axes[0].plot(ends, ends, color=PALETTE[-1], linewidth=0.8, zorder=0)
-    return figure
+def plot_sides(across: str, up: str) -> Draw:
+    """Return a function that draws the sides of an equation against each other, a point per model, and the diagonal."""
+
+    def draw(results: Results, make: Any) -> Any:
+        figure = draw_scatter(make, results.members, across, up)
+        ends = figure.axes[0].get_xlim()
+        figure.axes[0].plot(ends, ends, color=PALETTE[-1], linewidth=0.8, zorder=0)
+        return figure
+
+    return draw
 
 
 def format_title(member: Member, score: str) -> str:

@@ -109,60 +109,7 @@ def define_study(split: str, note: str, **settings: Any) -> dict[str, Any]:
     }
 
 
-@experiment(
-    "daunhawer2019/fig3",
-    **define_study(PAIRS, "With a split of pairs, training sees every clean image; fig3-images has another split."),
-    claims={
-        "x2 made from x1 shows the shape best where TC(c, s2) is low": better_where_low(PAIRS, X2_FROM_X1),
-        "x1 made from x2 shows the shape best where TC(c, s2) is low": better_where_low(PAIRS, X1_FROM_X2),
-        "at the largest beta_2 the low TC is that of a collapsed s2": collapses(PAIRS),
-        "and x2 made from x1 shows the shape less often there than at its best": accuracy_falls(PAIRS),
-    },
-)
-def fig3(results: Results, make: Any) -> Any:
-    """Accuracy of the shape in cross-generated images, TC(c, s2), and KL(s2) and KL(c), over beta_2."""
-    return _draw(results, make)
-
-
-@experiment(
-    "daunhawer2019/fig3-subset",
-    reference="figure 3, another reading of the objective",
-    **define_study(
-        PAIRS,
-        "Each modality is reconstructed from c of the others alone, and the KL of the subsets has the weight 1: the "
-        "text allows this reading, too.",
-        reconstruct="subset",
-        beta_subsets=1.0,
-    ),
-    claims={
-        f"with subsets only, {accuracy} is best where TC(c, s2) is low": better_where_low(PAIRS, accuracy)
-        for accuracy in (X2_FROM_X1, X1_FROM_X2)
-    },
-)
-def fig3_subset(results: Results, make: Any) -> Any:
-    """Figure 3 with c of the other modalities alone."""
-    return _draw(results, make)
-
-
-BETTER = [better_where_low(IMAGES, accuracy) for accuracy in (X2_FROM_X1, X1_FROM_X2)]
-
-
-@experiment(
-    "daunhawer2019/fig3-images",
-    reference="figure 3, beyond the paper",
-    **define_study(IMAGES, "Each held-out pair has at least one image with factor values of no training pair (ours)."),
-    claims={
-        "what figure 3 shows holds for images that training never saw (ours)": combine(
-            *BETTER, collapses(IMAGES), accuracy_falls(IMAGES)
-        )
-    },
-)
-def fig3_images(results: Results, make: Any) -> Any:
-    """Figure 3 on held-out pairs with an image that training never saw."""
-    return _draw(results, make)
-
-
-def _draw(results: Results, make: Any) -> Any:
+def draw_over_beta(results: Results, make: Any) -> Any:
     """Draw three panels over beta_2, one column for each split."""
     figure = make(figsize=(3.6 * len(results.series), 6.2), layout="constrained")
     panels = figure.subplots(3, len(results.series), sharex=True, sharey="row", squeeze=False)
@@ -178,3 +125,49 @@ def _draw(results: Results, make: Any) -> Any:
     for axes in panels[::2, 0]:
         axes.legend(frameon=False, fontsize=7)
     return figure
+
+
+experiment.add(
+    "daunhawer2019/fig3",
+    "Accuracy of the shape in cross-generated images, TC(c, s2), and KL(s2) and KL(c), over beta_2.",
+    draw_over_beta,
+    **define_study(PAIRS, "With a split of pairs, training sees every clean image; fig3-images has another split."),
+    claims={
+        "x2 made from x1 shows the shape best where TC(c, s2) is low": better_where_low(PAIRS, X2_FROM_X1),
+        "x1 made from x2 shows the shape best where TC(c, s2) is low": better_where_low(PAIRS, X1_FROM_X2),
+        "at the largest beta_2 the low TC is that of a collapsed s2": collapses(PAIRS),
+        "and x2 made from x1 shows the shape less often there than at its best": accuracy_falls(PAIRS),
+    },
+)
+experiment.add(
+    "daunhawer2019/fig3-subset",
+    "Figure 3 with c of the other modalities alone.",
+    draw_over_beta,
+    reference="figure 3, another reading of the objective",
+    **define_study(
+        PAIRS,
+        "Each modality is reconstructed from c of the others alone, and the KL of the subsets has the weight 1: the "
+        "text allows this reading, too.",
+        reconstruct="subset",
+        beta_subsets=1.0,
+    ),
+    claims={
+        f"with subsets only, {accuracy} is best where TC(c, s2) is low": better_where_low(PAIRS, accuracy)
+        for accuracy in (X2_FROM_X1, X1_FROM_X2)
+    },
+)
+BETTER = [better_where_low(IMAGES, accuracy) for accuracy in (X2_FROM_X1, X1_FROM_X2)]
+
+
+experiment.add(
+    "daunhawer2019/fig3-images",
+    "Figure 3 on held-out pairs with an image that training never saw.",
+    draw_over_beta,
+    reference="figure 3, beyond the paper",
+    **define_study(IMAGES, "Each held-out pair has at least one image with factor values of no training pair (ours)."),
+    claims={
+        "what figure 3 shows holds for images that training never saw (ours)": combine(
+            *BETTER, collapses(IMAGES), accuracy_falls(IMAGES)
+        )
+    },
+)

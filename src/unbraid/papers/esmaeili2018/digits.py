@@ -15,6 +15,7 @@ from sklearn.cluster import KMeans
 from unbraid.data import load
 from unbraid.data.splits import split
 from unbraid.experiments.base import Results, Scale, StandIn, derive, experiment
+from unbraid.experiments.drawing import plot_boxes
 from unbraid.experiments.evidence import Finding, combine, find_one
 from unbraid.experiments.sprites import STAND_IN
 from unbraid.experiments.statistics import Cells, align_seeds, mean_difference
@@ -22,7 +23,6 @@ from unbraid.metrics import Score, clusters
 from unbraid.metrics.discrete.cluster_accuracy import Match
 from unbraid.papers.esmaeili2018 import setup
 from unbraid.papers.esmaeili2018.setup import DIGITS, HFVAE, LEARNED, MNIST, OURS, QUICK, SMOKE, assign
-from unbraid.report.sweep_figures import draw_boxes
 from unbraid.report.tables import Member
 
 ACCURACY, MAJORITY, PURITY = "clusters/hungarian", "clusters/majority", "generated/purity"
@@ -126,8 +126,10 @@ def build_discrete_scale(scale: str) -> Scale:
     return Scale(DIGITS[scale], per_series, {PURITY: (PURITY, LEARNED)})
 
 
-@experiment(
+experiment.add(
     "esmaeili2018/discrete",
+    "Accuracy of a discrete latent, learned without labels, as a label of digits, garments and shapes.",
+    plot_boxes(ACCURACY),
     reference="section 6.3",
     series={
         HFVAE_MNIST: HFVAE,
@@ -178,9 +180,6 @@ def build_discrete_scale(scale: str) -> Scale:
         "choose the setting with the highest accuracy of the class. Label recovery is compared at beta 4, gamma 3.",
     ),
 )
-def discrete(results: Results, make: Any) -> Any:
-    """Accuracy of a discrete latent, learned without labels, as a label of digits, garments and shapes."""
-    return draw_boxes(make, results.members, ACCURACY, "recipe")
 
 
 def cluster_pixels(name: str, settings: Mapping[str, Any]) -> list[Member]:

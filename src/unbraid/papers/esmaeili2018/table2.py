@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Results, Scale, experiment
+from unbraid.experiments.base import Scale, experiment
+from unbraid.experiments.drawing import plot_scatter
 from unbraid.experiments.evidence import Finding, combine, compare_means
 from unbraid.experiments.sprites import STAND_IN
 from unbraid.papers.esmaeili2018 import setup
 from unbraid.papers.esmaeili2018.setup import BETA_SVAE, BETA_VAE, HFVAE, SHAPES, SMOKE, SPRITES, VAE, assign
-from unbraid.report.sweep_figures import draw_scatter
 
 MODELS = {"VAE": VAE, "beta-VAE": BETA_VAE, "beta-SVAE": BETA_SVAE, "beta-TCVAE": setup.BETA_TCVAE, "HFVAE": HFVAE}
 MIXED = ("beta-SVAE", "HFVAE")
@@ -42,8 +42,10 @@ def compare_with_others(series: str, score: str, **bounds: float) -> Finding:
     return combine(*(compare_means(other, series, score, **bounds) for other in MODELS if other != series))
 
 
-@experiment(
+experiment.add(
     "esmaeili2018/table2",
+    "The FactorVAE score and that of Eastwood and Williams, for five objectives.",
+    plot_scatter(FACTORVAE, EASTWOOD),
     series=MODELS,
     scales={
         "smoke": Scale(SMOKE, assign({"latents": "normal+concrete:3"}, *MIXED), QUICK),
@@ -65,6 +67,3 @@ def compare_with_others(series: str, score: str, **bounds: float) -> Finding:
         "perfect code .99 on these data, where a classifier gives .40.",
     ),
 )
-def table2(results: Results, make: Any) -> Any:
-    """The FactorVAE score and that of Eastwood and Williams, for five objectives."""
-    return draw_scatter(make, results.members, FACTORVAE, EASTWOOD)

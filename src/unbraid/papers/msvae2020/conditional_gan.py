@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from unbraid.experiments.base import Results, Scale, experiment, make_member
-from unbraid.experiments.drawing import draw_sides
+from unbraid.experiments.base import Scale, experiment, make_member
+from unbraid.experiments.drawing import plot_sides
 from unbraid.experiments.evidence import Finding, combine, find_extreme, find_largest
 from unbraid.report.tables import Member
 
@@ -85,8 +85,10 @@ def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
     return find_extreme([series], [first, second], lambda s: (s[:, 0] - s[:, 1]).min(), what, **where)
 
 
-@experiment(
+experiment.add(
     "msvae2020/lemma1",
+    "KL of the joint distributions against the difference of the two bounds, model by model.",
+    plot_sides(DIFFERENCE, DIVERGENCE),
     measure=measure_lemma,
     scales={"smoke": Scale({**MODELS, "seed": range(2)}), **dict.fromkeys(("small", "budget", "paper"), Scale(MODELS))},
     scores=SCORES,
@@ -108,6 +110,3 @@ def exceeds(series: str, first: str, second: str, **where: float) -> Finding:
         "I and the two KL terms; of-divergence, of-upper and of-lower are the differences.",
     ),
 )
-def lemma1(results: Results, make: Any) -> Any:
-    """KL of the joint distributions against the difference of the two bounds, model by model."""
-    return draw_sides(make, results, DIFFERENCE, DIVERGENCE)

@@ -69,7 +69,7 @@ def plot_scores(names: Mapping[str, str], unit: str) -> Draw:
         axes = figure.subplots()
         lines = {name: collect_points(results, MS, "beta", score) for name, score in names.items()}
         draw_lines(axes, lines, "beta", unit)
-        axes.legend(frameon=False, fontsize=7)
+        figure.legend(loc="outside upper left", ncols=2, fontsize=7, frameon=False)
         return figure
 
     return draw

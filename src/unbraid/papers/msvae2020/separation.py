@@ -101,8 +101,10 @@ def as_published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
     return {name: {CELLS[at]: str(share) for at, share in joint.items()} for name in series}
 
 
-@experiment(
+experiment.add(
     "msvae2020/table2",
+    "P(C, Z | X = 4) of the example of d-separation, by enumeration.",
+    lambda results, make: draw_joint(results, make, "X = 4"),
     measure=measure_given_x,
     claims={
         "P(C, Z | X = 4) is that of table 2": is_zero([WITNESS], DEVIATION),
@@ -114,13 +116,10 @@ def as_published(joint: Joint, *series: str) -> dict[str, dict[str, str]]:
     notes=NOTES,
     **SHARED,
 )
-def table2(results: Results, make: Any) -> Any:
-    """P(C, Z | X = 4) of the example of d-separation, by enumeration."""
-    return draw_joint(results, make, "X = 4")
-
-
-@experiment(
+experiment.add(
     "msvae2020/table3",
+    "P(C, Z | X = 4, Y = 1) of the example of d-separation, by enumeration.",
+    lambda results, make: draw_joint(results, make, "X = 4, Y = 1"),
     measure=measure_given_both,
     claims={
         "P(C, Z | X = 4, Y = 1) is that of table 3": is_zero([WITNESS, ALL], DEVIATION),
@@ -134,6 +133,3 @@ def table2(results: Results, make: Any) -> Any:
     ),
     **SHARED,
 )
-def table3(results: Results, make: Any) -> Any:
-    """P(C, Z | X = 4, Y = 1) of the example of d-separation, by enumeration."""
-    return draw_joint(results, make, "X = 4, Y = 1")
