@@ -160,8 +160,8 @@ GROUPS: dict[str, Group] = {
     ),
     "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 100)),
     "interventions": Group([without(metrics.betavae)], (200, 200), fixed_rows=True),
-    "votes": Group([metrics.factorvae], (400, 200), fixed_rows=True),
-    "downstream": Group([metrics.downstream], (200, 200), (20, 20)),
+    "votes": Group([metrics.factorvae], (200, 200), fixed_rows=True),
+    "downstream": Group([metrics.downstream], (200, 200), (20, 8)),
     "predictability": Group([score_predictability], (400, 200), (30, 10)),
     "neighbours": Group(  # its explicitness is that of the histogram
         [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 100), (30, 10)
@@ -307,7 +307,7 @@ def _list_trained() -> Iterator[tuple[str, str, int, Callable[[], dict[str, Any]
     for recipe in RECIPES:
         yield "trained", recipe, 4_096, partial(_measure_trained, recipe, 4_096, NAMES_OF_TRAINED, 200, 20)
     for recipe in RECIPES:
-        yield "trained-sap", recipe, 4_096, partial(_measure_trained, recipe, 4_096, ("sap/linear-svm",), 400, 30)
+        yield "trained-sap", recipe, 4_096, partial(_measure_trained, recipe, 4_096, ("sap/linear-svm",), 200, 20)
     for recipe in RECIPES:
         yield "exact", recipe, 256, partial(_measure_trained, recipe, 256, NAMES_OF_EXACT, 200, 200)
 

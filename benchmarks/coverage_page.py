@@ -94,8 +94,9 @@ numbers. It took {minutes:.0f} minutes of processor time.
 NOTES = """
 ## What to know about these numbers
 
-- **Few widths.** Where an interval is costly, 10 to 60 repetitions measure it (`widths` in the JSON). The binomial
-  interval leaves out that these widths vary; with ten of them that adds an error of .01 to .02 (an estimate).
+- **Few widths.** Where an interval is costly, 8 to 60 repetitions measure it (`widths` in the JSON). The binomial
+  interval leaves out that these widths vary; with ten of them that adds an error of .01 to .02 (an estimate), and
+  more where ten fits to halves are all that an interval knows (`downstream`).
 - **Chosen after a look.** On these cases `sap` had .893 (tied) and .910 (weak, 1,000 rows), modularity by
   `infomec/histogram` .996 (clear) and .982 (weak), its explicitness .896 (heavy). Then they were derived anew: a
   half of the rows weighs the penalty as all rows do, quarters show how fast a variance falls, shuffled factors measure
@@ -105,9 +106,14 @@ NOTES = """
   equal latents ahead, and since pairs of halves were taken for all degrees of freedom. So the four cases no longer
   test these scores independently. No formula was chosen by `mixed`.
 - **More repetitions after a look.** Some entries of `tc/gaussian`, `infomec` and the corrected scores lay outside with
-  R = 400, and of `factorvae` with R = 200. All entries of these groups then got more repetitions. Distances at
-  1,000 rows have R = 800, since with 400 precision (clear) had .915; another 400 with other seeds, outside this table,
-  had .955 there, and .909 for the recall (tied): both lie near the lower end.
+  R = 400. All entries of these groups then got R = 1000, except `infomec/knn`, which takes too long. Distances at 1,000
+  rows have R = 800, since with 400 precision (clear) had .915; another 400 with other seeds, outside this table, had
+  .955 there, and .909 for the recall (tied): both lie near the lower end.
+- **Too narrow, perhaps.** Modularity of tied latents by `infomec/knn`: halves of the rows seem to find a little
+  less chance in the information of nearest neighbours than all rows have. `sap` on the beta-TCVAE: another 400 repetitions with
+  other seeds and 40 widths had .951; the table keeps its first value. With 10,000 rows
+  `downstream` with 100 labels (clear), precision (clear) and recall (heavy) have few widths and few repetitions, which
+  do not decide. `factorvae` (weak, 1,000 rows) may be too wide.
 - **One table, several commits.** A cell is measured again if its interval changes. Other edits since should not matter:
   one product for precision and recall, smaller blocks of pairs (rounding), an own random generator for explicitness.
 """
