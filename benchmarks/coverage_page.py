@@ -109,11 +109,10 @@ NOTES = """
   R = 400. All entries of these groups then got R = 1000, except `infomec/knn`, which takes too long. Distances at 1,000
   rows have R = 800, since with 400 precision (clear) had .915; another 400 with other seeds, outside this table, had
   .955 there, and .909 for the recall (tied): both lie near the lower end.
-- **Too narrow, perhaps.** Modularity of tied latents by `infomec/knn`: halves of the rows seem to find a little
-  less chance in the information of nearest neighbours than all rows have. `sap` on the beta-TCVAE: another 400 repetitions with
-  other seeds and 40 widths had .951; the table keeps its first value. With 10,000 rows
-  `downstream` with 100 labels (clear), precision (clear) and recall (heavy) have few widths and few repetitions, which
-  do not decide. `factorvae` (weak, 1,000 rows) may be too wide.
+- **Too narrow, perhaps.** Modularity of tied latents by `infomec/knn`: halves of the rows seem to find a little less
+  chance in the information of nearest neighbours than all rows have. `sap` on the beta-TCVAE: another 400 repetitions
+  with other seeds and 40 widths had .951; the table keeps its first value. Other entries outside the range have few
+  widths or few repetitions, which do not decide.
 - **One table, several commits.** A cell is measured again if its interval changes. Other edits since should not matter:
   one product for precision and recall, smaller blocks of pairs (rounding), an own random generator for explicitness.
 """
