@@ -38,6 +38,7 @@ def test_the_same_runs_serve_two_figures(place):
     assert {path.parent.name for path in (place / "runs/chen2018").glob("*/sweep.yaml")} == sweeps
 
 
+@pytest.mark.usefixtures("coarse_figures")
 def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
     smoke("chen2018/fig2", place)
     facts = experiment["chen2018/fig2"].facts
@@ -49,6 +50,7 @@ def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
     assert smoke("chen2018/fig2", place).runs == 8
 
 
+@pytest.mark.usefixtures("coarse_figures")
 def test_scores_with_settings_of_their_own_are_measured_once(place):
     smoke("chen2018/figS5", place)
     folder = next((place / "runs/chen2018").glob("vae-*/runs/*"))
@@ -59,6 +61,7 @@ def test_scores_with_settings_of_their_own_are_measured_once(place):
     assert RunFolder(folder).read_lines("scores") == lines
 
 
+@pytest.mark.usefixtures("coarse_figures")
 def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path):
     smoke("chen2018/fig2", place)
     smoke("chen2018/figS5", place)
@@ -99,6 +102,7 @@ def _sweep_of(place, recipe):
     raise AssertionError(recipe)
 
 
+@pytest.mark.usefixtures("coarse_figures")
 def test_larger_results_are_not_written_over(place, tmp_path):
     outcome = smoke("chen2018/table1", tmp_path)
     stored = outcome.folder / "verdicts.json"
@@ -160,6 +164,7 @@ def test_command_tells_and_lists(tmp_path):
     assert "unbraid reproduce chen2018/fig2" in " ".join(unbraid("reproduce", "--help").split())
 
 
+@pytest.mark.usefixtures("coarse_figures")
 @pytest.mark.parametrize("stopped", [KeyboardInterrupt(), Interrupted("Stopped at step 3; continue with --resume.")])
 def test_whatever_is_stopped_the_same_command_continues(stopped, tmp_path, monkeypatch):
     def carry_out(*given):
@@ -194,6 +199,7 @@ def test_completion_knows_the_experiments():
     assert registered_names("papers", EXPERIMENT) == list(experiment)
 
 
+@pytest.mark.usefixtures("coarse_figures")
 def test_a_figure_of_models_needs_weights(place, tmp_path):
     smoke("chen2018/figS6", place)
     taken = shutil.copytree(Sweep(_sweep_of(place, "beta-tcvae")).path, tmp_path / "study")

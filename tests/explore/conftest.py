@@ -65,7 +65,8 @@ def sweep_page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     sweep = ub.sweep(
         "beta-vae", data="sprites-small", data_positions=[4], beta=[1, 4], seed=range(2), z=[3], root=folder,
-        metrics=["mig/histogram-mean", "elbo"], **{**QUICK, "encoder_hidden": [(8,)], "decoder_hidden": [(8,)]},
+        report=False, metrics=["mig/histogram-mean", "elbo"],
+        **{**QUICK, "encoder_hidden": [(8,)], "decoder_hidden": [(8,)]},
     )  # fmt: skip
     return sweep.explore(open=False).path
 

@@ -294,11 +294,11 @@ def test_kl_of_a_mixture_is_taken_at_draws():
 
 def test_probes_find_each_factor_where_it_is():
     rng = np.random.default_rng(0)
-    shape, left, _ = np.tile(ROWS.numpy(), (8, 1)).T
+    shape, left, _ = np.tile(ROWS.numpy(), (4, 1)).T
     c = np.eye(3)[shape] + 0.01 * rng.standard_normal((len(shape), 3))
     s = np.stack([left + 0.01 * rng.standard_normal(len(left)), rng.standard_normal(len(left))], 1)
     factors, names = np.stack([shape, left], 1), ("shape", "left")
-    linear = {x.part: x for x in probe({"c": c, "s": s}, factors, names=names, train=2_000, test=1_000, C=1e4)}
+    linear = {x.part: x for x in probe({"c": c, "s": s}, factors, names=names, train=1_200, test=600, C=1e4)}
     assert linear["c/shape"].value == linear["s/left"].value == 1
     assert linear["c/shape"].details["nats"] == pytest.approx(math.log(3), abs=0.01)
     for part in ("c/left", "s/shape"):

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
+from tests.report.conftest import make_evaluation, make_folder, measure
 from tests.support.messages import names
 from tests.support.tiny_runs import tiny_config, tiny_data
 from unbraid.data.factors import Factor, FactorDataset, Pixels
@@ -47,9 +48,11 @@ class Reader(HTMLParser):
         return [attrs[name] for _, attrs in self.tags if name in attrs]
 
 
-@pytest.fixture
-def page(folder, evaluation, scores):
-    return write_report(folder, evaluation, scores).read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    torch.manual_seed(0)
+    folder, evaluation = make_folder(tmp_path_factory.mktemp("page") / "run"), make_evaluation()
+    return write_report(folder, evaluation, measure(evaluation)).read_text(encoding="utf-8")
 
 
 def test_scores_of_metrics_that_no_longer_exist_are_shown(folder, evaluation):

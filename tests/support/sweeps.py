@@ -12,7 +12,7 @@ SMALL = {
     "decoder_hidden": (16,),
     "z": 3,
     "batch": 32,
-    "steps": 12,
+    "steps": 6,
     "device": "cpu",
     "metrics": ("elbo/closed-form",),
 }
@@ -26,7 +26,7 @@ WORDS = [
     "decoder.hidden=[16]",
     "z=3",
     "batch=32",
-    "steps=12",
+    "steps=6",
 ]
 
 

@@ -8,7 +8,7 @@ from unbraid.training import Cadence, GroupFolders, configure, train_group
 from unbraid.training.loop import check_not_diverged
 from unbraid.types import Modules
 
-OWN = {"decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 40}
+OWN = {"decoder.hidden": (16,), "network": "mlp", "z": 3, "batch": 32, "steps": 24}
 SMALL = {"encoder.hidden": (16,), **OWN}
 
 

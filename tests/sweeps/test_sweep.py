@@ -180,15 +180,15 @@ def test_an_interrupted_group_resumes_as_it_was_and_ends_the_same(made, tmp_path
 
     def interrupted(state):
         advance(state)
-        if state.step == 7:
+        if state.step == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted, match=naming(tmp_path / "one")):
         patch.setattr(State, "advance", interrupted)
-        sweep(tmp_path, cadence=Cadence(checkpoint_steps=5))
+        sweep(tmp_path, cadence=Cadence(checkpoint_steps=3))
     folder = SweepFolder(tmp_path / "one")
     (group,) = folder.list_groups()
-    assert folder.group_folder(group).latest_checkpoint()[0] == 7
+    assert folder.group_folder(group).latest_checkpoint()[0] == 4
     assert {row["status"] for row in ub.Sweep(folder.path).table} == {"interrupted"}
     composition = folder.list_runs(group)
     seen = []

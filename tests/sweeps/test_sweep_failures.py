@@ -195,7 +195,7 @@ def test_one_member_is_counted_as_one(tmp_path):
     group = swept.folder.add_group(list(configs))
     told = describe_plan(swept.folder, [group], configs, "cpu", "local")
     assert re.search(one, told)
-    assert names(told, 12, "cpu")
+    assert names(told, 6, "cpu")
     (note,) = describe_left_out({}, {"a": {"mig": "why"}})
     assert names(note, "mig", 1, "why")
 
