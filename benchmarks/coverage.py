@@ -3,6 +3,7 @@
     python benchmarks/coverage.py                    # results/coverage, about an hour of one core; continues a stop
     python benchmarks/coverage.py --quick            # fewer repetitions of cheap scores, half a minute; writes nothing
     python benchmarks/coverage.py --only downstream  # one group of scores
+    python benchmarks/coverage.py --plan             # only the page, with the cost of what is not measured yet
 
 A repetition draws rows anew and scores them. A "spread at n rows" must contain the mean over repetitions, a "value over
 all rows" the value over a million rows (over the whole population for trained runs), a "value over all draws" the mean
@@ -167,7 +168,7 @@ GROUPS: dict[str, Group] = {
     ),
     "partners": Group([without(score_udr)], (400, 0)),
     "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (200, 0)),
-    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 200), (40, 40)),
+    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 100), (40, 30)),
 }
 """Groups in the order in which they are measured."""
 
@@ -320,9 +321,34 @@ def _measure_trained(recipe: str, rows: int, names: Sequence[str], count: int, w
     return summarise(list(repeat_trained(recipe, rows, count, names, widths)), truth)
 
 
+def read_record(path: Path | None) -> dict[str, Any]:
+    """Return what the file holds, in the order of the cells, whenever they were measured."""
+    cells = json.loads(path.read_text())["cells"] if path is not None and path.exists() else {}
+    order = [f"{group}, {case}, {rows}" for group, case, rows, _ in list_cells(quick=False)]
+    return {"cells": {key: cells[key] for key in order if key in cells}}
+
+
+def estimate_missing(record: dict[str, Any]) -> dict[str, float]:
+    """Return the minutes that missing cells would take, from a repetition with an interval and one without."""
+    minutes: dict[str, float] = {}
+    for name, case, rows, _ in list_cells(quick=False):
+        if f"{name}, {case}, {rows}" in record["cells"] or name not in GROUPS:
+            continue
+        group, place = GROUPS[name], ROWS.index(rows)
+        seconds = []
+        for widths in ((0, 0), (1, 1)):
+            start = time.process_time()
+            list(repeat_synthetic(group._replace(widths=widths), case, rows, 1))
+            seconds.append(time.process_time() - start)
+        count, of_widths = group.repetitions[place], (group.widths or group.repetitions)[place]
+        total = seconds[0] * (count - of_widths) + seconds[1] * of_widths
+        minutes[f"{name}, {case}, {rows}"] = total / 60
+    return minutes
+
+
 def measure_all(path: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
     """Measure the cells that the file does not hold yet, and write it after each one."""
-    record: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {"cells": {}}
+    record = read_record(path)
     for group, case, rows, measure in list_cells(quick):
         key = f"{group}, {case}, {rows}"
         if key in record["cells"] or (only is not None and group != only):
@@ -340,13 +366,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only")
+    parser.add_argument("--plan", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("results/coverage"))
     asked = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    record = measure_all(None if asked.quick else asked.out / "coverage.json", asked.quick, asked.only)
-    if not asked.quick:
-        atomic.write_text(asked.out / "README.md", describe(record))
+    path = None if asked.quick else asked.out / "coverage.json"
+    if not asked.plan:
+        measure_all(path, asked.quick, asked.only)
+    if path is not None:
+        record = read_record(path)
+        atomic.write_text(path, json.dumps(record, indent=1))
+        atomic.write_text(asked.out / "README.md", describe(record, estimate_missing(record) if asked.plan else {}))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The page of results/coverage: a table of coverages, and which of them miss their range."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from scipy.stats import binomtest
@@ -24,8 +25,8 @@ def lies_outside(found: dict[str, Any]) -> bool:
     return low > RANGE[1] or high < RANGE[0]
 
 
-def describe(record: dict[str, Any]) -> str:
-    """Return the page of the table."""
+def describe(record: dict[str, Any], missing: Mapping[str, float]) -> str:
+    """Return the page of the table; `missing` has the minutes that other cells would take."""
     columns: dict[str, None] = {}
     rows: dict[str, dict[str, str]] = {}
     outside, near, total = [], [], 0
@@ -65,6 +66,9 @@ def describe(record: dict[str, Any]) -> str:
         lines.append("")
     lines += ["## Without an interval\n", *(f"- {reason.partition(': ')[2]}" for reason in reasons), ""]
     lines += ["## Not measured here\n", *(f"- {why}: {names}" for why, names in NOT_MEASURED.items()), ""]
+    if missing:
+        lines += ["## Not measured yet, and minutes of processor time that it would take\n"]
+        lines += [*(f"- {key}: {minutes:.1f}" for key, minutes in missing.items()), ""]
     lines.append(
         f"Of {total} entries, {len(outside)} lie outside {RANGE[0]} to {RANGE[1]} with their whole 95% interval"
     )
