@@ -22,6 +22,7 @@ from unbraid.metrics.predictive.predictors import rescale
 from unbraid.metrics.train_test_split import TrainTestRows
 
 PREDICTORS = ["gbt", "booster", "random-forest", "lasso"]
+GBT_SLOW = [pytest.param("gbt", marks=pytest.mark.slow), "booster", "random-forest", "lasso"]
 FAST = ["random-forest", "lasso"]
 PROTOCOLS = [*(f"dci/{name}" for name in PREDICTORS), "dci/disentanglement_lib"]
 
@@ -70,7 +71,7 @@ def test_the_booster_comes_near_gbt(record_property):
     assert found == pytest.approx(expected, abs=0.02)
 
 
-@pytest.mark.parametrize("predictor", PREDICTORS)
+@pytest.mark.parametrize("predictor", GBT_SLOW)
 def test_scores_are_those_of_the_papers_text(predictor):
     scores = dci_split(CODES, FACTORS[:, :2], TEST[:60], TEST_FACTORS[:60, :2], predictor=predictor)
     importance = matrix(scores[0])
@@ -210,7 +211,7 @@ def test_rows_are_divided_without_overlap():
     assert i.value == 0
 
 
-@pytest.mark.parametrize("predictor", PREDICTORS)
+@pytest.mark.parametrize("predictor", GBT_SLOW)
 def test_codes_that_do_not_vary_have_no_importance(predictor):
     codes = np.concatenate([CODES[:, :1], np.full((150, 1), 3.0)], axis=1)
     d, _, _ = dci(codes, FACTORS[:, 0], predictor=predictor)
