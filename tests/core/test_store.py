@@ -24,6 +24,16 @@ def test_config_survives(folder):
     assert RunFolder.open(folder.path).config == make_config()
 
 
+def test_a_changed_config_is_read_anew_and_changes_of_a_reader_are_its_own(folder):
+    """Texts are parsed once; what was parsed may neither outlive the file nor be shared."""
+    read = folder.written_config
+    read["training"]["seed"] = 9
+    assert folder.config.training.seed == 0
+    stored = folder.path / "config.yaml"
+    stored.write_text(stored.read_text().replace("seed: 0", "seed: 7"))
+    assert folder.config.training.seed == folder.written_config["training"]["seed"] == 7
+
+
 def test_another_config_is_refused(folder):
     with pytest.raises(RunError, match=naming("training.seed", 0, 1)):
         RunFolder.create(folder.path, make_config(seed=1))

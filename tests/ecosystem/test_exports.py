@@ -81,7 +81,7 @@ def test_a_run_exports_to_torch(run, tmp_path):
 
 
 def test_convolutions_export_to_onnx(tmp_path):
-    check_model(model_with(encoder="conv-burgess", decoder="conv-burgess"), tmp_path, "onnx")
+    check_model(model_with(encoder="conv-burgess"), tmp_path, "onnx")
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def code_of(page):
     return np.array([float(each) for each in re.search("code=([^&]*)", page.url)[1].replace("%2C", ",").split(",")])
 
 
-@pytest.mark.parametrize("kind", ["modalities_run", "refined_run"])
+@pytest.mark.parametrize("kind", ["modalities_run", pytest.param("refined_run", marks=pytest.mark.slow)])
 def test_blocks_are_swapped_between_two_pictures(visit, request, kind):
     """One block of B's code in A's, and what PyTorch draws of it."""
     run = request.getfixturevalue(kind)
@@ -203,7 +203,14 @@ def test_a_link_restores_the_state(visit, demo_page):
     assert np.abs(pixels(visit(demo_page, fragment)) - seen).max() <= 1
 
 
-@pytest.mark.parametrize("code", ["NaN,0,0,0,0,0", "1,2", "1e999,0,0,0,0,0", "0,0,<script>,0,0,0", ",,,,,"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "NaN,0,0,0,0,0",
+        "0,0,<script>,0,0,0",
+        *(pytest.param(code, marks=pytest.mark.slow) for code in ("1,2", "1e999,0,0,0,0,0", ",,,,,")),
+    ],
+)
 def test_a_wrong_link_is_a_message(visit, demo_page, code):
     page = visit(demo_page, f"#code={code}")
     assert "link" in message(page)
@@ -251,7 +258,7 @@ def huge_png():
         (huge_png(), "megapixels"),
         (png()[:60] + b"\x00" * 40, "damaged"),
         (b"not a picture at all", "no picture"),
-        (b"", "no picture"),
+        pytest.param(b"", "no picture", marks=pytest.mark.slow),
     ],
 )
 def test_a_bad_file_is_a_message_and_the_page_lives(visit, demo_page, data, word):

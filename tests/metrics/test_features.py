@@ -283,6 +283,7 @@ def test_reconstructions_and_samples_are_the_decoders_means():
     assert not torch.equal(codes[:9], draw_prior_codes(Evaluation(model, evaluation.dataset, seed=1), 9))
 
 
+@pytest.mark.slow  # its features, and the scores of a model by another network, are tested above
 def test_inception_scores_a_model_with_the_weights_it_is_given(weights):
     scores = evaluate(picture_model(), ["frechet/inception"], samples=2, weights=str(weights))
     assert [score.name for score in scores] == ["frechet/inception/reconstructions", "frechet/inception/samples"]

@@ -62,7 +62,7 @@ def test_stacked_draws_equal_one_after_the_other(at_once, monkeypatch):
 @pytest.mark.parametrize(
     ("std", "five", "four", "sampled"),
     [
-        (0.02, 0.994, 0.992, 0.872),
+        pytest.param(0.02, 0.994, 0.992, 0.872, marks=pytest.mark.slow),
         (0.1, 0.768, 0.710, 0.739),
         pytest.param(0.3, 0.518, 0.414, 0.502, marks=pytest.mark.slow),
     ],

@@ -34,7 +34,7 @@ def scored(name, means, stds):
         others = [mixed()[0][:, :4] + noise(seed)[0][:, :4] for seed in (2, 3)]
         evaluation.peers = tuple(fixed_evaluation(other, np.full(other.shape, 0.1), ROWS) for other in others)
     usual = metric[name].resolve({})
-    few = {key: value for key, value in FEW.items() if usual.get(key) is not None}
+    few = {key: value for key, value in FEW.items() if value < (usual.get(key) or 0)}
     return evaluate(evaluation, [name], **{**few, **metric[name].facts.trial})
 
 

@@ -23,7 +23,6 @@ import unbraid as ub
 from unbraid import folder_check
 from unbraid.data import fetch
 from unbraid.errors import UnbraidError
-from unbraid.papers import reproduce
 from unbraid.store import RunFolder, load_tensors
 from unbraid.tensor_files import checksum
 from unbraid.training import Cadence
@@ -139,6 +138,8 @@ def fetch_cars(root: Path) -> None:
 
 
 def run_experiment(root: Path) -> None:
+    from unbraid.papers import reproduce
+
     reproduce("chen2018/figS5", scale="smoke", root=root / "runs", out=root / "results", device="cpu")
 
 

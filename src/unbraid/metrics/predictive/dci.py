@@ -117,6 +117,7 @@ def dci(
         rows = (draw_rows if compat else split_rows)(len(values), train, test, np.random.default_rng(seed))
     if not values.shape[1]:
         raise UsageError("DCI needs codes with at least one latent.")
+    named = name_latents(values.shape[1], latents)
     used = predictor if compat is None else "gbt"
     task = _Task(values, columns, *rows, used, compat, seed, alpha, find_device(codes))
     resamples = (10 if used == "lasso" else 0) if resamples is None else resamples
@@ -124,7 +125,7 @@ def dci(
     if used == "lasso" and measure_kurtosis(values).max() > MAX_KURTOSIS:
         resamples, why = 0, FAR_ROWS
     halves = _measure_halves(task, fits, resamples, np.random.default_rng(seed))
-    return _build_scores(task, fits, name_latents(values.shape[1], latents), halves, why)
+    return _build_scores(task, fits, named, halves, why)
 
 
 class _Task(NamedTuple):
