@@ -54,11 +54,10 @@ layers: .venv/.test
 unit: .venv/.test
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not compiles and ($(SPEED))"
 
-# pytest leaves with 5 when it selected nothing, as when every test that compiles is slow; the workers fill the cores,
-# so the compiler starts no processes of its own
+# pytest leaves with 5 when it selected nothing, as when every test that compiles is slow
 compiled: .venv/.test
 	@files=$$(grep -rls --include='*.py' 'mark\.compiles' tests); test -z "$$files" || \
-		UNBRAID_TYPECHECK=0 TORCHINDUCTOR_COMPILE_THREADS=1 $(PYTEST) -n $(WORKERS) -m "compiles and ($(SPEED))" $$files || test $$? -eq 5
+		UNBRAID_TYPECHECK=0 $(PYTEST) -n $(WORKERS) -m "compiles and ($(SPEED))" $$files || test $$? -eq 5
 
 docs: .venv/.docs
 	$(BIN)/python -m sphinx -b html $(SPHINXOPTS) docs docs/_build/html

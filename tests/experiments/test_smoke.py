@@ -4,20 +4,14 @@ A class per paper, which pytest-xdist keeps in one process: its experiments shar
 """
 
 import csv
-import inspect
 import json
 import sys
 
 import pytest
-import torch
 
 from tests.support.messages import names
-from unbraid.experiments import experiment, reproduce, running
-from unbraid.experiments.running import AS_LARGE_AS, REFINES
+from unbraid.experiments import experiment, reproduce
 from unbraid.sweeps import worker
-from unbraid.sweeps.expand import build_configs, read_axes
-from unbraid.sweeps.plan import SweepPlan
-from unbraid.sweeps.sources import Sources
 
 pytestmark = pytest.mark.usefixtures("coarse_figures")
 FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
@@ -96,30 +90,10 @@ def pytest_generate_tests(metafunc):
     if metafunc.cls is None:
         return
     own = [name for name in experiment if name.startswith(f"{metafunc.cls.paper}/")]
-    if "name" in metafunc.fixturenames:
-        # fig4-norb is fig4 on other data
-        first = {find_drawing(name): name for name in reversed(own) if "-" not in name}
-        metafunc.parametrize("name", mark_slow({name: name in first.values() for name in own}))
+    if "name" in metafunc.fixturenames:  # fig4-norb is fig4 on other data
+        metafunc.parametrize("name", mark_slow({name: "-" not in name for name in own}))
     else:
         metafunc.parametrize("finished", mark_slow({name: name == own[0] for name in own}))
-
-
-def find_drawing(name):
-    """Return the code that draws a figure, which several experiments of a paper may share."""
-    figure = inspect.unwrap(experiment[name].make)
-    return inspect.unwrap(inspect.getclosurevars(figure).nonlocals.get("draw", figure)).__code__
-
-
-def test_the_settings_of_every_experiment_are_those_of_its_recipes():
-    """Also of an experiment that is slow, since another one of its paper is drawn by the same code."""
-    sources = Sources(torch.device("cpu"))
-    for name in experiment:
-        for series in experiment[name].facts.build_sweeps("smoke").values():
-            if not {REFINES, AS_LARGE_AS} & series.keys():
-                settings, _ = running._choose_data(series)
-                recipe, data = settings.pop("recipe"), settings.pop("data", "sprites")
-                plan = SweepPlan(read_axes(recipe, data, None, settings, sources), ())
-                assert build_configs(plan, sources), name
 
 
 def mark_slow(quick):
