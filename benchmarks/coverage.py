@@ -155,20 +155,20 @@ GROUPS: dict[str, Group] = {
             without(partial(compare_features, lambda a, b, seed: metrics.frechet(a, b, resamples=20, seed=seed))),
             partial(compare_features, metrics.precision_recall),
         ],
-        (800, 100),
+        (800, 300),
         (60, 8),
     ),
-    "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 100)),
+    "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 400)),
     "interventions": Group([without(metrics.betavae)], (200, 200), fixed_rows=True),
-    "votes": Group([metrics.factorvae], (200, 200), fixed_rows=True),
-    "downstream": Group([metrics.downstream], (200, 200), (20, 8)),
+    "votes": Group([metrics.factorvae], (1_000, 1_000), fixed_rows=True),
+    "downstream": Group([metrics.downstream], (200, 400), (20, 8)),
     "predictability": Group([score_predictability], (400, 200), (30, 10)),
     "neighbours": Group(  # its explicitness is that of the histogram
-        [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 100), (30, 10)
+        [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 300), (30, 10)
     ),
     "partners": Group([without(score_udr)], (400, 0)),
     "probes": Group([without(partial(probe, protocol="linear")), without(partial(probe, protocol="knn"))], (200, 0)),
-    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 100), (40, 30)),
+    "dci": Group([partial(metrics.dci, predictor="lasso")], (200, 400), (40, 30)),
 }
 """Groups in the order in which they are measured."""
 
@@ -307,7 +307,7 @@ def _list_trained() -> Iterator[tuple[str, str, int, Callable[[], dict[str, Any]
     for recipe in RECIPES:
         yield "trained", recipe, 4_096, partial(_measure_trained, recipe, 4_096, NAMES_OF_TRAINED, 200, 20)
     for recipe in RECIPES:
-        yield "trained-sap", recipe, 4_096, partial(_measure_trained, recipe, 4_096, ("sap/linear-svm",), 200, 20)
+        yield "trained-sap", recipe, 4_096, partial(_measure_trained, recipe, 4_096, ("sap/linear-svm",), 600, 100)
     for recipe in RECIPES:
         yield "exact", recipe, 256, partial(_measure_trained, recipe, 256, NAMES_OF_EXACT, 200, 200)
 

@@ -105,14 +105,14 @@ NOTES = """
   .983 by `infomec/histogram` (10,000 rows, R = 1000), since the draws kept the gap by which chance puts one of two
   equal latents ahead, and since pairs of halves were taken for all degrees of freedom. So the four cases no longer
   test these scores independently. No formula was chosen by `mixed`.
-- **More repetitions after a look.** Some entries of `tc/gaussian`, `infomec` and the corrected scores lay outside with
-  R = 400. All entries of these groups then got R = 1000, except `infomec/knn`, which takes too long. Distances at 1,000
-  rows have R = 800, since with 400 precision (clear) had .915; another 400 with other seeds, outside this table, had
-  .955 there, and .909 for the recall (tied): both lie near the lower end.
-- **Too narrow, perhaps.** Modularity of tied latents by `infomec/knn`: halves of the rows seem to find a little less
-  chance in the information of nearest neighbours than all rows have. `sap` on the beta-TCVAE: another 400 repetitions
-  with other seeds and 40 widths had .951; the table keeps its first value. Other entries outside the range have few
-  widths or few repetitions, which do not decide.
+- **More repetitions after a look.** Some entries lay outside with R = 100 to 400. All entries of their groups then
+  got more: R = 1000 for `tc/gaussian`, `infomec` and the corrected scores; with 10,000 rows 400 for `kid` and `dci`,
+  300 for `infomec/knn` and the distances; 600 for `sap` on trained runs, with 100 widths (with 20 it had .907).
+  Distances at 1,000 rows have R = 800, since with 400 precision (clear) had .915; another 400 with other seeds,
+  outside this table, had .955 there, and .909 for the recall (tied).
+- **Too narrow, perhaps.** Precision of clear codes, and recall of tied and heavy ones, with 10,000 rows: eight widths
+  do not tell an interval that is too narrow by a tenth from one that is right. `kid` of heavy codes is too wide if
+  anything.
 - **One table, several commits.** A cell is measured again if its interval changes. Other edits since should not matter:
   one product for precision and recall, smaller blocks of pairs (rounding), an own random generator for explicitness.
 """
