@@ -1,6 +1,6 @@
 """How often 95% intervals contain what they promise, score by score.
 
-    python benchmarks/coverage.py                    # results/coverage, about an hour of one core; continues a stop
+    python benchmarks/coverage.py                    # results/coverage, over an hour of one core; continues a stop
     python benchmarks/coverage.py --quick            # fewer repetitions of cheap scores, half a minute; writes nothing
     python benchmarks/coverage.py --only downstream  # one group of scores
     python benchmarks/coverage.py --plan             # only the page, with the cost of what is not measured yet
@@ -160,8 +160,8 @@ GROUPS: dict[str, Group] = {
     ),
     "kernels": Group([without(partial(compare_features, lambda a, b, seed: metrics.kid(a, b)))], (400, 400)),
     "interventions": Group([without(metrics.betavae)], (200, 200), fixed_rows=True),
-    "votes": Group([metrics.factorvae], (1_000, 1_000), fixed_rows=True),
-    "downstream": Group([metrics.downstream], (200, 400), (20, 8)),
+    "votes": Group([metrics.factorvae], (200, 200), fixed_rows=True),
+    "downstream": Group([metrics.downstream], (200, 200), (20, 8)),
     "predictability": Group([score_predictability], (400, 200), (30, 10)),
     "neighbours": Group(  # its explicitness is that of the histogram
         [partial(metrics.infomec, protocol="knn", with_explicitness=False)], (400, 300), (30, 10)
