@@ -111,8 +111,7 @@ NOTES = """
   Distances at 1,000 rows have R = 800, since with 400 precision (clear) had .915; another 400 with other seeds,
   outside this table, had .955 there, and .909 for the recall (tied).
 - **Too narrow, perhaps.** Precision of clear codes, and recall of tied and heavy ones, with 10,000 rows: eight widths
-  do not tell an interval that is too narrow by a tenth from one that is right. `kid` of heavy codes is too wide if
-  anything.
+  do not decide. `kid` of heavy codes is too wide if anything.
 - **One table, several commits.** A cell is measured again if its interval changes. Other edits since should not matter:
   one product for precision and recall, smaller blocks of pairs (rounding), an own random generator for explicitness.
 """
