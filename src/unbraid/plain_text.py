@@ -67,7 +67,7 @@ def _build_yaml(text: str) -> Any:
 
 
 _recall_yaml = lru_cache(maxsize=1024)(_build_yaml)
-"""The same with a memory of the last texts, by their content: a changed file is another text."""
+"""`_build_yaml` with its last results kept by the text itself, so that a file that has changed is parsed anew."""
 
 
 def _check_events(text: str) -> None:

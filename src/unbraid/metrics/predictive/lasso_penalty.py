@@ -1,4 +1,4 @@
-r"""The penalty of an L1-penalised regression by cross-validation, as scikit-learn's `LassoCV` chooses it, much sooner.
+r"""The penalty of an L1-penalised regression by cross-validation, as scikit-learn's `LassoCV` chooses it, but faster.
 
 The weights w(alpha) that minimise  1/2n |y - x w|^2 + alpha |w|_1  are linear in alpha between few knots, which least
 angle regression finds (efron2004). So one path per fold has the exact weights for all 100 penalties.
@@ -13,7 +13,7 @@ import numpy as np
 FOLDS = 5
 PENALTIES = 100
 SMALLEST = 1e-3
-"""Smallest penalty, relative to the one from which on all weights are 0."""
+"""The smallest penalty that is tried, as a share of the least one at which all weights are 0."""
 
 MAX_VIOLATION = 1e-6
 """Relative error of the conditions of a minimum above which a path is not trusted, as with codes that are copies."""
