@@ -86,6 +86,7 @@ def preserve_along(factor: str, **settings: Any) -> dict[str, tuple[str, dict[st
         Scale(SMOKE, assign({"latents": "normal+concrete:3"}, *MIXED), preserve_along("scale", **QUICK)),
         assign(MNIST, *MODELS),
         preserve_along("thickness", **LEARNED),
+        seeds_at_budget=20,
     ),
     derived={TIE: derive(PRESERVED, "tie", lambda s: abs(s.details["correlation"]))},
     scores=(PRESERVED, TIE),

@@ -23,7 +23,7 @@ SMOKE: dict[str, Any] = {**TINY, "steps": 5, "seed": range(1)}
 MLP = {"network": "mlp-esmaeili-28"}
 DIGITS: dict[str, dict[str, Any]] = {
     "small": {**MLP, "batch": 256, "steps": 3_000, "seed": range(3)},
-    "budget": {**MLP, "batch": 512, "steps": 20_000, "precision": "tf32", "seed": range(5)},
+    "budget": {**MLP, "batch": 512, "steps": 20_000, "precision": "tf32", "seed": range(10)},
     "paper": {**MLP, "batch": 512, "steps": 20_000, "precision": "f32", "seed": range(10)},
 }
 """Settings by scale on MNIST and Fashion-MNIST."""
@@ -34,7 +34,7 @@ FASHION: dict[str, Any] = {"data": "fashion-mnist"}
 FULL: dict[str, Any] = {"data": "sprites", "network": "mlp-esmaeili-64", "batch": 512}
 SPRITES: dict[str, dict[str, Any]] = {
     "small": {**SMALL_MLP, "data": "sprites-small", "batch": 128, "steps": 2_000, "seed": range(3)},
-    "budget": {**FULL, "steps": 10_000, "decay": "cosine", "precision": "bf16", "seed": range(5)},
+    "budget": {**FULL, "steps": 20_000, "decay": "cosine", "precision": "bf16", "seed": range(10)},
     "paper": {**FULL, "steps": 72_000, "decay": "none", "precision": "f32", "seed": range(10)}
     | {"data": StandIn("dsprites", "sprites")},
 }
@@ -56,7 +56,11 @@ def assign(settings: dict[str, Any], *series: str) -> dict[str, dict[str, Any]]:
 
 
 def build_digit_scales(
-    smoke: Scale, per_series: dict[str, dict[str, Any]], measures: dict[str, tuple[str, dict[str, Any]]]
+    smoke: Scale,
+    per_series: dict[str, dict[str, Any]],
+    measures: dict[str, tuple[str, dict[str, Any]]],
+    seeds_at_budget: int = 10,
 ) -> dict[str, Scale]:
     """Return `smoke`, and the three other scales on MNIST and Fashion-MNIST."""
-    return {"smoke": smoke, **{scale: Scale(settings, per_series, measures) for scale, settings in DIGITS.items()}}
+    settings = {**DIGITS, "budget": {**DIGITS["budget"], "seed": range(seeds_at_budget)}}
+    return {"smoke": smoke, **{scale: Scale(each, per_series, measures) for scale, each in settings.items()}}

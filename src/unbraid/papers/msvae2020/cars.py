@@ -63,7 +63,7 @@ PAPER_RATE: dict[str, Any] = {"lr": 1e-4, "decay": "none", "precision": "f32"}
 SHARED: dict[str, dict[str, Any]] = {
     "smoke": {**FEW_SPRITES, **TINY_NETWORKS, "beta": [1], "batch": 8, "steps": 2, "seed": range(1)},
     "small": {**MORE_SPRITES, "beta": [1, 4], "batch": 32, "steps": 500, "lr": 1e-3, "seed": range(3)},
-    "budget": {"data": CARS, "beta": [1, 4, 10], "batch": 64, "steps": BUDGET_STEPS, **BUDGET_RATE, "seed": range(3)},
+    "budget": {"data": CARS, "beta": [1, 4, 10], "batch": 64, "steps": BUDGET_STEPS, **BUDGET_RATE, "seed": range(5)},
     "paper": {"data": CARS, "beta": [*range(1, 11)], "batch": 64, "steps": PAPER_STEPS, **PAPER_RATE, "seed": range(5)},
 }
 STAGE_SETTINGS: dict[str, dict[str, Any]] = {

@@ -34,11 +34,11 @@ SERIES: dict[str, dict[str, Any]] = {
 DIGITS = StandIn("mnist", "sprites-small")
 TINY: dict[str, Any] = {"latents": "concrete:3", "encoder.hidden": (8,), "decoder.hidden": (8,), "features": 4}
 TINY |= {"data": "sprites-small", "data.positions": 4, "decoder.couplings": 5, "batch": 8, "steps": 3}
-BUDGET: dict[str, Any] = {"data": DIGITS, "decoder.hidden": (512, 512), "steps": 2_000, "decay": "cosine"}
+BUDGET: dict[str, Any] = {"data": DIGITS, "decoder.hidden": (512, 512), "steps": 5_000, "decay": "cosine"}
 SCALES = {
     "smoke": Scale({**TINY, "seed": range(1)}),
     "small": Scale({"data": DIGITS, "decoder.hidden": (128, 128), "batch": 200, "steps": 300, "seed": range(3)}),
-    "budget": Scale({**BUDGET, "seed": range(3)}),
+    "budget": Scale({**BUDGET, "seed": range(10)}),
     "paper": Scale({**BUDGET, "steps": 20_000, "decay": "none", "seed": range(10)}),
 }
 SHARED: dict[str, Any] = {
