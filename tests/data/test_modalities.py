@@ -8,7 +8,7 @@ import torch
 
 from tests.support.messages import naming
 from tests.support.modalities import mixed
-from unbraid.data import ClassLabels, Modality, Pixels, dataset, load, multimodal
+from unbraid.data import ClassLabels, Factor, Modality, Pixels, dataset, load, multimodal
 from unbraid.data.splits import split
 from unbraid.data.sprite_pairs import LEVELS
 from unbraid.errors import DataError, UsageError
@@ -43,6 +43,13 @@ def test_observations_decide_the_device_whatever_the_default_one_was():
         data = multimodal("two", [observed])
     assert data.device.type == "cpu"
     assert {part.device.type for part in data.to("meta").modalities["x"].content if torch.is_tensor(part)} == {"meta"}
+
+
+def test_labels_and_held_out_rows_follow_observations_that_were_drawn_on_a_gpu():
+    drawn = Modality("x", "image", Pixels(torch.zeros(2, 1, 4, 4, device="meta"), (1, 4, 4)))
+    read = {"table": torch.zeros(2, 1, dtype=torch.int64), "held_out": torch.tensor([1])}
+    data = multimodal("two", [drawn], (Factor("digit", 2),), **read)
+    assert {part.device.type for part in (data.table, data.held_out, data.pixels.stored)} == {"meta"}
 
 
 def test_whoever_wants_one_modality_is_told_of_all():

@@ -59,12 +59,6 @@ class MultimodalDataset(FactorDataset):
             return None
         return torch.stack([self.has(name, index) for name in self.modalities], -1)
 
-    @property
-    def device(self) -> torch.device:
-        """The device of the observations; the stand-in for pixels may be on another one after rendering."""
-        parts = (part for modality in self.modalities.values() for part in modality.content)
-        return next((part.device for part in parts if isinstance(part, torch.Tensor)), super().device)
-
     def _fields_on(self, device: torch.device | str) -> dict[str, Any]:
         by_name = {name: modality.to(device) for name, modality in self.modalities.items()}
         return {**super()._fields_on(device), "by_name": by_name}
@@ -104,7 +98,11 @@ def multimodal(
         raise DataError(f"The modalities of {name} must have equally many rows: {shown}.")
     for modality in modalities:
         _check_modality(name, modality)
-    rows = torch.zeros(len(modalities[0].values), 0, dtype=torch.uint8)
+    parts = (part for modality in modalities for part in modality.content)
+    device = next((part.device for part in parts if isinstance(part, Tensor)), None)
+    rows = torch.zeros(len(modalities[0].values), 0, dtype=torch.uint8, device=device)
+    # observations may have been drawn on a GPU while labels were read from a file
+    table, held_out = (None if part is None else part.to(rows.device) for part in (table, held_out))
     by_name = {modality.name: modality for modality in modalities}
     return MultimodalDataset(name, Pixels(rows, (0,)), factors, table, held_out, source, by_name)
 
