@@ -17,7 +17,7 @@ from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep
 from unbraid.training import Interrupted
 
-FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
+FILES = {"README.md", "figure.png", "runs.csv", "table.csv", "table.md", "verdicts.json"}
 
 
 @pytest.fixture(scope="module")

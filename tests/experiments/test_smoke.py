@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 
+import numpy as np
 import pytest
 
 from tests.support.messages import names
@@ -14,7 +15,7 @@ from unbraid.experiments import experiment, reproduce
 from unbraid.sweeps import worker
 
 pytestmark = pytest.mark.usefixtures("coarse_figures")
-FILES = {"README.md", "figure.png", "table.csv", "table.md", "verdicts.json"}
+FILES = {"README.md", "figure.png", "runs.csv", "table.csv", "table.md", "verdicts.json"}
 
 
 @pytest.fixture(scope="class")
@@ -25,6 +26,11 @@ def place(tmp_path_factory):
 def smoke(name, place):
     (outcome,) = reproduce(name, scale="smoke", root=place / "runs", out=place / "results", device="cpu")
     return outcome
+
+
+def read_csv(path):
+    with path.open(newline="") as handle:
+        return list(csv.DictReader(handle))
 
 
 def check_smoke(name, place):
@@ -40,9 +46,13 @@ def check_smoke(name, place):
     assert stored["command"] == f"unbraid reproduce {name} --scale smoke --device cpu"
     assert stored["commit"]
     assert stored["versions"]["torch"]
-    with (first.folder / "table.csv").open(newline="") as handle:
-        rows = list(csv.DictReader(handle))
+    rows, runs = read_csv(first.folder / "table.csv"), read_csv(first.folder / "runs.csv")
     assert set(facts.series) <= {row["series"] for row in rows}
+    for row in (row for row in rows if row["runs"]):
+        own = [run for run in runs if all(run[key] == row[key] for key in run.keys() & row.keys() - {*facts.scores})]
+        for score in (score for score in facts.scores if row[score]):
+            values = [float(run[score]) for run in own if run[score]]
+            assert float(row[score]) == pytest.approx(np.mean(values), abs=1e-9)
     page = (first.folder / "README.md").read_text()
     assert (first.folder / "table.md").read_text() in page
 

@@ -1,4 +1,4 @@
-"""The files of an experiment: table.md, table.csv, figure.png, verdicts.json and a README.md that shows them all."""
+"""The files of an experiment: tables, scores of each run, figure, verdicts, and a README.md that shows them."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from unbraid.experiments.base import SCALES, Experiment, MissingResultsError, Re
 from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_difference
 from unbraid.registry import Entry
 from unbraid.report.svg import figure_style
-from unbraid.report.tables import format_setting, write_csv
+from unbraid.report.tables import format_setting, list_scores, write_csv
 from unbraid.training.environment import describe_environment
 
 RULE = (
@@ -32,6 +32,8 @@ RULE = (
 )
 
 FIGURE_DPI = 150
+AT_SNAPSHOT = " at 4/5"
+"""Suffix of a score of the snapshot that a run keeps at 4/5 of its steps."""
 
 Row = dict[str, Any]
 
@@ -98,6 +100,7 @@ def write_results(
     rows = build_table(entry.facts, results)
     skipped = _draw(folder / "figure.png", entry, results)
     write_csv(folder / "table.csv", [_flat(row) for row in rows])
+    write_csv(folder / "runs.csv", list_runs(results))
     atomic.write_text(folder / "table.md", format_markdown(rows))
     record = {"format": FORMAT, "experiment": entry.name, **provenance.as_record()}
     record["verdicts"] = [verdict.as_record() for verdict in verdicts]
@@ -135,6 +138,27 @@ def build_table(facts: Experiment, results: Results) -> list[Row]:
                 row[f"{score} (paper)"] = facts.published.get(series, {}).get(score, "")
         rows.append(row)
     return rows + (_differences(facts, results, keys) if facts.contrast else [])
+
+
+def list_runs(results: Results) -> list[Row]:
+    """Return one row per run: its settings, state and scores, and the scores of its snapshot.
+
+    With these numbers anyone can judge the claims again.
+    """
+    keys = dict.fromkeys(key for member in results.members for key in member.settings if key != "recipe")
+    scores, earlier = list_scores(results.members), results.earlier
+    snapshots = {member.run: member.scores for member in earlier.members} if earlier else {}
+    columns = [("", {member.run: member.scores for member in results.members})]
+    columns += [(AT_SNAPSHOT, snapshots)] if snapshots else []
+    rows: list[Row] = []
+    for member in results.members:
+        settings = {key: format_setting(member.settings.get(key)) for key in keys}
+        row: Row = {"series": member.settings["recipe"], **settings, "state": member.state}
+        for suffix, found in columns:
+            of_run = found.get(member.run, {})
+            row |= {f"{score}{suffix}": of_run[score].value if score in of_run else None for score in scores}
+        rows.append(row)
+    return rows
 
 
 def _differences(facts: Experiment, results: Results, keys: Sequence[str]) -> list[Row]:
