@@ -10,11 +10,11 @@ import pytest
 from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from unbraid.errors import RunError, UsageError
-from unbraid.experiments import experiment, running, writing
+from unbraid.experiments import Experiment, Scale, StandIn, experiment, running, writing
 from unbraid.experiments.running import find_experiments, matches_settings
 from unbraid.papers import reproduce
 from unbraid.store import RunFolder
-from unbraid.sweeps import Sweep
+from unbraid.sweeps import Sweep, sweep
 from unbraid.training import Interrupted
 
 FILES = {"README.md", "figure.png", "runs.csv", "table.csv", "table.md", "verdicts.json"}
@@ -42,8 +42,6 @@ def test_the_same_runs_serve_two_figures(place):
 def test_an_extended_sweep_lends_only_the_runs_that_were_asked_for(place):
     smoke("chen2018/fig2", place)
     facts = experiment["chen2018/fig2"].facts
-    from unbraid import sweep
-
     settings = dict(facts.build_sweeps("smoke")["beta-vae"], seed=range(3))
     longer = sweep(settings.pop("recipe"), root=place / "runs/chen2018", device="cpu", metrics=["elbo"], **settings)
     assert len(longer) == 6
@@ -88,6 +86,26 @@ def test_runs_of_a_sweep_that_is_there_are_taken_without_weights(place, tmp_path
     outcome = smoke("chen2018/figS5", tmp_path, runs=taken)
     assert (outcome.runs, outcome.trained) == (3, 0)
     assert any(names(note, taken) for note in outcome.notes)
+
+
+def test_runs_on_the_wanted_data_come_before_those_on_its_stand_in(tmp_path):
+    tiny = {"data.size": 16, "data.positions": 2, "network": "mlp", "encoder.hidden": (4,), "decoder.hidden": (4,)}
+    facts = Experiment(
+        series={"vae": {"recipe": "vae"}},
+        scales={"small": Scale({"data": StandIn("sprites", "sprites-small"), "z": 2, "seed": range(1)})},
+    )
+    for name in ("sprites-small", "sprites"):  # the stand-in first, as its folder may come first by its name
+        data = {"data": name, **({"data.scales": 2, "data.orientations": 2} if name == "sprites" else {})}
+        root = tmp_path / str(name == "sprites")
+        sweep("vae", root=root, device="cpu", metrics=[], z=2, steps=1, batch=4, seed=range(1), **data, **tiny)
+    paths = [next((tmp_path / each).iterdir()) for each in ("False", "True")]
+    for sources, wanted, notes in ((paths, "sprites", 0), (paths[:1], "sprites-small", 1)):
+        source = running._Source(tmp_path, tuple(Sweep(path) for path in sources))
+        sweeps = facts.build_sweeps("small")
+        stored = running._find_stored(facts, "small", sweeps, source)
+        (member,) = stored["vae"].source.members
+        assert stored["vae"].folder(member).config.data.name == wanted
+        assert len(running._name_stand_ins(stored, sweeps)) == notes
 
 
 def _sweep_of(place, recipe):

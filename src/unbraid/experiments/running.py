@@ -146,6 +146,7 @@ def _run_experiment(
         runs += [series.folder(member) for member in found]
     notes = training.notes
     if source:
+        notes += _name_stand_ins(stored, sweeps)
         notes.append(_describe_origin(source, list(stored), [name for name in sweeps if name not in stored]))
     folders = {m.run: run for m, run in zip(members, runs, strict=True)}
     baselines = facts.baselines(sweeps) if facts.baselines is not None else []
@@ -239,13 +240,29 @@ def _find_stored(
     found: dict[str, _Series] = {}
     names = [name for name, settings in sweeps.items() if not {REFINES, AS_LARGE_AS} & settings.keys()]
     for name in names:
-        wanted = {**sweeps[name], **facts.only.get(name, {})}
         candidates = [_Series(facts, scale, name, each) for each in source.sweeps]
-        matching = [each for each in candidates if each.select(wanted, every_seed=True)]
-        found |= {name: matching[0]} if matching else {}
+        for wanted in _list_choices_of_data({**sweeps[name], **facts.only.get(name, {})}):
+            matching = [each for each in candidates if each.select(wanted, every_seed=True)]
+            if matching and name not in found:
+                found[name] = matching[0]
     if not found:
         raise UsageError(f"{source.path} has no run of {' or '.join(names)} with the settings of scale {scale}.")
     return found
+
+
+def _list_choices_of_data(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings with the data set that a paper wants, then, if there is one, with its stand-in."""
+    return [{**settings, **({} if data is None else {"data": data})} for data in list_values(settings.get("data"))]
+
+
+def _name_stand_ins(stored: Mapping[str, "_Series"], sweeps: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a note for each data set whose stand-in was used by runs that were trained elsewhere."""
+    notes = []
+    for name, series in stored.items():
+        data = sweeps[name].get("data")
+        if isinstance(data, StandIn) and not series.select({**sweeps[name], "data": data.wanted}, every_seed=True):
+            notes.append(f"{data.instead} stand in for {data.wanted}, of which there are no runs.")
+    return list(dict.fromkeys(notes))
 
 
 def _describe_origin(source: _Source, stored: Sequence[str], trained: Sequence[str]) -> str:
