@@ -1,101 +1,94 @@
-"""Recompute tables, intervals and verdicts of committed results from the scores of their runs.
+"""Recompute the intervals and verdicts of committed results from the scores of their runs.
 
-python benchmarks/judge_again.py daunhawer2019/fig3 RUNS…
+    python benchmarks/judge_again.py split2020/fig3 split2020/fig8
 
-RUNS are folders of sweeps, as `unbraid reproduce` leaves them in ROOT/PAPER, with or without weights. Use it after a
-change of statistics, which needs no new runs. Command, commit, versions, device, minutes, and figures that show models
-stay the same. If a series is as large as a stage, one run of that stage must have its file of weights, which is not
-opened.
+Use it after a change of statistics or claims, which needs no new runs. It reads `runs.csv` and writes the files of the
+experiment anew, but keeps command, commit, versions, device, minutes and the figure. A claim that needs the models
+themselves keeps no verdict.
 """
 
 import argparse
+import csv
 import json
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
-from unbraid.experiments import running
-from unbraid.experiments.base import experiment, judge
-from unbraid.experiments.derived_series import Parents, RefinedSeries
-from unbraid.experiments.writing import Provenance, find_commit, write_results
-from unbraid.store import RunFolder
-from unbraid.sweeps.folder import SweepFolder
+from unbraid.experiments.base import Results, experiment, judge
+from unbraid.experiments.writing import AT_SNAPSHOT, Provenance, find_commit, write_results
+from unbraid.metrics import Score
+from unbraid.report.tables import Member
 
 UNCHANGED_FACTS = ("command", "scale", "commit", "versions", "device", "minutes", "runs")
 
 
-class Before(Provenance):
-    """The stored provenance of results."""
+class StoredProvenance(Provenance):
+    """The provenance of results as it is stored."""
 
-    stored: Mapping[str, Any] = {}
+    record: Mapping[str, Any] = {}
 
     def as_record(self) -> dict[str, Any]:
-        return {key: self.stored[key] for key in UNCHANGED_FACTS}
+        return {key: self.record[key] for key in UNCHANGED_FACTS}
 
 
-def stored_stages(
-    parents: Parents,
-    asked: Mapping[str, Any],
-    metrics: Sequence[str],
-    root: Path,
-    device: Any,
-    notes: list[str],
-    cadence: Any = None,
-) -> RefinedSeries:
-    """Return the existing stages with the recipe, the steps and the first stages of a series; train nothing."""
-    folder, of = SweepFolder(root / "refined"), {run.path.name: member for member, run in parents}
-    settings = {}
-    for path in sorted((folder.path / "runs").glob("*/config.yaml")):
-        config = RunFolder(path.parent).config
-        if (config.objective.name, config.training.steps) == (asked["recipe"], asked["steps"]):
-            parent = Path(str(config.parent["run"])).name if config.parent else ""
-            settings |= {path.parent.name: dict(of[parent].settings)} if parent in of else {}
-    return RefinedSeries(folder, settings)
+def read_results(path: Path, scale: str) -> Results:
+    """Return the results of a file `runs.csv`; scores have a value and nothing else."""
+    with path.open(newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    columns = list(rows[0])
+    settings, scores = columns[1 : columns.index("state")], columns[columns.index("state") + 1 :]
+    members: dict[str, list[Member]] = {"": [], AT_SNAPSHOT: []}
+    for number, row in enumerate(rows):
+        at = {"recipe": row["series"], **{key: _read_setting(row[key]) for key in settings if row[key]}}
+        for suffix, kept in members.items():
+            named = [each for each in scores if each.endswith(AT_SNAPSHOT) == bool(suffix) and row[each]]
+            found = {each.removesuffix(AT_SNAPSHOT): Score(each, "", float(row[each]), 0) for each in named}
+            kept.append(Member(f"{row['series']}/{number}", at, row["state"], "", found))
+    earlier = Results(tuple(members[AT_SNAPSHOT]), scale) if any(m.scores for m in members[AT_SNAPSHOT]) else None
+    return Results(tuple(members[""]), scale, earlier=earlier)
+
+
+def _read_setting(text: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def judge_again(name: str, out: Path) -> None:
+    """Write the files of one experiment anew, and print what became of each verdict."""
+    folder, entry = out / name, experiment[name]
+    before = json.loads((folder / "verdicts.json").read_text("utf-8"))
+    figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
+    picture = figure.read_bytes()
+    results = read_results(folder / "runs.csv", before["scale"])
+    verdicts = tuple(judge(claim, results) for claim in entry.facts.claims)
+    provenance = StoredProvenance("", before["scale"], 0.0, 0, torch.device("cpu"))
+    StoredProvenance.record = before
+    of_runs = [line[2:] for line in page.splitlines() if line.startswith("- Runs ") or " stand in for " in line]
+    notes = [*entry.facts.notes, *of_runs, f"Intervals and verdicts were computed again at commit {find_commit()}."]
+    for lacking in write_results(folder, entry, results, verdicts, provenance, notes):  # the models of the figure
+        made = (folder / "README.md").read_text("utf-8").replace(f"\n- {lacking}", "")
+        made = made.replace("\n## Settings", "\n![figure](figure.png)\n\n## Settings", 1)
+        (folder / "README.md").write_text(made, encoding="utf-8")
+    figure.write_bytes(picture)
+    old = {verdict["claim"]: verdict["verdict"] for verdict in before["verdicts"]}
+    for verdict in verdicts:
+        print(f"{name}: {old.get(verdict.claim, 'new')} -> {verdict.verdict}: {verdict.claim}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name")
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("names", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("results"))
     arguments = parser.parse_args()
-    folder = arguments.out / arguments.name
-    before = json.loads((folder / "verdicts.json").read_text("utf-8"))
-    facts, figure = experiment[arguments.name].facts, folder / "figure.png"
-    picture, page = figure.read_bytes(), (folder / "README.md").read_text("utf-8")
-    if (arguments.runs[0] / "refined").exists():
-        running.refine_series = stored_stages  # what refines a run would open its weights
-        results, _, notes = running._run_experiment(facts, before["scale"], arguments.runs[0], "cpu", None)
-    else:
-        with tempfile.TemporaryDirectory() as place:
-            for each in arguments.runs:
-                sweeps = [each] if (each / "sweep.yaml").exists() else [p.parent for p in each.glob("*/sweep.yaml")]
-                for sweep in sweeps:
-                    (Path(place) / sweep.name).symlink_to(sweep.resolve())
-            source = running._Source.open(Path(place))
-            results, _, notes = running._run_experiment(facts, before["scale"], Path(place) / "none", "cpu", source)
-    verdicts = tuple(judge(claim, results) for claim in facts.claims)
-    where = Before(before["command"], before["scale"], before["minutes"], before["runs"], torch.device("cpu"))
-    Before.stored = before
-    origin = [line.removeprefix("- ") for line in page.splitlines() if line.startswith("- Runs ")]
-    notes_kept = [note for note in notes if "taken from" not in note]
-    now = f"Intervals and verdicts were computed again from the scores of these runs, by commit {find_commit()}."
-    lacking = write_results(
-        folder, experiment[arguments.name], results, verdicts, where, [*facts.notes, *notes_kept, *origin, now]
-    )
-    if lacking:
-        figure.write_bytes(picture)
-        made = (folder / "README.md").read_text("utf-8").replace("".join(f"- {each}\n" for each in lacking), "")
-        made = (
-            made if "figure.png" in made else made.replace("\n## Settings", "\n![figure](figure.png)\n\n## Settings", 1)
-        )
-        (folder / "README.md").write_text(made, encoding="utf-8")
-    for old, new in zip(before["verdicts"], verdicts, strict=True):
-        print(f"{arguments.name}: {old['verdict']} -> {new.verdict}: {new.claim}")
+    for name in arguments.names:
+        judge_again(name, arguments.out)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
 
 One process trains one sweep after another, each in few large groups, scores its runs there, and prints a table of
 verdicts last. Run it alone: with four such processes on one GPU, 10 members of a VAE made 35,000 images per second
-instead of 679,000. The same command continues after an interruption: finished runs are reused, and an unfinished sweep goes
-on from its last checkpoint. An experiment starts only if its estimate fits the minutes that are left.
+instead of 679,000. The same command continues after an interruption: finished runs are reused, and an unfinished sweep
+goes on from its last checkpoint. An experiment starts only if its estimate fits the minutes that are left.
 
 Estimates are images / rate + a time to compile and score. Rates are those measured inside the step, alone on an H200
 (`MEASURED`), and cautious guesses for the other networks. Runs that experiments share count once. A claim counts as
@@ -45,7 +45,7 @@ GUESSED = {"mlp-esmaeili-28": 3_000_000, "mlp-esmaeili-64": 2_500_000, "conv-dau
 DEFAULT_RATE, STAGE_RATE, GAN_RATE, FACTOR_VAE_SHARE = 300_000, 100_000, 60_000, 0.5
 GANS = ("info-gan", "ms-gan", "cgan")
 SECONDS_PER_SWEEP, SECONDS_PER_RUN = 10.0, 1.0
-"""Time to prepare a program, and to score a run and its snapshot; split2020/fig4 has 18 s beside its steps per sweep."""
+"""Time to prepare a program, and to score a run and its snapshot; a sweep of split2020/fig4 took 18 s in all."""
 
 
 class Sweep(NamedTuple):

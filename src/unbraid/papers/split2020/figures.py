@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
 from unbraid.experiments.base import Results, experiment
 from unbraid.experiments.drawing import draw_decoded, format_title, plot_boxes, plot_scatter
-from unbraid.experiments.evidence import Finding, combine, compare_extremes, compare_means, exists, pool_runs
+from unbraid.experiments.evidence import combine, compare_extremes, compare_means, exists, pool_runs
 from unbraid.experiments.statistics import pearson
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG, MODELS, build_facts, build_series, compare_split
 
@@ -21,7 +19,7 @@ NOT_CORRELATED = {
         SPLIT,
         [MIG, FACTOR],
         lambda s: pearson(s[..., 0], s[..., 1]),
-        "correlation of the FactorVAE score and MIG, over all runs of both models and encoders",
+        "correlation of the FactorVAE score and MIG, over all runs of both models with vanilla and split encoder",
         high=WELL_CORRELATED,
     )
 }
@@ -31,16 +29,6 @@ def draw_best_of_each(results: Results, make: Any) -> Any:
     """Draw reconstructions and traversals from -2 to 2 of the run of each series with the highest MIG."""
     best = [results.select_best(name, MIG) for name in results.series]
     return draw_decoded(make, results, {format_title(member, MIG): member for member in best}, span=2.0)
-
-
-def compare_best(model: str, score: int, what: str, **bounds: float) -> Finding:
-    """Find MIG (0) or error (1) of the run with the highest MIG, split encoder minus vanilla one."""
-
-    def choose(rows: np.ndarray) -> np.ndarray:
-        best = rows[..., 0].argmax(-1)[..., None]
-        return np.take_along_axis(rows[..., score], best, -1)[..., 0]
-
-    return compare_extremes(model, f"{model}, split", None, [MIG, ERROR], choose, f"{what} of the best model", **bounds)
 
 
 experiment.add(
@@ -134,13 +122,23 @@ experiment.add(
     "split2020/fig8",
     "Reconstructions and traversals from -2 to 2 of the models with the highest MIG on Cars3D.",
     draw_best_of_each,
-    **build_facts(encoders=["split"], cars=True),
+    **build_facts(
+        "The paper says that models with split encoder have better reconstructions; all runs are compared, not the "
+        "best ones alone. This was chosen after runs at `budget` had been seen: exchanging runs, the rule for "
+        "extremes, can hardly decide about the error of the run with the highest MIG, however large the difference.",
+        encoders=["split"],
+        cars=True,
+    ),
     claims={
-        "the models that are shown have better reconstructions with a split encoder": combine(
-            *(compare_best(model, 1, ERROR, high=0.0) for model in MODELS)
-        ),
-        "traversals of FactorVAE with a split encoder are more disentangled": compare_best(
-            "FactorVAE", 0, MIG, low=0.0
+        "models with a split encoder have better reconstructions": compare_split(MODELS, ERROR, high=0.0),
+        "traversals of FactorVAE with a split encoder are more disentangled": compare_extremes(
+            "FactorVAE",
+            "FactorVAE, split",
+            None,
+            [MIG],
+            lambda runs: runs[..., 0].max(-1),
+            f"{MIG} of the best model",
+            low=0.0,
         ),
     },
 )
