@@ -8,6 +8,7 @@ one thread of torch, as a forked process has no other threads of OpenMP, and nev
 forked, or one of them fails, the scores are computed here.
 """
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -130,6 +131,7 @@ class _Crew:
         """Compute jobs until none is left, or nobody listens."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
         os.environ["UNBRAID_QUIET"] = "1"  # progress here would overwrite that of the first process
+        gc.freeze()  # what the first process has on a GPU must not be freed here
         for inherited in (unused, *self.pipes):
             inherited.close()
         torch.set_num_threads(1)
