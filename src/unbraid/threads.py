@@ -1,17 +1,46 @@
-"""The number of threads that torch uses."""
+"""The number of threads that torch, the BLAS of numpy and scipy, and trees use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+_tree_threads: int | None = None
+
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread for work in cache-sized pieces, where several would mostly wait for each other."""
+def some_threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one thread for work in cache-sized pieces, where several would mostly wait for each other."""
+    with some_threads(1):
+        yield
+
+
+@contextmanager
+def blas_threads(count: int) -> Iterator[None]:
+    """Let the matrix products of numpy and scipy use so many threads, which wait for each other by spinning."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(count, user_api="blas"):
+        yield
+
+
+def count_tree_threads() -> int:
+    """Return the number of threads that grow trees: as many as torch uses, unless it is set."""
+    return _tree_threads or torch.get_num_threads()
+
+
+def set_tree_threads(count: int) -> None:
+    """Set the number of threads that grow trees, for a process in which torch has to have one."""
+    global _tree_threads
+    _tree_threads = count

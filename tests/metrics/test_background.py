@@ -1,24 +1,31 @@
 """Scores that are computed aside are those that are computed in turn, and factors have to be there."""
 
+import os
+import signal
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from joblib import parallel_config
 
 from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Evaluation, evaluate, metric
 from unbraid.metrics.background import schedule_metrics
+from unbraid.metrics.base import CodeTable, prepare
+from unbraid.threads import one_thread, some_threads
 
-FORESTS = ["dci/random-forest", "downstream/random-forest"]
 ASKED = {
     "dci/random-forest": {"train": 60, "test": 40},
     "sap/linear-svm": {},
+    "irs/quantile": {},
     "downstream/random-forest": {"labels": (20, 40), "test": 40},
     "mig/histogram-mean": {},
 }
+ASIDE = ["mig/histogram-mean", "sap/linear-svm", "downstream/random-forest", "dci/random-forest"]
+
+forks = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 
 
 def evaluation(**settings):
@@ -31,44 +38,65 @@ def untimed(scores):
     return [replace(score, seconds=0.0) for score in scores]
 
 
-def test_both_ways_give_the_same_scores_and_forests_come_last():
-    in_turn = {name: untimed(evaluate(evaluation(), [name], **own)) for name, own in ASKED.items()}
-    order, measure = schedule_metrics(evaluation(), ASKED, background=True)
-    assert order == ["sap/linear-svm", "mig/histogram-mean", *FORESTS]
-    assert {name: untimed(measure(name)) for name in order} == {name: in_turn[name] for name in order}
+def in_turn():
+    return {name: untimed(evaluate(evaluation(), [name], **own)) for name, own in ASKED.items()}
 
 
-def test_without_a_gpu_nothing_is_computed_aside(monkeypatch):
-    monkeypatch.setattr("unbraid.metrics.background._start", lambda *_: pytest.fail("something was started"))
-    order, measure = schedule_metrics(evaluation(), ASKED)
-    assert order == list(ASKED)
-    assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
+@forks
+@pytest.mark.parametrize("threads", [1, 3])
+def test_both_ways_give_the_same_scores_and_the_slowest_come_last(threads):
+    with some_threads(threads):
+        order, measure = schedule_metrics(evaluation(), ASKED, background=True)
+        assert order == ["irs/quantile", *ASIDE]
+        assert {name: untimed(measure(name)) for name in order} == in_turn()
 
 
-def test_what_is_refused_aside_is_refused_where_it_is_asked_for(monkeypatch):
-    monkeypatch.setenv("UNBRAID_QUIET", "1")  # which a job sets in its own process, here this one
-    asked = {**ASKED, "dci/random-forest": {"factors": ("colour",)}}
-    with parallel_config(backend="threading"):
-        _, measure = schedule_metrics(evaluation(), asked, background=True)
-        assert measure("downstream/random-forest")
-        with pytest.raises(UsageError, match="colour"):  # before it has read anything
-            measure("dci/random-forest")
+def test_one_thread_computes_all_in_turn(monkeypatch):
+    monkeypatch.setattr("unbraid.metrics.background._Crew", lambda *_: pytest.fail("something was started"))
+    with one_thread():
+        order, measure = schedule_metrics(evaluation(), ASKED)
+        assert order == list(ASKED)
+        assert untimed(measure("mig/histogram-mean")) == untimed(evaluate(evaluation(), ["mig/histogram-mean"]))
 
 
+def test_quick_scores_start_no_process(monkeypatch):
+    monkeypatch.setattr("unbraid.metrics.background._Crew", lambda *_: pytest.fail("something was started"))
+    with some_threads(2):
+        order, _ = schedule_metrics(evaluation(), {"mig/histogram-mean": {}, "irs/quantile": {}})
+    assert order == ["mig/histogram-mean", "irs/quantile"]
+
+
+def test_what_is_refused_aside_is_refused_where_it_is_asked_for():
+    asked = {**ASKED, "dci/random-forest": {"factors": ("colour",)}, "sap/linear-svm": {"continuous": ("sound",)}}
+    _, measure = schedule_metrics(evaluation(), asked, background=True)
+    assert measure("downstream/random-forest")
+    for name, wrong in (("dci/random-forest", "colour"), ("sap/linear-svm", "sound")):
+        with pytest.raises(UsageError, match=wrong):
+            measure(name)
+
+
+@forks
 def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch):
-    def broken(work):
+    def refuse(*_):
         raise OSError("no more processes")
 
-    monkeypatch.setattr("unbraid.metrics.background._run_quietly", broken)
-    in_turn = evaluate(evaluation(), ["dci/random-forest"], **ASKED["dci/random-forest"])
-    with parallel_config(backend="threading"), pytest.warns(UserWarning, match="no more proc"):
-        _, measure = schedule_metrics(evaluation(), ASKED, background=True)
-        assert untimed(measure("dci/random-forest")) == untimed(in_turn)
+    monkeypatch.setattr("multiprocessing.context.ForkProcess.start", refuse)
+    with pytest.warns(UserWarning, match="no more proc"):
+        order, measure = schedule_metrics(evaluation(), ASKED, background=True)
+    assert {name: untimed(measure(name)) for name in order} == in_turn()
 
 
-def test_the_processor_s_scores_are_the_predictors_that_have_no_other_place():
-    names = {name for name in metric if metric[name].facts.cpu_only}
-    assert names == {"dci/gbt", *FORESTS}
+@forks
+def test_the_scores_of_a_process_that_dies_are_computed_here(monkeypatch):
+    monkeypatch.setattr("unbraid.metrics.background.set_tree_threads", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    order, measure = schedule_metrics(evaluation(), ASKED, background=True)
+    assert {name: untimed(measure(name)) for name in order} == in_turn()
+
+
+def test_scores_that_may_run_aside_are_calls_on_codes_that_no_gpu_holds():
+    for name in (name for name in metric if metric[name].facts.core_seconds):
+        job, _ = prepare(evaluation(), name, {})
+        assert isinstance(job.args[0], CodeTable)
 
 
 def test_a_metric_states_needs_that_exist():

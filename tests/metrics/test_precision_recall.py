@@ -7,8 +7,10 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
+from unbraid.metrics.generative import precision_recall as module
 from unbraid.metrics.generative.features import base
 from unbraid.metrics.generative.precision_recall import precision_recall
+from unbraid.metrics.intervals import draw_halves
 
 
 def slow_share(points, centres, k):
@@ -43,6 +45,18 @@ def test_pieces_and_tensors_change_nothing(monkeypatch):
     whole = values(real, made)
     monkeypatch.setitem(base.MAX_PAIRS_IN_MEMORY, "cpu", 300)
     assert values(torch.tensor(real), made) == whole
+
+
+@pytest.mark.parametrize("kept", [1, 2, 8])
+def test_halves_have_the_scores_that_they_have_alone(monkeypatch, kept):
+    monkeypatch.setattr(module, "NEIGHBOURS_PER_K", kept)  # with few of them, some lie in the other half
+    rng = np.random.default_rng(3)
+    real, made = rng.standard_normal((60, 3)), rng.standard_normal((50, 3)) + 0.5
+    halves = draw_halves([60, 50], 6, rng)
+    found = module._measure(torch.tensor(real), torch.tensor(made), 3, halves)
+    for place, (of_real, of_made) in enumerate(halves, start=1):
+        alone = values(real[of_real], made[of_made], resamples=0)
+        assert alone == {"precision": found[0][place], "recall": found[1][place]}
 
 
 def test_known_answers():

@@ -1,23 +1,39 @@
-"""A suite of metrics that computes scores without a GPU in other processes while the GPU is busy.
+"""A suite of metrics that computes scores of codes in other processes, a core each, beside the rest.
 
-Trees grow in Python threads, and Python's lock also feeds the GPU, so only processes save time. joblib's processes do
-not import the user's script again, unlike those of the standard library.
+Most scores of codes are many small operations. One thread computes them fastest: several wait for each other and for
+Python's lock, which also feeds a GPU. So whole scores run side by side.
+
+The processes are forked: they start in milliseconds, with all codes in memory, and only scores travel back. They run
+one thread of torch, as a forked process has no other threads of OpenMP, and never use a GPU. Where processes cannot be
+forked, or one of them fails, the scores are computed here.
 """
 
+import gc
+import multiprocessing
 import os
+import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
+
+import torch
 
 from unbraid.errors import UnbraidError
 from unbraid.metrics.base import Evaluation, Score, add_notes, evaluate, metric, prepare
+from unbraid.threads import blas_threads, set_tree_threads, some_threads
 
 Requests = Mapping[str, Mapping[str, Any]]
 """Settings of each metric, by its full name."""
 
 Measure = Callable[[str], list[Score]]
+
+MIN_CORE_SECONDS = 2.0
+"""Expected seconds of a core, over all scores that could run beside the rest, from which processes are started."""
 
 
 def schedule_metrics(
@@ -25,59 +41,106 @@ def schedule_metrics(
 ) -> tuple[list[str], Measure]:
     """Return the names in the best order to measure them, and the function that measures one of them.
 
-    With `background`, metrics that are `cpu_only` start at once in other processes and come last. The default is to do
-    so if the data are on a GPU and there are several metrics.
+    With `background`, metrics with `core_seconds` start at once in other processes and come last, the quickest first:
+    the processes begin with the slowest, and a score that none of them has begun is measured here. The default is to do
+    so if there are several metrics, they take seconds, and torch has several threads or the data are on a GPU.
     """
+    seconds = {name: metric[name].facts.core_seconds for name in requests}
+    spare = max(torch.get_num_threads() - 1, int(evaluation.dataset.device.type == "cuda"))
     if background is None:
-        background = evaluation.dataset.device.type == "cuda" and len(requests) > 1
-    started = [name for name in requests if background and metric[name].facts.cpu_only]
-    wait = _start(evaluation, {name: requests[name] for name in started}) if started else None
+        background = len(requests) > 1 and spare > 0 and sum(seconds.values()) >= MIN_CORE_SECONDS
+    slow = sorted((name for name in requests if seconds[name]), key=lambda name: -seconds[name]) if background else []
+    jobs, notes = _prepare(evaluation, {name: requests[name] for name in slow})
+    crew = _Crew(list(jobs.values()), max(1, spare)) if jobs and _can_fork() else None
+    places = {name: place for place, name in enumerate(jobs)} if crew else {}
 
     def measure(name: str) -> list[Score]:
-        return wait(name) if wait and name in started else evaluate(evaluation, [name], **requests[name])
+        found = crew.collect(places[name]) if crew and name in places else None
+        if found:
+            return add_notes(found[0], notes[name], found[1])
+        threads = max(1, torch.get_num_threads() - (crew.count_busy() if crew else 0))
+        with some_threads(threads), blas_threads(threads):
+            return evaluate(evaluation, [name], **requests[name])
 
-    return [name for name in requests if name not in started] + started, measure
+    return [name for name in requests if name not in places] + list(places)[::-1], measure
 
 
-def _start(evaluation: Evaluation, requests: Requests) -> Measure:
-    """Encode here, start the rest in other processes, and return the function that waits for the scores of a metric."""
-    from joblib import Parallel, delayed
+def _can_fork() -> bool:
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
 
-    prepared, errors = {}, {}
+
+def _prepare(evaluation: Evaluation, requests: Requests) -> tuple[dict[str, partial[Any]], dict[str, Any]]:
+    """Return the calls, on codes that are not on a GPU, that compute the metrics, and notes for their scores."""
+    jobs, notes = {}, {}
     for name, settings in requests.items():
         try:
-            prepared[name] = prepare(evaluation, name, settings)
-        except UnbraidError as error:
-            errors[name] = error  # raised by `wait`
-    pool = Parallel(max(2, len(prepared)), return_as="generator", max_nbytes=None)  # one job would run in this process
-    results = pool(delayed(_run_quietly)(job) for job, _ in prepared.values())
+            job, notes[name] = prepare(evaluation, name, settings)
+        except UnbraidError:
+            continue  # raised again when the metric is measured
+        if isinstance(job, partial) and not job.args[0].codes.is_cuda:
+            jobs[name] = job
+    return jobs, notes
 
-    @cache
-    def collect() -> dict[str, Any]:
+
+class _Crew:
+    """Forked processes that take jobs in their order, and this process, which may take any job that is left."""
+
+    def __init__(self, jobs: list[partial[Any]], threads: int) -> None:
+        self.found: dict[int, tuple[Any, float] | None] = {}
+        self.pipes: dict[Connection, BaseProcess] = {}
+        fork = multiprocessing.get_context("fork")
         try:
-            return dict(zip(prepared, results, strict=True))
-        except Exception as error:  # a machine has many ways to refuse processes
-            warnings.warn(f"Processes for scores failed, so they are computed here: {error}", stacklevel=2)
-            return {name: _run(job) for name, (job, _) in prepared.items()}
+            self.taken = fork.Array("b", len(jobs))
+            for _ in range(min(len(jobs), threads)):
+                pipe, other = fork.Pipe(duplex=False)
+                process = fork.Process(target=self._work, args=(jobs, threads, pipe, other), daemon=True)
+                with warnings.catch_warnings():  # Python warns of threads that hold locks; here all of them rest
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    process.start()
+                other.close()
+                self.pipes[pipe] = process
+        except OSError as error:  # a machine has many ways to refuse processes
+            warnings.warn(f"Processes for scores failed, so they are computed here: {error}", stacklevel=3)
 
-    def wait(name: str) -> list[Score]:
-        result = errors.get(name) or collect()[name]
-        if isinstance(result, UnbraidError):
-            raise result
-        return add_notes(result[0], prepared[name][1], result[1])
+    def take(self, place: int) -> bool:
+        """Return whether nobody had taken this job before."""
+        with self.taken.get_lock():
+            free, self.taken[place] = not self.taken[place], 1
+        return free
 
-    return wait
+    def collect(self, place: int) -> tuple[Any, float] | None:
+        """Wait for the scores and the seconds of a job; None if it is left to this process."""
+        while place not in self.found and self.pipes and not self.take(place):
+            self._receive(None)
+        return self.found.get(place)
 
+    def count_busy(self) -> int:
+        """Return the number of processes that still have work."""
+        self._receive(0)
+        return len(self.pipes)
 
-def _run_quietly(job: partial[Any]) -> Any:
-    os.environ["UNBRAID_QUIET"] = "1"  # its progress bar would overwrite that of the first process
-    return _run(job)
+    def _receive(self, timeout: float | None) -> None:
+        for pipe in wait(list(self.pipes), timeout):
+            assert isinstance(pipe, Connection)
+            try:
+                place, self.found[place] = pipe.recv()
+            except (EOFError, OSError):  # all jobs are taken, or the process is gone
+                self.pipes.pop(pipe).join()
 
-
-def _run(job: partial[Any]) -> Any:
-    """Return scores and seconds, or the error."""
-    start = time.perf_counter()
-    try:
-        return job(), time.perf_counter() - start
-    except UnbraidError as error:
-        return error
+    def _work(self, jobs: list[partial[Any]], threads: int, unused: Connection, pipe: Connection) -> None:
+        """Compute jobs until none is left, or nobody listens."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process decides
+        os.environ["UNBRAID_QUIET"] = "1"  # progress here would overwrite that of the first process
+        gc.freeze()  # what the first process has on a GPU must not be freed here
+        for inherited in (unused, *self.pipes):
+            inherited.close()
+        torch.set_num_threads(1)
+        set_tree_threads(threads)
+        with blas_threads(1):
+            for place in filter(self.take, range(len(jobs))):
+                start = time.perf_counter()
+                try:
+                    result = jobs[place](), time.perf_counter() - start
+                except Exception:
+                    result = None  # the first process meets the error when it computes the job itself
+                pipe.send((place, result))

@@ -16,7 +16,7 @@ from unbraid import noise
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError, unknown
 from unbraid.latents import Space
-from unbraid.metrics.arrays import choose_factors, to_numpy
+from unbraid.metrics.arrays import choose_factors
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
@@ -45,16 +45,12 @@ class CodeTable(NamedTuple):
 
     def score(self, function: Callable[..., Result], **settings: Any) -> Result:
         """Call a function on arrays with this table."""
-        return self._bind(function, self.codes, self.factors, settings)()
-
-    def defer(self, function: Callable[..., Result], **settings: Any) -> partial[Result]:
-        """Return the call that `score` makes, on CPU arrays, so that any process can make it."""
-        return self._bind(function, to_numpy(self.codes), to_numpy(self.factors), settings)
-
-    def _bind(self, function: Callable[..., Result], codes: Any, factors: Any, settings: Any) -> partial[Result]:
         accepted = inspect.signature(function).parameters
         named = {key: getattr(self, key) for key in ("names", "latents", "seed") if key in accepted}
-        return partial(function, codes, factors, **named, **settings)
+        return function(self.codes, self.factors, **named, **settings)
+
+    def to_cpu(self) -> "CodeTable":
+        return self._replace(codes=self.codes.cpu(), factors=self.factors.cpu())
 
 
 class Evaluation:
@@ -339,7 +335,7 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
 
 
 def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the scores of one metric, or the call that computes them if it is `cpu_only`, and notes for them."""
+    """Return the scores of a metric, or the call that computes them if it is one of codes, and notes for them."""
     entry = metric[name]
     resolved = entry.resolve(settings)
     part = _rows_for(evaluation, entry, resolved)

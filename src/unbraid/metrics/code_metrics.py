@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Literal, get_args, get_origin
 
@@ -11,6 +12,9 @@ from unbraid.metrics.score import Score, register_variant
 from unbraid.metrics.train_test_split import draw_table
 
 PUBLISHED = "disentanglement_lib"
+MAX_CODES_OF_A_CORE = 2**20
+"""Numbers, rows x latents, up to which one core is quicker than a GPU, which mostly waits for tiny kernels to start."""
+
 FACTORS = Parameter("factors", Parameter.KEYWORD_ONLY, default=None, annotation=tuple[str, ...] | None)
 
 
@@ -45,13 +49,15 @@ def code_metric(
         def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
             table, rows = _tabulate(evaluation, factors, chosen, codes, draw=published and "rows" in known)
             own = {key: value for key, value in chosen.items() if key in known}
-            if facts.get("cpu_only"):
-                return table.defer(function, **fixed, **rows, **own)
-            result = table.score(function, **fixed, **rows, **own)
-            if not levels:
-                return result
-            scores = add_levels(result, table, function, {**fixed, **rows, **own})
-            return scores if annotate is None else [annotate(score, evaluation) for score in scores]
+            if not facts.get("prefers_gpu") and table.codes.numel() <= MAX_CODES_OF_A_CORE:
+                table = table.to_cpu()
+
+            def compute(table: CodeTable) -> Any:
+                result = table.score(function, **fixed, **rows, **own)
+                scores = add_levels(result, table, function, {**fixed, **rows, **own}) if levels else result
+                return scores if annotate is None else [annotate(score, evaluation) for score in scores]
+
+            return partial(compute, table)
 
         parameters = [_build_setting(known.get(key), key, defaults or {}) for key in settings.split()]
         register_variant(name, summary, function, call, [FACTORS, *parameters], reference=reference, **facts)

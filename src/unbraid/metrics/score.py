@@ -23,8 +23,9 @@ class MetricFacts(Facts):
     `needs` names conditions of `unbraid.metrics.needs`, such as `factors`. Tests check the promises: `bounds`,
     `invariant` (changes of the codes that leave the score as it is: `order`, `sign`, `scale`), `perfect` (the value of
     a perfect code), `noise` (the value of pure noise) and `deterministic`. `trial` holds settings for a quick test. A
-    `costly` metric takes minutes and runs only under its full name. A `cpu_only` metric returns `CodeTable.defer`,
-    a call that another process can make.
+    `costly` metric takes minutes and runs only under its full name. A metric of codes may state the seconds that a core
+    needs for 10,000 rows (`core_seconds`), so that another process computes it beside the rest. With `prefers_gpu`
+    codes on a GPU stay there, however few they are.
     """
 
     needs: tuple[str, ...] = ()
@@ -34,7 +35,8 @@ class MetricFacts(Facts):
     noise: Any = None
     deterministic: bool = False
     costly: bool = False
-    cpu_only: bool = False
+    core_seconds: float = 0.0
+    prefers_gpu: bool = False
     trial: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

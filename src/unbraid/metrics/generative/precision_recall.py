@@ -5,7 +5,8 @@ A set's region is the union of balls around its features; each ball reaches to t
 in the region of the generated ones. Both depend on the number of rows: compare equal numbers only.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +15,15 @@ from torch import Tensor
 from unbraid.errors import DataError
 from unbraid.metrics.arrays import check_at_least
 from unbraid.metrics.base import Evaluation, Score, metric
-from unbraid.metrics.generative.features.base import read_feature_pair, split_rows, take_rows
+from unbraid.metrics.generative.features.base import read_feature_pair, split_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
-from unbraid.metrics.intervals import halves_share_interval, measure_halves, no_interval, spread_at
+from unbraid.metrics.intervals import draw_halves, halves_share_interval, no_interval, spread_at
 
 SAME = 1e-12
 """Squared distance, relative to the sum of squared lengths, below which two features differ by rounding only."""
+
+NEIGHBOURS_PER_K = 8
+"""Nearest neighbours that are kept for each of the k: almost surely k of them are in any half of the rows."""
 
 FACTS: dict[str, Any] = {"reference": "kynkaanniemi2019"}
 
@@ -57,17 +61,11 @@ def precision_recall(
     middle = truth.mean(0)
     truth, other = truth - middle, other - middle  # equal distances with less rounding error
     details = {"features": truth.shape[1], "sizes": [len(truth), len(other)], "k": k}
-
-    def measure_half(of_truth: np.ndarray, of_other: np.ndarray) -> tuple[float, float]:
-        return _measure(take_rows(truth, of_truth), take_rows(other, of_other), k)
-
     enough = min(len(truth), len(other)) >= 4 * k
-    count, rng = resamples if enough else 0, np.random.default_rng(seed)
-    halves = measure_halves(measure_half, [len(truth), len(other)], count, rng)
+    halves = draw_halves([len(truth), len(other)], resamples if enough else 0, np.random.default_rng(seed))
+    found = _measure(truth, other, k, halves)
     scores = []
-    for part, value, drawn in zip(
-        ("precision", "recall"), _measure(truth, other, k), np.array(halves).reshape(-1, 2).T, strict=True
-    ):
+    for part, (value, *drawn) in zip(("precision", "recall"), found, strict=True):
         counted = other if part == "precision" else truth
         interval = halves_share_interval(value, drawn, len(counted))
         covers = spread_at(len(counted)) if interval else no_interval("it needs more rows or resamples")
@@ -77,22 +75,34 @@ def precision_recall(
     return scores
 
 
-def _measure(truth: Tensor, other: Tensor, k: int) -> tuple[float, float]:
-    """Return precision and recall.
+def _measure(
+    truth: Tensor, other: Tensor, k: int, halves: Sequence[Sequence[np.ndarray]]
+) -> tuple[list[float], list[float]]:
+    """Return the precision and the recall of all rows, followed by those of halves of both sets.
 
-    |p - c|^2 <= r^2 is |c|^2 - r^2 - 2 p.c <= -|p|^2, so the minima of one matrix product decide.
+    |p - c|^2 <= r^2 is |c|^2 - r^2 - 2 p.c <= -|p|^2, so the minima of one matrix product decide, for the halves, too:
+    there a row that is left out has an infinite |c|^2 - r^2.
     """
     lengths, others = (points.square().sum(1) for points in (truth, other))
-    reach, reach_of_other = (
-        (1 - SAME) * of - _squared_radii(points, of, k) for points, of in ((truth, lengths), (other, others))
-    )
-    nearest, covered = torch.full_like(others, torch.inf), []  # of each other point, and of each true one
+    reach = _measure_reach(truth, lengths, k, [rows for rows, _ in halves])  # [1 + halves, rows]
+    reach_of_other = _measure_reach(other, others, k, [rows for _, rows in halves])
+    nearest, covered = (torch.full_like(of, torch.inf) for of in (reach_of_other, reach))
     for start, rows in split_rows(truth, other):
-        product = -2 * (rows @ other.T)
-        covered.append((product + reach_of_other).amin(1))
-        torch.minimum(nearest, product.add_(reach[start : start + len(rows), None]).amin(0), out=nearest)
-    precision, recall = nearest <= (SAME - 1) * others, torch.cat(covered) <= (SAME - 1) * lengths
-    return float(precision.double().mean()), float(recall.double().mean())
+        product, here = -2 * (rows @ other.T), slice(start, start + len(rows))
+        for place, (own, of_other) in enumerate(zip(reach[:, here], reach_of_other, strict=True)):
+            chosen = own.isfinite().nonzero()[:, 0]
+            if not len(chosen):
+                continue
+            some = product.index_select(0, chosen)
+            covered[place, start + chosen] = (some + of_other).amin(1)
+            torch.minimum(nearest[place], some.add_(own[chosen, None]).amin(0), out=nearest[place])
+    return _share_within(nearest, reach_of_other, others), _share_within(covered, reach, lengths)
+
+
+def _share_within(nearest: Tensor, reach: Tensor, lengths: Tensor) -> list[float]:
+    """Return the share of the points in each half whose nearest ball holds them."""
+    chosen = reach.isfinite()
+    return (((nearest <= (SAME - 1) * lengths) & chosen).sum(1) / chosen.sum(1).double()).tolist()
 
 
 def _compare(evaluation: Evaluation, network: str, samples: int, k: int, **settings: Any) -> list[Score]:
@@ -102,11 +112,35 @@ def _compare(evaluation: Evaluation, network: str, samples: int, k: int, **setti
     return compare_features(evaluation, network, samples, measure, **settings)
 
 
-def _squared_radii(centres: Tensor, lengths: Tensor, k: int) -> Tensor:
-    """Return the squared distance of each centre from its k-th nearest other centre."""
-    radii = []
+def _measure_reach(centres: Tensor, lengths: Tensor, k: int, halves: Sequence[np.ndarray]) -> Tensor:
+    """Return |c|^2 - r^2 [1 + halves, centres] with the balls of all rows, and with those of each half."""
+    near = _find_neighbours(centres, lengths, min(len(centres) - 1, NEIGHBOURS_PER_K * k))
+    radii = torch.full((1 + len(halves), len(centres)), -torch.inf, dtype=centres.dtype, device=centres.device)
+    radii[0] = near.squared[:, k - 1]
+    for own, half in zip(radii[1:], halves, strict=True):
+        rows = torch.as_tensor(half, device=centres.device)
+        chosen = torch.zeros(len(centres), dtype=torch.bool, device=centres.device).index_fill_(0, rows, True)
+        number = chosen[near.places[rows]].cumsum(1)
+        enough = number[:, -1] >= k
+        own[rows] = near.squared[rows].gather(1, (number < k).sum(1, keepdim=True).clamp_max(number.shape[1] - 1))[:, 0]
+        if not bool(enough.all()):  # rarely: few of a row's nearest neighbours are in the half
+            own[rows[~enough]] = _find_neighbours(centres[rows], lengths[rows], k).squared[~enough, k - 1]
+    return (1 - SAME) * lengths - radii
+
+
+class _Neighbours(NamedTuple):
+    """Squared distances of each centre from its nearest other centres, from near to far, and which they are."""
+
+    squared: Tensor
+    places: Tensor
+
+
+def _find_neighbours(centres: Tensor, lengths: Tensor, count: int) -> _Neighbours:
+    squared, places = [], []
     for start, rows in split_rows(centres, centres):
         distances = torch.addmm(lengths, rows, centres.T, alpha=-2)  # |row|^2 is missing: it changes no order
         distances.diagonal(start).fill_(torch.inf)
-        radii.append(distances.topk(k, dim=1, largest=False).values[:, -1])
-    return torch.cat(radii) + lengths
+        found = distances.topk(count, dim=1, largest=False)
+        squared.append(found.values)
+        places.append(found.indices)
+    return _Neighbours(torch.cat(squared) + lengths[:, None], torch.cat(places))

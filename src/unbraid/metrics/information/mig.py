@@ -62,7 +62,12 @@ def note_left_out(score: Score, evaluation: Evaluation) -> Score:
 
 
 histogram_metric = partial(
-    code_metric, reference="chen2018", settings="bins factor_bins samples resamples", annotate=note_left_out, **FACTS
+    code_metric,
+    reference="chen2018",
+    settings="bins factor_bins samples resamples",
+    annotate=note_left_out,
+    core_seconds=0.35,
+    **FACTS,
 )
 
 

@@ -118,6 +118,7 @@ def modularity(
     "Explicitness: area under the ROC curve of linear classifiers on the whole code.",
     "ridgeway2018",
     settings="classifier train test C resamples",
+    core_seconds=1.5,
     bounds=(-1, 1),
     noise=0.0,
 )

@@ -52,18 +52,23 @@ tree_metric = partial(
 
 
 @tree_metric(
-    "dci/gbt", "DCI by scikit-learn's gradient boosting, which takes minutes at full size.", cpu_only=True, **COSTLY
+    "dci/gbt",
+    "DCI by scikit-learn's gradient boosting, which takes minutes at full size.",
+    core_seconds=300.0,
+    **COSTLY,
 )
 @tree_metric(
     "dci/booster",
     "DCI by gradient boosting as in dci/gbt, of binned codes and all trees at once.",
+    core_seconds=8.4,
+    prefers_gpu=True,
     perfect=PERFECT,
     noise=NOISE,
 )
 @tree_metric(
     "dci/random-forest",
     "DCI by scikit-learn's random forest.",
-    cpu_only=True,
+    core_seconds=13.6,
     perfect={"informativeness": 1.0},
     noise=NOISE,
 )
@@ -72,6 +77,7 @@ tree_metric = partial(
     "DCI by L1-penalised linear regression on factor values; `alpha` is cross-validated by default.",
     "eastwood2018",
     settings="alpha train test resamples",
+    core_seconds=0.7,
     invariant=("order", "sign", "scale"),
     perfect=PERFECT,
     noise={"informativeness": 0.0},

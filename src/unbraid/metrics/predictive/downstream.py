@@ -52,13 +52,14 @@ downstream_metric = partial(
     "Accuracy of softmax regression with few and many labels, and their ratio.",
     settings="labels test C resamples",
     invariant=("order", "sign", "scale"),
+    core_seconds=3.2,
 )
 @downstream_metric(
     "downstream/random-forest",
     "Accuracy of a random forest with few and many labels, and their ratio.",
     settings="labels test trees resamples",
     defaults={"resamples": 0},
-    cpu_only=True,
+    core_seconds=5.0,
 )
 def downstream(
     codes: Any,

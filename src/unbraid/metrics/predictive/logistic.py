@@ -28,16 +28,24 @@ MIN_ROWS_FOR_FIRST_FIT = 4_000
 
 
 class Classifiers(NamedTuple):
-    """Linear classifiers [inputs + intercept, values of all factors]; `blocks` are the factors' columns."""
+    """Linear classifiers [inputs + intercept, values of all factors]; `blocks` are the factors' columns.
+
+    `hessians` are the Cholesky factors of each factor's last Hessian, where there was one.
+    """
 
     weights: Tensor
     blocks: tuple[slice, ...]
     values: tuple[np.ndarray, ...]
+    hessians: tuple[Tensor | None, ...] = ()
 
     def choose(self, factor: int, values: np.ndarray) -> Tensor:
         """Return the weights [values, inputs + intercept] of some values of a factor."""
         places = np.searchsorted(self.values[factor], values)
         return self.weights[:, self.blocks[factor]].T[torch.as_tensor(places, device=self.weights.device)]
+
+    def choose_hessian(self, factor: int, values: np.ndarray) -> Tensor | None:
+        """Return the factorised Hessian of a factor if these are all of its values."""
+        return self.hessians[factor] if self.hessians and len(values) == len(self.values[factor]) else None
 
     def logits(self, x: Tensor) -> Tensor:
         """Return [rows, values of all factors]."""
@@ -74,16 +82,19 @@ def fit_softmax(
 
     `balanced` weighs each row by n / (K n_k). With two values the penalty is on the difference of their weights, as in
     scikit-learn. `precision` bounds the distance of the loss from its minimum, in nats per row. A `start` that was
-    fitted to similar rows saves most of the time.
+    fitted to similar rows saves most of the time: its Hessian serves these rows, too.
     """
-    inputs, solutions = _add_intercept(x), []
+    inputs, solutions, hessians = _add_intercept(x), [], []
     values, targets = _number_values(labels, x.device)
     for k, (count, target) in enumerate(zip(map(len, values), targets, strict=True)):
         weights = (len(x) / (count * target.bincount().double()))[target] if balanced else inputs.new_ones(len(x))
         penalty = (2 if count == 2 else 1) / (C * len(x))
         first = None if start is None else start.choose(k, values[k])
-        solutions.append(_solve_softmax(inputs, target, weights, penalty, precision, count, first))
-    return _stack_classifiers(solutions, values)
+        known = None if start is None else start.choose_hessian(k, values[k])
+        solution, hessian = _solve_softmax(inputs, target, weights, penalty, precision, count, first, known)
+        solutions.append(solution)
+        hessians.append(hessian)
+    return _stack_classifiers(solutions, values)._replace(hessians=tuple(hessians))
 
 
 @one_thread()
@@ -136,7 +147,7 @@ def _solve_one_vs_rest(
     if start is None and rows >= MIN_ROWS_FOR_FIRST_FIT:
         some = _choose_eighth(inputs)
         theta = _solve_one_vs_rest(inputs[some], y[some], ridge, 1e-4, None, free_intercept)
-    return _newton(theta, evaluate, hessian, precision, keep=0.0)
+    return _newton(theta, evaluate, hessian, precision, keep=0.0)[0]
 
 
 def _solve_softmax(
@@ -147,8 +158,9 @@ def _solve_softmax(
     precision: float,
     values: int,
     start: Tensor | None = None,
-) -> Tensor:
-    """Return weights [values, inputs] of one factor."""
+    known: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return weights [values, inputs] of one factor, and the last factorised Hessian; `known` is one to begin with."""
     width, columns, share = inputs.shape[1], inputs.T.contiguous(), weights / weights.sum()
     penalty, pairs = _build_penalty(inputs, ridge), _Pairs(inputs, ridge, share)
 
@@ -174,15 +186,16 @@ def _solve_softmax(
         return whole.transpose(1, 2).reshape(1, values * width, values * width)
 
     if values == 1:
-        return inputs.new_zeros(values, width)
+        return inputs.new_zeros(values, width), None
     theta = inputs.new_zeros(1, values * width) if start is None else start.reshape(1, -1)
     if not pairs.affordable(values * (values + 1) // 2):
-        return _lbfgs(theta, evaluate, precision).view(values, width)
+        return _lbfgs(theta, evaluate, precision).view(values, width), None
     if start is None and len(inputs) >= MIN_ROWS_FOR_FIRST_FIT:
         some = _choose_eighth(inputs)
-        few = _solve_softmax(inputs[some], target[some], weights[some], ridge, 1e-4, values).reshape(1, -1)
+        few = _solve_softmax(inputs[some], target[some], weights[some], ridge, 1e-4, values)[0].reshape(1, -1)
         theta = min((part * few for part in (1.0, 0.5, 0.2, 0.0)), key=lambda one: float(evaluate(one)[0]))
-    return _newton(theta, evaluate, hessian, precision, keep=0.2).view(values, width)
+    theta, last = _newton(theta, evaluate, hessian, precision, keep=0.2, factor=known)
+    return theta.view(values, width), last
 
 
 def _pair_values(values: int, enough: int = 32) -> Iterator[tuple[int, int]]:
@@ -238,13 +251,14 @@ def _newton(
     hessian: Callable[[Tensor], Tensor],
     precision: float,
     keep: float,
-) -> Tensor:
-    """Return the minimum of each row of theta [problems, parameters].
+    factor: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the minimum of each row of theta [problems, parameters], and the last factorised Hessian.
 
     A Hessian is reused while each step leaves less than the share `keep` of the expected gain.
     """
     value, gradient = evaluate(theta)
-    factor, expected = None, math.inf
+    expected = math.inf
     for _ in range(200):
         fresh = factor is None
         factor = _factorise(hessian(theta)) if factor is None else factor
@@ -259,7 +273,7 @@ def _newton(
         expected = worst
         theta, value, gradient, full = _take_step(theta, step, value, decrement, evaluate)
         factor = factor if full else None
-    return theta
+    return theta, factor
 
 
 def _take_step(
