@@ -256,7 +256,7 @@ def test_intervals_keep_their_promises(monkeypatch):
     folder = Path(__file__).parents[2] / "benchmarks"
     monkeypatch.syspath_prepend(folder)
     lies_outside = runpy.run_path(str(folder / "coverage_page.py"))["lies_outside"]
-    cells = runpy.run_path(str(folder / "coverage.py"))["measure_all"](None, True, None)["cells"]
+    cells = runpy.run_path(str(folder / "coverage.py"))["measure_all"](None, quick=True)["cells"]
     found = {(key, name): one for key, cell in cells.items() for name, one in cell["scores"].items()}
     measured = {place: one for place, one in found.items() if "coverage" in one}
     assert len(measured) > 10

@@ -69,6 +69,18 @@ def test_it_has_no_bias_and_its_interval_covers_the_truth():
         assert covered >= least
 
 
+def test_infinite_sixth_moments_have_no_interval():
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        normal, light = rng.standard_normal((2, 600, 6)), rng.standard_t(9, (2, 2_000, 6))
+        assert kid(*normal).interval is not None
+        assert kid(*light).interval is not None, "with 9 degrees of freedom, moments up to the eighth are finite"
+        heavy = rng.standard_t(3, (2, 2_000, 6))
+        for score in (kid(*heavy), kid(*heavy, subsets=2, size=100)):
+            assert score.interval is None
+            assert score.covers.startswith("none: a few rows")
+
+
 def test_pairs_are_left_out():
     x = np.random.default_rng(0).standard_normal((30, 4))
     assert kid(x, x, paired=True).value == pytest.approx(0, abs=1e-12)

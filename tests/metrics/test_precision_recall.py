@@ -7,20 +7,22 @@ from hypothesis import given, settings, strategies as st
 
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.generative import precision_recall as module
 from unbraid.metrics.generative.features import base
-from unbraid.metrics.generative.precision_recall import precision_recall
+from unbraid.metrics.generative.precision_recall import Regions, find_members, precision_recall
 from unbraid.metrics.intervals import draw_halves
 
 
-def slow_share(points, centres, k):
-    """Equations 1 and 2 of kynkaanniemi2019: how many points lie within reach of a centre's k-th neighbour."""
+def slow_members(points, centres, k):
+    """Equations 1 and 2 of kynkaanniemi2019: which points lie within reach of a centre's k-th neighbour."""
     reach = []
     for i, centre in enumerate(centres):
         others = sorted(np.linalg.norm(centre - other) for j, other in enumerate(centres) if j != i)
         reach.append(others[k - 1])
-    hits = [any(np.linalg.norm(p - c) <= r for c, r in zip(centres, reach, strict=True)) for p in points]
-    return sum(hits) / len(hits)
+    return [any(np.linalg.norm(p - c) <= r for c, r in zip(centres, reach, strict=True)) for p in points]
+
+
+def slow_share(points, centres, k):
+    return sum(slow_members(points, centres, k)) / len(points)
 
 
 def values(real, made, **options):
@@ -39,24 +41,38 @@ def test_it_is_the_papers_definition(seed, n, m, d, k):
     assert all(more[part] >= found[part] for part in found), "larger balls hold no less"
 
 
+@pytest.mark.parametrize(("n", "m", "k"), [(25, 40, 1), (40, 25, 2), (60, 61, 3)])
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_regions_of_halves_are_those_of_their_rows_alone(monkeypatch, n, m, k, scale):
+    monkeypatch.setitem(base.MAX_PAIRS_IN_MEMORY, "cpu", 400)  # several blocks
+    rng = np.random.default_rng(n)
+    real, made = rng.standard_normal((n, 2)), scale * rng.standard_normal((m, 2))
+    halves = draw_halves([n, m], 20, rng)
+    regions = [Regions.around(torch.tensor(x), k, [of[place] for of in halves]) for place, x in enumerate((real, made))]
+    (_, by_real), (_, by_made) = find_members(*regions)
+    for number, (of_real, of_made) in enumerate(halves):
+        assert by_real[number].tolist() == slow_members(made, real[of_real], k)
+        assert by_made[number].tolist() == slow_members(real, made[of_made], k)
+
+
+def test_intervals_cover_the_mean_over_draws():
+    rng = np.random.default_rng(0)
+
+    def pair():
+        return rng.standard_normal((200, 4)), 1.2 * rng.standard_normal((150, 4)) + 0.3
+
+    found = np.array([list(values(*pair(), resamples=0).values()) for _ in range(300)])
+    reach = np.array([[np.diff(score.interval)[0] / 2 for score in precision_recall(*pair())] for _ in range(30)])
+    covered = (abs(found - found.mean(0)) <= reach[:, None]).mean((0, 1))
+    assert all((covered > 0.92) & (covered < 0.98)), covered
+
+
 def test_pieces_and_tensors_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
     real, made = rng.standard_normal((50, 4)), rng.standard_normal((41, 4)) + 0.5
     whole = values(real, made)
     monkeypatch.setitem(base.MAX_PAIRS_IN_MEMORY, "cpu", 300)
     assert values(torch.tensor(real), made) == whole
-
-
-@pytest.mark.parametrize("kept", [1, 2, 8])
-def test_halves_have_the_scores_that_they_have_alone(monkeypatch, kept):
-    monkeypatch.setattr(module, "NEIGHBOURS_PER_K", kept)  # with few of them, some lie in the other half
-    rng = np.random.default_rng(3)
-    real, made = rng.standard_normal((60, 3)), rng.standard_normal((50, 3)) + 0.5
-    halves = draw_halves([60, 50], 6, rng)
-    found = module._measure(torch.tensor(real), torch.tensor(made), 3, halves)
-    for place, (of_real, of_made) in enumerate(halves, start=1):
-        alone = values(real[of_real], made[of_made], resamples=0)
-        assert alone == {"precision": found[0][place], "recall": found[1][place]}
 
 
 def test_known_answers():

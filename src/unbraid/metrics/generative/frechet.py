@@ -22,16 +22,10 @@ from torch import Tensor
 from unbraid.metrics.base import Evaluation, Score, metric
 from unbraid.metrics.generative.features.base import read_feature_pair, take_rows
 from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIENTNET, INCEPTION, compare_features
+from unbraid.metrics.generative.features.tails import factor_covariance, has_heavy_tails
 from unbraid.metrics.intervals import halves_interval, measure_halves, no_interval, spread_at
 
 FACTS: dict[str, Any] = {"reference": "heusel2017"}
-
-MAX_SHARE_OF_A_ROW = 1 / 8
-"""Part of a sum's variance that one row may hold in any case. As rows are added, the share of the largest falls to 0 if
-the variance is finite (lindeberg1922), and stays at about a half if it is not."""
-
-NORMAL_SETS = 50
-"""Sets of Normal features whose largest shares may exceed it, too, because there are few rows or few features."""
 
 
 @metric("frechet/efficientnet-lite0", **FACTS, **EFFICIENTNET)
@@ -75,7 +69,7 @@ def frechet(
     }
     value, rows, why = mean + covariance, min(len(a), len(b)), "it needs resamples=2 or more, which take long"
     rng = np.random.default_rng(seed)
-    if resamples and (_has_heavy_tails(a, rng) or _has_heavy_tails(b, rng)):
+    if resamples and any(has_heavy_tails(x, 2, rng) for x in (a, b)):
         resamples, why = 0, "a few rows far from all others decide the covariance of the features"
 
     def measure_half(of_a: np.ndarray, *of_b: np.ndarray) -> float:
@@ -88,32 +82,10 @@ def frechet(
     return Score("frechet", network, value, rows, interval, details=details, covers=covers)
 
 
-def _has_heavy_tails(x: Tensor, rng: np.random.Generator) -> bool:
-    """Return whether one row holds more of the variance of a covariance than it would in Normal features like these."""
-    share = _find_largest_share((x - x.mean(0)).square().sum(1).cpu().numpy())
-    if share <= MAX_SHARE_OF_A_ROW:
-        return False
-    variances = torch.linalg.svdvals(_factor(x)).square().cpu().numpy()
-    shape = len(x), len(variances)
-    return all(_find_largest_share(rng.chisquare(1, shape) @ variances) < share for _ in range(NORMAL_SETS))
-
-
-def _find_largest_share(distances: np.ndarray) -> float:
-    """Return the largest share of a row in the variance of squared distances from the mean [rows]."""
-    deviations = np.square(distances - distances.mean())
-    return float(deviations.max() / max(deviations.sum(), 1e-300))
-
-
 def _terms(a: Tensor, b: Tensor) -> tuple[float, float]:
     """Return |mu_a - mu_b|^2 and the three trace terms together."""
     mean = float((a.mean(0) - b.mean(0)).square().sum())
-    first, second = _factor(a), _factor(b)
+    first, second = factor_covariance(a), factor_covariance(b)
     both = first.square().sum() + second.square().sum()
     shared = torch.linalg.svdvals(first @ second.T).sum()
     return mean, max(0.0, float(both - 2 * shared))
-
-
-def _factor(x: Tensor) -> Tensor:
-    """Return F [min(rows, features), features] with F^T F the covariance."""
-    centred = (x - x.mean(0)) / math.sqrt(len(x) - 1)
-    return torch.linalg.qr(centred, mode="r").R if len(x) > x.shape[1] else centred
