@@ -9,7 +9,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.training import configure
 from unbraid.training.execution import WARM_UP_CALLS, RecordedStep
-from unbraid.training.prepare import MIN_STEPS_FOR_OWN_CONVOLUTIONS, prepare
+from unbraid.training.prepare import prepare
 
 pytestmark = pytest.mark.gpu
 
@@ -34,7 +34,7 @@ def recipes():
 
 def configs_of(sprites, recipe, seeds, **settings):
     sizes = {} if "latents" in settings else {"z": 3}
-    common = {**sizes, "batch": 256, "steps": MIN_STEPS_FOR_OWN_CONVOLUTIONS, "lr": 1e-3, **settings}
+    common = {**sizes, "batch": 256, "steps": 100, "lr": 1e-3, **settings}
     return [configure(recipe, Choice("sprites-small"), sprites, {**common, "seed": seed}) for seed in seeds]
 
 
@@ -107,7 +107,7 @@ def test_the_host_waits_for_nothing_between_logging_points(sprites):
 def test_members_with_batch_norm_train_as_single_runs(recipe, network):
     chosen = Choice("sprites", {"scales": 2, "orientations": 2, "positions": 8})
     large = load("sprites", chosen.settings).to("cuda")
-    common = {"network": network, "z": 3, "batch": 64, "steps": MIN_STEPS_FOR_OWN_CONVOLUTIONS}
+    common = {"network": network, "z": 3, "batch": 64, "steps": 10}
     configs = [configure(recipe, chosen, large, {**common, "seed": seed}) for seed in range(2)]
     together = losses(prepare(configs, large), 2)
     # Adam's first step divides each gradient by its size, so rounding moves a weight without a gradient by the rate,

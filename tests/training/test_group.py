@@ -10,7 +10,7 @@ import torch
 from tests.support.messages import naming
 from tests.support.training import assert_same, config_of, train, weights_of
 from unbraid.store import RunFolder
-from unbraid.training import Cadence, GroupFolders, Interrupted, prepare as prepare_module, train_group
+from unbraid.training import Cadence, GroupFolders, Interrupted, train_group
 from unbraid.training.state import State
 
 
@@ -84,18 +84,3 @@ def test_a_diverged_member_is_flagged_also_after_a_resume(tmp_path, sprites, mon
     for member in (0, 2):
         assert_same(weights_of(whole.runs[member]), weights_of(broken.runs[member]))
         assert told(whole.runs[member]) == told(broken.runs[member])
-
-
-def test_only_groups_and_longer_runs_use_convolution_kernels_that_must_be_compiled(sprites, monkeypatch):
-    chosen = []
-    real = prepare_module.Group
-
-    def note(systems, device, precision, own_convolutions):
-        chosen.append(own_convolutions)
-        return real(systems, device, precision, own_convolutions)
-
-    monkeypatch.setattr(prepare_module, "Group", note)
-    enough = prepare_module.MIN_STEPS_FOR_OWN_CONVOLUTIONS
-    for steps, seeds in ((enough - 1, [0]), (enough - 1, [0, 1]), (enough, [0])):
-        prepare_module.prepare([config_of(sprites, steps=steps, seed=seed) for seed in seeds], sprites)
-    assert chosen == [False, True, True]

@@ -31,16 +31,13 @@ class System(nn.Module):
 class Group:
     """Systems of one structure, whose submodules run on tensors [member, …]."""
 
-    def __init__(
-        self, systems: Sequence[System], device: torch.device, precision: str = "f32", own_convolutions: bool = True
-    ) -> None:
-        """Stack systems; without `own_convolutions` a GPU computes torch's, which need not be compiled."""
+    def __init__(self, systems: Sequence[System], device: torch.device, precision: str = "f32") -> None:
         self.dtype = torch.float64 if precision == "f64" else torch.float32
         self.skeleton = systems[0].to(device, self.dtype)
         self.device = device
         self.precision = precision
         self.members = len(systems)
-        if device.type == "cpu" or (device.type == "cuda" and own_convolutions):
+        if device.type in ("cpu", "cuda"):
             use_matrix_products(self.skeleton, "cpu" if device.type == "cpu" else None)
         if self.members > 1:
             make_stackable(self.skeleton)

@@ -23,10 +23,6 @@ from unbraid.training.state import State
 from unbraid.training.sync_batchnorm import synchronise_batchnorm
 from unbraid.types import NO_MODULES, Modules
 
-MIN_STEPS_FOR_OWN_CONVOLUTIONS = 1_000
-"""A shorter run on a GPU ends before our convolution kernels have saved the seconds of their first compilation. The
-number of steps decides, not what is compiled already, so that a config gives the same numbers everywhere."""
-
 
 def prepare(
     configs: Config | Sequence[Config],
@@ -57,8 +53,7 @@ def prepare(
         system.model.begin(dataset, rows, config.training.seed)
         synchronise_batchnorm(system, 1 if world is None else world.size)
         systems.append(system)
-    own_convolutions = len(configs) > 1 or training.steps >= MIN_STEPS_FOR_OWN_CONVOLUTIONS
-    group = Group(systems, dataset.device, training.precision, own_convolutions)
+    group = Group(systems, dataset.device, training.precision)
     return State(group, objective, configs, dataset, rows, execution, world)
 
 
