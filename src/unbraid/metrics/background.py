@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -66,7 +67,9 @@ def schedule_metrics(
 
 
 def _can_fork() -> bool:
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+    """Return whether processes may be forked: beside another thread, which may hold locks, it would be a risk."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return sys.platform == "linux" and in_main_thread and not multiprocessing.current_process().daemon
 
 
 def _prepare(evaluation: Evaluation, requests: Requests) -> tuple[dict[str, partial[Any]], dict[str, Any]]:
