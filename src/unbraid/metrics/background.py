@@ -26,7 +26,7 @@ import torch
 
 from unbraid.errors import UnbraidError
 from unbraid.metrics.base import Evaluation, Score, add_notes, evaluate, metric, prepare
-from unbraid.threads import blas_threads, set_tree_threads, some_threads
+from unbraid.threads import blas_threads, set_python_threads, some_threads
 
 Requests = Mapping[str, Mapping[str, Any]]
 """Settings of each metric, by its full name."""
@@ -138,7 +138,7 @@ class _Crew:
         for inherited in (unused, *self.pipes):
             inherited.close()
         torch.set_num_threads(1)
-        set_tree_threads(threads)
+        set_python_threads(threads)
         with blas_threads(1):
             for place in filter(self.take, range(len(jobs))):
                 start = time.perf_counter()

@@ -17,7 +17,7 @@ from torch import Tensor
 from unbraid.metrics.arrays import FactorLabels
 from unbraid.metrics.intervals import draw_halves
 from unbraid.progress import track
-from unbraid.threads import one_thread
+from unbraid.threads import count_python_threads, one_thread
 
 MAX_PAIRS_AT_ONCE = 2**24
 """Pairs of rows whose distances are in memory at once."""
@@ -74,7 +74,7 @@ def estimate_with_halves(
         lowest = 0.0 if len(rows) == len(codes) else -np.inf
         return estimate_information(codes[rows], drawn, neighbours, seed, device, lowest, together), drawn
 
-    workers = 1 if device.type == "cuda" else torch.get_num_threads()
+    workers = 1 if device.type == "cuda" else count_python_threads()
     with one_thread(), ThreadPoolExecutor(workers) as pool:
         return [result for _, result in zip(track("neighbours", draws), pool.map(estimate, draws), strict=True)]
 
