@@ -1,11 +1,11 @@
-"""The number of threads that torch, the BLAS of numpy and scipy, and trees use."""
+"""The number of threads that torch, the BLAS of numpy and scipy, and Python use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-_tree_threads: int | None = None
+_python_threads: int | None = None
 
 
 @contextmanager
@@ -35,12 +35,15 @@ def blas_threads(count: int) -> Iterator[None]:
         yield
 
 
-def count_tree_threads() -> int:
-    """Return the number of threads that grow trees: as many as torch uses, unless it is set."""
-    return _tree_threads or torch.get_num_threads()
+def count_python_threads() -> int:
+    """Return the number of Python threads for work that is mostly done outside Python's lock, such as trees and sorts.
+
+    They are as many as torch uses, unless they are set.
+    """
+    return _python_threads or torch.get_num_threads()
 
 
-def set_tree_threads(count: int) -> None:
-    """Set the number of threads that grow trees, for a process in which torch has to have one."""
-    global _tree_threads
-    _tree_threads = count
+def set_python_threads(count: int) -> None:
+    """Set the number of such threads, for a process in which torch has to have one."""
+    global _python_threads
+    _python_threads = count

@@ -88,7 +88,7 @@ def test_without_other_processes_all_is_computed_here_and_it_is_said(monkeypatch
 
 @forks
 def test_the_scores_of_a_process_that_dies_are_computed_here(monkeypatch):
-    monkeypatch.setattr("unbraid.metrics.background.set_tree_threads", lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    monkeypatch.setattr("unbraid.metrics.background.set_python_threads", lambda _: os.kill(os.getpid(), signal.SIGKILL))
     order, measure = schedule_metrics(evaluation(), ASKED, background=True)
     assert {name: untimed(measure(name)) for name in order} == in_turn()
 

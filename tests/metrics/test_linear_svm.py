@@ -122,6 +122,22 @@ def test_softmax_regression_is_scikit_learns(rows, C):
         assert (model.predict(torch.as_tensor(codes))[:, k] == expected.predict(codes)).mean() > 0.99
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_start_saves_hessians_and_ends_at_the_same_place(monkeypatch, balanced):
+    codes, factors = made(2_000)
+    codes = torch.as_tensor((codes - codes.mean(0)) / codes.std(0))
+    whole, counted = fit_softmax(codes, factors, balanced=balanced), []
+    factorise = logistic._factorise
+    monkeypatch.setattr(logistic, "_factorise", lambda matrices: counted.append(1) or factorise(matrices))
+    found = []
+    for start in (None, whole):
+        counted.clear()
+        model = fit_softmax(codes[:1_000], factors[:1_000], C=2.0, balanced=balanced, start=start)
+        found.append((model.logits(codes), len(counted)))
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-3, rtol=0)
+    assert found[1][1] < found[0][1] / 2
+
+
 def test_balanced_classes_are_scikit_learns():
     codes, factors = made()
     codes = (codes - codes.mean(0)) / codes.std(0)

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ import torch
 
 from unbraid.errors import UnbraidError
 from unbraid.metrics.base import Evaluation, Score, add_notes, evaluate, metric, prepare
-from unbraid.threads import blas_threads, set_tree_threads, some_threads
+from unbraid.threads import blas_threads, set_python_threads, some_threads
 
 Requests = Mapping[str, Mapping[str, Any]]
 """Settings of each metric, by its full name."""
@@ -66,7 +67,9 @@ def schedule_metrics(
 
 
 def _can_fork() -> bool:
-    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+    """Return whether processes may be forked: beside another thread, which may hold locks, it would be a risk."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    return sys.platform == "linux" and in_main_thread and not multiprocessing.current_process().daemon
 
 
 def _prepare(evaluation: Evaluation, requests: Requests) -> tuple[dict[str, partial[Any]], dict[str, Any]]:
@@ -135,7 +138,7 @@ class _Crew:
         for inherited in (unused, *self.pipes):
             inherited.close()
         torch.set_num_threads(1)
-        set_tree_threads(threads)
+        set_python_threads(threads)
         with blas_threads(1):
             for place in filter(self.take, range(len(jobs))):
                 start = time.perf_counter()

@@ -17,7 +17,7 @@ from torch import Tensor
 from unbraid.metrics.arrays import FactorLabels
 from unbraid.metrics.intervals import draw_halves
 from unbraid.progress import track
-from unbraid.threads import one_thread
+from unbraid.threads import count_python_threads, one_thread
 
 MAX_PAIRS_AT_ONCE = 2**24
 """Pairs of rows whose distances are in memory at once."""
@@ -74,7 +74,7 @@ def estimate_with_halves(
         lowest = 0.0 if len(rows) == len(codes) else -np.inf
         return estimate_information(codes[rows], drawn, neighbours, seed, device, lowest, together), drawn
 
-    workers = 1 if device.type == "cuda" else torch.get_num_threads()
+    workers = 1 if device.type == "cuda" else count_python_threads()
     with one_thread(), ThreadPoolExecutor(workers) as pool:
         return [result for _, result in zip(track("neighbours", draws), pool.map(estimate, draws), strict=True)]
 
@@ -106,7 +106,7 @@ def _estimate(x: Tensor, labels: np.ndarray, neighbours: int) -> np.ndarray:
     places = np.stack([np.repeat(np.cumsum(counts) - counts, counts), np.repeat(counts, counts)])
     first, count = torch.as_tensor(places, device=x.device)
     wanted = (count - 1).clamp_max(neighbours)
-    radius = _find_radius(grouped, first, count, wanted, min(neighbours, int(counts.max()) - 1))
+    radius = _find_radius(grouped, first, count, neighbours)
     psi = torch.as_tensor(digamma(np.arange(rows + 1).clip(1)), device=x.device)
     nearer = _count_nearer(ordered, grouped, runs, radius)
     information = psi[rows] + (psi[wanted] - psi[count]).mean() - psi[nearer].mean(1)
@@ -131,20 +131,23 @@ def _estimate_together(x: Tensor, labels: np.ndarray, neighbours: int) -> np.nda
     return information[None].cpu().numpy()
 
 
-def _find_radius(grouped: Tensor, first: Tensor, count: Tensor, wanted: Tensor, max_wanted: int) -> Tensor:
-    """Return the distance to the k-th neighbour [latents, rows] in runs of sorted values; k is `wanted` [rows].
+def _find_radius(grouped: Tensor, first: Tensor, count: Tensor, neighbours: int) -> Tensor:
+    """Return the distance to the k-th neighbour [latents, rows] in runs of sorted values, or to the farthest of few.
 
     A row and its k neighbours are k + 1 adjacent values: the window around the row that reaches least far.
     """
-    place = torch.arange(grouped.shape[1], device=grouped.device)
+    farthest = torch.maximum(grouped - grouped[:, first], grouped[:, first + count - 1] - grouped)
+    windows = grouped.shape[1] - neighbours
+    if windows <= 0:
+        return farthest
+    across = first[:windows] != first[neighbours:]  # such a window belongs to two runs
+    low, high = grouped[:, :windows].masked_fill(across, -torch.inf), grouped[:, neighbours:]
     radius = torch.full_like(grouped, torch.inf)
-    for before in range(max_wanted + 1):
-        low, high = place - before, place - before + wanted
-        inside = (before <= wanted) & (low >= first) & (high < first + count)
-        below, above = torch.where(inside, low, place), torch.where(inside, high, place)
-        reach = torch.maximum(grouped - grouped[:, below], grouped[:, above] - grouped)
-        radius = torch.minimum(radius, reach.masked_fill_(~inside, torch.inf))
-    return radius
+    for before in range(neighbours + 1):
+        place = slice(before, before + windows)
+        reach = torch.maximum(grouped[:, place] - low, high - grouped[:, place])
+        torch.minimum(radius[:, place], reach, out=radius[:, place])
+    return torch.where(count > neighbours, radius, farthest)
 
 
 def _count_nearer(ordered: Tensor, values: Tensor, rank: Tensor, radius: Tensor) -> Tensor:

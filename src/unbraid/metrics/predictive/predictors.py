@@ -8,7 +8,7 @@
 | `lasso`         | linear regression with an L1 penalty, standardised (eastwood2018)    | absolute weight          |
 
 Discrete factors get a classifier, real factors the regressor of the same family. `lasso` takes every factor as a
-number. The targets are shared among threads (`count_tree_threads`).
+number. The targets are shared among threads (`count_python_threads`).
 """
 
 import math
@@ -25,7 +25,7 @@ from unbraid.errors import UsageError, unknown
 from unbraid.metrics.predictive.booster import FactorFit, Target, boost
 from unbraid.metrics.predictive.lasso_penalty import FOLDS, choose_penalty
 from unbraid.progress import track
-from unbraid.threads import count_tree_threads
+from unbraid.threads import count_python_threads
 
 Predictor = Literal["gbt", "booster", "random-forest", "lasso"]
 
@@ -94,7 +94,7 @@ def random_forest(problem: Problem) -> list[FactorFit]:
     """Fit scikit-learn's random forests; with more threads than targets, several threads share a forest."""
     from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-    share = math.ceil(count_tree_threads() / len(problem.targets))
+    share = math.ceil(count_python_threads() / len(problem.targets))
 
     def fit_one(target: Target) -> FactorFit:
         make = RandomForestRegressor if target.size is None else RandomForestClassifier
@@ -141,7 +141,7 @@ _PREDICTORS: dict[str, Callable[[Problem], list[FactorFit]]] = {
 
 def _fit_each(problem: Problem, fit_one: Callable[[Target], FactorFit]) -> list[FactorFit]:
     """Fit every target in threads, the longest first, so that none of them is left for the end."""
-    workers = min(count_tree_threads(), os.cpu_count() or 1, len(problem.targets))
+    workers = min(count_python_threads(), os.cpu_count() or 1, len(problem.targets))
     order = sorted(range(len(problem.targets)), key=lambda k: -problem.targets[k].trees)
     with ThreadPoolExecutor(workers) as pool:
         results = pool.map(fit_one, [problem.targets[k] for k in order])
