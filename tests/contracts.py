@@ -11,6 +11,7 @@ import math
 import re
 import tempfile
 import textwrap
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,10 @@ def _check_gradients(name: str, run: api.Run) -> None:
     unmoved = {n for n, p in state.group.parameters.items() if torch.equal(before[n], p)}
     frozen = {n for n, p in state.group.parameters.items() if not p.requires_grad}
     assert unmoved == frozen, f"{name} gives no gradient to {sorted(unmoved - frozen)}"
+    state.release()
+    held = weakref.ref(state)
+    del state
+    assert held() is None, f"{name} keeps the memory of a finished training until the next garbage collection"
 
 
 def _check_reloads(run: api.Run) -> None:

@@ -93,7 +93,7 @@ def read_settings(make: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     for base in make.__mro__:
         if "__init__" in vars(base):
             found.append(_keyword_only(base.__init__))
-            if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(base.__init__).parameters.values()):
+            if not _passes_on(base.__init__):
                 break
     return {name: parameter for each in reversed(found) for name, parameter in each.items()}
 
@@ -108,6 +108,12 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> N
 @functools.cache  # a sweep asks for the settings of its recipes thousands of times
 def _keyword_only(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     return {name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+@functools.cache
+def _passes_on(function: Callable[..., Any]) -> bool:
+    """Return whether a function takes any keyword, as a constructor that hands settings to its base class does."""
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
 
 class Registry(Generic[Made, FactsT]):

@@ -141,7 +141,8 @@ def checksum(arrays: Mapping[str, Any]) -> str:
         for name in sorted(arrays):
             array = arrays[name]
             digest.update(f"{name} {tuple(array.shape)} {array.dtype}\n".encode())
-            for part in pool.map(_sha256, array.reshape(-1).view(torch.uint8).split(_BYTES_PER_HASH)):
+            parts = array.reshape(-1).view(torch.uint8).split(_BYTES_PER_HASH)
+            for part in (pool.map if len(parts) > 1 else map)(_sha256, parts):  # a thread takes time to start
                 digest.update(part)
     return digest.hexdigest()
 

@@ -1,5 +1,6 @@
 """Checkpoints prove themselves: a changed byte, another owner, step or format is refused by name, and said."""
 
+import hashlib
 import json
 import random
 
@@ -8,6 +9,7 @@ import torch
 
 from tests.support.configs import make_config
 from tests.support.messages import names, naming
+from unbraid import tensor_files
 from unbraid.errors import RunError
 from unbraid.store import RunFolder, load_tensors, save_tensors
 from unbraid.tensor_files import load_checkpoint
@@ -101,3 +103,14 @@ def test_a_checkpoint_without_digest_is_used_and_said(folder):
     step, told = latest(folder)
     assert step == 2
     assert names(told, newest.name, "digest")
+
+
+def test_a_checksum_is_that_of_names_shapes_types_and_pieces(monkeypatch):
+    """Threads hash the pieces of a large tensor; a small one is a piece of its own."""
+    monkeypatch.setattr(tensor_files, "_BYTES_PER_HASH", 100)
+    tensors = {"large": torch.arange(90.0), "small": torch.arange(3)}
+    data = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+    whole = b"large (90,) torch.float32\n"
+    whole += b"".join(hashlib.sha256(data["large"][at : at + 100]).digest() for at in range(0, 360, 100))
+    whole += b"small (3,) torch.int64\n" + hashlib.sha256(data["small"]).digest()
+    assert tensor_files.checksum(tensors) == hashlib.sha256(whole).hexdigest()

@@ -12,6 +12,7 @@ from unbraid.data import ClassLabels, Factor, Modality, Pixels, dataset, load, m
 from unbraid.data.splits import split
 from unbraid.data.sprite_pairs import LEVELS
 from unbraid.errors import DataError, UsageError
+from unbraid.training.execution import MAX_REPEATED_OPERATIONS
 
 SMALL = {"size": 16, "scales": 3, "orientations": 4, "positions": 5}
 
@@ -153,7 +154,12 @@ def test_noise_is_the_same_compiled():
     """A compiler must not fold the hash's products, which wrap around."""
     values = load("sprites-pairs", SMALL).modalities["m1"].values
     index = torch.arange(40)[None]
-    compiled = torch.compile(lambda rows: values[rows], fullgraph=True, dynamic=False)
+    compiled = torch.compile(
+        lambda rows: values[rows],
+        fullgraph=True,
+        dynamic=False,
+        options={"realize_opcount_threshold": MAX_REPEATED_OPERATIONS},
+    )
     assert torch.equal(compiled(index), values[index])
 
 

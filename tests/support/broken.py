@@ -250,7 +250,7 @@ def spread(total: int, count: int) -> list[int]:
 
 def run_all(kind: str, folder: Path, count: int, names: list[str]) -> None:
     gc.collect()
-    gc.freeze()  # a child's collections, of which training asks for one, then touch only what is its own
+    gc.freeze()  # a child's collections then touch only what is its own
     with contextlib.redirect_stdout(io.StringIO()):
         code, told = in_child(lambda: train(TEMPLATE))
         assert code == 0, told

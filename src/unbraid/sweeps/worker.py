@@ -16,6 +16,7 @@ from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.sources import Sources
 from unbraid.training import GroupFolders, choose_device, train_group
 from unbraid.training.distributed import World
+from unbraid.training.execution import choose_execution
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Stop
 from unbraid.training.memory import free_memory
@@ -68,7 +69,8 @@ def _train(
         raise GroupTooLargeError(f"{runs} not fit in the memory of the device; try a smaller batch.") from error
     finally:
         state = None
-        gc.collect()  # a state has reference cycles, and the next group needs the memory
+        if choose_execution(dataset.device, configs[0].training.steps) != "plain":
+            gc.collect()  # the compiler refers to a state in cycles, and the next group needs the memory
 
 
 def _score(runs: Sequence[RunFolder], dataset: FactorDataset, metrics: Sequence[str], stop: Stop | None) -> list[str]:

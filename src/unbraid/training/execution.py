@@ -16,7 +16,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal, get_args
 
 import torch
@@ -33,6 +33,14 @@ MIN_STEPS_TO_COMPILE = 100_000
 
 MAX_COMPILED_PROGRAMS = 512
 """Compiled versions of one function in a process: each group of a sweep has its own."""
+
+
+MAX_REPEATED_OPERATIONS = 8
+"""Operations that Inductor may repeat on a CPU for each use of their result, instead of storing it.
+
+The noise is a chain of hashes that use each number twice: with Inductor's default of 30 it repeats thousands of
+operations in every kernel, and a step takes up to half as long again to compile.
+"""
 
 
 def choose_execution(device: torch.device, steps: int, ranks: int = 1) -> Execution:
@@ -74,7 +82,7 @@ class CompiledFunction:
         self.called = True
         limits = {"cache_size_limit": MAX_COMPILED_PROGRAMS, "accumulated_cache_size_limit": 4 * MAX_COMPILED_PROGRAMS}
         try:
-            with warnings.catch_warnings(), torch._dynamo.config.patch(limits):
+            with warnings.catch_warnings(), torch._dynamo.config.patch(limits), _store_more_on_cpu():
                 # tracing reads the gradient of every tensor, also of activations, which have none
                 warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor")
                 return self.call(*inputs)
@@ -135,6 +143,15 @@ class RecordedStep:
             return
         self.graphs[pattern] = graph
         graph.replay()  # recording a step does not run it
+
+
+def _store_more_on_cpu() -> AbstractContextManager[Any]:
+    """Let Inductor store what a CPU would compute again; on CUDA kernels of our own make the noise."""
+    if torch.cuda.is_available():
+        return nullcontext()
+    from torch._inductor import config  # the compiler, whose import takes seconds
+
+    return config.patch(realize_opcount_threshold=MAX_REPEATED_OPERATIONS)
 
 
 @contextmanager

@@ -118,8 +118,8 @@ def train_group(
 ) -> list[str]:
     """Train runs of one structure as one program, and return how each ended: "finished" or "diverged".
 
-    `state` is their training state if it has been prepared already. A diverged run stops without touching the others.
-    In a `world` of several processes only rank 0 writes.
+    `state` is their training state if it has been prepared already; it takes no steps afterwards. A diverged run stops
+    without touching the others. In a `world` of several processes only rank 0 writes.
     """
     checkpoints, folders, cadence, world = group.checkpoints, group.runs, group.cadence, world or World()
     configs = [folder.config for folder in folders]
@@ -134,6 +134,7 @@ def train_group(
             if state is None:
                 first_weights = load_first_stages(folders, configs)
                 state = prepare(configs, dataset, modules, world=world, first_weights=first_weights)
+        stack.callback(state.release)
         world.broadcast([*state.group.parameters.values(), *state.group.buffers.values()])
         watch = _watch_held_out(state, configs, dataset)
         training = GroupTraining(checkpoints, list(folders), state, configs, watch)

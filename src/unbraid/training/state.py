@@ -311,6 +311,11 @@ class State:
         if isinstance(self._execute, RecordedStep):
             self._execute.forget()
 
+    def release(self) -> None:
+        """Drop what refers back to the state, which then takes no more steps and is freed with the last reference."""
+        self.feed, self._parts = None, []
+        self._record = self._execute = _refuse_step
+
     def _retain_buffers(self) -> AbstractContextManager[Any]:
         """Keep a compiled backward from freeing what the next player differentiates through."""
         if not compiles(self.execution) or len(self.players) == 1:
@@ -335,3 +340,7 @@ class State:
         self.bad_steps.copy_(torch.where(bad & (self.bad_steps < 0), step, self.bad_steps))
         self.sums += values
         self.clock += 1
+
+
+def _refuse_step(*given: Any) -> None:
+    raise RuntimeError("A state that was released takes no more steps.")

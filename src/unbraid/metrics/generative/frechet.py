@@ -72,7 +72,7 @@ def frechet(
     if resamples and any(has_heavy_tails(x, 2, rng) for x in (a, b)):
         resamples, why = 0, "a few rows far from all others decide the covariance of the features"
 
-    def measure_half(of_a: np.ndarray, *of_b: np.ndarray) -> float:
+    def measure_half(of_a, *of_b):
         return sum(_terms(take_rows(a, of_a), take_rows(b, of_b[0] if of_b else of_a)))
 
     sets = [len(a)] if paired else [len(a), len(b)]

@@ -168,7 +168,7 @@ def _find_gaussian_interval(codes: np.ndarray, value: float) -> Range:
     slope = float(influence.var()) / value / rows if value > 0 else 2 / rows
     chance, of_chance, z2 = pairs / 2 / rows, pairs / 2 / rows**2, NORMAL_95**2
 
-    def find_end(side: int) -> float:
+    def find_end(side):
         """Return the root m of (value - m)^2 = z2 variance(m) on one side; TC is at least 0."""
         without_tc = value + side * math.sqrt(z2 * of_chance)
         if without_tc <= chance:
