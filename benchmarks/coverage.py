@@ -127,7 +127,7 @@ def measure_all(
 ) -> dict[str, Any]:
     """Measure the cells that the file does not hold yet, and write it after each one.
 
-    `only` names groups or cells. With `again` cells that the file holds with another number of repetitions are measured, too.
+    `only` names groups or cells. With `again` those count as missing that the file holds with other repetitions.
     """
     record = read_record(path)
 
