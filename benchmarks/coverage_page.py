@@ -72,8 +72,10 @@ def describe(record: dict[str, Any], missing: Mapping[str, float]) -> str:
     lines.append(
         f"Of {total} entries, {len(outside)} lie outside {RANGE[0]} to {RANGE[1]} with their whole 95% interval"
     )
-    lines.append(f"(bold): {', '.join(outside) if outside else 'none'}.\n")
-    lines.append(f"{len(near)} more lie outside with their value, though not with their interval: {', '.join(near)}.")
+    lines.append(f"(bold): {', '.join(outside) or 'none'}.\n")
+    lines.append(
+        f"{len(near)} more lie outside with their value, though not with their interval: {', '.join(near) or 'none'}."
+    )
     return "\n".join([*lines, NOTES])
 
 
@@ -87,8 +89,8 @@ For a true coverage of .95, 95% of measurements with R = 100 lie in .90 to .99, 
 in .93 to .97, with R = 1000 in .936 to .963. Bold: the exact binomial interval of a coverage
 (clopper1934) has nothing in common with {low} to {high}. *none*: the score prints no interval there and says why.
 *constant*: every repetition has the same value, which the interval contains. Empty: not measured yet; the command
-continues where it stopped. The docstring of the script describes the codes and the procedure; `coverage.json` has the
-numbers. It took {minutes:.0f} minutes of processor time.
+continues where it stopped. The script's docstring describes the procedure, that of `coverage_cells.py` the codes;
+`coverage.json` has the numbers. It took {minutes:.0f} minutes of processor time.
 """
 
 NOTES = """
