@@ -2,7 +2,7 @@
 
     python benchmarks/coverage.py                    # results/coverage, hours of one core; continues a stop
     python benchmarks/coverage.py --quick            # fewer repetitions of cheap scores, half a minute; writes nothing
-    python benchmarks/coverage.py --only downstream  # one group of scores, or several
+    python benchmarks/coverage.py --only downstream  # groups of scores, or cells: "kernels, tied, 1000"
     python benchmarks/coverage.py --again            # also what was measured with another number of repetitions
     python benchmarks/coverage.py --jobs 10          # in ten processes of one thread each
     python benchmarks/coverage.py --take other.json  # take over the cells of a file that another computer wrote
@@ -127,14 +127,16 @@ def measure_all(
 ) -> dict[str, Any]:
     """Measure the cells that the file does not hold yet, and write it after each one.
 
-    `only` names groups. With `again` cells that the file holds with another number of repetitions are measured, too.
+    `only` names groups or cells. With `again` those count as missing that the file holds with other repetitions.
     """
     record = read_record(path)
 
     def is_missing(cell: Cell) -> bool:
         return cell.key not in record["cells"] or (again and _count_repetitions(record, cell) != cell.repetitions)
 
-    cells = [cell for cell in list_cells(quick) if is_missing(cell) and (not only or cell.group in only)]
+    cells = [
+        cell for cell in list_cells(quick) if is_missing(cell) and (not only or {cell.group, cell.key} & set(only))
+    ]
     facts = {"command": _state_command(), "commit": find_commit()}
     for cell, repetitions, seconds in _repeat_cells(cells, jobs):
         start = time.process_time()
@@ -193,7 +195,7 @@ def _prepare_process() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", nargs="+", default=(), metavar="GROUP")
+    parser.add_argument("--only", nargs="+", default=(), metavar="GROUP|CELL")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--take", type=Path, metavar="JSON")
