@@ -52,15 +52,12 @@ def test_errors_and_kl():
 
 
 def test_reconstructions_are_those_of_all_runs_and_traversals_those_of_the_best():
-    made = []
-    for series, error, best_mig in (
-        ("VAE", 30.0, 0.2),
-        ("VAE, split", 40.0, 0.2),
-        ("FactorVAE", 30.0, 0.5),
-        ("FactorVAE, split", 20.0, 0.8),
-    ):
-        for seed in range(10):
-            made.append(member(series, seed, {MIG: best_mig if seed == 3 else 0.1, ERROR: error + seed}))
+    means = {"VAE": (30.0, 0.2), "VAE, split": (40.0, 0.2), "FactorVAE": (30.0, 0.5), "FactorVAE, split": (20.0, 0.8)}
+    made = [
+        member(series, seed, {MIG: best if seed == 3 else 0.1, ERROR: error + seed})
+        for series, (error, best) in means.items()
+        for seed in range(10)
+    ]
     errors, traversals = (judge(claim, Results(tuple(made))) for claim in experiment["split2020/fig8"].facts.claims)
     assert [round(each.estimate.value) for each in errors.evidence] == [10, -10]
     assert errors.verdict == "does not hold"
