@@ -122,9 +122,8 @@ NOTES = """
   moments of Student's t distribution with 3 degrees of freedom are infinite. The quartiles of its values over draws are
   .07 apart with 1,000 rows, .05 with 10,000 and .08 with 100,000 (clear: .025, .006 and .002). It prints no interval
   now; the entries had .978 and .988. The rule was tried on Normal, skewed, Laplace and t features, and on these cases.
-  With R = 400, the values over all rows of `kid` were those of 20,000 rows, which are too few to judge 10,000; with
-  R = 1000 they come from moments of a million.
+  The values over all rows of `kid` come from moments of a million rows.
 - **One table, several commits.** A cell is measured again if its interval changes. Newer cells note their command and
-  commit; those of "6f0e26b with changes" had the files of fa087f8 beside another history. Other edits since should not
-  matter: smaller blocks of pairs (rounding), an own random generator for explicitness.
+  commit. Other edits since should not matter: smaller blocks of pairs (rounding), an own random generator for
+  explicitness.
 """
