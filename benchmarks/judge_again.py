@@ -3,8 +3,8 @@
     python benchmarks/judge_again.py split2020/fig3 split2020/fig8
 
 Use it after a change of statistics or claims, which needs no new runs. It reads `runs.csv` and writes the files of the
-experiment anew, but keeps command, commit, versions, device, minutes and the figure. A claim that needs the models
-themselves keeps no verdict.
+experiment anew, but keeps command, commit, versions, device, minutes and the figure. An experiment
+with a claim that needs the models themselves is refused, and keeps its files.
 """
 
 import argparse
@@ -68,6 +68,9 @@ def judge_again(name: str, out: Path) -> None:
     picture = figure.read_bytes()
     results = read_results(folder / "runs.csv", before["scale"])
     verdicts = tuple(judge(claim, results) for claim in entry.facts.claims)
+    for verdict in verdicts:
+        if not verdict.evidence:
+            raise SystemExit(f"{name}: '{verdict.claim}' cannot be judged from runs.csv: {verdict.why}")
     provenance = StoredProvenance("", before["scale"], 0.0, 0, torch.device("cpu"))
     StoredProvenance.record = before
     of_runs = [line[2:] for line in page.splitlines() if line.startswith("- Runs ") or " stand in for " in line]

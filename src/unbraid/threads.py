@@ -10,7 +10,7 @@ _python_threads: int | None = None
 
 @contextmanager
 def some_threads(count: int) -> Iterator[None]:
-    """Let torch use so many threads."""
+    """Let torch use `count` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def blas_threads(count: int) -> Iterator[None]:
-    """Let the matrix products of numpy and scipy use so many threads, which wait for each other by spinning."""
+    """Let the matrix products of numpy and scipy use `count` threads, which wait for each other by spinning."""
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(count, user_api="blas"):
@@ -44,6 +44,6 @@ def count_python_threads() -> int:
 
 
 def set_python_threads(count: int) -> None:
-    """Set the number of such threads, for a process in which torch has to have one."""
+    """Set the number of Python threads, for a process in which torch must have one."""
     global _python_threads
     _python_threads = count

@@ -5,13 +5,14 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from unbraid.experiments import experiment
+from unbraid.experiments import experiment, judge
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # scripts that import each other
-run_papers, verdicts = (importlib.import_module(name) for name in ("run_papers", "verdicts"))
+run_papers, verdicts, judge_again = map(importlib.import_module, ("run_papers", "verdicts", "judge_again"))
 RESULTS = ROOT / "results"
 PAGE = (RESULTS / "README.md").read_text("utf-8")
 
@@ -81,3 +82,18 @@ def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatc
     monkeypatch.setattr(sys, "argv", ["run_papers.py", "chen2018/fig2", "--plan", "--results", str(tmp_path)])
     run_papers.main()
     assert "3 open claims" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*/runs.csv")), ids=lambda path: path.parent.name)
+def test_stored_verdicts_follow_from_the_stored_scores_of_runs(path):
+    stored = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
+    results = judge_again.read_results(path, stored["scale"])
+    made = [judge(claim, results).as_record() for claim in experiment[stored["experiment"]].facts.claims]
+    assert [(each["claim"], each["verdict"]) for each in made] == [
+        (each["claim"], each["verdict"]) for each in stored["verdicts"]
+    ]
+    ends = [
+        [[piece[key] for key in ("value", "low", "high")] for v in each for piece in v["evidence"]]
+        for each in (made, stored["verdicts"])
+    ]
+    np.testing.assert_allclose(*(np.array(each, dtype=float) for each in ends), rtol=1e-6, atol=1e-9)
