@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.command import unbraid
 from tests.support.messages import names, naming
+from unbraid import data
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import Experiment, Scale, StandIn, experiment, running, writing
 from unbraid.experiments.running import find_experiments, matches_settings
@@ -57,6 +58,14 @@ def test_scores_with_settings_of_their_own_are_measured_once(place):
     assert batches == [1, 4, 16]
     smoke("chen2018/figS5", place)
     assert RunFolder(folder).read_lines("scores") == lines
+
+
+@pytest.mark.usefixtures("coarse_figures")
+def test_each_data_set_is_loaded_once(tmp_path, monkeypatch):
+    loaded, load = [], data.base._load
+    monkeypatch.setattr(data.base, "_load", lambda *given: loaded.append(given[:2]) or load(*given))
+    smoke("chen2018/fig2", tmp_path)
+    assert len(loaded) == 1
 
 
 @pytest.mark.usefixtures("coarse_figures")

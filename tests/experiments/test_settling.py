@@ -1,5 +1,7 @@
 """Verdicts that wait until a claim's own estimate stops moving, and the snapshots that show whether it does."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -139,6 +141,16 @@ def test_taken_runs_without_snapshot_are_counted(place, tmp_path):
     found, _, _ = running._run_experiment(facts(20), "small", tmp_path, "cpu", source)
     assert found.earlier is None
     assert found.unchecked == {m.run for m in found.members}
+
+
+def test_taken_runs_need_no_weights_of_their_snapshots(place, tmp_path):
+    found, runs, _ = running._run_experiment(facts(20), "small", place, "cpu", None)
+    study = shutil.copytree(runs[0].path.parents[1], tmp_path / "study")
+    for weights in study.rglob("*.safetensors"):
+        weights.unlink()
+    taken, _, _ = running._run_experiment(facts(20), "small", tmp_path, "cpu", running._Source.open(study))
+    assert not taken.unchecked
+    assert [m.scores for m in taken.earlier.members] == [m.scores for m in found.earlier.members]
 
 
 def test_a_snapshot_changes_no_weight(place):

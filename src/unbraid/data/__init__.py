@@ -19,7 +19,12 @@ from unbraid.data import (  # noqa: F401 (they register themselves)
     tables,
 )
 from unbraid.data.array_modalities import from_arrays as from_arrays
-from unbraid.data.base import data_home as data_home, dataset as dataset, load as load
+from unbraid.data.base import (
+    data_home as data_home,
+    dataset as dataset,
+    keep_loaded as keep_loaded,
+    load as load,
+)
 from unbraid.data.csv_modalities import from_csv as from_csv
 from unbraid.data.factors import (
     Factor as Factor,

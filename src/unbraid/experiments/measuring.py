@@ -52,10 +52,7 @@ def score_snapshots(
 ) -> dict[str, dict[str, Score]]:
     """Return the scores of runs before the last fifth of training, by the runs' names."""
     snapshots = {name: folder.snapshot for name, folder in folders.items()}
-    opened: list[Run] = []
-    for folder in snapshots.values():
-        shared = opened[0].dataset if opened and _data_of(opened[0].folder) == _data_of(folder) else None
-        opened.append(Run(folder, dataset=shared, device=device))
+    opened = [Run(folder, device=device) for folder in snapshots.values()]  # `reproduce` loads their data once
     staged = any(folder.config.parent is not None for folder in snapshots.values())
     metrics = [each for each in expand(facts.metrics) if staged or "staged" not in metric[each].facts.needs]
     unscored = [run.subject() for run in opened if find_missing_metrics(run.folder, metrics)]  # loads the model
@@ -82,10 +79,6 @@ def find_score(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) 
         if same and known == wanted and "random" not in score.details.get("rows", ""):
             return score
     return None
-
-
-def _data_of(folder: RunFolder) -> str | None:
-    return folder.read_json("data").get("content")
 
 
 def _strip_part(name: str) -> str:

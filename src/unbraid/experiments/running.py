@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from unbraid import atomic
-from unbraid.data import describe
+from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.base import (
     AS_LARGE_AS,
@@ -87,7 +87,7 @@ def reproduce(
         experiment[each].facts.get_scale(scale)
         refuse_smaller_scale(Path(out) / each, scale)
     source = None if runs is None else _Source.open(Path(runs))
-    with explain_how_to_continue(Path(root)):
+    with explain_how_to_continue(Path(root)), keep_loaded():
         return [_reproduce_one(each, scale, Path(root), Path(out), device, source) for each in names]
 
 
@@ -156,7 +156,10 @@ def _run_experiment(
 
 @dataclass
 class _Snapshots:
-    """Scores of runs before the last fifth of training, and the runs that have none although they are short."""
+    """Scores of runs before the last fifth of training, and the runs that have none although they are short.
+
+    A snapshot that has been scored needs no weights, as a run does not.
+    """
 
     scores: dict[str, Mapping[str, Score]] = field(default_factory=dict)
     unchecked: set[str] = field(default_factory=set)
@@ -168,7 +171,7 @@ class _Snapshots:
             for member, named in zip(found, scored, strict=True)
             if member.state == "finished" and not series.has_paper_length(member)
         }
-        kept = {name: folder for name, folder in short.items() if folder.snapshot.finished}
+        kept = {name: run for name, run in short.items() if run.snapshot.status["state"] == "finished"}
         self.unchecked |= short.keys() - kept.keys()
         if kept:
             measures = series.facts.get_scale(series.scale).measures

@@ -28,8 +28,6 @@ from unbraid.types import Shape
 MIN_STANDARD_ERRORS = 3.0
 """Margin by which a classifier's accuracy must exceed chance for a factor to count as predictable."""
 
-BATCH = 256
-
 
 @dataclass(frozen=True)
 class SingleModality(FactorDataset):
@@ -115,7 +113,9 @@ def _train(evaluation: Evaluation, name: str, steps: int | None) -> ModalityClas
     network = get_trained_network(NAME, single, train, evaluation.seed, {"steps": steps})
     assert isinstance(network.module, Classifier)
     factors = list(network.module.names)
-    predicted = torch.cat([predict_factors(network, single.images(part), factors) for part in test.split(BATCH)]).cpu()
+    predicted = torch.cat(
+        [predict_factors(network, single.images(part), factors) for part in test.split(network.batch)]
+    ).cpu()
     truth = data.values_of(test)[:, [data.factor_position(factor) for factor in factors]].cpu()
     accuracy = dict(zip(factors, (predicted == truth).double().mean(0).tolist(), strict=True))
     chance = {

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,12 @@ from unbraid.data.base import data_home
 from unbraid.data.factors import FactorDataset
 from unbraid.density.small_fit import descend
 from unbraid.errors import DataError, SettingError, UnbraidError
-from unbraid.metrics.generative.features.base import FeatureNetwork, exact_convolutions, feature_network
+from unbraid.metrics.generative.features.base import (
+    FeatureNetwork,
+    choose_batch_size,
+    exact_convolutions,
+    feature_network,
+)
 from unbraid.seeding import seeded
 from unbraid.tensor_files import checksum, load_tensors, save_tensors
 from unbraid.types import Shape
@@ -47,6 +52,9 @@ MAX_HELD_OUT_ROWS = 2_000
 
 VERSION = 1
 """Raise it whenever `classifier` would train other weights."""
+
+ROWS_PER_PASS = (256, 4096)
+"""Observations per forward pass on a CPU and on a GPU."""
 
 MIN_STEPS_TO_STORE = 200
 """Shorter trainings take less time than the search for a file is worth."""
@@ -76,7 +84,7 @@ def classifier(dataset: FactorDataset, rows: Tensor, seed: int, *, steps: int | 
         "held_out_rows": len(held_out),
         "accuracy": dict(zip(names, accuracy, strict=True)) if len(held_out) else None,
     }
-    return FeatureNetwork(NAME, network.requires_grad_(False), WIDTH, 256, details)
+    return _as_features(network, details)
 
 
 class Classifier(nn.Module):
@@ -239,8 +247,12 @@ def _load(path: Path, dataset: FactorDataset) -> FeatureNetwork:
     module = Classifier(dataset.shape, facts["sizes"])
     module.load_state_dict(tensors)
     module.names = facts["names"]
-    module = module.to(dataset.device).eval().requires_grad_(False)
-    return FeatureNetwork(NAME, module, WIDTH, 256, facts["details"])
+    return _as_features(module.to(dataset.device).eval(), facts["details"])
+
+
+def _as_features(module: Classifier, details: Mapping[str, Any]) -> FeatureNetwork:
+    rows = choose_batch_size(module.mean.device, *ROWS_PER_PASS)
+    return FeatureNetwork(NAME, module.requires_grad_(False), WIDTH, rows, details)
 
 
 def _digest(facts: str, tensors: dict[str, Any]) -> str:
