@@ -8,7 +8,7 @@ import torch
 
 from tests.support.messages import naming
 from tests.support.posteriors import random_posterior, space_of
-from unbraid.density import ESTIMATORS, batch_aggregate, estimators, exact_aggregate, weighting
+from unbraid.density import ESTIMATORS, batch_aggregate, chunks, exact_aggregate, weighting
 from unbraid.errors import UsageError
 
 
@@ -173,7 +173,7 @@ def test_chunks_change_nothing(monkeypatch, chunk):
     z, space = samples(posterior.detach()), space_of(3, ((0, 2), (1,)))
     whole = batch_aggregate(space, {"z": posterior}, {"z": z}, "stratified", 90)
     gradient = torch.autograd.grad(sum(level.sum() for level in whole.levels), posterior)
-    monkeypatch.setitem(estimators.CHUNK_ELEMENTS, "cpu", chunk * 20 * 3)
+    monkeypatch.setitem(chunks.CHUNK_ELEMENTS, "cpu", chunk * 20 * 3)
     pieces = batch_aggregate(space, {"z": posterior}, {"z": z}, "stratified", 90)
     again = torch.autograd.grad(sum(level.sum() for level in pieces.levels), posterior)
     for one, other in zip(whole.levels, pieces.levels, strict=True):
@@ -184,7 +184,7 @@ def test_chunks_change_nothing(monkeypatch, chunk):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("chunk", [10**9, 24])
 def test_gradients_agree_with_finite_differences(monkeypatch, estimator, chunk):
-    monkeypatch.setitem(estimators.CHUNK_ELEMENTS, "cpu", chunk)
+    monkeypatch.setitem(chunks.CHUNK_ELEMENTS, "cpu", chunk)
     space = space_of(2)
     posterior, noise = random_posterior(4, 2).requires_grad_(), torch.randn(4, 2, dtype=torch.float64)
 

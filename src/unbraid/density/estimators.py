@@ -27,14 +27,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
+from unbraid.density.chunks import sum_over_components
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Normal, Space
 from unbraid.latents.positions import select
-
-CHUNK_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
-"""Numbers in a chunk of the pairwise tensor [..., i, leaves, chunk], few enough for a CPU's cache, or to fill a GPU."""
 
 MAX_FUSED_LEAVES = 64
 
@@ -177,35 +174,17 @@ def _chunked_aggregate(
     space: Space, posterior: Mapping[str, Tensor], sample: Mapping[str, Tensor], log_weights: Callable[[Tensor], Tensor]
 ) -> Aggregate:
     """Return log q(z) by running logsumexps over chunks of components j; gradients recompute each chunk."""
-    first = next(iter(posterior.values()))
     groups = [list(group) for level in space.levels[:-1] for group in level]
-    rows = next(iter(sample.values()))
-    total = first.shape[-2]
-    per_component = math.prod(rows.shape[:-1]) * space.leaves
-    chunk = max(1, min(total, CHUNK_ELEMENTS.get(first.device.type, 2**24) // max(per_component, 1)))
-    names = list(posterior)
 
-    def sum_chunk(columns, *tensors):
-        parameters = dict(zip(names, tensors[: len(names)], strict=True))
-        values = dict(zip(names, tensors[len(names) :], strict=True))
+    def sum_chunk(columns, parameters, values):
         pairs = space.pairwise(parameters, values)  # [..., i, leaves, chunk]
         weights = log_weights(columns)
         sums = (_sum_group(space, pairs, parameters, values, group) for group in groups)
         grouped = [(summed + weights).logsumexp(dim=-1, keepdim=True) for summed in sums]
         return torch.cat([*grouped, (pairs + weights[:, None]).logsumexp(dim=-1)], dim=-1)
 
-    values = [sample[name] for name in names]
-    running: Tensor | None = None
-    for start in range(0, total, chunk):
-        columns = torch.arange(start, min(start + chunk, total), device=first.device)
-        parameters = [posterior[name][..., start : start + chunk, :] for name in names]
-        if chunk < total and torch.is_grad_enabled():
-            part = checkpoint(sum_chunk, columns, *parameters, *values, use_reentrant=False, preserve_rng_state=False)
-        else:
-            part = sum_chunk(columns, *parameters, *values)
-        running = part if running is None else torch.logaddexp(running, part)
-    assert running is not None
-    return Aggregate(running.split([len(level) for level in space.levels], dim=-1))
+    densities = sum_over_components(posterior, sample, space.leaves, sum_chunk)
+    return Aggregate(densities.split([len(level) for level in space.levels], dim=-1))
 
 
 def _sum_group(
