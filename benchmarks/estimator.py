@@ -24,13 +24,16 @@ from measure import gpu_milliseconds
 from torch import Tensor
 
 from unbraid.density import Aggregate, batch_aggregate, estimators, exact_aggregate
-from unbraid.latents import Normal, Space
+from unbraid.latents import Concrete, Normal, Space
 
 LEAVES = 10
 SIZE = 737_280
 BOTH = [(1, 64), (64, 64), (1, 256), (1, 2048), (1, 8192)]
 FUSED_ONLY = [(1, 32_768), (1, 65_536)]
 SPACE = Space({"z": Normal(size=LEAVES)})
+MIXED = [(1, 512), (10, 512), (1, 2048)]
+MIXED_SPACE = Space({"z": Normal(size=LEAVES), "c": Concrete(classes=10)}, (tuple(range(LEAVES)), (LEAVES,)))
+"""The latents of HFVAE on MNIST."""
 
 TUNED_JOBS = [
     ("stratified", 1, 2048), ("mws", 1, 2048), ("stratified", 20, 2048), ("mws", 1, 64), ("mws", 64, 64),
@@ -79,6 +82,22 @@ def step(members: int, count: int, fused: bool, estimator: str = "mss") -> Calla
         with form(fused):
             made = batch_aggregate(SPACE, {"z": parameters}, {"z": z}, estimator, SIZE)
             return torch.autograd.grad(loss(made), (parameters, z))
+
+    return call
+
+
+def mixed_step(members: int, count: int, fused: bool) -> Callable[[], tuple[Tensor, ...]]:
+    """Run forward and backward of one batch with Normal and Concrete latents; `fused` means the mixed form."""
+    parameters, z = inputs(members, count)
+    logits = (3 * torch.randn(members, count, 10, device=z.device)).requires_grad_()
+    uniform = torch.rand(members, count, 10, device=z.device).clamp(1e-6, 1 - 1e-6)
+
+    def call() -> tuple[Tensor, ...]:
+        with form(fused):
+            posterior = {"z": parameters, "c": MIXED_SPACE.blocks["c"].complete(logits, None)}
+            sample = {"z": z, "c": MIXED_SPACE.blocks["c"].sample(posterior["c"], uniform)}
+            made = batch_aggregate(MIXED_SPACE, posterior, sample, "stratified", SIZE)
+            return torch.autograd.grad(loss(made), (parameters, z, logits))
 
     return call
 
@@ -279,6 +298,8 @@ def main() -> None:
     rows = []
     jobs = [(f"M = {m}, B = {b}", lambda fused, m=m, b=b: step(m, b, fused), ["fused", "chunked"]) for m, b in BOTH]
     jobs += [(f"M = {m}, B = {b}", lambda fused, m=m, b=b: step(m, b, fused), ["fused"]) for m, b in FUSED_ONLY]
+    both = ["fused", "chunked"]
+    jobs += [(f"mixed, M = {m}, B = {b}", lambda fused, m=m, b=b: mixed_step(m, b, fused), both) for m, b in MIXED]
     jobs += [(f"exact, 1024 of {SIZE}", exact, ["fused", "chunked"])]
     for name, make, forms in jobs:
         rows.append(compared(name, make, forms, arguments.rounds))

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from unbraid.density.chunks import sum_over_components
+from unbraid.density.mixed_estimator import is_mixed, join_normals, list_normal_leaves, mixed_densities
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import Normal, Space
 from unbraid.latents.positions import select
@@ -115,7 +116,8 @@ def batch_aggregate(
     first = next(iter(sample.values()))
     batch = first.shape[-2]
     weights = weighting(estimator, batch, size)
-    if can_fuse(space, [*posterior.values(), *sample.values()]):
+    tensors = [*posterior.values(), *sample.values()]
+    if can_fuse(space, tensors):
         return _fused_aggregate(space, posterior, sample, weights)
     rows = torch.arange(batch, device=first.device)
 
@@ -124,6 +126,8 @@ def batch_aggregate(
         table = torch.full(ahead.shape, weights.other, device=first.device, dtype=first.dtype)
         return table.masked_fill(ahead == 1, weights.next).masked_fill(ahead == 0, weights.own)
 
+    if can_mix(space, tensors):
+        return _mixed_aggregate(space, posterior, sample, weights, log_weights)
     return _chunked_aggregate(space, posterior, sample, log_weights)
 
 
@@ -134,19 +138,35 @@ def exact_aggregate(
 
     `log_p` [n] holds the log probabilities with which data points are drawn; None means uniform.
     """
-    first = next(iter(posterior.values()))
-    if can_fuse(space, [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]):
-        each = 0.0 if log_p is not None else -math.log(first.shape[-2])
-        return _fused_aggregate(space, posterior, sample, Weighting(each, each, each), log_p)
-    if log_p is None:
-        log_p = torch.full((first.shape[-2],), -math.log(first.shape[-2]), device=first.device, dtype=first.dtype)
-    return _chunked_aggregate(space, posterior, sample, lambda columns: log_p[None, columns])
+    count = next(iter(posterior.values())).shape[-2]
+    tensors = [*posterior.values(), *sample.values(), *([] if log_p is None else [log_p])]
+    each = 0.0 if log_p is not None else -math.log(count)
+    weights = Weighting(each, each, each)
+    if can_fuse(space, tensors):
+        return _fused_aggregate(space, posterior, sample, weights, log_p)
+    given = tensors[0].new_full((count,), each) if log_p is None else log_p
+
+    def log_weights(columns):
+        return given[None, columns]
+
+    if can_mix(space, tensors):
+        return _mixed_aggregate(space, posterior, sample, weights, log_weights, log_p)
+    return _chunked_aggregate(space, posterior, sample, log_weights)
 
 
 def can_fuse(space: Space, tensors: Iterable[Tensor]) -> bool:
     """Return whether the fused kernels apply: only Normal blocks, and float32 tensors on a GPU."""
     normal = space.leaves <= MAX_FUSED_LEAVES and all(type(block) is Normal for block in space.blocks.values())
-    return TRITON and normal and all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
+    return normal and _suit_kernels(tensors)
+
+
+def can_mix(space: Space, tensors: Iterable[Tensor]) -> bool:
+    """Return whether the fused kernels apply to some of several blocks, and float64 products to pairs of the others."""
+    return is_mixed(space) and len(list_normal_leaves(space)) <= MAX_FUSED_LEAVES and _suit_kernels(tensors)
+
+
+def _suit_kernels(tensors: Iterable[Tensor]) -> bool:
+    return TRITON and all(t.is_cuda and t.dtype == torch.float32 and t.numel() > 0 for t in tensors)
 
 
 def _fused_aggregate(
@@ -159,15 +179,26 @@ def _fused_aggregate(
     """Return log q(z) by a kernel that never stores the pairwise tensor."""
     from unbraid.density import fused_estimator as fused
 
-    names = list(space.blocks)
-    if len(names) == 1:
-        values, parameters = sample[names[0]], posterior[names[0]]
-    else:
-        halves = zip(*(posterior[name].chunk(2, dim=-1) for name in names), strict=True)
-        values, parameters = space.join(sample), torch.cat([half for side in halves for half in side], dim=-1)
     groups = [group for level in space.levels[:-1] for group in level]
-    densities = fused.log_densities(values, parameters, groups, weights, log_p)
+    densities = fused.log_densities(*join_normals(space, posterior, sample), groups, weights, log_p)
     return Aggregate(densities.split([len(level) for level in space.levels], dim=-1))
+
+
+def _mixed_aggregate(
+    space: Space,
+    posterior: Mapping[str, Tensor],
+    sample: Mapping[str, Tensor],
+    weights: Weighting,
+    log_weights: Callable[[Tensor], Tensor],
+    log_p: Tensor | None = None,
+) -> Aggregate:
+    """Return log q(z) by the kernel for groups of Normal leaves, and by matrix products for all others."""
+    from unbraid.density import fused_estimator as fused
+
+    def fuse_normals(values, parameters, groups):
+        return fused.log_densities(values, parameters, groups, weights, log_p)
+
+    return Aggregate(mixed_densities(space, posterior, sample, log_weights, fuse_normals))
 
 
 def _chunked_aggregate(

@@ -102,6 +102,10 @@ class Block(ABC):
         """
         return self.log_density(parameters.unsqueeze(-3), value.unsqueeze(-2)).transpose(-1, -2)
 
+    def multiply_pairs(self, parameters: Tensor, value: Tensor) -> Tensor:
+        """Return what `pairwise` does, by a matrix product in float64 if the family has one, with other rounding."""
+        return self.pairwise(parameters, value)
+
 
 @block("normal")
 class Normal(Block):

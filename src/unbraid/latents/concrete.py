@@ -29,6 +29,9 @@ from unbraid.noise import Need
 
 MIN_PROBABILITY = 1e-30
 
+MAX_EXPONENT = 690.0
+"""Bound of exponents in float64, which overflows at 709."""
+
 
 class Tempered(Block):
     """A relaxed discrete block; its flat parameters are logits and the log temperature."""
@@ -100,6 +103,30 @@ class Concrete(Tempered):
         shifted = self._by_variable(parameters[..., :-1]) - log_t.exp().unsqueeze(-1) * self._by_variable(value)
         normal = math.lgamma(self.classes) + (self.classes - 1) * log_t
         return normal + shifted.sum(-1) - self.classes * shifted.logsumexp(-1)
+
+    def multiply_pairs(self, parameters: Tensor, value: Tensor) -> Tensor:
+        r"""Return the log density of every pair [..., i, leaves, j] by one product over classes, in float64:
+
+            log (K-1)! + (K-1) log t - K log sum_k exp(a_jk - mean_k a_jk) exp(-t (x_ik - mean_k x_ik)).
+
+        The mean exponent of a sum is 0, so the sum is at least K and does not underflow. An exponent above 690 counts
+        as 690, a sum above exp(690) as that and one below K as K, without a gradient. Either the pair has a density
+        below exp(-690 K), or the posterior is so sure of a class that float32 rounds all other probabilities to 0.
+
+        The product needs one t for all components, which `complete` gives to a block without annealing; a block whose
+        temperature moves keeps the general form.
+        """
+        if self.anneal:
+            return self.pairwise(parameters, value)
+        log_t = parameters[..., -1:].double()
+        logits, x = (self._by_variable(flat.double()).transpose(-2, -3) for flat in (parameters[..., :-1], value))
+        components = (logits - logits.mean(-1, keepdim=True)).clamp(max=MAX_EXPONENT).exp()  # [..., leaves, j, K]
+        t = log_t[..., :1, :].exp().unsqueeze(-3)
+        rows = (t * (x.mean(-1, keepdim=True) - x)).clamp(max=MAX_EXPONENT).exp()  # [..., leaves, i, K]
+        sums = rows @ components.transpose(-1, -2)
+        log_sums = sums.clamp(self.classes, math.exp(MAX_EXPONENT)).log()
+        normal = math.lgamma(self.classes) + (self.classes - 1) * log_t.transpose(-1, -2).unsqueeze(-3)
+        return torch.add(normal, log_sums, alpha=-self.classes).to(value.dtype).transpose(-2, -3)
 
     def traversal_codes(self, columns: int, span: float) -> Tensor:
         """Return each class once, whatever `columns` is."""
