@@ -51,7 +51,8 @@ def cluster_digits(sweeps: Mapping[str, Mapping[str, Any]]) -> list[Member]:
 WEIGHTS = ("beta", "gamma")
 SWEPT: dict[str, dict[str, list[float]]] = {
     "smoke": {"beta": [4.0], "gamma": [1.0, 3.0]},
-    **{name: {"beta": [1.0, 4.0, 8.0], "gamma": [1.0, 3.0, 8.0]} for name in ("small", "budget", "paper")},
+    "small": {"beta": [1.0, 4.0], "gamma": [1.0, 3.0]},
+    **{name: {"beta": [1.0, 4.0, 8.0], "gamma": [1.0, 3.0, 8.0]} for name in ("budget", "paper")},
 }
 DEFAULT = {"beta": 4.0, "gamma": 3.0}
 
