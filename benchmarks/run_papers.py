@@ -6,7 +6,14 @@
 One process trains one sweep after another, each in few large groups, scores its runs there, and prints a table of
 verdicts last. Run it alone: with four such processes on one GPU, 10 members of a VAE made 35,000 images per second
 instead of 679,000. The same command continues after an interruption: finished runs are reused, and an unfinished sweep
-goes on from its last checkpoint. An experiment starts only if its estimate fits the minutes that are left.
+goes on from its last checkpoint. An experiment starts only if its estimate fits the minutes that are left; if it takes
+longer, it is stopped when they are over.
+
+On a machine that keeps nothing, results and scores can leave it while it works: `--out` gets each experiment's page as
+soon as it is judged, and `--keep FILE` all runs so far without their weights, every 20 seconds. Unpacked, that is a
+folder for `--runs`, whose runs are not trained again:
+
+    python benchmarks/run_papers.py daunhawer2019/many --minutes 9 --out $OUT/papers --keep $OUT/runs.tgz --runs earlier
 
 Estimates are images / rate + a time to compile and score. Rates are those measured inside the step, alone on an H200
 (`MEASURED`), and cautious guesses for the other networks. Runs that experiments share count once. A claim counts as
@@ -23,26 +30,33 @@ Experiments on data that are missing run on their stand-in, which settles nothin
 
 import argparse
 import json
+import os
+import signal
 import sys
+import tarfile
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verdicts import find_open_claims
 
-from unbraid.data import describe
-from unbraid.errors import UnbraidError
+from unbraid.data import describe, keep_loaded
+from unbraid.errors import UnbraidError, UsageError
 from unbraid.experiments import StandIn, experiment, reproduce
 from unbraid.experiments.base import REFINES
 from unbraid.report.tables import format_setting
+from unbraid.training.interrupt import Interrupted
 
 MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 675_000, "split": 455_000, "wide": 525_000, "conv-chen": 226_000}
-MEASURED |= {"mlp-esmaeili-28": 968_000}
-"""Images per second over all members, by encoder, alone on an H200 (bf16 on sprites; the last in TF32 on MNIST)."""
+MEASURED |= {"mlp-esmaeili-28": 2_670_000, "mlp-esmaeili-64": 1_360_000, "conv-small": 200_000}
+"""Images per second over all members, by encoder, alone on an H200: bf16 on sprites, TF32 on MNIST, rows of three
+modalities for `conv-small`. The last three are those of 5 to 10 HFVAEs or MVAEs; 20 beta-VAEs made 8.2 million."""
 
-GUESSED = {"mlp-esmaeili-64": 1_000_000, "conv-daunhawer": 300_000, "conv-small": 400_000}
+GUESSED = {"conv-daunhawer": 300_000}
 DEFAULT_RATE, STAGE_RATE, GAN_RATE, FACTOR_VAE_SHARE = 300_000, 100_000, 60_000, 0.5
 GANS = ("info-gan", "ms-gan", "cgan")
 SECONDS_PER_SWEEP, SECONDS_PER_RUN = 10.0, 1.0
@@ -137,19 +151,75 @@ def print_plan(order: Sequence[tuple[Task, float]], minutes: float) -> None:
     print(f"{sum(len(task.claims) for task, _ in order)} open claims; * is beyond {minutes:g} minutes.")
 
 
+@contextmanager
+def stop_after(seconds: float) -> Iterator[None]:
+    """Interrupt the block when the time is over, as Ctrl-C would."""
+    timer = threading.Timer(max(seconds, 0.0), os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def keep_scores(root: Path, archive: Path) -> None:
+    """Write all runs below `root` without weights and pictures: what `reproduce --runs` needs."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    part = archive.with_name(f"{archive.name}.part")
+    with tarfile.open(part, "w:gz") as stored:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix in (".json", ".jsonl", ".yaml", ".csv") and path.name != "history.jsonl":
+                stored.add(path, path.relative_to(root))
+    part.replace(archive)
+
+
+@contextmanager
+def keep_scores_often(root: Path, archive: Path | None, seconds: float = 20.0) -> Iterator[None]:
+    """Rewrite the archive while the block runs, and once more after it."""
+    if archive is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.wait(seconds):
+            keep_scores(root, archive)
+
+    keeper = threading.Thread(target=repeat, daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+        keep_scores(root, archive)
+
+
+def reproduce_one(name: str, arguments: argparse.Namespace) -> Any:
+    """Reproduce an experiment, with the runs of `--runs` if some fit."""
+    places = {"root": arguments.root, "out": arguments.out, "device": arguments.device, "scale": arguments.scale}
+    earlier = arguments.runs / name.partition("/")[0] if arguments.runs else None
+    try:
+        (outcome,) = reproduce(name, runs=earlier if earlier and earlier.exists() else None, **places)
+    except UsageError:  # none of them fits
+        (outcome,) = reproduce(name, **places)
+    return outcome
+
+
 def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> list[Sequence[object]]:
     """Run experiments until the minutes are used, and return a row for each claim."""
     end, rows = time.monotonic() + 60 * arguments.minutes, []
     for task, cost in order:
         left = (end - time.monotonic()) / 60
-        if left <= 0 or (cost > left and arguments.scale != "smoke"):
+        if left <= 0 or (cost > left and arguments.scale != "smoke" and not arguments.names):
             rows.append((task.name, "", "not started", f"{cost:.1f} minutes, {max(0.0, left):.1f} left"))
             continue
-        places = {"root": arguments.root, "out": arguments.out, "device": arguments.device}
         try:
-            (outcome,) = reproduce(task.name, scale=arguments.scale, **places)
-        except UnbraidError as error:  # the others still run
-            rows.append((task.name, "", "failed", str(error)))
+            with stop_after(60 * left):
+                outcome = reproduce_one(task.name, arguments)
+        except UnbraidError as error:  # the others still run, if there is time
+            rows.append((task.name, "", "stopped" if isinstance(error, Interrupted) else "failed", str(error)))
             continue
         rows += [(task.name, v.claim, v.verdict, v.why) for v in outcome.verdicts]
         print(f"{task.name}: {outcome.minutes:.1f} minutes", file=sys.stderr, flush=True)
@@ -158,7 +228,7 @@ def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> l
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="papers or experiments; all by default")
+    parser.add_argument("names", nargs="*", help="papers, or experiments in the order to run; all by default")
     parser.add_argument("--scale", default="budget")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--plan", action="store_true", help="print the plan and run nothing")
@@ -166,15 +236,21 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), help="committed verdicts, to see what is open")
     parser.add_argument("--root", type=Path, default=Path("runs/reproduce"))
     parser.add_argument("--out", type=Path, default=Path("runs/papers"))
+    parser.add_argument("--keep", type=Path, help="an archive of all runs without weights, rewritten while they train")
+    parser.add_argument("--runs", type=Path, help="a folder of earlier runs, unpacked from --keep")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     order = plan_tasks(arguments.names, arguments.scale, arguments.results, arguments.stand_ins)
+    if arguments.names and set(arguments.names) <= set(experiment):
+        order.sort(key=lambda entry: arguments.names.index(entry[0].name))
     if not order:
         print("Nothing to run: every claim has a verdict, or its data are missing (--stand-ins).")
         return
     print_plan(order, arguments.minutes)
     if not arguments.plan:
-        print_rows([("experiment", "claim", "verdict", "why"), *run(order, arguments)])
+        with keep_loaded(), keep_scores_often(arguments.root, arguments.keep):
+            rows = run(order, arguments)
+        print_rows([("experiment", "claim", "verdict", "why"), *rows])
 
 
 if __name__ == "__main__":

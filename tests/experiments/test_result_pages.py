@@ -3,6 +3,8 @@
 import importlib
 import json
 import sys
+import tarfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +84,31 @@ def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatc
     monkeypatch.setattr(sys, "argv", ["run_papers.py", "chen2018/fig2", "--plan", "--results", str(tmp_path)])
     run_papers.main()
     assert "3 open claims" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("coarse_figures")
+def test_runs_that_left_without_weights_are_not_trained_again(tmp_path, capsys, monkeypatch):
+    (tmp_path / "protocol.json").write_text((RESULTS / "protocol.json").read_text("utf-8"))
+
+    def call(place, *words):
+        places = ["--root", tmp_path / place, "--out", tmp_path / "out", "--keep", tmp_path / f"{place}.tgz"]
+        given = ["run_papers.py", "chen2018/figS5", "--scale", "smoke", "--device", "cpu", "--results", tmp_path]
+        monkeypatch.setattr(sys, "argv", [*map(str, (*given, *places, *words))])
+        run_papers.main()
+        return capsys.readouterr().out
+
+    assert call("first").count("inconclusive") == 4
+    with tarfile.open(tmp_path / "first.tgz") as archive:
+        archive.extractall(tmp_path / "earlier", filter="data")
+    assert not list((tmp_path / "earlier").rglob("*.safetensors"))
+    assert call("second", "--runs", tmp_path / "earlier").count("inconclusive") == 4
+    page = (tmp_path / "out/chen2018/figS5/README.md").read_text("utf-8")
+    assert "earlier" in page
+
+
+def test_stops_when_the_minutes_are_over():
+    with pytest.raises(KeyboardInterrupt), run_papers.stop_after(0.05):
+        time.sleep(5.0)
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*/runs.csv")), ids=lambda path: path.parent.name)

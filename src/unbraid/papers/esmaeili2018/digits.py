@@ -178,8 +178,9 @@ experiment.add(
         "comparison with k-means (10,000 training rows, ten starts) and the bounds (half of the images and half of the "
         "digits) are ours.",
         "The class alone is the ablation: the same model without its Normal latents, which can carry the digit, too.",
-        "HFVAE on MNIST is swept over 9 settings of beta and gamma, beta-SVAE over 3 of beta; for each seed the others "
-        "choose the setting with the highest accuracy of the class. Label recovery is compared at beta 4, gamma 3.",
+        "HFVAE on MNIST is swept over 9 settings of beta and gamma (4 at `small`), beta-SVAE over 3 of beta (2); for "
+        "each seed the others choose the setting with the highest accuracy of the class. Label recovery is compared at "
+        "beta 4, gamma 3.",
     ),
 )
 
