@@ -1,7 +1,10 @@
 """The number of threads that torch, the BLAS of numpy and scipy, and Python use."""
 
+import functools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -29,10 +32,16 @@ def one_thread() -> Iterator[None]:
 @contextmanager
 def blas_threads(count: int) -> Iterator[None]:
     """Let the matrix products of numpy and scipy use `count` threads, which wait for each other by spinning."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(count, user_api="blas"):
+    with _find_libraries(len(sys.modules)).limit(limits=count, user_api="blas"):
         yield
+
+
+@functools.lru_cache(maxsize=1)
+def _find_libraries(modules: int) -> Any:
+    """Find the libraries that this process has loaded; it takes 5 to 30 ms, and only a new module can bring another."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def count_python_threads() -> int:

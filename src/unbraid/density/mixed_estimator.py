@@ -103,8 +103,7 @@ def _sum_paired_groups(
             densities.append((reduce(torch.add, terms) + weights).logsumexp(dim=-1))
         return torch.stack(densities, dim=-1)
 
-    # the classes of a Concrete block without a product form, and two for a matrix in float64
-    numbers_per_pair = 2 + sum(block.width for block in blocks.values())
+    numbers_per_pair = 2 + sum(block.numbers_per_pair for block in blocks.values())  # 2: Normal leaves in float64
     return sum_over_components(posterior, sample, numbers_per_pair, sum_chunk)
 
 

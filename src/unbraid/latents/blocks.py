@@ -106,6 +106,11 @@ class Block(ABC):
         """Return what `pairwise` does, by a matrix product in float64 if the family has one, with other rounding."""
         return self.pairwise(parameters, value)
 
+    @property
+    def numbers_per_pair(self) -> int:
+        """The float32 numbers that `multiply_pairs` holds at once for every pair of a value and a posterior."""
+        return self.width
+
 
 @block("normal")
 class Normal(Block):

@@ -128,6 +128,11 @@ class Concrete(Tempered):
         normal = math.lgamma(self.classes) + (self.classes - 1) * log_t.transpose(-1, -2).unsqueeze(-3)
         return torch.add(normal, log_sums, alpha=-self.classes).to(value.dtype).transpose(-2, -3)
 
+    @property
+    def numbers_per_pair(self) -> int:
+        """A product has one float64 number per pair and variable, where the general form has one per class, too."""
+        return self.width if self.anneal else 2 * self.leaves
+
     def traversal_codes(self, columns: int, span: float) -> Tensor:
         """Return each class once, whatever `columns` is."""
         return torch.eye(self.classes)

@@ -22,7 +22,7 @@ SHAPES = {"latents": "normal:10+concrete:3"}
 SMOKE: dict[str, Any] = {**TINY, "steps": 5, "seed": range(1)}
 MLP = {"network": "mlp-esmaeili-28"}
 DIGITS: dict[str, dict[str, Any]] = {
-    "small": {**MLP, "batch": 256, "steps": 3_000, "seed": range(3)},
+    "small": {**MLP, "batch": 256, "steps": 1_500, "seed": range(3)},
     "budget": {**MLP, "batch": 512, "steps": 20_000, "precision": "tf32", "seed": range(10)},
     "paper": {**MLP, "batch": 512, "steps": 20_000, "precision": "f32", "seed": range(10)},
 }
