@@ -45,10 +45,16 @@ def read_results(path: Path, scale: str) -> Results:
         at = {"recipe": row["series"], **{key: _read_setting(row[key]) for key in settings if row[key]}}
         for suffix, kept in members.items():
             named = [each for each in scores if each.endswith(AT_SNAPSHOT) == bool(suffix) and row[each]]
-            found = {each.removesuffix(AT_SNAPSHOT): Score(each, "", float(row[each]), 0) for each in named}
+            found = {each.removesuffix(AT_SNAPSHOT): _read_score(each, row[each]) for each in named}
             kept.append(Member(f"{row['series']}/{number}", at, row["state"], "", found))
     earlier = Results(tuple(members[AT_SNAPSHOT]), scale) if any(m.scores for m in members[AT_SNAPSHOT]) else None
     return Results(tuple(members[""]), scale, earlier=earlier)
+
+
+def _read_score(column: str, text: str) -> Score:
+    """Return a score with the metric of its column, METRIC/PROTOCOL, which states its range."""
+    name, _, protocol = column.removesuffix(AT_SNAPSHOT).partition("/")
+    return Score(name, protocol, float(text), 0)
 
 
 def _read_setting(text: str) -> Any:

@@ -109,9 +109,9 @@ class Results:
         return {value: np.array(groups[value]) for value in sorted(groups, key=lambda v: (str(type(v)), v))}
 
     def find_bounds(self, score: str) -> tuple[float, float]:
-        """Return the range of a score, as its metric states it."""
+        """Return the range of a score, as its metric states it; one that is derived from another has none."""
         found = next((m.scores[score] for m in self.members if score in m.scores), None)
-        name = "" if found is None else f"{found.metric}/{found.protocol}"
+        name = "" if found is None or DERIVED in found.details else f"{found.metric}/{found.protocol}"
         facts = metric[name].facts if name in metric else None
         return (-math.inf, math.inf) if facts is None or facts.bounds is None else facts.bounds
 
@@ -140,12 +140,17 @@ def make_member(series: str, seed: int, values: Mapping[str, float], samples: in
     return Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores)
 
 
+DERIVED = "derived from"
+"""Entry in the details of a score that `derive` made: the name of the score from which it was computed."""
+
+
 def derive(name: str, part: str, compute: Callable[[Score], float]) -> Callable[[Mapping[str, Score]], Score]:
     """Return a function that computes a further score of a run from its score `name`."""
 
     def score(scores: Mapping[str, Score]) -> Score:
         source = scores[name]
-        return Score(source.metric, source.protocol, float(compute(source)), source.samples, part=part)
+        value, details = float(compute(source)), {DERIVED: name}
+        return Score(source.metric, source.protocol, value, source.samples, part=part, details=details)
 
     return score
 

@@ -8,6 +8,10 @@ Percentiles of few seeds lie too close together: with three seeds, the middle 90
 three of five cases (hesterberg2015). In that case the ends move away from the value until they are as far apart as
 those of Student's t interval, 2 t s, with the standard error s and the degrees of freedom of welch1947: a cell's part
 in the variance is n / (n - 1) of the variance when only this cell is resampled.
+
+An interval should depend on the runs, and not on the resamples that happen to be drawn. So these are balanced, each
+seed as often as any other (davison1986), and of a cell's variance only the part that is not linear in its means is
+estimated from them; the linear part is known.
 """
 
 import math
@@ -134,7 +138,8 @@ def estimate_share(values: np.ndarray) -> Estimate:
 
 
 def _resample(rows: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    return rows[rng.integers(len(rows), size=(count, len(rows)))]
+    """Return `count` resamples [count, seed, score], which together contain each seed equally often."""
+    return rows[rng.permutation(np.repeat(np.arange(len(rows)), count)).reshape(count, len(rows))]
 
 
 def _count_freedom(cells: Cells) -> float:
@@ -146,13 +151,29 @@ def _find_student_width(
 ) -> tuple[float, float]:
     """Return the width of Student's interval, and its (sum v_k)^2 / sum(v_k^2 / (n_k - 1)) degrees of freedom."""
     fixed = {key: np.broadcast_to(rows, (RESAMPLES_PER_CELL, *rows.shape)) for key, rows in cells.items()}
-    spread = [statistic({**fixed, key: _resample(rows, RESAMPLES_PER_CELL, rng)}) for key, rows in cells.items()]
+    parts = []
+    for key, rows in cells.items():
+        resampled = _resample(rows, RESAMPLES_PER_CELL, rng)
+        parts.append(_find_variance(rows, resampled, statistic({**fixed, key: resampled})))
     seeds = np.array([len(rows) for rows in cells.values()])
-    variance = np.array([np.nanvar(values) for values in spread]) * seeds / (seeds - 1)
+    variance = np.array(parts) * seeds / (seeds - 1)
     if not variance.sum() > 0:
         return 0.0, _count_freedom(cells)
     freedom = float(variance.sum() ** 2 / (variance**2 / (seeds - 1)).sum())
     return float(2 * t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(variance.sum())), freedom
+
+
+def _find_variance(rows: np.ndarray, resampled: np.ndarray, values: np.ndarray) -> float:
+    """Return the variance of a statistic over all resamples of one cell, from its values for some of them.
+
+    What a fit by the means m of the cell's scores explains has the variance b' C b / n, with the coefficients b and the
+    covariance C of the scores over seeds; only that of the rest is estimated.
+    """
+    known = ~np.isnan(values)
+    means, values = resampled[known].mean(1) - rows.mean(0), values[known] - values[known].mean()
+    slopes = np.linalg.lstsq(means, values, rcond=None)[0]
+    of_means = np.atleast_2d(np.cov(rows, rowvar=False, bias=True)) / len(rows)
+    return float(slopes @ of_means @ slopes + np.var(values - means @ slopes))
 
 
 def cell_means(cells: Cells) -> np.ndarray:
