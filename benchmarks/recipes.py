@@ -6,9 +6,10 @@
 Every recipe runs in a process of its own, one after the other, with empty caches of Triton and Inductor; `--again`
 starts each one a second time with the caches that it filled. "ready after" counts from the start of the process: it
 includes imports, data, preparation and 20 steps. MFLOP per image are those of a training step's convolutions and
-matrix products, as `torch.utils.flop_counter` counts them in a plain step; densities and other elementwise work are
-not in them. A second stage refines a first stage with random weights, which costs the same as a trained one. A recipe
-that fails or exceeds `--limit` reports the reason, and the JSON is written after each one.
+matrix products, as `torch.utils.flop_counter` counts them in a plain step (in another process, while a GPU measures);
+densities and other elementwise work are not in them. A second stage refines a first stage with random weights, which
+costs the same as a trained one. A recipe that fails or exceeds `--limit` reports the reason, and the JSON is written
+after each one.
 """
 
 import argparse
@@ -105,6 +106,9 @@ def measure_variant(variant: str, given: argparse.Namespace) -> None:
     """Measure one variant in this process, and print each fact as a line of JSON once it is known."""
     device = torch.device(given.device)
     common = {"batch": given.batch, "precision": given.precision, "steps": given.steps}
+    if given.count:
+        tell(mflop_per_image=round(count_mflop(variant, common), 3))
+        return
     if "mlp-chen" in variant and given.batch == 64:
         common["batch"] = 2048  # chen2018's
     start = time.time()
@@ -139,11 +143,14 @@ def measure_variant(variant: str, given: argparse.Namespace) -> None:
     if diverged:
         tell(warning=f"member {diverged[0].member} diverged at step {diverged[0].step} ({diverged[0].term})")
     tell(peak_mebibytes=round(measure.peak_mebibytes()))
-    tell(mflop_per_image=round(count_mflop(variant, common), 3))
 
 
 def tell(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
+
+
+def start_counting(command: list[str]) -> "subprocess.Popen[str]":
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def start_process(variant: str, given: argparse.Namespace, caches: str, measured: bool = True) -> dict[str, Any]:
@@ -157,6 +164,8 @@ def start_process(variant: str, given: argparse.Namespace, caches: str, measured
     }
     command = [sys.executable, __file__, "--variant", variant, *options, f"--started={time.time()}"]
     facts: dict[str, Any] = {"name": variant}
+    count = [[*command, "--count"]] if measured else []
+    meanwhile = [start_counting(each) for each in count if given.device == "cuda"]  # on a CPU it would take its cores
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=given.limit)
         printed, failed = done.stdout, done.returncode
@@ -166,7 +175,8 @@ def start_process(variant: str, given: argparse.Namespace, caches: str, measured
     except subprocess.TimeoutExpired as expired:
         printed = (expired.stdout or b"").decode() if isinstance(expired.stdout, bytes) else expired.stdout or ""
         facts["failed"] = f"stopped after {given.limit:.0f} s"
-    for line in printed.splitlines():
+    counting = meanwhile or [start_counting(each) for each in count]
+    for line in [*printed.splitlines(), *(line for each in counting for line in each.communicate()[0].splitlines())]:
         if line.startswith("{"):
             facts |= json.loads(line)
     return facts
@@ -210,6 +220,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="print the names and exit")
     parser.add_argument("--out", type=Path, help="JSON; default: none")
     parser.add_argument("--variant", help=argparse.SUPPRESS)
+    parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--started", type=float, default=time.time(), help=argparse.SUPPRESS)
     given = parser.parse_args()
     cuda = given.device == "cuda"
