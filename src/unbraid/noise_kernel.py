@@ -50,6 +50,33 @@ def _draw(seeds, step, out, first, second, count, NORMAL: tl.constexpr, BLOCK: t
     tl.store(out + member.to(tl.int64) * count + place, number, mask=place < count)
 
 
+@triton.jit(do_not_specialize=["name", "count"])
+@no_type_check
+def _draw_bits(seeds, step, out, seed_stride, step_stride, name, count, BLOCK: tl.constexpr):
+    """Draw 64 bits per element of one member; members are on the grid's first axis, since there may be 100,000."""
+    blocks = tl.cdiv(count, BLOCK)
+    member = (tl.program_id(0) // blocks).to(tl.int64)
+    place = (tl.program_id(0) % blocks) * BLOCK + tl.arange(0, BLOCK)
+    seed = _mix(tl.load(seeds + member * seed_stride))
+    key = _mix(_mix(seed + name) + tl.load(step + member * step_stride))
+    tl.store(out + member * count + place, _mix(key + _mix((place + 1).to(tl.int64))), mask=place < count)
+
+
+@Operator
+def hash_bits(seeds: Tensor, step: Tensor, name: int, count: int) -> Tensor:
+    """Return bits [member, count] in int64; `step` is an int64 tensor with one number, or with one for each member."""
+    out = torch.empty(len(seeds), count, device=seeds.device, dtype=torch.int64)
+    strides = seeds.stride(0), step.stride(0) if step.ndim else 0
+    grid = (-(-count // _BLOCK) * len(seeds),)
+    launch(_draw_bits, grid, seeds, step, out, *strides, name, count, BLOCK=_BLOCK, writes=(out,))
+    return out
+
+
+@hash_bits.register_fake
+def _(seeds: Tensor, step: Tensor, name: int, count: int) -> Tensor:
+    return torch.empty(len(seeds), count, device=seeds.device, dtype=torch.int64)
+
+
 @Operator
 def hash_noise(seeds: Tensor, step: Tensor, first: int, second: int, count: int, kind: int) -> Tensor:
     """Return numbers [member, count] in float32; `step` is an int64 tensor with one number."""

@@ -1,6 +1,7 @@
 """Random numbers by address: the same everywhere, and as random as they claim."""
 
 import numpy as np
+import pytest
 import torch
 from scipy import stats
 
@@ -68,3 +69,16 @@ def test_draw_makes_every_need():
 
 
 PINNED = [3185953182160506287, -8520878564731383711]
+
+
+def test_kernels_draw_the_same_numbers():
+    """The interpreter of Triton, or a GPU, against torch's operations."""
+    kernel = pytest.importorskip("unbraid.noise_kernel")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    seeds, steps = noise.seed_tensor(3, 4, 5), torch.tensor([7, 8, 2**40])
+    name = noise.hash_name("pixels")
+    for given, step in ((seeds, steps), (seeds[:1].expand(3), steps), (seeds, steps[1])):
+        found = kernel.hash_bits(given.to(device), step.to(device), name, 700).cpu()
+        assert torch.equal(found, noise.bits(given, step, "pixels", (700,)))
+    uniform = kernel.hash_noise(seeds.to(device), steps[0].to(device), name, name, 700, kernel.UNIFORM).cpu()
+    assert torch.equal(uniform, noise.uniform(seeds, 7, "pixels", (700,)))
