@@ -34,6 +34,16 @@ def folder(tmp_path_factory):
     return made / told["run"]
 
 
+def test_importing_what_trains_imports_no_compiler():
+    code = (
+        "import sys, unbraid; unbraid.train, unbraid.sweep; assert not {'triton', 'torch._inductor'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": SOURCE}
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_help_imports_no_torch_and_shows_an_example():
     code = "import sys, unbraid.cli\nsys.argv = ['unbraid', '--help']\n"
     code += "try:\n    unbraid.cli.main()\nexcept SystemExit:\n    pass\n"

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from unbraid.data.factors import FactorDataset
 from unbraid.networks import decoder as decoders, encoder as encoders
@@ -53,6 +52,8 @@ def estimate_seconds(dataset: FactorDataset, known: Mapping[str, Any], steps: in
 
 def _count_seconds(side: str, name: Any, settings: Mapping[str, Any], shape: Shape) -> float:
     """Return the seconds of one core for a row's forward pass through a network."""
+    from torch.utils.flop_counter import FlopCounterMode  # imports Triton, which takes 0.2 s
+
     registry: Registry[Any, Any] = encoders if side == "encoder" else decoders
     if not isinstance(name, str) or name not in registry:
         return 0.0
