@@ -173,6 +173,8 @@ def _train_one(
         if reused:
             check_same_data(folder, dataset)
         else:
+            if folder.ended:
+                folder.check_has_weights()
             if not destination.resume and folder.checkpoints():
                 raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
             group = GroupFolders(folder, [folder], destination.cadence)

@@ -201,7 +201,9 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
             if fits:
                 return result
     wanted = " or ".join(_describe(kind) for kind in allowed)
-    raise SettingError(f"{name} must be {wanted}, not {_show(value)}.")
+    several = isinstance(value, (list, range)) or (isinstance(value, str) and "," in value)
+    hint = " Several values are for a sweep (`unbraid sweep`)." if several else ""
+    raise SettingError(f"{name} must be {wanted}, not {_show(value)}.{hint}")
 
 
 def _show(value: Any) -> str:

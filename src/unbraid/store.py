@@ -11,6 +11,7 @@ against its table (`unbraid.schema`) when it is read, and `unbraid check` checks
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -230,10 +231,19 @@ class RunFolder:
         save_tensors(self.model_path, tensors)
 
     def load_model(self) -> dict[str, Any]:
+        self.check_has_weights()
         if not self.model_path.exists():
             raise RunError(f"{self.path} has no model.safetensors: it did not finish; resume it with --resume.")
         self.check_unchanged()
         return load_tensors(self.model_path)[0]
+
+    def check_has_weights(self) -> None:
+        """Raise if training ended and its weights are missing, which only the user can decide to train again."""
+        if self.read_json("status").get("state") == "finished" and not self.model_path.exists():
+            raise RunError(
+                f"{self.path} is finished, but its weights are missing: restore model.safetensors, or train it again "
+                f"with --fresh --name {shlex.quote(self.path.name)}."
+            )
 
     def content(self) -> str:
         """Return a hash of the final weights and of config.yaml, by which other runs refer to this one."""
@@ -246,8 +256,8 @@ class RunFolder:
             return
         load_tensors(self.model_path)  # raises if the weights are unreadable
         raise RunError(
-            f"The files of {self.path} were changed after its training: config.yaml and model.safetensors are not "
-            "those that it finished with; train it again, or restore them."
+            f"The files of {self.path} were changed after its training: config.yaml or model.safetensors is not "
+            "the one that it finished with; train it again, or restore them."
         )
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import unbraid.cli.train as commands
 from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names, naming
 from unbraid.store import load_tensors, save_tensors
@@ -220,6 +221,35 @@ def test_failures_are_one_error_and_exit_1(arguments, fact, tmp_path):
     told = unbraid(*arguments, cwd=tmp_path, code=1, UNBRAID_DATA=str(tmp_path / "data"))
     assert names(told, fact)
     assert is_one_error(told)
+
+
+def test_a_scored_run_without_its_weights_is_never_taken_for_a_success(folder, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(folder, tmp_path / "runs/lost")
+    unbraid("evaluate", copy, "--metric", "kl/closed-form", "--device", "cpu")
+    (copy / "model.safetensors").unlink()
+    again = ["train", "beta-tcvae", *SMALL, "--name", "lost", "--device", "cpu"]
+    for command in (["evaluate", copy, "--device", "cpu"], again, [*again, "--resume"]):
+        told = unbraid(*command, cwd=tmp_path, code=1)
+        assert is_one_error(told.splitlines()[-1])
+        assert names(told, "weights are missing", "--fresh --name lost")
+    unbraid(*again, "--fresh", cwd=tmp_path)
+    assert (copy / "model.safetensors").exists()
+
+
+def test_next_commands_can_be_pasted(tmp_path):
+    told = unbraid("train", "vae", *TINY, *NARROW, "--root", "our runs", "--name", "mein Lauf", cwd=tmp_path)
+    assert names(told, "unbraid report 'our runs/mein Lauf'")
+
+
+def test_a_name_that_cannot_be_resumed_is_noticed(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(commands, "announce", said.append)
+    for _ in range(2):
+        unbraid("train", "vae", *TINY, *NARROW, "--name", "misspelt", "--resume", cwd=tmp_path)
+    assert len(said) == 1, "the second call finds the run"
+    assert names(said[0], "no run runs/misspelt to resume")
 
 
 def test_damaged_weights_are_named(folder, tmp_path):

@@ -1,6 +1,7 @@
 """Every family's converter, on small files written in the official format, and on files that are not."""
 
 import gzip
+import hashlib
 import io
 import tarfile
 import zipfile
@@ -92,6 +93,17 @@ def test_broken_idx_file(tmp_path, content, facts):
     path.write_bytes(content)
     with pytest.raises(DataError, match=naming("train-images-idx3-ubyte", *facts)):
         mnist.read_idx(path)
+
+
+def test_digits_are_not_taken_for_garments(tmp_path, digits, monkeypatch):
+    """Both data sets have files of the same names and shapes; the labels tell them apart."""
+    path = tmp_path / "digits.npz"
+    np.savez(path, **digits)
+    labels = np.concatenate([digits["train_labels"], digits["test_labels"]]).astype(np.uint8)
+    monkeypatch.setitem(mnist.OFFICIAL_LABELS, "mnist", hashlib.sha256(labels.tobytes()).hexdigest())
+    mnist.convert(path, "mnist", mnist.DIGIT)
+    with pytest.raises(DataError, match=naming("digits.npz", "mnist", "fashion-mnist")):
+        mnist.convert(path, "fashion-mnist", mnist.GARMENT)
 
 
 def test_mnist_says_what_is_missing_or_wrong(tmp_path, digits):

@@ -1,5 +1,6 @@
 """The commands export, push and pull."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,5 +66,5 @@ def pull(
     from unbraid.run import pull as pull_run
 
     run = pull_run(repository, root=root, device="cpu")
-    following = f"{run.path}\nNext: unbraid explore {run.path}"
+    following = f"{run.path}\nNext: unbraid explore {shlex.quote(str(run.path))}"
     print_json({"run": str(run.path), "id": run.config.run_id}) if as_json else echo(following)

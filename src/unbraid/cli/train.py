@@ -1,6 +1,7 @@
 """The commands demo, advise, train, sweep and refine."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from unbraid.cli.printing import print_json, print_notes, print_rows, print_scor
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 from unbraid.printable import shorten
+from unbraid.progress import announce
 
 PRINTED_TERMS = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "critic/accuracy")
 """Terms of the last history line that are printed at the end."""
@@ -125,10 +127,12 @@ def train(
     _check_destination(overrides, "a run", ("recipe",), name, fresh)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
     data = check_data_name(overrides.pop("data", "sprites"))
+    _say_if_nothing_to_resume(resume, root, name)
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
     hidden = ("format", "step", "epoch", "images_per_second")
-    following = "Next: " + "  ·  ".join(f"unbraid {verb} {run.path}" for verb in ("report", "explore", "evaluate"))
+    path = shlex.quote(str(run.path))
+    following = "Next: " + "  ·  ".join(f"unbraid {verb} {path}" for verb in ("report", "explore", "evaluate"))
     _print_run(run, as_json, lambda term: term not in hidden, following)
 
 
@@ -237,12 +241,20 @@ def refine(
     if "data" in overrides:
         raise UsageError("A stage uses the data of the run that it refines; leave data=… out.")
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
+    _say_if_nothing_to_resume(resume, root, name)
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     refined = refine_run(run, kind, device=device, **destination, cadence=cadence, **overrides)
     check = refined.unchanged
     change = f"max |c before - c after| = {check['max_change']:g} on {check['rows']:,} rows of {run}"
-    following = f"{change}\nNext: unbraid evaluate {refined.path}  ·  unbraid report {refined.path}"
+    path = shlex.quote(str(refined.path))
+    following = f"{change}\nNext: unbraid evaluate {path}  ·  unbraid report {path}"
     _print_run(refined, as_json, lambda term: term in PRINTED_TERMS, following, parent=check)
+
+
+def _say_if_nothing_to_resume(resume: bool, root: Path, name: str | None) -> None:
+    """Say that a run starts at step 0; a misspelt name should not go unnoticed, and job scripts always resume."""
+    if resume and name is not None and leads() and not (root / name).exists():
+        announce(f"There is no run {root / name} to resume; it starts at step 0.")
 
 
 def _check_destination(

@@ -1,5 +1,6 @@
 """Find the data set that a user means by `data`, and the entry that a config stores for it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +71,8 @@ def find_data(
         data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
         if data not in datasets:
+            if os.sep in data or "/" in data:
+                raise UsageError(f"There is no folder or file {data}.")
             raise unknown("data set, folder or file", data, datasets)
         data_settings |= _choose_size(data, data_settings)
         recorded, unrecorded = datasets[data].resolve(data_settings, "data."), datasets[data].facts.unrecorded

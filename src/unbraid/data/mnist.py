@@ -6,6 +6,7 @@ Fashion-MNIST is also a data set of pairs, an image and its class, where some tr
 """
 
 import gzip
+import hashlib
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,12 @@ GARMENT = Factor("class", 10, GARMENTS)
 WANTS = f"an npz file ({', '.join(PARTS)}) or a folder with the four idx files"
 STROKE_BINS = 10
 STROKE_FACTORS = ("thickness", "width")
+OFFICIAL_LABELS = {
+    "mnist": "671ff9d70b4811116d55c3dd479efa7a981e2e62753ef7a6d5c15fea81e63d27",
+    "fashion-mnist": "8ab940a680640f36c0bf1d2549cb2f3b3d4068c12547116cc7b1161b1d26663d",
+}
+"""SHA-256 of all labels, in the order of the official files: both data sets have files of the same names and shapes."""
+
 _CACHE_VERSION = 1  # raise it whenever the same images should give other measures
 PAIRS = "fashion-labels"
 PAIR_MODALITIES = ("image", "label")
@@ -95,6 +102,10 @@ def convert(source: Path, name: str, factor: Factor) -> FactorDataset:
         raise DataError(f"{source}: {found} do not belong together.")
     if labels.max(initial=0) >= factor.size or labels.min(initial=0) < 0:
         raise DataError(f"{source}: labels must lie in 0 … {factor.size - 1}.")
+    found = hashlib.sha256(labels.astype(np.uint8).tobytes()).hexdigest()
+    for other, official in OFFICIAL_LABELS.items():
+        if found == official and other != name:
+            raise DataError(f"{source} holds {other}, not {name}.")
     pixels = Pixels(torch.from_numpy(images)[:, None], (1, *images.shape[1:]))
     table, held_out = torch.from_numpy(labels.astype(np.int64))[:, None], torch.arange(train, len(images))
     return FactorDataset(name, pixels, (factor,), table, held_out, "official files")

@@ -74,8 +74,8 @@ class MultimodalDataset(FactorDataset):
     def _refusal(self) -> UsageError:
         return UsageError(
             f"This needs data of one modality, and {self.name} has {len(self.modalities)} "
-            f"({', '.join(self.modalities)}). Train an objective such as partitioned-mvae, use run.generate and "
-            "run.translate for pictures, and scores of codes."
+            f"({', '.join(self.modalities)}). Recipes such as partitioned-mvae learn from several; for pictures of "
+            "their runs there are `unbraid explore`, and run.generate and run.translate in Python."
         )
 
 
