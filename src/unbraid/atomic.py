@@ -55,6 +55,8 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno not in DISK_ERRORS:
+            if str(error.filename).endswith(".part"):
+                error.filename = str(path)  # the name that the user knows
             raise
         free = shutil.disk_usage(path.parent if path.parent.exists() else Path()).free
         told = DiskError(

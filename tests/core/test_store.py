@@ -166,3 +166,13 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(folder, monkeypatch
     assert folder.read_json("status")["step"] == 1
     assert [line["step"] for line in folder.read_lines("history")] == [1]
     assert not list(folder.path.rglob("*.part"))
+
+
+def test_an_error_names_the_file_that_the_user_wants_written(tmp_path, monkeypatch):
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(atomic.os, "open", refuse)
+    with pytest.raises(PermissionError) as caught:
+        atomic.write_text(tmp_path / "codes.csv", "row\n")
+    assert caught.value.filename == str(tmp_path / "codes.csv")
