@@ -127,6 +127,23 @@ def test_missing_cells_of_a_table_are_filled(home):
         ub.load(home / "runs/photos", device="cpu").complete(home / "holes.csv")
 
 
+def test_codes_of_a_table_with_holes_name_the_rows_of_the_file(home, tmp_path):
+    lines = (home / "table.csv").read_text().splitlines()[:21]
+    dropped = (0, 7, 8)
+    cut = [lines[0], *(f",{line.partition(',')[2]}" if row in dropped else line for row, line in enumerate(lines[1:]))]
+    (tmp_path / "sparse.csv").write_text("\n".join(cut) + "\n")
+    unbraid(
+        "train", "vae", "data=sparse.csv", "data.incomplete=drop", "steps=2", "--name", "sparse", *TINY, cwd=tmp_path
+    )
+    unbraid("encode", "runs/sparse", cwd=tmp_path)
+    rows = read(tmp_path / "runs/sparse/codes.csv")
+    assert [row[0] for row in rows] == ["row", *(str(row) for row in range(20) if row not in dropped)]
+    unbraid("encode", "runs/sparse", home / "table.csv", "-o", "all.csv", cwd=tmp_path)
+    known = {row[0]: row[1:] for row in read(tmp_path / "all.csv")}
+    joined = np.array([known[row[0]] for row in rows[1:]], float)
+    assert np.allclose(joined, np.array([row[1:] for row in rows[1:]], float), atol=1e-5), "joined by row"
+
+
 def test_missing_modalities_are_filled_with_classes_and_pictures(home):
     told = json.loads(unbraid("complete", "runs/pairs", "pairs.csv", "--out", "full/done.csv", "--json", cwd=home))
     assert told["filled"] == {"photo": 2, "kind": 2}

@@ -9,6 +9,7 @@ import torch
 from tests.support.messages import naming
 from unbraid.data import from_array, from_table
 from unbraid.data.find import find_data
+from unbraid.data.given_rows import read_rows
 from unbraid.data.table_columns import (
     columns_from_json,
     columns_to_json,
@@ -101,6 +102,24 @@ def test_missing_cells_are_refused_or_left_out(tmp_path):
     with pytest.raises(DataError, match=naming("row 1", "a", "incomplete", "partitioned-mvae")):
         from_table(path)
     assert len(from_table(path, incomplete="drop")) == 2
+
+
+def test_rows_that_stay_keep_their_numbers(tmp_path):
+    data = from_table(write(tmp_path / "holes.csv", "a,b\n1,2\n,4\n5,6\n7,\n9,1\n"), incomplete="drop")
+    rows = read_rows(data, data.shape)
+    assert (rows.heading, rows.names) == ("row", ["0", "2", "4"])
+    whole = from_table(write(tmp_path / "whole.csv", "a,b\n1,2\n5,6\n9,1\n"))
+    assert read_rows(whole, whole.shape).names == ["0", "1", "2"]
+    assert data.content_hash() == whole.content_hash(), "numbers are no content: older runs stay valid"
+
+
+def test_messages_count_rows_from_0(tmp_path):
+    columns = from_table(write(tmp_path / "whole.csv", "a,b\n1,2\n5,6\n")).columns
+    for text in ("a,b\n1,2\n3,\n", "a,b\n1,2\n3,x\n"):
+        with pytest.raises((DataError, UsageError), match=naming("row 1 (from 0)", "b")):
+            read_rows(write(tmp_path / "other.csv", text), (2,), columns)
+    with pytest.raises(DataError, match=naming("row 1 (from 0)", "a")):
+        from_table(Frame({"a": np.array([1, [2]], dtype=object)}))
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ def encode(
 ) -> None:
     """Write the codes of pictures, rows or a run's own data: .csv with names, or a plain .npy array.
 
-    A CSV file has a column per latent, and before them the file or the number of each row. The default is codes.csv in
-    the run's folder, numbered if it exists.
+    A CSV file has a column per latent, and before them the file or the number (from 0) of each row. The default is
+    codes.csv in the run's folder, numbered if it exists.
     """
     from unbraid.data.code_files import write_codes
     from unbraid.run import load

@@ -14,13 +14,13 @@ from unbraid.data.images import from_array
 from unbraid.data.picture_files import SUFFIXES, Mode, list_pictures as list_folder, read_all, read_picture
 from unbraid.data.table_columns import TableColumn, encode_cells, parse_number
 from unbraid.data.table_files import TABLES, is_frame, name_source, read_cells
-from unbraid.data.tables import TableDataset, check_rows_given
+from unbraid.data.tables import TableDataset, check_rows_given, number_rows
 from unbraid.errors import DataError, UsageError
 from unbraid.types import Shape
 
 
 class GivenRows(NamedTuple):
-    """Observations as a data set, and the name of each: its `file`, or the number of its `row`."""
+    """Observations as a data set, and the name of each: its `file`, or the number of its `row` (from 0)."""
 
     data: FactorDataset
     names: list[str]
@@ -54,7 +54,7 @@ def read_rows(given: Any, shape: Shape, columns: Sequence[TableColumn] = ()) -> 
 
 
 def _number(data: FactorDataset) -> GivenRows:
-    return GivenRows(data, [str(row) for row in range(len(data))], "row")
+    return GivenRows(data, [str(row) for row in number_rows(data)], "row")
 
 
 def _check_shape(rows: GivenRows, shape: Shape) -> GivenRows:

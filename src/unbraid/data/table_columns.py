@@ -77,7 +77,8 @@ def _encode_column(column: TableColumn, cells: Sequence[Cell], source: str) -> t
         numbers = [0.0 if cell is None else parse_number(cell) for cell in cells]
         for row, number in enumerate(numbers):
             if number is None:
-                raise DataError(f"{source}: row {row} of column {column.name} is '{cells[row]}', which is no number.")
+                where = f"{source}: row {row} (from 0) of the column {column.name}"
+                raise DataError(f"{where} is '{cells[row]}', which is no number.")
         values = (np.array(numbers, dtype=np.float64)[:, None] - column.mean) / column.scale
         values[~known] = 0.0
     return values, np.repeat(known[:, None], column.width, axis=1)

@@ -95,7 +95,8 @@ def _plain_cells(source: str, name: str, cells: Sequence[Any]) -> list[Cell]:
         else:
             kind = type(cell).__name__
             raise DataError(
-                f"{source}: row {row} of column {name} is a {kind}; turn it into a number or text, or leave it out."
+                f"{source}: row {row} (from 0) of the column {name} is a {kind}; turn it into a number or text, "
+                "or leave it out."
             )
     return plain
 

@@ -27,9 +27,13 @@ Incomplete = Literal["refuse", "drop"]
 
 @dataclass(frozen=True)
 class TableDataset(FactorDataset):
-    """Rows of a table as features [n, width], with the columns that they come from."""
+    """Rows of a table as features [n, width], with the columns that they come from.
+
+    `source_rows` [n] are the rows of the whole table (from 0) that were kept, or None if no row was left out.
+    """
 
     columns: tuple[TableColumn, ...] = ()
+    source_rows: Tensor | None = None  # not content: the hashes of older runs stay valid
 
     def _content(self) -> list[Any]:
         return [*super()._content(), self.columns]
@@ -86,26 +90,30 @@ def from_table(
     used = list(columns) or [each for each in cells if each not in (*without, *factors)]
     if not used:
         raise DataError(f"{where} has no column of features.")
-    cells = _leave_out_incomplete(where, {each: cells[each] for each in (*used, *factors)}, used, incomplete)
+    cells, kept = _leave_out_incomplete(where, {each: cells[each] for each in (*used, *factors)}, used, incomplete)
     found = tuple(_describe_column(where, each, cells[each], each in classes, standardise) for each in used)
     values, _ = encode_cells(found, {each: cells[each] for each in used}, where)
     named = [_read_factor(where, each, cells[each]) for each in factors]
     table = torch.stack([column for _, column in named], dim=1) if named else None
     pixels = Pixels(values, (values.shape[1],))
     source_name = "DataFrame" if is_frame(source) else where
-    return TableDataset(name, pixels, tuple(factor for factor, _ in named), table, source=source_name, columns=found)
+    factors_found = tuple(factor for factor, _ in named)
+    return TableDataset(name, pixels, factors_found, table, source=source_name, columns=found, source_rows=kept)
 
 
 def _leave_out_incomplete(
     where: str, cells: Mapping[str, list[Cell]], used: Sequence[str], incomplete: Incomplete
-) -> dict[str, list[Cell]]:
-    """Return the rows in which every used cell is known; raise if there are others and they are to be refused."""
+) -> tuple[dict[str, list[Cell]], Tensor | None]:
+    """Return the rows in which every used cell is known, and their numbers, None if these are all rows.
+
+    Raise if there are others and they are to be refused.
+    """
     if incomplete not in ("refuse", "drop"):
         raise unknown("value of incomplete", incomplete, ("refuse", "drop"))
     rows = list(zip(*(cells[name] for name in used), strict=True))
     kept = [row for row, values in enumerate(rows) if None not in values]
     if len(kept) == len(rows):
-        return dict(cells)
+        return dict(cells), None
     first = next(row for row, values in enumerate(rows) if None in values)
     column = used[rows[first].index(None)]
     lacking = f"{len(rows) - len(kept):,} of {len(rows):,} rows lack a cell"
@@ -115,7 +123,7 @@ def _leave_out_incomplete(
             f"data.incomplete=drop, leave a column out with data.without=[{column}], or train partitioned-mvae, which "
             "takes each column as a modality that may be missing."
         )
-    return {name: [column[row] for row in kept] for name, column in cells.items()}
+    return {name: [column[row] for row in kept] for name, column in cells.items()}, torch.tensor(kept, device="cpu")
 
 
 def _describe_column(where: str, name: str, cells: Sequence[Cell], classes: bool, standardise: bool) -> TableColumn:
@@ -156,6 +164,12 @@ def columns_of(data: FactorDataset) -> tuple[TableColumn, ...]:
     return data.columns if isinstance(data, TableDataset) else ()
 
 
+def number_rows(data: FactorDataset) -> list[int]:
+    """Return the number of each row in its source, from 0: a table may have lost incomplete rows."""
+    kept = data.source_rows if isinstance(data, TableDataset) else None
+    return list(range(len(data))) if kept is None else kept.tolist()
+
+
 def describe_columns(data: FactorDataset) -> dict[str, Any]:
     """Return what data.json stores of columns and classes, so that a run needs no data to return rows of a table."""
     facts: dict[str, Any] = {"columns": columns_to_json(columns_of(data))} if columns_of(data) else {}
@@ -187,4 +201,6 @@ def check_rows_given(columns: Sequence[TableColumn], known: Tensor, where: str) 
         return
     row, feature = (int(place) for place in (~known).nonzero()[0])
     names = [column.name for column in columns for _ in range(column.width)]
-    raise UsageError(f"{where}: row {row} has no {names[feature]}; fill the table first with unbraid complete.")
+    raise UsageError(
+        f"{where}: row {row} (from 0) has no {names[feature]}; fill the table first with unbraid complete."
+    )
