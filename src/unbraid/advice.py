@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,18 @@ class Advice:
         return "\n".join("\n  ".join([title, *lines]) for title, lines in parts.items() if lines)
 
 
-def advise(data: Data, device: str = "auto") -> Advice:
-    """Look at data, measure a few steps of training, and return advice; nothing is written."""
-    choice, dataset = find_data(data, {}, choose_device(device))
+def advise(data: Data, device: str = "auto", data_settings: Mapping[str, Any] | None = None) -> Advice:
+    """Look at data, measure a few steps of training, and return advice; no run is written.
+
+    `data_settings` are those of the data set, such as `{"unreadable": "skip"}`.
+    """
+    named = {f"data.{key.removeprefix('data.')}": value for key, value in (data_settings or {}).items()}
+    choice, dataset = find_data(data, dict(named), choose_device(device))
     recipe, reason = choose_recipe(dataset)
     settings = choose_settings(recipe, choice, dataset, {}, named=True)
     config = configure(recipe, choice, dataset, {each.name: each.value for each in settings})
     seconds = measure_step(config, dataset) * config.training.steps
+    typed = [ChosenSetting(name, value, "you set it") for name, value in named.items()]
     given = str(data) if isinstance(data, str | Path) else "…"
     return Advice(
         found=describe_data(dataset),
@@ -81,7 +87,7 @@ def advise(data: Data, device: str = "auto") -> Advice:
         seconds=seconds,
         steps=config.training.steps,
         device=str(dataset.device),
-        commands=_list_commands(recipe, given, [] if is_own(choice) else settings),
+        commands=_list_commands(recipe, given, [*typed, *([] if is_own(choice) else settings)]),
         notes=_list_notes(dataset),
     )
 

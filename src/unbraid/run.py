@@ -14,7 +14,7 @@ from unbraid import noise
 from unbraid.completion import CompletedTable, complete_features, complete_modalities, read_modality_table, tabulate
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
-from unbraid.data.find import Data, find_data
+from unbraid.data.find import Data, find_data, unreadable_of
 from unbraid.data.given_rows import GivenRows, read_rows
 from unbraid.data.splits import split
 from unbraid.data.table_columns import TableColumn, columns_from_json, restore
@@ -164,8 +164,11 @@ class Run:
         return columns_from_json(self.folder.read_json("data").get("columns", ()))
 
     def read(self, given: Any) -> GivenRows:
-        """Return a folder, a file, a DataFrame or an array as this run sees it, with a name for each row."""
-        return read_rows(given, self.model.shape, self.columns)
+        """Return a folder, a file, a DataFrame or an array as this run sees it, with a name for each row.
+
+        Unreadable pictures of a folder are left out if the run was trained with `data.unreadable=skip`.
+        """
+        return read_rows(given, self.model.shape, self.columns, unreadable_of(self.config.data))
 
     def encode(self, given: Any) -> Tensor:
         """Return the deterministic codes [n, width] of observations.

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -69,6 +70,25 @@ def test_codes_go_out_and_come_back(home):
     unbraid("reconstruct", "runs/photos", "photos", "--out", "again", cwd=home)
     assert Image.open(home / "again/light/5.png").size == (8, 8)
     assert names(unbraid("reconstruct", "runs/photos", "photos", "--out", "again", cwd=home, code=2), "again")
+
+
+def test_broken_pictures_are_left_out_by_every_verb(home, tmp_path):
+    shutil.copytree(home / "photos", tmp_path / "photos")
+    (tmp_path / "photos/dark/3.png").write_bytes(b"no picture")
+    (tmp_path / "photos/light/0.png").write_bytes((home / "photos/light/0.png").read_bytes()[:-30])
+    told = unbraid("train", "vae", "data=photos", "steps=5", "--name", "run", *TINY, cwd=tmp_path, code=1)
+    assert names(told, "2 of 12", "dark/3.png", "light/0.png", "data.unreadable=skip")
+    assert names(unbraid("advise", "photos", "--device=cpu", cwd=tmp_path, code=1), "2 of 12", "data.unreadable=skip")
+    told = unbraid("advise", "photos", "data.unreadable=skip", "--device=cpu", cwd=tmp_path)
+    assert names(told, "10 rows", "data=photos data.unreadable=skip")
+    skip = ["data=photos", "data.unreadable=skip", "steps=5", "--name", "run"]
+    unbraid("train", "vae", *skip, *TINY, cwd=tmp_path)
+    whole = [f"{kind}/{n}.png" for kind, lost in (("dark", 3), ("light", 0)) for n in range(6) if n != lost]
+    for given in ([], ["photos"]):
+        unbraid("encode", "runs/run", *given, "-o", "codes.csv", cwd=tmp_path)
+        assert [row[0] for row in read(tmp_path / "codes.csv")] == ["file", *whole]
+        (tmp_path / "codes.csv").unlink()
+    assert names(unbraid("encode", home / "runs/photos", "photos", cwd=tmp_path, code=1), "2 of 12", "dark/3.png")
 
 
 def test_default_names_never_overwrite(home):

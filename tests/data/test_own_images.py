@@ -6,8 +6,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from tests.support.messages import naming
-from unbraid.data import from_array, from_dataset, from_folder, load
+from tests.support.messages import names, naming
+from unbraid.data import from_array, from_dataset, from_folder, load, unreadable_pictures
+from unbraid.data.find import find_data
 from unbraid.errors import DataError, UsageError
 
 RANDOM = np.random.default_rng(0)
@@ -104,6 +105,98 @@ def test_folder_errors_name_the_files(tmp_path):
     (tmp_path / "b.png").unlink()
     with pytest.raises(DataError, match=naming("b.tif", "float")):
         from_folder(tmp_path)
+
+
+@pytest.fixture
+def partly_broken(tmp_path, monkeypatch):
+    """A folder of eight pictures in two subfolders; one has no header, and two end too early."""
+    monkeypatch.setenv("UNBRAID_DATA", str(tmp_path / "home"))
+    folder = tmp_path / "photos"
+    for row in range(8):
+        place = folder / "ab"[row % 2] / f"{row}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(noise(16, 16)).save(place)
+        if row in (2, 5):
+            place.write_bytes(place.read_bytes()[:150])
+    (folder / "a" / "0.png").write_bytes(b"no picture")
+    return folder
+
+
+BROKEN = ("a/0.png", "a/2.png", "b/5.png")
+WHOLE = ("a/4.png", "a/6.png", "b/1.png", "b/3.png", "b/7.png")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_unreadable_pictures_are_named_together(partly_broken, stream):
+    wanted = naming("3 of 8", *BROKEN, "data.unreadable=skip")
+    with pytest.raises(DataError, match=wanted):
+        from_folder(partly_broken, stream=stream)
+    with pytest.raises(DataError, match=wanted):
+        find_data(str(partly_broken), {}, torch.device("cpu"))
+    for row in range(10, 16):
+        (partly_broken / f"{row}.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=naming("9 of 14", "10.png", "14.png", "4 more")) as raised:
+        from_folder(partly_broken, stream=stream)
+    assert "15.png" not in str(raised.value)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_unreadable_pictures_are_left_out_with_their_labels(partly_broken, stream, capsys):
+    data = from_folder(partly_broken, labels="subfolders", stream=stream, unreadable="skip")
+    assert names(capsys.readouterr().err, "3 of 8", *BROKEN)
+    wanted = np.stack([np.asarray(Image.open(partly_broken / name)) for name in WHOLE])
+    assert (everything(data)[:, 0] == wanted.astype(np.float32) / 255).all()
+    assert data.table.flatten().tolist() == [0, 0, 1, 1, 1]
+    lines = [f"{name},{place}" for place, name in enumerate(sorted((*BROKEN, *WHOLE)))]
+    (partly_broken / "labels.csv").write_text("\n".join(["picture,place", *lines]))
+    labels = partly_broken / "labels.csv"
+    data = from_folder(partly_broken, labels=labels, stream=stream, unreadable="skip")
+    assert [data.factors[0].values[place] for place in data.table.flatten()] == [2, 3, 4, 5, 7]
+
+
+def test_skipping_is_recorded_and_a_default_is_not(partly_broken):
+    settings = {"data.unreadable": "skip"}
+    choice, data = find_data(str(partly_broken), settings, torch.device("cpu"))
+    assert choice.settings["unreadable"] == "skip"
+    assert load("images", choice.settings).content_hash() == data.content_hash()
+    for name in BROKEN:
+        (partly_broken / name).unlink()
+    choice, rest = find_data(str(partly_broken), {}, torch.device("cpu"))
+    assert "unreadable" not in choice.settings, "ids of older runs stay the same"
+    assert rest.content_hash() == data.content_hash()
+    with pytest.raises(UsageError, match=naming("unreadable", "refuse", "skip")):
+        find_data(str(partly_broken), {"data.unreadable": "drop"}, torch.device("cpu"))
+
+
+def test_pictures_are_checked_once_and_again_when_they_change(partly_broken, monkeypatch):
+    tried = []
+    check = unreadable_pictures._try_picture
+    monkeypatch.setattr(
+        unreadable_pictures, "_try_picture", lambda folder, name: tried.append(name) or check(folder, name)
+    )
+    for _ in range(2):
+        assert len(from_folder(partly_broken, unreadable="skip")) == 5
+    assert len(tried) == 8
+    Image.fromarray(noise(16, 16)).save(partly_broken / "a" / "0.png")
+    assert len(from_folder(partly_broken, unreadable="skip")) == 6
+    for name in ("a", "b"):
+        for path in (partly_broken / name).iterdir():
+            path.write_bytes(b"no picture")
+    with pytest.raises(DataError, match=naming("none of 8")):
+        from_folder(partly_broken, unreadable="skip")
+
+
+def test_a_picture_that_is_only_locked_is_tried_again(partly_broken, monkeypatch):
+    def lock(stream):
+        if stream == partly_broken / "a" / "4.png":
+            raise PermissionError(13, "Permission denied", str(stream))
+        return opened(stream)
+
+    opened = Image.open
+    with monkeypatch.context() as patch:
+        patch.setattr(Image, "open", lock)
+        assert len(from_folder(partly_broken, unreadable="skip")) == 4
+    assert len(from_folder(partly_broken, unreadable="skip")) == 5
 
 
 # arrays

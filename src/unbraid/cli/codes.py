@@ -130,10 +130,12 @@ def _choose_source(run: Any, given: list[str] | None) -> Any:
 
 def _list_own_files(run: Any) -> list[str] | None:
     """Return the pictures of a run that was trained on a folder, in the order of its rows."""
+    from unbraid.data.find import unreadable_of
     from unbraid.data.given_rows import list_pictures
 
-    folder = run.config.data.settings.get("folder") if run.config.data.name == "images" else None
-    return None if folder is None else list_pictures(Path(folder).expanduser())[1]
+    data = run.config.data
+    folder = data.settings.get("folder") if data.name == "images" else None
+    return None if folder is None else list_pictures(Path(folder).expanduser(), unreadable_of(data))[1]
 
 
 def _name_file(run: Any, stem: str) -> str:

@@ -82,13 +82,15 @@ def list_next_steps(page: str) -> list[str]:
 @app.command(epilog="Examples:  unbraid advise photos  ·  unbraid advise things.csv  ·  unbraid advise sprites-small")
 def advise(
     data: Annotated[str, typer.Argument(help="Folder of pictures, table, or name of a data set.")],
+    settings: given.DataSettings = None,
     device: given.Device = "auto",
     as_json: given.AsJson = False,
 ) -> None:
     """Look at data; print a recipe, settings with reasons, the time on this machine, and the commands to type next."""
     from unbraid.advice import advise as look
+    from unbraid.config import parse_overrides
 
-    advice = look(data, device)
+    advice = look(data, device, parse_overrides(settings or []))
     print_json(advice.as_record()) if as_json else echo(str(advice))
 
 

@@ -31,14 +31,14 @@ _PARSER_ERRORS = (
 
 
 @contextmanager
-def explain_errors(path: Path | str, expected: str) -> Iterator[None]:
+def explain_errors(path: Path | str, expected: str, told: type[DataError] = DataError) -> Iterator[None]:
     """Turn whatever a parser raises for a broken or foreign file into a `DataError`: `path` is not `expected`."""
     try:
         yield
     except _PARSER_ERRORS as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         reason = (text.splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise DataError(f"{path} is not {expected} ({reason}).") from error
+        raise told(f"{path} is not {expected} ({reason}).") from error
 
 
 def find_file(source: Path, *patterns: str) -> Path:

@@ -19,6 +19,7 @@ from unbraid.data.label_csv import SUBFOLDERS, has_labelled_subfolders
 from unbraid.data.picture_files import list_pictures, read_size
 from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
+from unbraid.data.unreadable_pictures import Unreadable, leave_out_unreadable, name_unreadable
 from unbraid.errors import UsageError, unknown
 from unbraid.memory import explain_out_of_memory
 from unbraid.progress import announce
@@ -86,6 +87,11 @@ def find_data(
     return Choice(GIVEN, facts), wrapped.to(device)
 
 
+def unreadable_of(choice: Choice) -> Unreadable:
+    """Return what a config says about unreadable pictures of a folder."""
+    return choice.settings.get("unreadable", "refuse") if choice.name == "images" else "refuse"
+
+
 def _choose_size(name: str, settings: Mapping[str, Any]) -> dict[str, int]:
     """Return a size for the pictures of a folder or of a CSV file if they need one, and say so."""
     if name not in ("images", "paired") or "size" in settings:
@@ -93,10 +99,13 @@ def _choose_size(name: str, settings: Mapping[str, Any]) -> dict[str, int]:
     known = datasets[name].resolve(settings, "data.")
     if name == "paired":
         groups = list_picture_columns(expand_user(known["csv"]), known["modalities"])
+        chosen = min(filter(None, map(choose_size, groups)), default=None)
     else:
         folder = expand_user(known["folder"])
-        groups = [[folder / picture for picture in list_pictures(folder)]] if folder.is_dir() else []
-    chosen = min(filter(None, map(choose_size, groups)), default=None)
+        names = list_pictures(folder) if folder.is_dir() else []
+        readable = leave_out_unreadable(folder, names, known.get("unreadable", "refuse"))
+        with name_unreadable(folder, readable):
+            chosen = choose_size([folder / each for each in readable])
     if chosen is None:
         return {}
     announce(f"  data.size={chosen.size}: {chosen.reason}")

@@ -15,6 +15,7 @@ from unbraid.data.picture_files import SUFFIXES, Mode, list_pictures as list_fol
 from unbraid.data.table_columns import TableColumn, encode_cells, parse_number
 from unbraid.data.table_files import TABLES, is_frame, name_source, read_cells
 from unbraid.data.tables import TableDataset, check_rows_given, number_rows
+from unbraid.data.unreadable_pictures import Unreadable, leave_out_unreadable, name_unreadable
 from unbraid.errors import DataError, UsageError
 from unbraid.types import Shape
 
@@ -27,12 +28,14 @@ class GivenRows(NamedTuple):
     heading: str
 
 
-def read_rows(given: Any, shape: Shape, columns: Sequence[TableColumn] = ()) -> GivenRows:
+def read_rows(
+    given: Any, shape: Shape, columns: Sequence[TableColumn] = (), unreadable: Unreadable = "refuse"
+) -> GivenRows:
     """Return observations of a shape; `columns` are those of the table that a run was trained on.
 
     A path is a folder of pictures, a picture, a table (.csv, .tsv, .parquet) or an array (.npy); a list of paths are
     pictures. Pictures become grey or RGB as the shape says, and the central square of each is resized. Numbers of a
-    table are in its own units.
+    table are in its own units. Pictures of a folder that cannot be read are refused, or left out (`skip`).
     """
     if isinstance(given, FactorDataset):
         return _check_shape(_number(given), shape)
@@ -42,7 +45,7 @@ def read_rows(given: Any, shape: Shape, columns: Sequence[TableColumn] = ()) -> 
             with explain_errors(path, "a NPY file"):
                 given = np.load(path, allow_pickle=False)
         elif path.suffix.lower() not in TABLES:
-            return _read_pictures(*list_pictures(path), shape)
+            return _read_folder(path, shape, unreadable)
     if isinstance(given, (list, tuple)) and given and all(isinstance(each, (str, Path)) for each in given):
         paths = [expand_user(each) for each in given]
         return _read_pictures(paths, [str(each) for each in given], shape)
@@ -63,8 +66,11 @@ def _check_shape(rows: GivenRows, shape: Shape) -> GivenRows:
     return rows
 
 
-def list_pictures(path: Path) -> tuple[list[Path], list[str]]:
-    """Return the pictures below a folder in the order of their paths, or one picture, and their names."""
+def list_pictures(path: Path, unreadable: Unreadable = "refuse", tell: bool = False) -> tuple[list[Path], list[str]]:
+    """Return the pictures below a folder in the order of their paths, or one picture, and their names.
+
+    `unreadable="skip"` leaves out those of a folder that cannot be read, and `tell` announces them.
+    """
     if path.is_file() and path.suffix.lower() in SUFFIXES:
         return [path], [path.name]
     if not path.is_dir():
@@ -72,7 +78,17 @@ def list_pictures(path: Path) -> tuple[list[Path], list[str]]:
     names = list_folder(path)
     if not names:
         raise DataError(f"{path} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
+    names = leave_out_unreadable(path, names, unreadable, tell)
     return [path / name for name in names], names
+
+
+def _read_folder(path: Path, shape: Shape, unreadable: Unreadable) -> GivenRows:
+    """Return the pictures below a folder, or one picture."""
+    paths, names = list_pictures(path, unreadable, tell=True)
+    if not path.is_dir():
+        return _read_pictures(paths, names, shape)
+    with name_unreadable(path, names, skippable=False):
+        return _read_pictures(paths, names, shape)
 
 
 def _read_pictures(paths: Sequence[Path], names: list[str], shape: Shape) -> GivenRows:

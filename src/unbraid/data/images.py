@@ -17,6 +17,7 @@ from unbraid.data.picture_cache import decode_once
 from unbraid.data.picture_files import GREY_MODES, SUFFIXES, count_bytes, flatten, list_pictures, read_alike
 from unbraid.data.row_files import RowFile
 from unbraid.data.streamed_pixels import Channels, Stream, StreamedPixels, stream_rows, streams
+from unbraid.data.unreadable_pictures import Unreadable, leave_out_unreadable, name_unreadable
 from unbraid.errors import DataError, UsageError
 from unbraid.printable import shorten
 
@@ -27,12 +28,17 @@ _MAX_CHANNELS = 4
 _ROUNDING_SLACK = 1e-6  # a resize in float32 may overshoot by this much
 
 
-@dataset("images", yours=True, later=("labels", "stream"), unrecorded=("stream",))
+@dataset("images", yours=True, later=("labels", "stream", "unreadable"), unrecorded=("stream",))
 def images(
-    *, folder: str | Path, size: int | None = None, labels: str | Path | None = None, stream: Stream = "auto"
+    *,
+    folder: str | Path,
+    size: int | None = None,
+    labels: str | Path | None = None,
+    stream: Stream = "auto",
+    unreadable: Unreadable = "refuse",
 ) -> FactorDataset:
     """Pictures in a folder of yours, of any format and mode, with labels from subfolders or a CSV file."""
-    return from_folder(folder, size=size, labels=labels, stream=stream)
+    return from_folder(folder, size=size, labels=labels, stream=stream, unreadable=unreadable)
 
 
 @dataset("array", yours=True, later=("stream",), unrecorded=("stream",))
@@ -49,6 +55,7 @@ def from_folder(
     size: int | None = None,
     labels: str | Path | None = None,
     stream: Stream = "auto",
+    unreadable: Unreadable = "refuse",
     name: str = "images",
 ) -> FactorDataset:
     """Return every picture below a folder, in the order of the paths.
@@ -57,28 +64,34 @@ def from_folder(
     without it, all must have the same size. `labels` is a CSV file with a line per picture (`read_labels`), or
     `subfolders`: the name of the first folder below this one is then the factor `folder`. `stream` decodes them once
     into a file that is read by rows (`unbraid.data.picture_cache`); `auto` does so if they would fill a quarter of the
-    free memory.
+    free memory. Pictures that cannot be read are refused, all by name, or left out (`unreadable="skip"`).
     """
     folder = expand_user(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
-    names = list_pictures(folder)
-    if not names:
+    every = list_pictures(folder)
+    if not every:
         raise DataError(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
-    if streams(stream, len(names) * count_bytes(folder / names[0], size)):
-        file = decode_once(folder, names, size)
-        pixels = stream_rows(file, file.row_shape, "first", str(folder), checked=True)
-    else:
-        paths = [folder / each for each in names]
-        stored = read_alike(paths, [str(path) for path in paths], size, str(folder))
-        pixels = Pixels(stored, tuple(stored.shape[1:]))
+    names = leave_out_unreadable(folder, every, unreadable, tell=True)
+    with name_unreadable(folder, names):
+        pixels = _read_folder(folder, names, size, stream)
     if labels is None:
         return FactorDataset(name, pixels, source=str(folder))
     if labels == SUBFOLDERS:
         factors, table = label_by_subfolder([Path(each) for each in names])
     else:
-        factors, table = read_labels(expand_user(labels), [folder / each for each in names], folder)
+        left_out = set(every).difference(names)
+        factors, table = read_labels(expand_user(labels), [folder / each for each in names], folder, left_out)
     return FactorDataset(name, pixels, factors, table, source=str(folder))
+
+
+def _read_folder(folder: Path, names: Sequence[str], size: int | None, stream: Stream) -> Pixels:
+    if streams(stream, len(names) * count_bytes(folder / names[0], size)):
+        file = decode_once(folder, names, size)
+        return stream_rows(file, file.row_shape, "first", str(folder), checked=True)
+    paths = [folder / each for each in names]
+    stored = read_alike(paths, [str(path) for path in paths], size, str(folder))
+    return Pixels(stored, tuple(stored.shape[1:]))
 
 
 def from_npy(

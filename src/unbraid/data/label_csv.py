@@ -5,7 +5,7 @@ or from the folders that the pictures are in, one per class.
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,15 @@ def read_csv(path: Path, expected: str, delimiters: str = ",") -> tuple[list[str
     return lines[0][1], lines[1:]
 
 
-def read_labels(path: Path, pictures: Sequence[Path], folder: Path) -> tuple[tuple[Factor, ...], Tensor]:
+def read_labels(
+    path: Path, pictures: Sequence[Path], folder: Path, left_out: Collection[str] = ()
+) -> tuple[tuple[Factor, ...], Tensor]:
     """Return factors and their table [pictures, factors] from a CSV file with a header.
 
     The first column holds a picture's path below the folder, the others one factor each. A column of numbers becomes a
     factor of those numbers in their order, any other one of words in alphabetical order. An empty cell (or NaN, NA,
-    none) is a missing label; a picture without a line lacks all of them. -1 is a number like any other here.
+    none) is a missing label; a picture without a line lacks all of them. -1 is a number like any other here. Lines of
+    pictures that are `left_out`, by their paths below the folder, are ignored.
     """
     header, lines = read_csv(path, "a CSV file of labels")
     if len(header) < 2 or not all(header[1:]) or len(set(header)) < len(header):
@@ -61,6 +64,8 @@ def read_labels(path: Path, pictures: Sequence[Path], folder: Path) -> tuple[tup
         name = Path(cells[0]).as_posix()
         if len(cells) != len(header):
             raise DataError(f"{path}, line {number}: {len(cells)} cells, but {len(header)} in the header.")
+        if name in left_out:
+            continue
         if name not in rows:
             raise DataError(f"{path}, line {number}: no picture {name} exists below {folder}.")
         if name in labels:

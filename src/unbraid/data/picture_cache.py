@@ -29,7 +29,7 @@ BLOCK_ROWS = 1024
 
 def decode_once(folder: Path, names: Sequence[str], size: int | None) -> RowFile:
     """Return the decoded pictures of a folder, by their names below it; decode them if no file holds them yet."""
-    path = data_home() / "pictures" / f"{_hash_files(folder, names, size)}.npy"
+    path = data_home() / "pictures" / f"{hash_files(folder, names, size)}.npy"
     if not path.exists():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,8 @@ def decode_once(folder: Path, names: Sequence[str], size: int | None) -> RowFile
     return file
 
 
-def _hash_files(folder: Path, names: Sequence[str], size: int | None) -> str:
+def hash_files(folder: Path, names: Sequence[str], size: int | None) -> str:
+    """Return a hash of the names, sizes and times of pictures below a folder, and of a setting."""
     digest = hashlib.sha256(f"{FORMAT} {size} {folder.resolve()}\n".encode())
     for name in names:
         facts = (folder / name).stat()

@@ -8,6 +8,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -26,6 +27,10 @@ GREY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B"
 Mode = Literal["L", "RGB"]
 Source = Path | bytes
 Item = TypeVar("Item")
+
+
+class UnreadablePictureError(DataError):
+    """A picture is broken, or cannot be opened."""
 
 
 def list_pictures(folder: Path) -> list[str]:
@@ -53,7 +58,7 @@ def read_picture(source: Source, name: str, mode: Mode, size: int | None = None,
     `size` resizes its central square (of `crop` pixels, if given) to size x size.
     """
     stream = io.BytesIO(source) if isinstance(source, bytes) else source
-    with explain_errors(name, "a readable picture"), Image.open(stream) as picture:
+    with _explain_picture(name), Image.open(stream) as picture:
         plain = flatten(ImageOps.exif_transpose(picture), mode)
     if size is not None or crop is not None:
         plain = _crop_square(plain, size, crop)
@@ -149,9 +154,13 @@ def read_size(path: Path) -> tuple[int, int]:
     return _read_header(path, str(path))[1]
 
 
+def _explain_picture(name: str) -> AbstractContextManager[None]:
+    return explain_errors(name, "a readable picture", UnreadablePictureError)
+
+
 def _read_header(path: Path, name: str) -> tuple[str, tuple[int, int]]:
     """Return mode and size as shown (width, height), without decoding the pixels."""
-    with explain_errors(name, "a readable picture"), Image.open(path) as picture:
+    with _explain_picture(name), Image.open(path) as picture:
         width, height = picture.size
         turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
         return picture.mode, (height, width) if turned else (width, height)

@@ -81,8 +81,9 @@ class ChosenSetting(NamedTuple):
     @property
     def words(self) -> str:
         """The setting as a user types it."""
-        value = str(self.value).lower() if isinstance(self.value, bool) else self.value
-        return f"{self.name}=[{','.join(value)}]" if isinstance(value, tuple) else f"{self.name}={value}"
+        value = str(self.value).lower() if self.value is None or isinstance(self.value, bool) else self.value
+        listed = isinstance(value, (tuple, list))
+        return f"{self.name}=[{','.join(map(str, value))}]" if listed else f"{self.name}={value}"
 
     def __str__(self) -> str:
         return f"{self.words}: {self.reason}"
