@@ -14,6 +14,7 @@ import pytest
 import unbraid.cli.train as commands
 from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names, naming
+from unbraid.cli.printing import print_rows
 from unbraid.store import load_tensors, save_tensors
 
 SMALL = ["data=sprites-small", "network=mlp", "encoder.hidden=[16]", "z=3", "batch=32", "steps=30"]
@@ -123,6 +124,16 @@ def test_records_hold_their_whole_protocol(folder):
     )
     assert record[0]["details"]["settings"]["bins"] == 7
     assert record[0]["details"]["rows"] == "all"
+
+
+def test_headers_of_a_wide_table_break_between_words(capsys):
+    scores = ("mig/histogram-mean", "mig/histogram-sampled", "elbo/closed-form", "reconstruction/nats")
+    row = {f"median {score} {k}": 0.5 for k in range(2) for score in scores}
+    print_rows([row], as_json=False)
+    wide = capsys.readouterr().out
+    assert wide.count("histogram-sampled") == wide.count("reconstruction/") == 2
+    print_rows([{"median mig/exact": 0.5}], as_json=False)
+    assert "median mig/exact" in capsys.readouterr().out
 
 
 def test_report_is_written(folder):

@@ -1,6 +1,7 @@
 """Tables, scores and notes as text or JSON."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -49,14 +50,24 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     if not rows:
         echo("nothing here")
         return
-    table = Table(box=None, pad_edge=False)
-    for column in rows[0]:
-        table.add_column(escape(column), overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else escape(value) for value in row.values()))
     with guarded_stdout():
         terminal = sys.stdout is not None and sys.stdout.isatty()
-        Console(width=None if terminal else 160, markup=False).print(table)
+        console = Console(width=None if terminal else 160, markup=False)
+        cells = [["" if value is None else escape(value) for value in row.values()] for row in rows]
+        headers = _break_headers([escape(column) for column in rows[0]], cells, console.width)
+        table = Table(box=None, pad_edge=False)
+        for header in headers:
+            table.add_column(header, overflow="fold")
+        for row in cells:
+            table.add_row(*row)
+        console.print(table)
+
+
+def _break_headers(headers: list[str], cells: list[list[str]], width: int) -> list[str]:
+    """Return headers with line breaks after spaces and slashes if the table is too wide; else they break anywhere."""
+    columns = zip(headers, *cells, strict=True)
+    total = sum(2 + max(map(len, column)) for column in columns) - 2
+    return headers if total <= width else [re.sub(r"[ /]", r"\g<0>\n", header) for header in headers]
 
 
 def print_json(value: Any) -> None:
