@@ -81,10 +81,10 @@ def permutation(seeds: Tensor, epoch: int | Tensor, count: int) -> Tensor:
 
 def bits(seeds: Tensor, step: int | Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """Draw 64 random bits per element, as int64 [member, *shape]; `step` may hold one number per member."""
-    if seeds.is_cuda and TRITON and len(seeds) * math.prod(shape) > 0:
+    rowwise = isinstance(step, Tensor) and step.shape == seeds.shape and len(seeds) * math.prod(shape) > 0
+    if rowwise and seeds.is_cuda and TRITON:  # a permutation is drawn once per epoch: not worth compiling a kernel
         from unbraid.noise_kernel import hash_bits
 
-        step = torch.as_tensor(step, device=seeds.device)
         return hash_bits(seeds, step, hash_name(name), math.prod(shape)).view(len(seeds), *shape)
     key = _mix(_mix(_mix(seeds) + hash_name(name)) + step)  # [member]
     # Hash the index; a compiler may fold a product (i * large constant) into narrow index arithmetic.
