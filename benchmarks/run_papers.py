@@ -37,7 +37,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,7 +170,8 @@ def keep_scores(root: Path, archive: Path) -> None:
     with tarfile.open(part, "w:gz") as stored:
         for path in sorted(root.rglob("*")):
             if path.is_file() and path.suffix in (".json", ".jsonl", ".yaml", ".csv") and path.name != "history.jsonl":
-                stored.add(path, path.relative_to(root))
+                with suppress(FileNotFoundError):  # training may remove a file meanwhile
+                    stored.add(path, path.relative_to(root))
     part.replace(archive)
 
 

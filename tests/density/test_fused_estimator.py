@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 
+from tests.support.cuda_graphs import replay_with
 from tests.support.messages import naming
 from unbraid.density import batch_aggregate, estimators, exact_aggregate, weighting
 from unbraid.errors import UsageError
@@ -254,18 +255,7 @@ def test_captured_in_a_cuda_graph():
     space = Space({"z": Normal(size=10)})
     parameters, z = (tensor.cuda().requires_grad_() for tensor in drawn((4,), 100, 10))
     fresh = drawn((4,), 100, 10, seed=5)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step(space, parameters, z)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step(space, parameters, z)
-    with torch.no_grad():
-        parameters.copy_(fresh[0])
-        z.copy_(fresh[1])
-    graph.replay()
+    captured = replay_with(lambda: step(space, parameters, z), (parameters, z), fresh)
     assert all(torch.equal(one, other) for one, other in zip(captured, step(space, parameters, z), strict=True))
 
 

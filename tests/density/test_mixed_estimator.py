@@ -8,6 +8,7 @@ import os
 import pytest
 import torch
 
+from tests.support.cuda_graphs import replay_with
 from unbraid.density import batch_aggregate, chunks, estimators, exact_aggregate
 from unbraid.density.mixed_estimator import is_mixed, mixed_densities, multiply_normal_pairs
 from unbraid.latents import Bernoulli, Concrete, CorrelatedNormal, Normal, Space
@@ -241,18 +242,7 @@ def test_captured_in_a_cuda_graph(monkeypatch, chunked):
         monkeypatch.setitem(chunks.CHUNK_ELEMENTS, "cuda", 4 * 3 * COUNT * 12)
     flat, values = (tensor.cuda().requires_grad_() for tensor in draw(space, lead=(3,))[:2])
     assert estimators.can_mix(space, [flat, values])
-    fresh = draw(space, lead=(3,), seed=5)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step(space, flat, values)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step(space, flat, values)
-    with torch.no_grad():
-        flat.copy_(fresh[0])
-        values.copy_(fresh[1])
-    graph.replay()
+    fresh = draw(space, lead=(3,), seed=5)[:2]
+    captured = replay_with(lambda: step(space, flat, values), (flat, values), fresh)
     for one, other in zip(captured, step(space, flat, values), strict=True):
         torch.testing.assert_close(one, other)

@@ -64,7 +64,7 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _break_headers(headers: list[str], cells: list[list[str]], width: int) -> list[str]:
-    """Return headers with line breaks after spaces and slashes if the table is too wide; else they break anywhere."""
+    """Return headers with line breaks after spaces and slashes if the table is too wide, lest they break in a word."""
     columns = zip(headers, *cells, strict=True)
     total = sum(2 + max(map(len, column)) for column in columns) - 2
     return headers if total <= width else [re.sub(r"[ /]", r"\g<0>\n", header) for header in headers]
