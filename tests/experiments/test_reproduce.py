@@ -6,12 +6,14 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from unbraid import data
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import Experiment, Scale, StandIn, experiment, running, writing
+from unbraid.experiments.measuring import measure_all
 from unbraid.experiments.running import find_experiments, matches_settings
 from unbraid.papers import reproduce
 from unbraid.store import RunFolder
@@ -58,6 +60,25 @@ def test_scores_with_settings_of_their_own_are_measured_once(place):
     assert batches == [1, 4, 16]
     smoke("chen2018/figS5", place)
     assert RunFolder(folder).read_lines("scores") == lines
+
+
+@pytest.mark.usefixtures("coarse_figures")
+def test_runs_have_all_their_scores_also_those_measured_last(place):
+    smoke("chen2018/fig2", place)
+    run = RunFolder(next((place / "runs/chen2018").glob("beta-vae-*/runs/*")))
+    measures = {"KL of a run": ("kl/closed-form", {})}
+    for _ in range(2):  # measured, and read
+        scores = measure_all([run], measures, torch.device("cpu"))[run]
+        assert {"KL of a run", "kl/closed-form", "elbo/closed-form"} <= scores.keys()
+
+
+def test_the_page_lists_no_setting_that_every_series_replaces():
+    facts = experiment["msvae2020/fig10"].facts
+    assert facts.get_scale("budget").settings["beta"] == [1, 4, 10]
+    rows = {row["setting"]: row["here"] for row in writing._compare_settings(facts, "budget")}
+    assert "beta" not in rows
+    assert rows["beta-TCVAE, |C| = 2: beta"] == "4"
+    assert rows["seed"] == "0..4"
 
 
 @pytest.mark.usefixtures("coarse_figures")

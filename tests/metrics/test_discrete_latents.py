@@ -14,7 +14,7 @@ from unbraid.latents import Space
 from unbraid.methods.info_gan import InfoGANModel
 from unbraid.methods.ms_gan import ConditionalGAN
 from unbraid.metrics import Evaluation, clusters, evaluate
-from unbraid.metrics.intervention.factor_preservation import choose_places
+from unbraid.metrics.intervention.factor_preservation import choose_latents, choose_places
 from unbraid.models import VAE
 from unbraid.networks import make_likelihood
 
@@ -153,6 +153,14 @@ def test_noise_that_draws_the_kind_keeps_it_while_codes_move_and_a_code_does_not
     assert (list(score.details["latents"]), score.details["active"]) == ([f"{block}0", f"{block}1"], 0)
     with pytest.raises(UsageError, match=naming("d", block)):
         evaluate(generating(False, model), ["kept/drawn"], block="d")
+
+
+@pytest.mark.parametrize(("model", "all_latents"), [("stage", [0, 1, 2]), ("info-gan", [0, 1])])
+def test_the_first_stage_moves_alone_where_there_is_a_second(model, all_latents):
+    evaluation = generating(False, model)
+    evaluation.means = torch.eye(len(all_latents))  # every latent is active
+    assert choose_latents(evaluation, None)[0] == all_latents
+    assert choose_latents(evaluation, None, first_stage=True)[0] == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["clusters/hungarian", "generated/purity"])

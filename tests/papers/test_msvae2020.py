@@ -144,6 +144,15 @@ def test_c_of_the_stage_that_learns_it_last_is_the_last_block():
     scores = {f"mig-of/blocks/{b}": Score("mig-of", "blocks", v, 9, part=b) for b, v in (("c", 0.1), ("z", 0.3))}
     found = {name: derive_scores(facts, name, scores)[cars.MIG].value for name in (ablations.A4, ablations.A5)}
     assert found == {ablations.A4: 0.1, ablations.A5: 0.3}
+    known = {
+        "c": {"azimuth": [0.1, 0.7], "elevation": [0.2, 0.0]},
+        "z": {"azimuth": [0.3, 0.2], "elevation": [0.0, 0.1]},
+    }
+    scores = {
+        f"mig-of/blocks/{b}": replace(scores[f"mig-of/blocks/{b}"], details={"information": known[b]}) for b in known
+    }
+    for name, best in ((ablations.A4, (0.7, 0.2)), (ablations.A5, (0.3, 0.1))):
+        assert tuple(derive_scores(facts, name, scores)[view].value for view in ablations.VIEW) == best
     both = {"mig-of/blocks/z_0": scores["mig-of/blocks/c"], "mig-of/blocks/z_1": scores["mig-of/blocks/z"]}
     assert derive_scores(facts, ablations.A1, both)[cars.MIG].value == 0.1
 

@@ -31,19 +31,19 @@ def derive_scores(facts: Experiment, series: str, scores: Mapping[str, Score]) -
 def measure_all(
     runs: Sequence[RunFolder], measures: Measures, device: torch.device
 ) -> dict[RunFolder, dict[str, Score]]:
-    """Return scores with settings of their own, by run: read those that are stored and measure the others."""
+    """Return all scores by run, with those in `measures`: read those that are stored and measure the others."""
     pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
     unique = [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]  # one metric may have many parts
-    opened = {folder: Run(folder, device=device) for folder in (runs if measures else ())}
     for name, settings in unique:
-        missing = [run for run in opened.values() if find_score(run.scores, name, settings) is None]
-        for _ in score_runs(missing, name, **settings) if missing else ():
+        missing = [folder for folder in runs if find_score(_read_scores(folder), name, settings) is None]
+        for _ in score_runs([Run(folder, device=device) for folder in missing], name, **settings) if missing else ():
             pass
     scores: dict[RunFolder, dict[str, Score]] = {}
-    for folder, run in opened.items():
-        stored = run.scores
+    for folder in runs:
+        stored = _read_scores(folder)
         found = {key: find_score(stored, *measures[key]) for key in measures}
-        scores[folder] = {key: score for key, score in found.items() if score is not None}
+        newest = {score.name: score for score in stored if score.has_default_settings}
+        scores[folder] = newest | {key: score for key, score in found.items() if score is not None}
     return scores
 
 
@@ -58,11 +58,8 @@ def score_snapshots(
     unscored = [run.subject() for run in opened if find_missing_metrics(run.folder, metrics)]  # loads the model
     for _ in score_subjects(unscored, metrics, missing_only=True) if unscored else ():
         pass
-    extra, found = measure_all(list(snapshots.values()), measures, device), {}
-    for (name, folder), run in zip(snapshots.items(), opened, strict=True):
-        scores = {score.name: score for score in run.scores} | extra.get(folder, {})
-        found[name] = scores | derive_scores(facts, series, scores)
-    return found
+    scores = measure_all(list(snapshots.values()), measures, device)
+    return {name: scores[folder] | derive_scores(facts, series, scores[folder]) for name, folder in snapshots.items()}
 
 
 def replace_scores(members: Iterable[Member], earlier: Mapping[str, Mapping[str, Score]]) -> list[Member]:
@@ -79,6 +76,10 @@ def find_score(scores: Iterable[Score], name: str, settings: Mapping[str, Any]) 
         if same and known == wanted and "random" not in score.details.get("rows", ""):
             return score
     return None
+
+
+def _read_scores(folder: RunFolder) -> list[Score]:
+    return [Score.from_record(line) for line in folder.read_lines("scores")]
 
 
 def _strip_part(name: str) -> str:

@@ -296,10 +296,10 @@ class _Series:
         """Return the members with all scores, named after their series, with the axes as their only settings."""
         measures, axes = self.facts.get_scale(self.scale).measures, self.facts.list_axes(self.scale)
         finished = {m.run: self.folder(m) for m in members if m.state == "finished"}
-        extra = measure_all(list(finished.values()), measures, device)
+        found = measure_all(list(finished.values()), measures, device)
         scored = []
         for member in members:
-            scores = {**member.scores, **(extra.get(finished[member.run], {}) if member.run in finished else {})}
+            scores = found[finished[member.run]] if member.run in finished else dict(member.scores)
             scores |= derive_scores(self.facts, self.name, scores)
             settings = {"recipe": self.name, **{key: member.settings[key] for key in axes if key in member.settings}}
             scored.append(Member(f"{self.name}/{member.run}", settings, member.state, member.trouble, scores))

@@ -4,8 +4,9 @@ import json
 import math
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from unbraid import atomic
 from unbraid._version import __version__
 from unbraid.config import FORMAT
 from unbraid.errors import UsageError
-from unbraid.experiments.base import SCALES, Experiment, MissingResultsError, Results, Verdict
+from unbraid.experiments.base import REFINES, SCALES, Experiment, MissingResultsError, Results, Scale, Verdict
 from unbraid.experiments.statistics import Estimate, cell_means, estimate, mean_difference
 from unbraid.registry import Entry
 from unbraid.report.svg import figure_style
@@ -231,11 +232,20 @@ def _format_page(
 
 
 def _compare_settings(facts: Experiment, scale: str) -> list[Row]:
-    """Return rows of settings here and in the paper, first the shared ones, then those of each series."""
-    parts = [("", lambda at: at.settings)]
-    parts += [
-        (f"{name}: ", lambda at, n=name: {**facts.series[n], **at.per_series.get(n, {})}) for name in facts.series
-    ]
+    """Return rows of settings here and in the paper, first the shared ones, then those of each series.
+
+    A shared setting that every series replaces belongs to no run, so it has no row.
+    """
+
+    def own(at: Scale, name: str) -> dict[str, Any]:
+        return {**facts.series[name], **at.per_series.get(name, {})}
+
+    def shared(at: Scale) -> dict[str, Any]:
+        firsts = [own(at, name) for name, settings in facts.series.items() if REFINES not in settings]
+        return {key: value for key, value in at.settings.items() if not firsts or any(key not in o for o in firsts)}
+
+    parts: list[tuple[str, Callable[[Scale], dict[str, Any]]]] = [("", shared)]
+    parts += [(f"{name}: ", partial(own, name=name)) for name in facts.series]
     rows = []
     for title, of in parts:
         here = of(facts.get_scale(scale))

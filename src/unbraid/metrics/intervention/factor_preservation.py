@@ -77,6 +77,7 @@ def kept_drawn(
     *,
     factor: str | None = None,
     block: str | None = None,
+    first_stage: bool = False,
     span: float = 2.0,
     places: int = 7,
     samples: int = 500,
@@ -85,14 +86,15 @@ def kept_drawn(
 ) -> Score:
     """Share as in kept/classifier, from a posterior draw per row and with the generator's noise held fixed.
 
-    The active latents move, all or those of one `block`, as `c` of a staged model.
+    The active latents move: all, those of one `block`, or those of the `first_stage`, which are all of a model
+    without stages.
     """
     _check_settings(samples, places, span, visits)
     name = factor or evaluation.dataset.factor_names[0]
     if block is not None and block not in evaluation.space.blocks:
         raise unknown("block of latents", block, evaluation.space.blocks, error=SettingError)
     network = get_network(evaluation, NAME, steps=steps)
-    moving, _ = choose_latents(evaluation, None, block)
+    moving, _ = choose_latents(evaluation, None, block, first_stage)
     positions = evaluation.choose(samples)
     codes, drawn = evaluation.draw_codes(positions), draw_prior_codes(evaluation, len(positions))
     return _score(evaluation, "drawn", network, name, codes, moving, (span, places, visits), drawn)
@@ -161,14 +163,16 @@ def _measure_change(evaluation: Evaluation, codes: Tensor, latent: int, values: 
 
 
 def choose_latents(
-    evaluation: Evaluation, along: str | None, block: str | None = None
+    evaluation: Evaluation, along: str | None, block: str | None = None, first_stage: bool = False
 ) -> tuple[list[int], float | None]:
     """Return the Normal coordinates to move, and the rank correlation of the one that `along` picks."""
     normal = find_normal_coordinates(evaluation, block)
+    width = 0 if evaluation.model.first is None else evaluation.model.first.space.width
+    if first_stage and width:
+        normal = [j for j in normal if j < width]
     means = evaluation.means[:, normal].double().cpu().numpy()
     if along is None:
         active = [j for j, column in zip(normal, means.T, strict=True) if column.var() > MIN_ACTIVE_VARIANCE]
-        width = 0 if evaluation.model.first is None else evaluation.model.first.space.width
         return active or [j for j in normal if j < width] or normal, None
     values = evaluation.choose_factors([along])[0][:, 0].cpu().numpy()
     correlations = [rank_correlation(column, values) for column in means.T]
