@@ -59,7 +59,7 @@ LONGEST_FIRST = (
     "tests/training/test_training.py",
     "tests/training/test_refine.py",
     "tests/objectives/test_learned_priors.py",
-    "tests/cli/test_cli.py",
+    "tests/cli/test_run_folders.py",
 )
 """Test files that take longest: they start first, so that no worker is left with one of them at the end."""
 

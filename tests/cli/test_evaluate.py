@@ -1,0 +1,123 @@
+"""The commands that score, compare and report: output, settings and rows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shared import NARROW, SMALL, TINY, is_one_error
+from tests.support.command import unbraid
+from tests.support.messages import names
+from unbraid.cli.printing import print_rows
+
+
+def test_evaluate_prints_names_with_protocols(folder):
+    table = unbraid("evaluate", folder, "--metric", "mig", "--device", "cpu")
+    assert all(name in table for name in ("mig/exact", "mig/histogram-mean", "mig/histogram-sampled"))
+    records = json.loads(unbraid("evaluate", folder, "--metric", "tc/exact", "--json", "--device", "cpu"))
+    assert records[0]["metric"] == "tc"
+    assert records[0]["protocol"] == "exact"
+    names = [json.loads(line)["metric"] for line in (folder / "scores.jsonl").read_text().splitlines()]
+    assert names.count("mig") == 4
+    assert names.count("tc") == 1
+
+
+def test_compare_prints_differences(folder):
+    how = ("--metric", "mig/histogram-mean", "--resamples", "3", "--device", "cpu", "--json")
+    (found,) = json.loads(unbraid("compare", folder, folder, *how))
+    assert found["score"] == "mig/histogram-mean"
+    assert found["difference"] == 0
+    assert names(unbraid("compare", folder, "beta=1", code=2), "two runs")
+
+
+def test_misspelt_settings_of_metrics_are_refused(folder):
+    told = unbraid("evaluate", folder, "bin=3", "--metric", "mig", "--device", "cpu", code=2)
+    assert names(told, "bin", "bins")
+    assert names(unbraid("evaluate", folder, "--metric", "migg", "--device", "cpu", code=2), "migg", "mig")
+
+
+@pytest.mark.parametrize(
+    ("metric", "setting", "facts"),
+    [
+        ("mig", "bins=0", ["bins", 2, 0]),
+        ("mig", "bins=few", ["bins", "few"]),
+        ("mig", "factors=[posZ]", ["posZ", "posY"]),
+        ("full", "factors=[posZ]", ["posZ", "posY"]),
+    ],
+)
+def test_wrong_settings_are_refused_whichever_protocols_have_them(folder, metric, setting, facts):
+    told = unbraid("evaluate", folder, setting, "--metric", metric, "--device", "cpu", code=2)
+    assert names(told, *facts)
+    assert is_one_error(told)
+
+
+def test_records_hold_their_whole_protocol(folder):
+    record = json.loads(
+        unbraid("evaluate", folder, "bins=7", "--metric", "mig/histogram-mean", "--json", "--device", "cpu")
+    )
+    assert record[0]["details"]["settings"]["bins"] == 7
+    assert record[0]["details"]["rows"] == "all"
+
+
+def test_headers_of_a_wide_table_break_between_words(capsys):
+    scores = ("mig/histogram-mean", "mig/histogram-sampled", "elbo/closed-form", "reconstruction/nats")
+    row = {f"median {score} {k}": 0.5 for k in range(2) for score in scores}
+    print_rows([row], as_json=False)
+    wide = capsys.readouterr().out
+    assert wide.count("histogram-sampled") == wide.count("reconstruction/") == 2
+    print_rows([{"median mig/exact": 0.5}], as_json=False)
+    assert "median mig/exact" in capsys.readouterr().out
+
+
+def test_report_is_written(folder):
+    path = unbraid("report", folder, "--device", "cpu").strip()
+    assert Path(path).read_text().startswith("<!doctype html>")
+
+
+def test_ctrl_c_outside_training_is_told(folder, monkeypatch):
+    def interrupted(*given, **others):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unbraid.run.load", interrupted)
+    assert unbraid("evaluate", folder, code=130).count("\n") == 1
+
+
+def test_scores_that_data_do_not_allow_are_noted_and_the_others_kept(tmp_path):
+    unbraid("train", "vae", *SMALL, "split=posX:3", "--name", "one", "--device", "cpu", cwd=tmp_path)
+    table = unbraid("evaluate", "runs/one", "--device", "cpu", cwd=tmp_path)
+    assert "tc/exact" in table
+    assert "mig" not in table
+    allowed = unbraid(
+        "evaluate", "runs/one", "factors=[posY,scale]", "--metric", "mig", "--device", "cpu", cwd=tmp_path
+    )
+    assert "mig/exact" in allowed
+
+
+def test_several_runs_are_scored_together_and_compared(tmp_path):
+    for seed in (0, 1, 2):
+        unbraid("train", "vae", *TINY, *NARROW, f"seed={seed}", "--name", f"s{seed}", "--device", "cpu", cwd=tmp_path)
+    table = unbraid("evaluate", "runs/s0", "runs/s1", "runs/s2", "--metric", "udr", "--device", "cpu", cwd=tmp_path)
+    assert table.count("udr/spearman") == table.count("udr/lasso") == 3
+    records = json.loads(
+        unbraid("evaluate", "runs/s0", "runs/s1", "--metric", "units", "--json", "--device", "cpu", cwd=tmp_path)
+    )
+    assert list(records) == ["runs/s0", "runs/s1"]
+    alone = unbraid("evaluate", "runs/s0", "--metric", "udr", "--device", "cpu", cwd=tmp_path, code=2)
+    assert "unbraid evaluate RUN RUN" in alone
+    unbraid("train", "vae", *TINY, *NARROW, "data.scales=3", "--name", "other", "--device", "cpu", cwd=tmp_path)
+    told = unbraid("evaluate", "runs/s0", "runs/other", "--metric", "udr", "--device", "cpu", cwd=tmp_path, code=2)
+    assert names(told, "data")
+
+
+def test_random_rows_and_published_protocols(folder):
+    table = unbraid("evaluate", folder, "--metric", "mig/exact", "--rows", "100", "--device", "cpu")
+    assert names(table, 100)
+    record = json.loads(
+        unbraid("evaluate", folder, "--metric", "mig/exact", "--rows", "100", "--json", "--device", "cpu")
+    )[0]
+    assert record["samples"] == 100
+    assert names(record["details"]["rows"], 100)
+    assert names(unbraid("evaluate", folder, "--rows", "1", "--device", "cpu", code=2), "rows", 2)
+    assert names(unbraid("evaluate", "bins=3", code=2), "run")
+    told = unbraid("evaluate", folder, "--metric", "frechet/inception", "--device", "cpu", code=2)
+    assert "weights" in told
