@@ -26,6 +26,9 @@ OPTIONAL = ("groups", "prior", "parent")
 NAMES = ("network", "encoder", "decoder", "likelihood", "prior")
 """Settings whose value is a registered name, or a module of the user's."""
 
+MODEL_SETTINGS = ("z", "latents", "groups", "prior", "network", "encoder", "decoder", "likelihood")
+"""Settings of a model that every recipe has, beside its own and those of `Training`."""
+
 LATER = ("patience",)
 """Settings of training that are stored only if they are set, for the same reason."""
 

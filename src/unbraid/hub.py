@@ -20,10 +20,10 @@ from unbraid.data.base import data_home
 from unbraid.errors import RunError, UnbraidError, UsageError
 from unbraid.extras import import_extra
 from unbraid.metrics.score import Score
+from unbraid.names import HUB
 from unbraid.replaced_runs import find_replaced, remove_folder
 from unbraid.store import RunFolder
 
-SCHEME = "hf://"
 CARD = "README.md"
 SOURCE = "hub"
 """Name of the JSON file that says from which commit a folder was pulled."""
@@ -58,7 +58,7 @@ def pull_folder(name: str, root: str | Path = "runs", replace: bool = False) -> 
 
     A folder that holds the same commit is returned as it is. Another one is an error unless `replace` is set.
     """
-    repository, _, revision = name.removeprefix(SCHEME).partition("@")
+    repository, _, revision = name.removeprefix(HUB).partition("@")
     _check_name(repository)
     target = Path(root) / repository.partition("/")[2]
     hub = _import_hub()
@@ -90,7 +90,7 @@ def pull_folder(name: str, root: str | Path = "runs", replace: bool = False) -> 
 
 def open_from_hub(address: str) -> RunFolder:
     """Return the folder of `hf://owner/name`, downloaded once per commit; without a network, the last download."""
-    repository = address.removeprefix(SCHEME).partition("@")[0]
+    repository = address.removeprefix(HUB).partition("@")[0]
     _check_name(repository)
     root = data_home() / "hub" / repository.partition("/")[0]
     try:

@@ -22,11 +22,12 @@ from unbraid.data.table_files import is_frame
 from unbraid.errors import RunError, UsageError
 from unbraid.explore import AUTO, MAX_KB, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
-from unbraid.hub import SCHEME, open_from_hub, pull_folder, push_folder
+from unbraid.hub import open_from_hub, pull_folder, push_folder
 from unbraid.memory import explain_out_of_memory
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.comparison import Comparison, compare_evaluations
 from unbraid.models import Model, as_multimodal, generation
+from unbraid.names import HUB
 from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
 from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
@@ -51,7 +52,7 @@ def load(
     `data`, `encoder` and `decoder` are needed only if the run was trained on data or modules that you passed in.
     """
     path, given = to_path(path, "A run"), os.fsdecode(path) if isinstance(path, bytes) else str(path)
-    if given.startswith(SCHEME):
+    if given.startswith(HUB):
         folder = open_from_hub(given)
     else:
         folder = RunFolder.open(open_demo() if is_demo(path) else path)

@@ -242,9 +242,9 @@ def test_wrong_use_is_one_line(arguments, facts, tmp_path):
 
 def test_completion_knows_the_experiments():
     from unbraid.cli import registered_names
-    from unbraid.cli.reproduce import EXPERIMENT
+    from unbraid.cli.source_names import EXPERIMENTS
 
-    assert registered_names("papers", EXPERIMENT) == list(experiment)
+    assert registered_names(*EXPERIMENTS) == list(experiment)
 
 
 @pytest.mark.usefixtures("coarse_figures")

@@ -21,7 +21,8 @@ from unbraid.cli import (
     show as show,
 )
 from unbraid.cli.failures import explain_failure
-from unbraid.cli.options import INTERRUPTED, app as app, registered_names as registered_names
+from unbraid.cli.options import INTERRUPTED, app as app
+from unbraid.cli.source_names import registered_names as registered_names
 from unbraid.cli.streams import echo, flush_streams, prepare_streams
 from unbraid.plugins import load_files
 

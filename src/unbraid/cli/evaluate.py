@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from unbraid.cli.early_checks import check_metrics, check_run
 from unbraid.cli.options import AsJson, Device, RunPath, app, complete, refuse_files_of_runs
 from unbraid.cli.printing import print_explanations, print_json, print_notes, print_rows, print_scores
+from unbraid.cli.source_names import METRICS
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 
@@ -26,7 +28,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="mig, mig/exact, full or disentanglement_lib; repeat for more.",
-            autocompletion=complete("metrics", r"\w*metric\w*"),
+            autocompletion=complete(*METRICS),
         ),
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Score this many random rows; default: all.")] = None,
@@ -48,7 +50,6 @@ def evaluate(
     """
     from unbraid.atomic import write_text
     from unbraid.config import parse_overrides
-    from unbraid.run import load, score_runs
     from unbraid.store import replace_non_finite
 
     if out is not None and (no_save or (out.exists() and not out.is_file()) or not out.parent.is_dir()):
@@ -59,7 +60,13 @@ def evaluate(
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     if not folders:
         raise UsageError("evaluate needs the folder of a run.")
-    runs = [load(folder, device=device) for named in folders for folder in _list_runs(named)]
+    folders = [folder for named in folders for folder in _list_runs(named)]
+    for folder in folders:
+        check_run(folder)
+    check_metrics(metric or ())
+    from unbraid.run import load, score_runs
+
+    runs = [load(folder, device=device) for folder in folders]
     records: dict[str, Any] = {}
     save = not no_save and out is None
     for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
@@ -120,7 +127,7 @@ def compare(
     ],
     metric: Annotated[
         list[str] | None,
-        typer.Option(help="mig, mig/exact, …; repeat for more.", autocompletion=complete("metrics", r"\w*metric\w*")),
+        typer.Option(help="mig, mig/exact, …; repeat for more.", autocompletion=complete(*METRICS)),
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Score this many random rows; default: all.")] = None,
     resamples: Annotated[int, typer.Option(help="Random halves of the rows that measure the spread.")] = 20,
@@ -156,6 +163,7 @@ def compare(
 
 
 def _compare_runs(folders: list[Path], names: list[str], rows: int | None, resamples: int, device: str) -> list[Any]:
+    check_metrics(names)
     from unbraid.run import compare_runs, load
 
     first, second = (load(folder, device=device) for folder in folders)

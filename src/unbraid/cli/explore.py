@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from unbraid.cli.early_checks import check_run
 from unbraid.cli.options import AsJson, Device, Out, RunPath, app, choose_output, refuse_files_of_runs
 from unbraid.cli.printing import print_json
 from unbraid.cli.streams import echo
@@ -34,10 +35,6 @@ def explore(
     It opens from disk, needs no network and no server, and can be sent to anyone. Several runs, or a sweep, become one
     page with a table of them.
     """
-    from unbraid.run import load
-    from unbraid.sweeps import Sweep
-    from unbraid.sweeps.results import explore_runs
-
     if output is not None:
         refuse_files_of_runs(output)
         if output.is_dir():
@@ -47,6 +44,12 @@ def explore(
     sweeps = [name for name in runs if (Path(name) / "sweep.yaml").exists()]
     if sweeps and len(runs) > 1:
         raise UsageError("A sweep is explored by itself; leave the other runs out.")
+    for name in runs:
+        check_run(name)
+    from unbraid.run import load
+    from unbraid.sweeps import Sweep
+    from unbraid.sweeps.results import explore_runs
+
     if sweeps:
         page = Sweep(sweeps[0]).explore(**options)
     elif len(runs) > 1:

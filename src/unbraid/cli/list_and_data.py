@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from unbraid.cli.early_checks import check_data, check_data_set
 from unbraid.cli.options import AsJson, DataSettings, app, complete, data_app
 from unbraid.cli.printing import print_json, print_rows
+from unbraid.cli.source_names import DATASETS
 from unbraid.cli.streams import echo
 from unbraid.errors import unknown
 
@@ -48,12 +50,13 @@ def data_list(as_json: AsJson = False) -> None:
     "fetch", epilog="Examples:  unbraid data fetch mnist  ·  unbraid data fetch cars3d --from cars3d_64.npz"
 )
 def data_fetch(
-    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=complete("data", "dataset"))],
+    name: Annotated[str, typer.Argument(help="Data set.", autocompletion=complete(*DATASETS))],
     settings: DataSettings = None,
     source: Annotated[Path | None, typer.Option("--from", help="Convert a file or folder that you have.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Download a data set (checksum, atomic), or convert your own copy of its files."""
+    check_data_set(name)
     from unbraid.config import parse_overrides
     from unbraid.data import fetch
 
@@ -68,6 +71,8 @@ def data_check(
     as_json: AsJson = False,
 ) -> None:
     """Verify stored data files against the checksums inside them; exit code 1 if one is missing or damaged."""
+    if name:
+        check_data_set(name)
     from unbraid.config import parse_overrides
     from unbraid.data import check, describe
 
@@ -83,15 +88,14 @@ def data_check(
     epilog="Examples:  unbraid data show mnist-styles modalities=3  ·  unbraid data show things.csv --picture a.png",
 )
 def data_show(
-    name: Annotated[
-        str, typer.Argument(help="Data set, folder or CSV file.", autocompletion=complete("data", "dataset"))
-    ],
+    name: Annotated[str, typer.Argument(help="Data set, folder or CSV file.", autocompletion=complete(*DATASETS))],
     settings: DataSettings = None,
     picture: Annotated[Path | None, typer.Option(help="Draw random rows into this file.")] = None,
     rows: Annotated[int, typer.Option(min=1, help="How many rows to draw.")] = 8,
     as_json: AsJson = False,
 ) -> None:
     """Show the modalities and factors of a data set, how many rows have each, and a picture of some rows."""
+    check_data(name)
     import torch
 
     from unbraid.config import parse_overrides

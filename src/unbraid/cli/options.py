@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from unbraid.cli.early_checks import check_run
+from unbraid.cli.source_names import OBJECTIVES, registered_names
 from unbraid.errors import UsageError
 
 INTERRUPTED = 130
@@ -62,13 +64,6 @@ data_app = typer.Typer(help="List, fetch, convert and check data sets.", no_args
 app.add_typer(data_app, name="data")
 
 
-def registered_names(package: str, decorators: str) -> list[str]:
-    """Return the names in a package's registry from its source: completion must not wait for torch."""
-    folder = Path(__file__).parent.parent / package
-    pattern = re.compile(rf'^@?(?:{decorators})\(\s*"([^"]+)"', re.MULTILINE)
-    return sorted({name for path in folder.rglob("*.py") for name in pattern.findall(path.read_text("utf-8"))})
-
-
 def complete(package: str, decorators: str) -> Callable[[str], list[str]]:
     """Return the completion of a registered name."""
     return lambda incomplete: [n for n in registered_names(package, decorators) if n.startswith(incomplete)]
@@ -81,17 +76,20 @@ def _check_recipe(recipe: str) -> str:
     return recipe
 
 
+def _check_run(run: Path) -> Path:
+    check_run(run)
+    return run
+
+
 Recipe = Annotated[
     str,
-    typer.Argument(
-        help="Objective to train.", autocompletion=complete("methods", "objective|preset"), callback=_check_recipe
-    ),
+    typer.Argument(help="Objective to train.", autocompletion=complete(*OBJECTIVES), callback=_check_recipe),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")
 ]
 DataSettings = Annotated[list[str] | None, typer.Argument(help="Settings of the data set, as size=64 variant=real.")]
-RunPath = Annotated[Path, typer.Argument(help="Folder of a run.")]
+RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", callback=_check_run)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 Root = Annotated[Path, typer.Option(help="Folder that holds the runs.")]

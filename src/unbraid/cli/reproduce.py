@@ -5,12 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
+from unbraid.cli.early_checks import check_experiment
 from unbraid.cli.options import AsJson, Device, Root, app, complete
 from unbraid.cli.printing import print_json, print_notes, print_rows
+from unbraid.cli.source_names import EXPERIMENTS
 from unbraid.cli.streams import echo
-
-EXPERIMENT = r"experiment(?:\.add)?|add_\w+"
-"""Functions of `unbraid.papers` that register an experiment."""
 
 
 @app.command(
@@ -22,7 +21,7 @@ def reproduce(
         typer.Argument(
             metavar="PAPER[/ID]",
             help="A paper, or one table or figure of it.",
-            autocompletion=complete("papers", EXPERIMENT),
+            autocompletion=complete(*EXPERIMENTS),
         ),
     ],
     scale: Annotated[str, typer.Option(help="smoke, small, budget or paper.")] = "small",
@@ -41,6 +40,7 @@ def reproduce(
     that fits 20 minutes on one H200; paper is the paper's own protocol. Finished runs are reused, and the same command
     continues after an interruption. unbraid list experiments lists all experiments.
     """
+    check_experiment(experiment)
     from unbraid.papers import reproduce as reproduce_experiment
 
     outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs)

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from unbraid.cli.options import AsJson, app, registered_names
+from unbraid.cli.options import AsJson, app
 from unbraid.cli.printing import print_json
 from unbraid.cli.references import spell_out
+from unbraid.cli.source_names import DATASETS, OBJECTIVES, registered_names
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
 from unbraid.registry import describe_type
@@ -31,7 +32,7 @@ KINDS = {
 
 
 def _complete(incomplete: str) -> list[str]:
-    names = registered_names("methods", "objective|preset") + registered_names("data", "dataset")
+    names = registered_names(*OBJECTIVES) + registered_names(*DATASETS)
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import unbraid.cli.options as given
+from unbraid.cli.early_checks import check_data, check_metrics, check_recipes, check_settings
 from unbraid.cli.options import app, leads
 from unbraid.cli.printing import print_json, print_notes, print_rows, print_scores
 from unbraid.cli.streams import echo
@@ -87,6 +88,7 @@ def advise(
     as_json: given.AsJson = False,
 ) -> None:
     """Look at data; print a recipe, settings with reasons, the time on this machine, and the commands to type next."""
+    check_data(data)
     from unbraid.advice import advise as look
     from unbraid.config import parse_overrides
 
@@ -121,14 +123,16 @@ def train(
     its reason. Defaults for named data sets: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
     a likelihood that fit.
     """
-    from unbraid.api import train as train_run
     from unbraid.config import parse_overrides
-    from unbraid.training import Cadence
 
     overrides = parse_overrides(settings or [])
     _check_destination(overrides, "a run", ("recipe",), name, fresh)
-    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
     data = check_data_name(overrides.pop("data", "sprites"))
+    _check_names([recipe], overrides, [data])
+    from unbraid.api import train as train_run
+    from unbraid.training import Cadence
+
+    cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
     _say_if_nothing_to_resume(resume, root, name)
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
@@ -163,18 +167,22 @@ def sweep(
     stopped, and longer axes under the same name extend it; finished runs are kept.
     """
     from unbraid.config import parse_axes, parse_overrides
-    from unbraid.report.sweep_page import choose_main_scores
-    from unbraid.report.tables import build_median_rows, list_scores
-    from unbraid.sweeps import sweep as run_sweep
 
     axes: dict[str, Any] = {**parse_axes(settings or [])}
     options = ("device", "root", "name", "on", "members", "metric", "slurm", "many", "track")
     refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence", "report", "refines"))
     data = [check_data_name(each) for each in axes.pop("data", ["sprites"])]
+    recipes = [part.strip() for part in recipe.split(",")]
+    _check_names(recipes, axes, data)
+    check_metrics(metric or ())
+    from unbraid.report.sweep_page import choose_main_scores
+    from unbraid.report.tables import build_median_rows, list_scores
+    from unbraid.sweeps import sweep as run_sweep
+
     chosen: dict[str, Any] = {"on": on, "device": device, "root": root, "name": name, "members": members, "many": many}
     chosen |= {"metrics": metric or None, "slurm": parse_overrides(slurm or []), "data": data}
     chosen["track"] = track or ()
-    result = run_sweep([part.strip() for part in recipe.split(",")], **chosen | axes)
+    result = run_sweep(recipes, **chosen | axes)
     print_notes(result.notes)
     if as_json:
         print_json(result.as_record())
@@ -269,6 +277,14 @@ def _check_destination(
     check_names(overrides)
     if fresh and name is None:
         raise UsageError("--fresh needs --name, the run to remove.")
+
+
+def _check_names(recipes: list[str], settings: Iterable[str], data: list[str]) -> None:
+    """Raise for misspelt names before torch is imported."""
+    check_recipes(recipes)
+    check_settings(recipes[0], settings)
+    for name in data:
+        check_data(name)
 
 
 def _print_run(run: Any, as_json: bool, shown: Callable[[str], bool], following: str, **facts: Any) -> None:

@@ -1,6 +1,5 @@
 """Find the data set that a user means by `data`, and the entry that a config stores for it."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +19,9 @@ from unbraid.data.picture_files import list_pictures, read_size
 from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_cells
 from unbraid.data.tables import from_table
 from unbraid.data.unreadable_pictures import Unreadable, leave_out_unreadable, name_unreadable
-from unbraid.errors import UsageError, unknown
+from unbraid.errors import UsageError
 from unbraid.memory import explain_out_of_memory
+from unbraid.names import unknown_data
 from unbraid.progress import announce
 from unbraid.registry import check_options
 from unbraid.store import to_path
@@ -72,9 +72,7 @@ def find_data(
         data_settings["labels"] = SUBFOLDERS
     if isinstance(data, str):
         if data not in datasets:
-            if os.sep in data or "/" in data:
-                raise UsageError(f"There is no folder or file {data}.")
-            raise unknown("data set, folder or file", data, datasets)
+            raise unknown_data(data, datasets)
         data_settings |= _choose_size(data, data_settings)
         recorded, unrecorded = datasets[data].resolve(data_settings, "data."), datasets[data].facts.unrecorded
         choice = Choice(data, {key: value for key, value in recorded.items() if key not in unrecorded})

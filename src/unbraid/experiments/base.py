@@ -22,6 +22,7 @@ from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.statistics import Estimate, widen_for
 from unbraid.metrics import Evaluation, Score, metric
+from unbraid.names import match_experiments
 from unbraid.registry import Facts, Registry
 from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score, select_finished
 
@@ -303,15 +304,7 @@ Its keywords are the fields of `Experiment`. The function draws the figure: it t
 
 def find_experiments(name: str) -> list[str]:
     """Return the names of the experiments of PAPER, or the one named PAPER/ID."""
-    name = name.removesuffix("/")  # shells complete a folder's name with a slash
-    paper, slash, _ = name.partition("/")
-    papers = {each.partition("/")[0] for each in experiment}
-    if paper not in papers:
-        raise unknown("paper", paper, papers)
-    names = [each for each in experiment if each.startswith(f"{paper}/")]
-    if slash and name not in names:
-        raise unknown("experiment", name, names)
-    return [name] if slash else names
+    return match_experiments(name, list(experiment))
 
 
 def judge(claim: Claim, results: Results) -> Verdict:

@@ -14,8 +14,8 @@ from importlib import resources
 from pathlib import Path
 
 from unbraid.data.base import data_home
+from unbraid.names import DEMO
 
-NAME = "demo"
 FILES = (
     "config.yaml",
     "data.json",
@@ -31,7 +31,7 @@ def open_demo() -> Path:
     """Return the folder of the demo's run in the user's cache."""
     packaged = resources.files("unbraid.explore").joinpath("demo_run")
     content = hashlib.sha256(packaged.joinpath("model.safetensors").read_bytes()).hexdigest()[:12]
-    folder = data_home() / "demo-run" / content / NAME
+    folder = data_home() / "demo-run" / content / DEMO
     if not (folder / FILES[-1]).exists():
         folder.mkdir(parents=True, exist_ok=True)
         for name in FILES:
@@ -42,4 +42,4 @@ def open_demo() -> Path:
 
 def is_demo(path: str | Path) -> bool:
     """Return True if a path means the packaged run: its name, and no folder of that name here."""
-    return str(path) == NAME and not Path(path).exists()
+    return str(path) == DEMO and not Path(path).exists()

@@ -20,6 +20,7 @@ from unbraid.metrics.arrays import choose_factors
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
+from unbraid.names import FULL, PUBLISHED_PROTOCOLS, list_metric_names
 from unbraid.progress import track
 from unbraid.registry import Entry, check_count
 from unbraid.training.group import Group, System, allow_tf32
@@ -279,14 +280,8 @@ class _Encoder(nn.Module):
         return self.model.encode(x)
 
 
-PUBLISHED_PROTOCOLS = ("disentanglement_lib", "chen2018")
-"""Protocols that repeat published code to the letter; they run only by name."""
-
 NEEDS_ON_REQUEST = {"peers", "weights", "strokes", "modalities"}
 """Needs that only a user can judge; metrics with one of them run only by name."""
-
-FULL = "full"
-"""Suite of every metric that one model and its data allow, without costly and published protocols."""
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -301,8 +296,7 @@ def expand(names: Iterable[str]) -> list[str]:
         else:
             matches = [known for known in metric if _includes(name, known)] if isinstance(name, str) else []
         if not matches:
-            families = {known.partition("/")[0] for known in metric}
-            raise unknown("metric", name, {*metric, *families, *PUBLISHED_PROTOCOLS, FULL})
+            raise unknown("metric", name, list_metric_names(metric))
         chosen |= dict.fromkeys(matches)
     return list(chosen)
 

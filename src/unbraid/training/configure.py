@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unbraid.config import Choice, Config, Training, check_names
+from unbraid.config import MODEL_SETTINGS, Choice, Config, Training, check_names
 from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
 from unbraid.data.splits import split
@@ -179,9 +179,8 @@ def is_multimodal(recipe: str) -> bool:
 
 def list_settings(recipe: str) -> list[str]:
     """Return every key without a dot that `configure` takes for a recipe."""
-    common = ("z", "latents", "groups", "prior", "network", "encoder", "decoder", "likelihood")
     sizes = SIZES if is_multimodal(recipe) else ()
-    return [*objective[recipe].settings, *Training.fields(), *common, *sizes]
+    return [*objective[recipe].settings, *Training.fields(), *MODEL_SETTINGS, *sizes]
 
 
 def to_dotted(recipe: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
