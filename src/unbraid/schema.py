@@ -163,6 +163,9 @@ def check_fields(content: Any, table: Table, where: str, others: Rule = ANY) -> 
         if field not in content:
             if name == field:
                 raise RunError(f"{where} lacks '{field}', {rule.phrase}; restore it.")
+        elif rule is THIS_FORMAT and _is_whole(content[field]) and content[field] > FORMAT:
+            newer = f"format {content[field]}, and this one reads format {FORMAT}"
+            raise RunError(f"{where} was written by a newer version of unbraid ({newer}); update unbraid.")
         elif not rule.fits(content[field]):
             raise RunError(f"{where}: '{field}' must be {rule.phrase}, not {_show(content[field])}; restore it.")
     for field in content.keys() - known:

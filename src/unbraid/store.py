@@ -121,26 +121,12 @@ class RunFolder:
 
     @property
     def config(self) -> Config:
-        stored = self.path / "config.yaml"
-        try:
-            return Config.from_dict(self.written_config)
-        except RunError:
-            raise
-        except UnbraidError as error:
-            raise RunError(f"{stored}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"{stored} does not hold the settings of a run ({error}); restore it.") from error
+        return read_config(self.locate("config.yaml"))
 
     @property
     def written_config(self) -> dict[str, Any]:
         """The settings in config.yaml, without those that later versions have added."""
-        stored = self.locate("config.yaml")
-        try:
-            content = parse_yaml(read_text(stored))
-        except ParseError as error:
-            raise RunError(f"{stored} cannot be read: {error}.") from error
-        check_fields(content, CONFIG, str(stored))
-        return content
+        return _read_written_config(self.locate("config.yaml"))
 
     def is_busy(self) -> bool:
         """Return whether another process holds the lock of this folder at this moment."""
@@ -315,6 +301,27 @@ class RunFolder:
         if paths:
             report(f"No checkpoint of {self.path} can be used; training starts again at step 0.")
         return None
+
+
+def read_config(path: Path) -> Config:
+    """Return the config in a file."""
+    try:
+        return Config.from_dict(_read_written_config(path))
+    except RunError:
+        raise
+    except UnbraidError as error:
+        raise RunError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} does not hold the settings of a run ({error}); restore it.") from error
+
+
+def _read_written_config(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_yaml(read_text(path))
+    except ParseError as error:
+        raise RunError(f"{path} cannot be read: {error}.") from error
+    check_fields(content, CONFIG, str(path))
+    return content
 
 
 def _list_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -69,7 +69,7 @@ def complete(package: str, decorators: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [n for n in registered_names(package, decorators) if n.startswith(incomplete)]
 
 
-def _check_recipe(recipe: str) -> str:
+def check_recipe(recipe: str) -> str:
     """Raise if a setting is where the recipe should be."""
     if "=" in recipe:
         raise UsageError(f"The recipe comes first, as in: beta-tcvae {recipe} (unbraid list objectives lists all).")
@@ -83,7 +83,17 @@ def _check_run(run: Path) -> Path:
 
 Recipe = Annotated[
     str,
-    typer.Argument(help="Objective to train.", autocompletion=complete(*OBJECTIVES), callback=_check_recipe),
+    typer.Argument(help="Objective to train.", autocompletion=complete(*OBJECTIVES), callback=check_recipe),
+]
+RecipeUnlessConfig = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RECIPE", help="Objective to train; left out with --config.", autocompletion=complete(*OBJECTIVES)
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Train the config of a run, runs/NAME/config.yaml, once more."),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings, as beta=6 data=sprites network=mlp-chen seed=0.")

@@ -98,11 +98,13 @@ def advise(
 
 @app.command(
     epilog="Examples:  unbraid train beta-tcvae data=my/folder"
+    "  ·  unbraid train --config runs/mine/config.yaml seed=1"
     "  ·  unbraid train beta-tcvae data=sprites beta=6 network=mlp-chen batch=2048 steps=18000 (for a GPU)"
 )
 def train(
-    recipe: given.Recipe,
+    recipe: given.RecipeUnlessConfig = None,
     settings: given.Overrides = None,
+    config: given.ConfigFile = None,
     device: given.Device = "auto",
     root: given.Root = Path("runs"),
     name: given.Name = None,
@@ -121,21 +123,25 @@ def train(
     (default, none, 0.1, posX:0,1), and patience (measurements of the held-out loss without improvement before training
     ends). For your own pictures or table, settings that you leave out follow from the data, and each is printed with
     its reason. Defaults for named data sets: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
-    a likelihood that fit.
+    a likelihood that fit. With --config, settings that you leave out are those of the file.
     """
-    from unbraid.config import parse_overrides
-
-    overrides = parse_overrides(settings or [])
+    recipe, overrides, stored = _read_request(recipe, settings or [], config)
     _check_destination(overrides, "a run", ("recipe",), name, fresh)
-    data = check_data_name(overrides.pop("data", "sprites"))
-    _check_names([recipe], overrides, [data])
+    if stored is None or "data" in overrides:
+        overrides["data"] = check_data_name(overrides.get("data", "sprites"))
+        check_data(overrides["data"])
+    check_recipes([recipe])
+    check_settings(recipe, overrides)
     from unbraid.api import train as train_run
     from unbraid.training import Cadence
+    from unbraid.training.stored_config import list_settings_of
 
+    if stored is not None:
+        overrides = list_settings_of(stored, overrides)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
     _say_if_nothing_to_resume(resume, root, name)
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
-    run = train_run(recipe, data=data, device=device, **destination, cadence=cadence, **overrides)
+    run = train_run(recipe, device=device, **destination, cadence=cadence, **overrides)
     hidden = ("format", "step", "epoch", "images_per_second")
     path = shlex.quote(str(run.path))
     following = "Next: " + "  ·  ".join(f"unbraid {verb} {path}" for verb in ("report", "explore", "evaluate"))
@@ -173,7 +179,10 @@ def sweep(
     refuse_options(axes, "a sweep", options, others=("recipe", "metrics", "cadence", "report", "refines"))
     data = [check_data_name(each) for each in axes.pop("data", ["sprites"])]
     recipes = [part.strip() for part in recipe.split(",")]
-    _check_names(recipes, axes, data)
+    check_recipes(recipes)
+    check_settings(recipes[0], axes)
+    for each in data:
+        check_data(each)
     check_metrics(metric or ())
     from unbraid.report.sweep_page import choose_main_scores
     from unbraid.report.tables import build_median_rows, list_scores
@@ -261,6 +270,32 @@ def refine(
     _print_run(refined, as_json, lambda term: term in PRINTED_TERMS, following, parent=check)
 
 
+def _read_request(word: str | None, settings: list[str], file: Path | None) -> tuple[str, dict[str, Any], Any]:
+    """Return recipe, settings and stored config: the first word is the recipe, or a setting if there is a file."""
+    from unbraid.config import parse_overrides
+
+    if file is None:
+        if word is None:
+            raise UsageError("train needs a recipe, as in: unbraid train beta-tcvae data=FOLDER; or --config FILE.")
+        return given.check_recipe(word), parse_overrides(settings), None
+    if word is not None and "=" not in word:
+        raise UsageError(f"--config {file} has its own recipe; leave '{shorten(word)}' out, or write key=value.")
+    overrides = parse_overrides([*([] if word is None else [word]), *settings])
+    stored = _read_config_file(file)
+    return stored.objective.name, overrides, stored
+
+
+def _read_config_file(path: Path) -> Any:
+    """Return the config in a file, or in the folder of a run."""
+    from unbraid.store import read_config, to_path
+
+    file = to_path(path, "--config")
+    file = file / "config.yaml" if file.is_dir() else file
+    if not file.exists():
+        raise UsageError(f"There is no file {file}; each run has a config.yaml in its folder.")
+    return read_config(file)
+
+
 def _say_if_nothing_to_resume(resume: bool, root: Path, name: str | None) -> None:
     """Say that a run starts at step 0; a misspelt name should not go unnoticed, and job scripts always resume."""
     if resume and name is not None and leads() and not (root / name).exists():
@@ -277,14 +312,6 @@ def _check_destination(
     check_names(overrides)
     if fresh and name is None:
         raise UsageError("--fresh needs --name, the run to remove.")
-
-
-def _check_names(recipes: list[str], settings: Iterable[str], data: list[str]) -> None:
-    """Raise for misspelt names before torch is imported."""
-    check_recipes(recipes)
-    check_settings(recipes[0], settings)
-    for name in data:
-        check_data(name)
 
 
 def _print_run(run: Any, as_json: bool, shown: Callable[[str], bool], following: str, **facts: Any) -> None:

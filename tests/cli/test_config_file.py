@@ -1,0 +1,82 @@
+"""`unbraid train --config FILE`: the config of a run once more, with changes from the command line."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.cli.shared import is_one_error
+from tests.support.command import unbraid
+from tests.support.messages import names
+
+
+def train(*words, cwd):
+    return json.loads(unbraid("train", *words, "--json", "--device", "cpu", cwd=cwd))
+
+
+def test_a_config_is_trained_again(folder, tmp_path):
+    again = train("--config", folder / "config.yaml", cwd=tmp_path)
+    assert again["id"] == folder.name
+    same = train("--config", folder, "--name", "other", cwd=tmp_path)
+    assert same["id"] == folder.name
+    assert names(unbraid("train", "--config", folder, cwd=tmp_path), "finished already")
+
+
+def test_settings_of_the_command_line_win(folder, tmp_path):
+    changed = train("seed=3", "steps=4", "encoder.hidden=[8]", "--config", folder / "config.yaml", cwd=tmp_path)
+    before = yaml.safe_load((folder / "config.yaml").read_text())
+    after = yaml.safe_load((tmp_path / changed["run"] / "config.yaml").read_text())
+    assert (after["training"].pop("seed"), after["training"].pop("steps")) == (3, 4)
+    assert after["encoder"].pop("hidden") == [8]
+    del before["training"]["seed"], before["training"]["steps"], before["encoder"]["hidden"]
+    assert after == before
+
+
+def test_settings_that_followed_from_the_data_are_kept(tmp_path):
+    rows = "\n".join(f"{row},{row * row % 7},{row % 3}" for row in range(60))
+    (tmp_path / "table.csv").write_text(f"a,b,c\n{rows}\n")
+    first = train("beta-tcvae", "data=table.csv", "steps=2", cwd=tmp_path)
+    again = train("--config", f"{first['run']}/config.yaml", "--name", "again", cwd=tmp_path)
+    assert again["id"] == first["id"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "facts"),
+    [
+        ({"format": 2}, 1, ["newer version", "2", "update"]),
+        ({"optimizer": {}}, 1, ["section", "optimizer"]),
+        ({"training": {"stepz": 3}}, 1, ["stepz", "steps"]),
+        ({"encoder": None}, 1, ["encoder"]),
+        ({"objective": {"name": "beta-tcvae", "betta": 3}}, 2, ["betta", "beta"]),
+        ({"objective": {"name": "beta-tcvaee"}}, 2, ["beta-tcvaee", "beta-tcvae"]),
+        ({"parent": {"run": "a", "content": "0" * 64, "config": {}}}, 2, ["unbraid refine"]),
+    ],
+    ids=str,
+)
+def test_a_file_that_cannot_be_trained_is_one_error(folder, tmp_path, change, code, facts):
+    stored = yaml.safe_load((folder / "config.yaml").read_text())
+    file = tmp_path / "changed.yaml"
+    file.write_text(yaml.safe_dump({**stored, **change}))
+    told = unbraid("train", "--config", file, cwd=tmp_path, code=code)
+    assert names(told, *facts)
+    assert is_one_error(told)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "facts"),
+    [
+        (["--config", "nothing.yaml"], 2, ["nothing.yaml", "config.yaml"]),
+        (["--config", "."], 2, ["config.yaml"]),
+        (["--config", "broken.yaml"], 1, ["broken.yaml", "YAML"]),
+        (["--config", "words.yaml"], 1, ["words.yaml", "mapping"]),
+        (["beta-vae", "--config", "nothing.yaml"], 2, ["recipe", "beta-vae"]),
+        ([], 2, ["recipe", "--config"]),
+    ],
+)
+def test_a_wrong_use_of_config_is_one_error(tmp_path, words, code, facts):
+    (tmp_path / "broken.yaml").write_text("a: [1\n")
+    (tmp_path / "words.yaml").write_text("some words\n")
+    told = unbraid("train", *words, cwd=tmp_path, code=code)
+    assert names(told, *facts)
+    assert is_one_error(told)
