@@ -219,17 +219,35 @@ class RunFolder:
     def load_model(self) -> dict[str, Any]:
         self.check_has_weights()
         if not self.model_path.exists():
-            raise RunError(f"{self.path} has no model.safetensors: it did not finish; resume it with --resume.")
+            resume = f"repeat {self._name_sweep_command()}" if self.in_sweep else "resume it with --resume"
+            raise RunError(f"{self.path} has no model.safetensors: it did not finish; {resume}.")
         self.check_unchanged()
         return load_tensors(self.model_path)[0]
 
     def check_has_weights(self) -> None:
         """Raise if training ended and its weights are missing, which only the user can decide to train again."""
         if self.read_json("status").get("state") == "finished" and not self.model_path.exists():
+            train_again = f"train it again with --fresh --name {shlex.quote(self.path.name)}"
+            if self.in_sweep:
+                train_again = f"remove this folder and repeat {self._name_sweep_command()}, which trains it again"
             raise RunError(
-                f"{self.path} is finished, but its weights are missing: restore model.safetensors, or train it again "
-                f"with --fresh --name {shlex.quote(self.path.name)}."
+                f"{self.path} is finished, but its weights are missing: restore model.safetensors, or {train_again}."
             )
+
+    @property
+    def in_sweep(self) -> bool:
+        """True if this run is a member of a sweep."""
+        path = Path(os.path.abspath(self.path))  # noqa: PTH100 (links are kept)
+        return path.parent.name == "runs" and (path.parent.parent / "sweep.yaml").exists()
+
+    def _name_sweep_command(self) -> str:
+        """Return the command that trained this member, quoted anew, as the file may be a stranger's."""
+        try:
+            words = shlex.split(self.read_json("environment").get("command", ""))
+        except ValueError:  # a quote without its partner
+            words = []
+        by_command = words[:1] == ["unbraid"] and not {"sweep", "reproduce"}.isdisjoint(words)
+        return shlex.join(words) if by_command else "the sweep"
 
     def content(self) -> str:
         """Return a hash of the final weights and of config.yaml, by which other runs refer to this one."""

@@ -13,7 +13,8 @@ import unbraid.cli.train as commands
 from tests.cli.shared import NARROW, SMALL, TINY, VAE, is_one_error
 from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names, naming
-from unbraid.store import load_tensors, save_tensors
+from unbraid.errors import RunError
+from unbraid.store import RunFolder, load_tensors, save_tensors
 
 
 def test_finished_run_is_not_trained_again(folder):
@@ -36,6 +37,33 @@ def test_a_scored_run_without_its_weights_is_never_taken_for_a_success(folder, t
         assert names(told, "weights are missing", "--fresh --name lost")
     unbraid(*again, "--fresh", cwd=tmp_path)
     assert (copy / "model.safetensors").exists()
+
+
+def test_a_member_of_a_sweep_without_its_weights_names_the_command_of_the_sweep(tmp_path):
+    import shutil
+
+    command = ["sweep", "vae", *TINY, *NARROW, "seed=0,1", "--metric", "kl", "--name", "our sweep", "--device", "cpu"]
+    unbraid(*command, cwd=tmp_path)
+    member = next((tmp_path / "runs/our sweep/runs").iterdir())
+    weights = member / "model.safetensors"
+    weights.unlink()
+    told = unbraid("evaluate", member, "--device", "cpu", code=1)
+    assert is_one_error(told)
+    assert names(told, "weights are missing", "remove this folder", "unbraid sweep vae", "--name 'our sweep'")
+    assert "--fresh" not in told
+    shutil.rmtree(member)
+    unbraid(*command, cwd=tmp_path)
+    assert weights.exists()
+
+
+@pytest.mark.parametrize("command", ["", "rm runs; unbraid sweep", "unbraid sweep 'vae"])
+def test_only_the_command_of_a_sweep_is_named(tmp_path, command):
+    folder = RunFolder(tmp_path / "runs/one")
+    folder.write_json("status", {"state": "finished", "step": 3})
+    folder.write_json("environment", {"command": command})
+    (tmp_path / "sweep.yaml").touch()
+    with pytest.raises(RunError, match=naming("repeat the sweep")):
+        folder.check_has_weights()
 
 
 def test_next_commands_can_be_pasted(tmp_path):
