@@ -75,12 +75,21 @@ class Progress:
         return time.monotonic() - self.started
 
     @property
+    def measured(self) -> int:
+        """Units of work after the first, from which the time left is estimated."""
+        return 0 if self._first is None else self.done - self._first[1]
+
+    @property
+    def measured_seconds(self) -> float:
+        """Seconds that the measured units have taken so far."""
+        return 0.0 if self._first is None else time.monotonic() - self._first[0]
+
+    @property
     def seconds_left(self) -> float | None:
         """Estimated seconds until the end, if it is known."""
-        if self.total is None or self._first is None or self.done == self._first[1]:
+        if self.total is None or not self.measured:
             return None
-        since, done = self._first
-        return (time.monotonic() - since) * (self.total - self.done) / (self.done - done)
+        return self.measured_seconds * (self.total - self.done) / self.measured
 
     def describe(self, ended: bool = False) -> str:
         """Return one line: how much is done, the time left or taken, and the terms."""

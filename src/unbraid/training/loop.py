@@ -18,6 +18,7 @@ from unbraid.progress import Progress, announce, progress
 from unbraid.store import RunFolder, replace_non_finite
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World
+from unbraid.training.duration_notice import DurationNotice
 from unbraid.training.early_stopping import HeldOutWatch
 from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
@@ -147,9 +148,11 @@ def train_group(
         saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
         bar = stack.enter_context(progress(_describe_runs(configs), steps, 0.0, done=state.step, shown=world.leads))
         bar.terms = ""
+        notice = DurationNotice(configs[0].training, world.leads and state.step == 0 and dataset.device.type == "cpu")
         while state.step < steps and training.running and not training.stops_early:
             state.advance()
             bar.advance()
+            notice.check(bar)
             training.watch_held_out()
             if cadence.logs(state.step, steps) or training.stops_early:
                 last = training.log(last, bar)
