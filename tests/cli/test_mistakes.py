@@ -82,3 +82,9 @@ def test_failures_are_one_error_and_exit_1(arguments, fact, tmp_path):
 
 def test_words_that_look_like_nothing_are_words(tmp_path):
     unbraid("train", "vae", *SMALL, "split=none", "decay=none", "--device", "cpu", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("data", ["sprites-small", "table.csv"])
+def test_nothing_held_out_is_a_word_also_if_the_data_choose_the_batch(tmp_path, data):
+    (tmp_path / "table.csv").write_text("a,b\n" + "1,2\n3,4\n5,5\n" * 9)
+    unbraid("train", "vae", f"data={data}", "network=mlp", "steps=2", "split=none", "--device", "cpu", cwd=tmp_path)

@@ -22,11 +22,11 @@ class RowSplit(NamedTuple):
     rule: str
 
 
-def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> RowSplit:
+def split(dataset: FactorDataset, rule: str | float | int | None, seed: int = 0) -> RowSplit:
     """Split a data set into rows to train on and held-out rows, once per data set, rule and seed.
 
     - `default` holds out the data set's own test rows, if it has some. Complete factor grids have none.
-    - `none` holds out nothing: scores use the training rows, which are all rows.
+    - `none`, or None, holds out nothing: scores use the training rows, which are all rows.
     - `train` trains as `default` does, and scores use the training rows: those that q(x) of an objective is about.
     - A fraction such as .1 holds out that share of the rows, at random.
     - `posX:0,1,2` holds out rows with those factor values.
@@ -36,6 +36,7 @@ def split(dataset: FactorDataset, rule: str | float | int, seed: int = 0) -> Row
 
     The split depends on the data and not on a run's seed, so that runs can be compared.
     """
+    rule = "none" if rule is None else rule  # as the command line reads that word
     splits = dataset.__dict__.setdefault("_splits", {})
     if (rule, seed) not in splits:
         splits[rule, seed] = _split(dataset, rule, seed)
