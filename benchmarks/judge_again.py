@@ -10,7 +10,9 @@ with a claim that needs the models themselves is refused, and keeps its files.
 import argparse
 import csv
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,8 @@ def judge_again(name: str, out: Path) -> None:
     """Write the files of one experiment anew, and print what became of each verdict."""
     folder, entry = out / name, experiment[name]
     before = json.loads((folder / "verdicts.json").read_text("utf-8"))
+    if seeds := re.search(r" --seeds (\d+)", before["command"]):
+        entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], int(seeds[1])))
     figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
     picture = figure.read_bytes()
     results = read_results(folder / "runs.csv", before["scale"])

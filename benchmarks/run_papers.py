@@ -18,6 +18,8 @@ folder for `--runs`, whose runs are not trained again:
 Estimates are images / rate + a time to compile and score. Rates are those measured inside the step, alone on an H200
 (`MEASURED`), and a cautious guess for the other networks. Runs that experiments share count once. A claim counts as
 open unless `results` has a verdict on it that was measured as the experiment is now (see `benchmarks/verdicts.py`).
+One that was left open by so many seeds counts only with as many as its effect needs; the plan chooses their number,
+and lists at its end what no seeds would settle.
 
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
@@ -30,6 +32,7 @@ Experiments on data that are missing run on their stand-in, which settles nothin
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
@@ -42,7 +45,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from verdicts import find_open_claims
+from verdicts import Row, find_open_claims
 
 from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
@@ -72,23 +75,36 @@ class Sweep(NamedTuple):
 
 
 class Task(NamedTuple):
-    """An experiment, its open claims, its sweeps, and data that are missing."""
+    """An experiment, the open claims that it may settle, its sweeps, data that are missing, and a number of seeds."""
 
     name: str
     claims: list[str]
     sweeps: list[Sweep]
     missing: list[str]
+    seeds: int | None = None
+    """None for the scale's own."""
 
     def minutes(self, done: Iterable[str] = ()) -> float:
         """Return the estimate without the sweeps that other experiments run before."""
         return sum(sweep.seconds for sweep in self.sweeps if sweep.key not in done) / 60
 
 
-def build_task(name: str, scale: str, claims: list[str], absent: set[str]) -> Task:
+def choose_task(name: str, scale: str, rows: Sequence[Row], absent: set[str]) -> Task:
+    """Return the task that settles the most open claims per minute: with the scale's seeds, or with more."""
+    judged = {row.claim: row.seeds for row in rows if row.verdict == "inconclusive" and row.status == "current"}
+    fresh = [row.claim for row in rows if row.claim not in judged]
+    tasks = [build_task(name, scale, fresh, absent)]
+    for seeds in sorted({int(needed) for needed in judged.values() if math.isfinite(needed)}):
+        enough = [claim for claim, needed in judged.items() if needed <= seeds]
+        tasks.append(build_task(name, scale, fresh + enough, absent, seeds))
+    return max(tasks, key=lambda task: len(task.claims) / max(task.minutes(), 0.1))
+
+
+def build_task(name: str, scale: str, claims: list[str], absent: set[str], seeds: int | None = None) -> Task:
     """Return the task of an experiment at a scale."""
-    facts = experiment[name].facts
+    facts = experiment[name].facts if seeds is None else experiment[name].facts.with_seeds(scale, seeds)
     if facts.measure is not None:
-        return Task(name, claims, [Sweep(name, 60.0)], [])
+        return Task(name, claims, [Sweep(name, 60.0)], [], seeds)
     sweeps, members, missing = {}, {}, []
     for series, settings in facts.build_sweeps(scale).items():
         axes = [len(value) for key, value in settings.items() if isinstance(value, (list, range))]
@@ -100,7 +116,7 @@ def build_task(name: str, scale: str, claims: list[str], absent: set[str]) -> Ta
         of_parent = sweeps[parent].key if parent else ""
         key = json.dumps([of_parent, {k: str(format_setting(v)) for k, v in settings.items() if k != REFINES}])
         sweeps[series] = Sweep(key, estimate_seconds(settings, members[series]))
-    return Task(name, claims, list({sweep.key: sweep for sweep in sweeps.values()}.values()), missing)
+    return Task(name, claims, list({sweep.key: sweep for sweep in sweeps.values()}.values()), missing, seeds)
 
 
 def estimate_seconds(settings: dict[str, Any], members: int) -> float:
@@ -128,12 +144,17 @@ def order_tasks(tasks: Sequence[Task]) -> list[tuple[Task, float]]:
     return order
 
 
-def plan_tasks(papers: Sequence[str], scale: str, results: Path, stand_ins: bool) -> list[tuple[Task, float]]:
-    """Return what is worth running, in order."""
+def plan_tasks(
+    papers: Sequence[str], scale: str, results: Path, stand_ins: bool
+) -> tuple[list[tuple[Task, float]], list[Row]]:
+    """Return what is worth running, in order, and the open claims that it would not settle."""
     absent = {item.name for item in describe() if item.state == "missing"}
     names = [name for name in experiment if not papers or name in papers or name.partition("/")[0] in papers]
-    tasks = [build_task(name, scale, find_open_claims(name, results), absent) for name in names]
-    return order_tasks([task for task in tasks if task.claims and (stand_ins or not task.missing)])
+    rows = {name: find_open_claims(name, results) for name in names}
+    tasks = [choose_task(name, scale, rows[name], absent) for name in names]
+    allowed = [task for task in tasks if stand_ins or not task.missing]
+    left = [row for task in allowed for row in rows[task.name] if row.claim not in task.claims]
+    return order_tasks([task for task in allowed if task.claims]), left
 
 
 def print_rows(rows: Sequence[Sequence[object]]) -> None:
@@ -142,14 +163,18 @@ def print_rows(rows: Sequence[Sequence[object]]) -> None:
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def print_plan(order: Sequence[tuple[Task, float]], minutes: float) -> None:
-    rows: list[Sequence[object]] = [("experiment", "open claims", "minutes", "sum")]
+def print_plan(order: Sequence[tuple[Task, float]], left: Sequence[Row], minutes: float) -> None:
+    rows: list[Sequence[object]] = [("experiment", "open claims", "seeds", "minutes", "sum")]
     total = 0.0
     for task, cost in order:
         total += cost
-        rows.append((task.name, len(task.claims), f"{cost:.1f}", f"{total:.1f}" + (" *" if total > minutes else "")))
+        so_far = f"{total:.1f}" + (" *" if total > minutes else "")
+        rows.append((task.name, len(task.claims), task.seeds or "", f"{cost:.1f}", so_far))
     print_rows(rows)
     print(f"{sum(len(task.claims) for task, _ in order)} open claims; * is beyond {minutes:g} minutes.")
+    if left:
+        print(f"{len(left)} more would stay open:")
+        print_rows([(row.experiment, row.claim, row.reason) for row in left])
 
 
 @contextmanager
@@ -198,9 +223,10 @@ def keep_scores_often(root: Path, archive: Path | None, seconds: float = 20.0) -
         keep_scores(root, archive)
 
 
-def reproduce_one(name: str, arguments: argparse.Namespace) -> Any:
+def reproduce_one(task: Task, arguments: argparse.Namespace) -> Any:
     """Reproduce an experiment, with the runs of `--runs` if some fit."""
-    places = {"root": arguments.root, "out": arguments.out, "device": arguments.device, "scale": arguments.scale}
+    name, places = task.name, {"root": arguments.root, "out": arguments.out, "device": arguments.device}
+    places |= {"scale": arguments.scale, "seeds": task.seeds}
     earlier = arguments.runs / name.partition("/")[0] if arguments.runs else None
     try:
         (outcome,) = reproduce(name, runs=earlier if earlier and earlier.exists() else None, **places)
@@ -219,7 +245,7 @@ def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> l
             continue
         try:
             with stop_after(60 * left):
-                outcome = reproduce_one(task.name, arguments)
+                outcome = reproduce_one(task, arguments)
         except UnbraidError as error:  # the others still run, if there is time
             rows.append((task.name, "", "stopped" if isinstance(error, Interrupted) else "failed", str(error)))
             continue
@@ -242,13 +268,13 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="a folder of earlier runs, unpacked from --keep")
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
-    order = plan_tasks(arguments.names, arguments.scale, arguments.results, arguments.stand_ins)
+    order, left = plan_tasks(arguments.names, arguments.scale, arguments.results, arguments.stand_ins)
     if arguments.names and set(arguments.names) <= set(experiment):
         order.sort(key=lambda entry: arguments.names.index(entry[0].name))
     if not order:
         print("Nothing to run: every claim has a verdict, or its data are missing (--stand-ins).")
         return
-    print_plan(order, arguments.minutes)
+    print_plan(order, left, arguments.minutes)
     if not arguments.plan:
         with keep_loaded(), keep_scores_often(arguments.root, arguments.keep):
             rows = run(order, arguments)

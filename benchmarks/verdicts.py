@@ -42,6 +42,8 @@ TITLES = {
     "msvae2020": "Multi-stage modelling (MS-VAE)",
 }
 NOT_RUN = "not run yet"
+MAX_SEEDS = 1000
+"""More seeds than these are not asked for."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Row:
     verdict: str
     status: str
     reason: str
+    seeds: float = math.nan
+    """Seeds that would settle an open claim at the effect seen so far; not a number if something else is missing."""
 
     @property
     def settled(self) -> bool:
@@ -79,22 +83,21 @@ def read_rows(name: str, results: Path) -> list[Row]:
             rows.append(Row(name, number, claim.text, "", "", NOT_RUN, status, why))
             continue
         piece = _choose_piece(verdict["evidence"])
-        reason = protocol["reasons"].get(f"{name}#{number}", "")
+        reason, needed = protocol["reasons"].get(f"{name}#{number}", ""), math.nan
         if verdict["verdict"] == "inconclusive":
-            reason = _explain_open(verdict, name, piece, _count_seeds(results / name))
+            reason, needed = _explain_open(verdict, name, piece, _count_seeds(results / name))
         elif verdict["verdict"] == "does not hold" and not reason:
             raise SystemExit(f"{name}, claim {number} does not hold; results/protocol.json lacks a reason for it.")
         more = f" (and {len(verdict['evidence']) - 1} more)" if len(verdict["evidence"]) > 1 else ""
         wanted, measured = (piece["wanted"], _format(piece) + more) if piece else ("", "none")
-        rows.append(Row(name, number, claim.text, wanted, measured, verdict["verdict"], status, why or reason))
-        if why and reason:
-            rows[-1] = Row(*list(vars(rows[-1]).values())[:-1], f"{reason} Older: {why}.")
+        reason = f"{reason} Older: {why}." if why and reason else why or reason
+        rows.append(Row(name, number, claim.text, wanted, measured, verdict["verdict"], status, reason, needed))
     return rows
 
 
-def find_open_claims(name: str, results: Path) -> list[str]:
+def find_open_claims(name: str, results: Path) -> list[Row]:
     """Return the claims of an experiment that have no definite verdict as the experiment is now."""
-    return [row.claim for row in read_rows(name, results) if not row.settled]
+    return [row for row in read_rows(name, results) if not row.settled]
 
 
 def _classify(name: str, number: int, verdict: Any, protocol: Mapping[str, Any]) -> tuple[str, str]:
@@ -147,32 +150,33 @@ def _count_seeds(folder: Path) -> int:
     return max((int(count) for count in counts), default=0)
 
 
-def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, seeds: int) -> str:
-    """Return why a claim is open, and the seeds and minutes that would settle it at the effect seen so far."""
+def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, seeds: int) -> tuple[str, float]:
+    """Return why a claim is open, with minutes, and the seeds that would settle it at the effect seen so far."""
     if "had not settled" in verdict["why"]:
-        return f"The runs had not settled: about {estimate_minutes(name):.0f} GPU minutes with snapshots at `budget`."
+        minutes = estimate_minutes(name)
+        return f"The runs had not settled: about {minutes:.0f} GPU minutes with snapshots at `budget`.", math.nan
     if piece is None or piece["value"] is None or piece["low"] is None:
-        return "The estimate is missing."
+        return "The estimate is missing.", math.nan
     if _margin(piece) > 0 and seeds >= MIN_SEEDS:  # every interval lies in its range
         minutes = 2 * estimate_minutes(name)
-        return f"The interval lies in the range, but still moves: about {minutes:.0f} GPU minutes for twice the steps."
+        still = "The interval lies in the range, but still moves"
+        return f"{still}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
     low, high = _read_range(piece["wanted"])
     value, half = piece["value"], (piece["high"] - piece["low"]) / 2
     distance = min(abs(value - end) for end in (low, high) if math.isfinite(end))
     needed = math.ceil(seeds * (1.1 * half / distance) ** 2) if distance > 0 else math.inf
-    if needed > 1000:
-        return "The effect seen is next to the bound: more than 1,000 seeds."
+    if needed > MAX_SEEDS:
+        return f"The effect seen is next to the bound: more than {MAX_SEEDS:,} seeds.", math.inf
     needed = max(needed, seeds + 1)
-    planned = len(experiment[name].facts.get_scale("budget").settings["seed"])
-    minutes = estimate_minutes(name) * needed / planned
-    return f"The interval crosses the bound with {seeds} seeds: about {needed}, {max(1, round(minutes))} GPU minutes."
+    minutes = max(1, round(estimate_minutes(name, needed)))
+    return f"The interval crosses the bound with {seeds} seeds: about {needed}, {minutes} GPU minutes.", needed
 
 
-def estimate_minutes(name: str) -> float:
-    """Return the minutes of an experiment at `budget` on one H200."""
+def estimate_minutes(name: str, seeds: int | None = None) -> float:
+    """Return the minutes of an experiment at `budget` on one H200, perhaps with another number of seeds."""
     from run_papers import build_task
 
-    return build_task(name, "budget", [], set()).minutes()
+    return build_task(name, "budget", [], set(), seeds).minutes()
 
 
 def escape(text: str) -> str:

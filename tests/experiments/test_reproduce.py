@@ -72,6 +72,28 @@ def test_runs_have_all_their_scores_also_those_measured_last(place):
         assert {"KL of a run", "kl/closed-form", "elbo/closed-form"} <= scores.keys()
 
 
+@pytest.mark.usefixtures("coarse_figures")
+def test_seeds_are_added_to_those_that_are_finished(place, tmp_path):
+    before = smoke("chen2018/fig2", place)
+    assert before.runs == 8
+    others = {"out": tmp_path, "root": place / "runs", "scale": "smoke", "device": "cpu"}
+    (more,) = reproduce("chen2018/fig2", seeds=3, **others)
+    assert (more.runs, more.trained) == (12, 4)
+    page = (more.folder / "README.md").read_text()
+    assert "unbraid reproduce chen2018/fig2 --scale smoke --seeds 3 --device cpu" in page
+    assert "| seed | 0..2 |" in page
+    assert smoke("chen2018/fig2", place).runs == 8
+    with pytest.raises(UsageError, match=naming("seeds")):
+        reproduce("chen2018/fig2", seeds=0, **others)
+
+
+def test_every_series_gets_the_seeds_that_are_asked_for():
+    facts = experiment["esmaeili2018/discrete"].facts.with_seeds("budget", 4)
+    sweeps = facts.build_sweeps("budget")
+    assert {tuple(settings["seed"]) for settings in sweeps.values()} == {(0, 1, 2, 3)}
+    assert experiment["esmaeili2018/discrete"].facts.scales["budget"].settings["seed"] != range(4)
+
+
 def test_the_page_lists_no_setting_that_every_series_replaces():
     facts = experiment["msvae2020/fig10"].facts
     assert facts.get_scale("budget").settings["beta"] == [1, 4, 10]

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import sys
 import tarfile
 import time
@@ -62,13 +63,34 @@ def test_current_verdicts_are_about_claims_that_the_experiments_make():
             assert {verdict["claim"] for verdict in stored["verdicts"]} == texts, stored["experiment"]
 
 
-def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once():
-    order = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True)
-    assert {task.name for task, _ in order} == {name for name in experiment if verdicts.find_open_claims(name, RESULTS)}
+def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(tmp_path):
+    order, left = run_papers.plan_tasks([], "budget", RESULTS, stand_ins=True)
+    listed = [(task.name, claim) for task, _ in order for claim in task.claims]
+    listed += [(row.experiment, row.claim) for row in left]
+    assert sorted(listed) == sorted(
+        (name, row.claim) for name in experiment for row in verdicts.find_open_claims(name, RESULTS)
+    )
     first, cost = order[0]
     assert all(len(first.claims) / cost >= len(task.claims) / max(task.minutes(), 0.1) for task, _ in order)
-    alone = sum(task.minutes() for task, _ in order)
-    assert sum(minutes for _, minutes in order) < 0.8 * alone
+    (tmp_path / "protocol.json").write_text((RESULTS / "protocol.json").read_text("utf-8"))
+    order, left = run_papers.plan_tasks([], "budget", tmp_path, stand_ins=True)  # nothing has been run
+    assert (len(order), left) == (len(experiment), [])
+    assert sum(minutes for _, minutes in order) < 0.8 * sum(task.minutes() for task, _ in order)
+
+
+def test_the_plan_asks_for_the_seeds_that_open_claims_need():
+    def row(number, verdict="inconclusive", status="current", **known):
+        return verdicts.Row("split2020/fig3", number, f"claim {number}", "", "", verdict, status, "", **known)
+
+    few, many, never = row(0, seeds=12), row(1, seeds=900), row(2, seeds=math.inf)
+    task = run_papers.choose_task("split2020/fig3", "budget", [few, many, never], set())
+    assert (task.claims, task.seeds) == (["claim 0"], 12)
+    at_budget = run_papers.build_task("split2020/fig3", "budget", [], set())
+    assert task.minutes() == pytest.approx(1.2 * at_budget.minutes(), rel=0.1)
+    fresh = [row(number, verdicts.NOT_RUN, "absent") for number in (3, 4)]
+    task = run_papers.choose_task("split2020/fig3", "budget", [many, *fresh], set())
+    assert (task.claims, task.seeds) == (["claim 3", "claim 4"], None)
+    assert run_papers.choose_task("split2020/fig3", "budget", [never, row(5)], set()).claims == []
 
 
 def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatch):

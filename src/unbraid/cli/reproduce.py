@@ -14,6 +14,7 @@ from unbraid.cli.streams import echo
 
 @app.command(
     epilog="Examples:  unbraid reproduce chen2018/fig2 --scale small  ·  unbraid reproduce chen2018 --scale budget"
+    "  ·  unbraid reproduce split2020/fig11 --scale budget --seeds 36"
 )
 def reproduce(
     experiment: Annotated[
@@ -31,6 +32,9 @@ def reproduce(
         Path | None,
         typer.Option(help="Use the runs of this sweep, or of all sweeps in this folder; train only the missing ones."),
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds of every series, instead of the scale's; finished runs are kept.")
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +47,7 @@ def reproduce(
     check_experiment(experiment)
     from unbraid.papers import reproduce as reproduce_experiment
 
-    outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs)
+    outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs, seeds=seeds)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
         print_notes(outcome.notes)

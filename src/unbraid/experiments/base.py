@@ -251,6 +251,15 @@ class Experiment(Facts):
             raise UsageError(f"This experiment has no scale '{name}'; it has {', '.join(self.scales)}.")
         return self.scales[name]
 
+    def with_seeds(self, scale: str, seeds: int) -> "Experiment":
+        """Return the experiment with as many seeds at a scale, from 0 on, in every series."""
+        at, own = self.get_scale(scale), {"seed": range(seeds)}
+        if seeds < 1:
+            raise UsageError(f"seeds must be at least 1, not {seeds}.")
+        of_series = {name: {**given, **(own if "seed" in given else {})} for name, given in at.per_series.items()}
+        changed = replace(at, settings={**at.settings, **own}, per_series=of_series)
+        return replace(self, scales={**self.scales, scale: changed})
+
     def build_sweeps(self, scale: str) -> dict[str, dict[str, Any]]:
         """Return the settings of the sweep of each series."""
         at = self.get_scale(scale)

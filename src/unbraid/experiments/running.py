@@ -72,23 +72,26 @@ def reproduce(
     out: str | Path = "results",
     device: str = "auto",
     runs: str | Path | None = None,
+    seeds: int | None = None,
 ) -> list[Reproduction]:
     """Reproduce the experiments of a paper (`chen2018`) or one of them (`chen2018/fig2`).
 
     `scale` is `smoke` (seconds; shows that the program works), `small` (minutes on 2 cores), `budget` (at most 20
     minutes on one H200) or `paper` (the paper's own protocol). Runs stay below `root` and are reused. Table, figure and
     verdicts go to OUT/PAPER/ID. `runs` names an existing sweep or a folder of sweeps. A series that has runs in one of
-    them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights.
+    them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights. `seeds`
+    is a number of seeds other than the scale's: more of them settle claims that the scale leaves open.
     """
     names = find_experiments(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     for each in names:  # before anything is trained
-        experiment[each].facts.get_scale(scale)
+        facts = experiment[each].facts
+        facts.get_scale(scale) if seeds is None else facts.with_seeds(scale, seeds)
         refuse_smaller_scale(Path(out) / each, scale)
     source = None if runs is None else _Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
-        return [_reproduce_one(each, scale, Path(root), Path(out), device, source) for each in names]
+        return [_reproduce_one(each, scale, seeds, Path(root), Path(out), device, source) for each in names]
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,12 @@ class _Source:
         return cls(path, tuple(Sweep(each) for each in below or [path]))
 
 
-def _reproduce_one(name: str, scale: str, root: Path, out: Path, device: str, source: _Source | None) -> Reproduction:
-    facts, started = experiment[name].facts, time.time()
+def _reproduce_one(
+    name: str, scale: str, seeds: int | None, root: Path, out: Path, device: str, source: _Source | None
+) -> Reproduction:
+    entry, started = experiment[name], time.time()
+    entry = entry if seeds is None else replace(entry, facts=entry.facts.with_seeds(scale, seeds))
+    facts = entry.facts
     paper = name.partition("/")[0]
     with _add_minutes(root / paper / "minutes.json", f"{name} {scale}") as read_total:
         if facts.measure is not None:
@@ -115,10 +122,10 @@ def _reproduce_one(name: str, scale: str, root: Path, out: Path, device: str, so
             results, runs, notes = _run_experiment(facts, scale, root / paper, device, source)
     verdicts = tuple(judge(claim, results) for claim in facts.claims)
     trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
-    command = f"unbraid reproduce {name} --scale {scale}" + (f" --device {device}" if device != "auto" else "")
-    command += f" --runs {source.path}" if source else ""
+    command = f"unbraid reproduce {name} --scale {scale}" + (f" --seeds {seeds}" if seeds is not None else "")
+    command += (f" --device {device}" if device != "auto" else "") + (f" --runs {source.path}" if source else "")
     provenance = Provenance(command, scale, read_total(), len(runs), choose_device(device))
-    notes += write_results(out / name, experiment[name], results, verdicts, provenance, [*facts.notes, *notes])
+    notes += write_results(out / name, entry, results, verdicts, provenance, [*facts.notes, *notes])
     return Reproduction(name, scale, out / name, verdicts, len(runs), trained, provenance.minutes, tuple(notes))
 
 
