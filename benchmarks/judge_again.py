@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
-from unbraid.experiments.base import Results, experiment, judge
+from unbraid.experiments import Results, experiment, judge
 from unbraid.experiments.writing import AT_SNAPSHOT, Provenance, find_commit, write_results
 from unbraid.metrics import Score
 from unbraid.report.tables import Member

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from unbraid.experiments import experiment
-from unbraid.experiments.base import MIN_SEEDS
+from unbraid.experiments.base import Evidence
+from unbraid.experiments.judging import MAX_SEEDS, MIN_SEEDS, count_needed_seeds
+from unbraid.experiments.statistics import Estimate
 from unbraid.papers import chen2018 as chen2018
 
 HEAD = """# Results
@@ -42,8 +44,6 @@ TITLES = {
     "msvae2020": "Multi-stage modelling (MS-VAE)",
 }
 NOT_RUN = "not run yet"
-MAX_SEEDS = 1000
-"""More seeds than these are not asked for."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,14 @@ def _choose_piece(evidence: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _margin(piece: Mapping[str, Any]) -> float:
-    """Return how far inside its range an interval lies, in its own half widths."""
     if piece["value"] is None or piece["low"] is None or piece["high"] is None:
         return -math.inf
+    return _read_evidence(piece).margin
+
+
+def _read_evidence(piece: Mapping[str, Any]) -> Evidence:
     low, high = _read_range(piece["wanted"])
-    half = max((piece["high"] - piece["low"]) / 2, 1e-12)
-    return min(piece["low"] - low, high - piece["high"]) / half
+    return Evidence(piece["what"], Estimate(*(piece[key] for key in ("value", "low", "high"))), low, high)
 
 
 def _read_range(wanted: str) -> tuple[float, float]:
@@ -161,14 +163,10 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, seeds: int)
         minutes = 2 * estimate_minutes(name)
         still = "The interval lies in the range, but still moves"
         return f"{still}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
-    low, high = _read_range(piece["wanted"])
-    value, half = piece["value"], (piece["high"] - piece["low"]) / 2
-    distance = min(abs(value - end) for end in (low, high) if math.isfinite(end))
-    needed = math.ceil(seeds * (1.1 * half / distance) ** 2) if distance > 0 else math.inf
-    if needed > MAX_SEEDS:
+    needed = count_needed_seeds([_read_evidence(piece)], seeds)
+    if math.isinf(needed):
         return f"The effect seen is next to the bound: more than {MAX_SEEDS:,} seeds.", math.inf
-    needed = max(needed, seeds + 1)
-    minutes = max(1, round(estimate_minutes(name, needed)))
+    minutes = max(1, round(estimate_minutes(name, int(needed))))
     return f"The interval crosses the bound with {seeds} seeds: about {needed}, {minutes} GPU minutes.", needed
 
 

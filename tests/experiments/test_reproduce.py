@@ -73,18 +73,16 @@ def test_runs_have_all_their_scores_also_those_measured_last(place):
 
 
 @pytest.mark.usefixtures("coarse_figures")
-def test_seeds_are_added_to_those_that_are_finished(place, tmp_path):
-    before = smoke("chen2018/fig2", place)
-    assert before.runs == 8
-    others = {"out": tmp_path, "root": place / "runs", "scale": "smoke", "device": "cpu"}
-    (more,) = reproduce("chen2018/fig2", seeds=3, **others)
+def test_seeds_are_added_to_those_that_are_finished(tmp_path):
+    assert smoke("chen2018/fig2", tmp_path).trained == 8
+    more = smoke("chen2018/fig2", tmp_path, seeds=3)
     assert (more.runs, more.trained) == (12, 4)
     page = (more.folder / "README.md").read_text()
     assert "unbraid reproduce chen2018/fig2 --scale smoke --seeds 3 --device cpu" in page
     assert "| seed | 0..2 |" in page
-    assert smoke("chen2018/fig2", place).runs == 8
+    assert smoke("chen2018/fig2", tmp_path).trained == 0
     with pytest.raises(UsageError, match=naming("seeds")):
-        reproduce("chen2018/fig2", seeds=0, **others)
+        smoke("chen2018/fig2", tmp_path, seeds=1)
 
 
 def test_every_series_gets_the_seeds_that_are_asked_for():

@@ -8,7 +8,8 @@ import pytest
 from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
-from unbraid.experiments.base import combine_verdicts
+from unbraid.experiments.evidence import find_mean
+from unbraid.experiments.judging import combine_verdicts, count_needed_seeds
 from unbraid.experiments.statistics import Estimate
 from unbraid.papers.chen2018.code_scores import HIGGINS_AT
 from unbraid.papers.chen2018.setup import ELBO, MIG, TC
@@ -43,6 +44,25 @@ def test_all_evidence_must_hold():
     assert combine_verdicts([yes, open_]) == "inconclusive"
     assert combine_verdicts([yes, open_, no]) == "does not hold"
     assert combine_verdicts([]) == "inconclusive"
+
+
+def test_needed_seeds_follow_from_the_effect_and_the_width_of_its_interval():
+    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0)], 10) == 49  # 10 (1.1 x .2 / .1)^2
+    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0), evidence(0.1, 0.2, low=0.0)], 10) == 49
+    assert count_needed_seeds([evidence(0.0, 0.3, low=-0.1, high=0.16)], 10) == math.inf
+    assert count_needed_seeds([evidence(-0.01, 0.3, low=0.0)], 10) == 14
+    assert count_needed_seeds([evidence(-1, 1, low=0.0)], 10) == math.inf
+
+
+def test_an_open_claim_says_how_many_seeds_would_settle_it():
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(0.3, 1.0, 20)
+    results = Results(tuple(member("a", seed, {"elbo/sampled": value}) for seed, value in enumerate(drawn)))
+    found = judge(Claim("above 0", find_mean("a", "elbo/sampled", low=0.0), trained=False), results)
+    assert found.verdict == "inconclusive"
+    assert f"about {count_needed_seeds(found.evidence, 20)} seeds would settle it (--seeds)." in found.why
+    held = judge(Claim("above -1", find_mean("a", "elbo/sampled", low=-1.0), trained=False), results)
+    assert (held.verdict, "--seeds" in held.why) == ("holds", False)
 
 
 def verdicts(name, results):

@@ -33,7 +33,7 @@ def reproduce(
         typer.Option(help="Use the runs of this sweep, or of all sweeps in this folder; train only the missing ones."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds of every series, instead of the scale's; finished runs are kept.")
+        int | None, typer.Option(min=2, help="Seeds of every series, instead of the scale's; finished runs are kept.")
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,

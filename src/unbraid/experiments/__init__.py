@@ -14,6 +14,6 @@ from unbraid.experiments.base import (
     Verdict as Verdict,
     experiment as experiment,
     find_experiments as find_experiments,
-    judge as judge,
 )
+from unbraid.experiments.judging import judge as judge
 from unbraid.experiments.running import Reproduction as Reproduction, reproduce as reproduce

@@ -1,13 +1,8 @@
 """Experiments: the data behind a table or figure of a paper, and the claims that its results must pass.
 
 An experiment is a decorated function that draws its figure. The decorator states the rest: series (each a sweep), the
-settings of four scales, scores and claims. Each claim turns results into evidence, which gives a verdict:
-
-    holds           the 90% interval of every estimate lies in the range that the claim states
-    does not hold   one interval lies completely outside its range; with several estimates it is wider for this purpose
-    inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
-
-An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
+settings of four scales, scores and claims. Each claim turns results into evidence, from which `judging.py` makes a
+verdict.
 """
 
 import math
@@ -20,26 +15,19 @@ import numpy as np
 
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
-from unbraid.experiments.statistics import Estimate, widen_for
+from unbraid.experiments.statistics import Estimate
 from unbraid.metrics import Evaluation, Score, metric
 from unbraid.names import match_experiments
 from unbraid.registry import Facts, Registry
-from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score, select_finished
+from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score
 
 SCALES = ("smoke", "small", "budget", "paper")
-MIN_SEEDS = 3
 PLACES = {"fig": "figure", "table": "table", "lemma": "lemma", "app": "appendix"}
 REFINES, AS_LARGE_AS = "refines", "as_large_as"
 """Settings of a series: the name of the series it refines, and of the one whose number of parameters it matches."""
 
-MAX_UNCHECKED_SHARE = 0.1
-"""Largest share of runs without a snapshot with which a claim still gets a verdict."""
-
 SNAPSHOT_SHARE = 0.8
 """Share of the steps after which runs keep a snapshot: before the last fifth of training."""
-
-STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
-"""As many steps again as the whole training, in units of those since the snapshot."""
 
 VerdictWord = Literal["holds", "does not hold", "inconclusive"]
 
@@ -180,6 +168,13 @@ class Evidence:
             return f"below {self.high:.3g}"
         return f"above {self.low:.3g}" if math.isinf(self.high) else f"from {self.low:.3g} to {self.high:.3g}"
 
+    @property
+    def margin(self) -> float:
+        """How far inside its range the interval lies, in its own half widths; negative if it crosses an end."""
+        half = max((self.estimate.high - self.estimate.low) / 2, 1e-12)
+        margin = min(self.estimate.low - self.low, self.high - self.estimate.high) / half
+        return -math.inf if math.isnan(margin) else margin
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -254,8 +249,8 @@ class Experiment(Facts):
     def with_seeds(self, scale: str, seeds: int) -> "Experiment":
         """Return the experiment with as many seeds at a scale, from 0 on, in every series."""
         at, own = self.get_scale(scale), {"seed": range(seeds)}
-        if seeds < 1:
-            raise UsageError(f"seeds must be at least 1, not {seeds}.")
+        if seeds < 2:  # one seed is no axis of a sweep, so that more could not be added to it
+            raise UsageError(f"seeds must be at least 2, not {seeds}; a verdict needs 3.")
         of_series = {name: {**given, **(own if "seed" in given else {})} for name, given in at.per_series.items()}
         changed = replace(at, settings={**at.settings, **own}, per_series=of_series)
         return replace(self, scales={**self.scales, scale: changed})
@@ -314,74 +309,6 @@ Its keywords are the fields of `Experiment`. The function draws the figure: it t
 def find_experiments(name: str) -> list[str]:
     """Return the names of the experiments of PAPER, or the one named PAPER/ID."""
     return match_experiments(name, list(experiment))
-
-
-def judge(claim: Claim, results: Results) -> Verdict:
-    try:
-        evidence = tuple(claim.evidence(results))
-    except MissingResultsError as error:
-        return Verdict(claim.text, "inconclusive", f"{error}.")
-    found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
-    weak = _explain_weakness(results, claim.trained)
-    if weak:
-        return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence)
-    verdict = combine_verdicts(evidence)
-    if claim.trained and results.earlier is not None:
-        verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict)
-        found = f"{found}. {drift}"
-    return Verdict(claim.text, verdict, f"{found}.", evidence)
-
-
-def combine_verdicts(evidence: Sequence[Evidence]) -> VerdictWord:
-    """Return "holds" if every piece of evidence holds, and "does not hold" if one does not.
-
-    One of several intervals lies outside by chance more often than one alone; to refute a claim, each of k intervals
-    therefore has the level 1 - 0.1 / k.
-    """
-    wide = [replace(each, estimate=widen_for(len(evidence), each.estimate)) for each in evidence]
-    if "does not hold" in {each.verdict for each in wide}:
-        return "does not hold"
-    return "holds" if {each.verdict for each in evidence} == {"holds"} else "inconclusive"
-
-
-def _judge_settling(
-    claim: Claim, earlier: Results, evidence: Sequence[Evidence], verdict: VerdictWord
-) -> tuple[VerdictWord, str]:
-    """Return the verdict, inconclusive if its estimates still move too fast, and how they moved since the snapshot."""
-    try:
-        before = claim.evidence(earlier)
-    except MissingResultsError as error:
-        return "inconclusive", f"Before the last fifth of training {error}"
-    drifts = [now.estimate.value - then.estimate.value for now, then in zip(evidence, before, strict=True)]
-    moved = [
-        replace(each, estimate=each.estimate.move(STEPS_AHEAD * drift))
-        for each, drift in zip(evidence, drifts, strict=True)
-    ]
-    words = f"Since 4/5 of training: {', '.join(f'{drift:+.2g}' for drift in drifts)}"
-    if verdict == "inconclusive":
-        return verdict, words
-    if combine_verdicts(moved) != verdict:
-        return "inconclusive", f"{words}; at this pace, as many steps again would change the verdict ({verdict})"
-    further = all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
-    return verdict, words + (", away from the bound" if further else "")
-
-
-def _deepens(evidence: Evidence, drift: float) -> bool:
-    """Return whether an estimate moves away from every end of its range."""
-    value = evidence.estimate.value
-    return all(drift * (value - end) > 0 for end in (evidence.low, evidence.high) if math.isfinite(end))
-
-
-def _explain_weakness(results: Results, trained: bool) -> str:
-    """Return the reason why these results allow no verdict, or an empty text."""
-    if results.scale == "smoke":
-        return " A smoke run only shows that the program works."
-    if results.seeds < MIN_SEEDS:
-        return f" A verdict needs {MIN_SEEDS} seeds of each setting, and one has {results.seeds}."
-    runs = len(select_finished(results.members))
-    if trained and len(results.unchecked) > MAX_UNCHECKED_SHARE * runs:
-        return f" {len(results.unchecked)} of {runs} runs were shorter than the paper's and have no snapshot of 4/5."
-    return ""
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -28,9 +28,9 @@ from unbraid.experiments.base import (
     Verdict,
     experiment,
     find_experiments,
-    judge,
 )
 from unbraid.experiments.derived_series import RefinedSeries, match_size, refine_series
+from unbraid.experiments.judging import judge
 from unbraid.experiments.measuring import derive_scores, measure_all, replace_scores, score_snapshots
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.run_matching import list_values, matches_settings

@@ -1,0 +1,126 @@
+"""Verdicts on claims, from the evidence that results give.
+
+    holds           the 90% interval of every estimate lies in the range that the claim states
+    does not hold   one interval lies completely outside its range; with several estimates it is wider for this purpose
+    inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
+
+An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unbraid.experiments.base import (
+    SNAPSHOT_SHARE,
+    Claim,
+    Evidence,
+    MissingResultsError,
+    Results,
+    Verdict,
+    VerdictWord,
+)
+from unbraid.experiments.statistics import widen_for
+from unbraid.report.tables import select_finished
+
+MIN_SEEDS, MAX_SEEDS = 3, 1000
+"""Seeds that a verdict needs, and more than are ever suggested."""
+
+MAX_UNCHECKED_SHARE = 0.1
+"""Largest share of runs without a snapshot with which a claim still gets a verdict."""
+
+STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
+"""As many steps again as the whole training, in units of those since the snapshot."""
+
+
+def judge(claim: Claim, results: Results) -> Verdict:
+    """Return the verdict on a claim, with its reason."""
+    try:
+        evidence = tuple(claim.evidence(results))
+    except MissingResultsError as error:
+        return Verdict(claim.text, "inconclusive", f"{error}.")
+    found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
+    weak = _explain_weakness(results, claim.trained)
+    if weak:
+        return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence)
+    verdict = combine_verdicts(evidence)
+    if verdict == "inconclusive":
+        found += _suggest_seeds(evidence, results.seeds)
+    if claim.trained and results.earlier is not None:
+        verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict)
+        found = f"{found}. {drift}"
+    return Verdict(claim.text, verdict, f"{found}.", evidence)
+
+
+def combine_verdicts(evidence: Sequence[Evidence]) -> VerdictWord:
+    """Return "holds" if every piece of evidence holds, and "does not hold" if one does not.
+
+    One of several intervals lies outside by chance more often than one alone; to refute a claim, each of k intervals
+    therefore has the level 1 - 0.1 / k.
+    """
+    wide = [replace(each, estimate=widen_for(len(evidence), each.estimate)) for each in evidence]
+    if "does not hold" in {each.verdict for each in wide}:
+        return "does not hold"
+    return "holds" if {each.verdict for each in evidence} == {"holds"} else "inconclusive"
+
+
+def _judge_settling(
+    claim: Claim, earlier: Results, evidence: Sequence[Evidence], verdict: VerdictWord
+) -> tuple[VerdictWord, str]:
+    """Return the verdict, inconclusive if its estimates still move too fast, and how they moved since the snapshot."""
+    try:
+        before = claim.evidence(earlier)
+    except MissingResultsError as error:
+        return "inconclusive", f"Before the last fifth of training {error}"
+    drifts = [now.estimate.value - then.estimate.value for now, then in zip(evidence, before, strict=True)]
+    moved = [
+        replace(each, estimate=each.estimate.move(STEPS_AHEAD * drift))
+        for each, drift in zip(evidence, drifts, strict=True)
+    ]
+    words = f"Since 4/5 of training: {', '.join(f'{drift:+.2g}' for drift in drifts)}"
+    if verdict == "inconclusive":
+        return verdict, words
+    if combine_verdicts(moved) != verdict:
+        return "inconclusive", f"{words}; at this pace, as many steps again would change the verdict ({verdict})"
+    further = all(_deepens(each, drift) for each, drift in zip(evidence, drifts, strict=True))
+    return verdict, words + (", away from the bound" if further else "")
+
+
+def _deepens(evidence: Evidence, drift: float) -> bool:
+    """Return whether an estimate moves away from every end of its range."""
+    value = evidence.estimate.value
+    return all(drift * (value - end) > 0 for end in (evidence.low, evidence.high) if math.isfinite(end))
+
+
+def _explain_weakness(results: Results, trained: bool) -> str:
+    """Return the reason why these results allow no verdict, or an empty text."""
+    if results.scale == "smoke":
+        return " A smoke run only shows that the program works."
+    if results.seeds < MIN_SEEDS:
+        return f" A verdict needs {MIN_SEEDS} seeds of each setting, and one has {results.seeds}."
+    runs = len(select_finished(results.members))
+    if trained and len(results.unchecked) > MAX_UNCHECKED_SHARE * runs:
+        return f" {len(results.unchecked)} of {runs} runs were shorter than the paper's and have no snapshot of 4/5."
+    return ""
+
+
+def count_needed_seeds(evidence: Sequence[Evidence], seeds: int) -> float:
+    """Return about how many seeds would settle an open claim at the effect seen so far; infinitely many if none would.
+
+    An interval shrinks with the root of the seeds. The estimate that decides is the one whose interval is farthest
+    outside its range; it should clear the nearest end by a tenth of its half width.
+    """
+    piece = min(evidence, key=lambda each: each.margin)
+    value, low, high = piece.estimate[:3]
+    distance = min(abs(value - end) for end in (piece.low, piece.high) if math.isfinite(end))
+    needed = seeds * (1.1 * (high - low) / 2 / distance) ** 2 if distance > 0 else math.inf
+    return max(math.ceil(needed), seeds + 1) if needed <= MAX_SEEDS else math.inf
+
+
+def _suggest_seeds(evidence: Sequence[Evidence], seeds: int) -> str:
+    """Return how many seeds would settle a claim, as the end of a sentence; nothing if an estimate is missing."""
+    if not evidence or not all(math.isfinite(end) for each in evidence for end in each.estimate[:3]):
+        return ""
+    needed = count_needed_seeds(evidence, seeds)
+    number = f"about {needed}" if math.isfinite(needed) else f"more than {MAX_SEEDS:,}"
+    return f". At the effect seen so far, {number} seeds would settle it (--seeds)"
