@@ -13,7 +13,7 @@ from unbraid.errors import UsageError
 from unbraid.metrics import compare_evaluations, compare_seeds, evaluate, metric, mig, mig_corrected
 from unbraid.metrics.arrays import to_labels
 from unbraid.metrics.information.corrected import infomec_corrected, modularity_corrected
-from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank
+from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank, has_touching_clumps
 from unbraid.metrics.intervals import (
     Spread,
     draw_halves,
@@ -155,6 +155,34 @@ def test_corrected_information_is_right_on_average():
     assert channel == pytest.approx(truth, abs=0.005)
     assert nothing == pytest.approx(0, abs=0.0015)
     assert plain == pytest.approx(57 / 2_000, rel=0.1)  # (20 - 1) (4 - 1) / 2n, which the correction removes
+
+
+def draw_clumps(rows, noise, rng, values=8):
+    factors = rng.integers(0, values, (rows, 2))
+    return factors + noise * rng.standard_normal((rows, 2)), factors
+
+
+@pytest.mark.parametrize("values", [3, 8])  # boundaries of clumps beside and on the edges of 20 equally full bins
+def test_clumps_with_clear_gaps_are_told_apart_and_their_interval_covers(values):
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(20):
+        score = mig_corrected(*draw_clumps(5_000, 0.02, rng, values))
+        covered += score.interval[0] <= 1 <= score.interval[1]
+        assert score.value == pytest.approx(1, abs=0.01)
+    assert covered >= 17
+
+
+@pytest.mark.parametrize("rows", [2_000, 10_000])
+def test_clumps_that_touch_have_no_interval_and_smooth_codes_have_one(rows):
+    rng = np.random.default_rng(0)
+    assert not has_touching_clumps(draw_clumps(rows, 0.02, rng)[0], 20)
+    codes, factors = draw_clumps(rows, 0.15, rng)
+    assert has_touching_clumps(codes, 20)
+    score = mig_corrected(codes, factors)
+    assert score.interval is None
+    assert "clumps" in score.covers
+    for smooth in (rng.standard_normal, lambda size: rng.standard_t(3, size), rng.random):
+        assert not any(has_touching_clumps(smooth((rows, 5)), 20) for _ in range(5))
 
 
 def test_corrected_scores_of_equal_latents_and_of_noise_are_0():

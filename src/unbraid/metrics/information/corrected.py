@@ -5,7 +5,8 @@ information. Bins between the extremes widen with every outlier. A best or secon
 numbers, so that the gap of two equal latents is above 0. The protocol `corrected` differs from `histogram-mean` and
 `histogram` in three ways:
 
-- 20 bins with about equally many rows for each latent, which outliers do not move;
+- 20 bins with about equally many rows for each latent, which outliers do not move; an edge within half a bin of a clear
+  gap between clumps of codes lies in the gap;
 - information without its bias, by occupied cells (miller1955):  I - (cells - bins - values + 1) / 2n;
 - latents are chosen in one half of the rows and measured in the other, and vice versa:
 
@@ -17,8 +18,8 @@ numbers, so that the gap of two equal latents is above 0. The protocol `correcte
   factor's entropy, and all ratios are of information that may be a little below 0.
 
 The value may therefore be a little below 0, or above 1. Its interval is for the value over all rows (`mig/exact` has
-none of these troubles but looks at posteriors). Below 10 rows for each cell the correction fails, and no interval is
-printed.
+none of these troubles but looks at posteriors). No interval is printed below 10 rows for each cell, where the
+correction fails, and for codes in clumps that touch, which bins cut as chance wants.
 
 **The interval** is the value -+ t standard deviations over draws of both halves' information, as it was found plus
 random errors (`JointHistograms.draw_half_errors`). Halves of the rows would not do: products and choices of noisy
@@ -40,7 +41,7 @@ from unbraid.metrics.arrays import FactorLabels, check_at_least, find_device, na
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.code_metrics import code_metric
 from unbraid.metrics.information.drawn_information import SIGNIFICANT
-from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank
+from unbraid.metrics.information.histogram import JointHistograms, discretise_by_rank, has_touching_clumps
 from unbraid.metrics.information.mig import note_left_out
 from unbraid.metrics.intervals import ALL_ROWS, no_interval, resampling_interval
 
@@ -164,6 +165,8 @@ class _Table(NamedTuple):
         cells = self.bins * max(self.labels.sizes)
         if len(self.codes) < MIN_ROWS_PER_CELL * cells:
             return f"{len(self.codes):,} rows are too few for the correction of histograms of {cells:,} cells"
+        if has_touching_clumps(self.codes, self.bins):
+            return "codes form clumps that touch, and chance decides how the bins cut them"
         return None if resamples > 1 else "it needs resamples=2 or more"
 
 
@@ -221,7 +224,7 @@ def _measure_and_draw(
 def draw_differences(
     first: Evaluation, second: Evaluation, family: Family, settings: Mapping[str, Any]
 ) -> dict[str, list[float]]:
-    """Draw the difference of two models' scores, second - first, over other rows; nothing if there are too few rows.
+    """Draw the difference of two models' scores, second - first, over other rows; nothing if one has no interval.
 
     The weights of rows are the same in both, so what the models share cancels.
     """
@@ -230,6 +233,8 @@ def draw_differences(
         codes = each.labelled(settings["factors"]).tabulate(settings["samples"], settings["factors"])
         table, rng = _Table.read(codes.codes, codes.factors, codes.names, settings["bins"], None, first.seed)
         drawn.append(_measure_and_draw(table, family, settings["resamples"], rng)[1])
+    if not all(drawn):
+        return {}
     names = {part: "/".join(filter(None, (family, PROTOCOL, part))) for one in drawn[0][:1] for part in one}
     pairs = list(zip(*drawn, strict=True))
     return {name: [after[part] - before[part] for before, after in pairs] for part, name in names.items()}

@@ -23,6 +23,14 @@ MAX_SPREAD_OF_RANGE = 0.12
 """Standard deviation, over halves of the rows, of the logarithm of a latent's range. Normal codes have .05."""
 
 
+CLEAR_GAP = 0.5
+"""Share of the range of the codes around an edge that a gap between clumps takes."""
+
+MIN_ROWS_OF_GAP, MIN_ROWS_OF_VALLEY = 8, 5
+DEPTH_OF_VALLEY = 2.0
+"""Density of codes beside a valley, in units of that inside, from which it separates clumps."""
+
+
 def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
     """Return the bin of each code [rows, latents], from 0; bins have equal widths between a column's extremes.
 
@@ -34,11 +42,69 @@ def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
 
 
 def discretise_by_rank(codes: np.ndarray, bins: int) -> np.ndarray:
-    """Return the bin of each code [rows, latents], from 0; bins have about equally many rows, equal codes share one."""
-    places = (np.arange(1, bins) * len(codes)) // bins
-    edges = np.sort(codes, axis=0)[places]  # [bins - 1, latents]
+    """Return the bin of each code [rows, latents], from 0; bins have about equally many rows, equal codes share one.
+
+    Codes of a discrete factor often form clumps. A bin that cuts off the fringe of one would hold as many rows of it as
+    chance wants, so an edge moves to a clear gap if there is one within half a bin (`find_gaps`).
+    """
+    ordered = np.sort(codes, axis=0)
+    shares, upper = find_gaps(ordered, bins)
+    places = ((np.arange(1, bins) * len(codes)) // bins)[:, None]
+    edges = np.take_along_axis(ordered, np.where(shares > CLEAR_GAP, upper, places), axis=0)  # [bins - 1, latents]
     columns = zip(np.ascontiguousarray(codes.T), np.ascontiguousarray(edges.T), strict=True)
     return np.stack([np.searchsorted(edge, column, side="right") for column, edge in columns]).T
+
+
+def find_gaps(ordered: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the widest gap between codes near each edge of equally full bins: its share, and the row above it.
+
+    `ordered` are sorted codes [rows, latents]; both results are [bins - 1, latents]. The share is that of the range of
+    the codes within half a bin of the edge. It is 0 if these are fewer than 8, where chance makes gaps.
+    """
+    rows, latents = ordered.shape
+    shares, upper = np.zeros((bins - 1, latents)), np.zeros((bins - 1, latents), dtype=np.intp)
+    for edge in range(bins - 1):
+        first, last = ((2 * edge + side) * rows // (2 * bins) for side in (1, 3))
+        near = ordered[first : last + 1]
+        if len(near) < MIN_ROWS_OF_GAP:
+            continue
+        steps = np.diff(near, axis=0)
+        widest = steps.argmax(0)
+        span = near[-1] - near[0]
+        shares[edge] = steps[widest, np.arange(latents)] / np.where(span > 0, span, np.inf)
+        upper[edge] = first + 1 + widest
+    return shares, upper
+
+
+def has_touching_clumps(codes: np.ndarray, bins: int) -> bool:
+    """Return whether codes [rows, latents] form clumps that touch, near an edge of equally full bins.
+
+    Chance then decides which rows of two clumps share a bin. In a valley between two clumps, a twentieth of the codes
+    within a bin of the edge takes twice the room that it takes on either side (more than twice with few rows, which have
+    valleys by chance). A valley with a clear gap is none: an edge moves there.
+    """
+    ordered = np.sort(codes, axis=0)
+    rows, latents = ordered.shape
+    shares, upper = find_gaps(ordered, bins)
+    edges, columns = np.nonzero(shares > CLEAR_GAP)
+    gaps = np.zeros((rows + 1, latents), dtype=np.intp)
+    gaps[upper[edges, columns] + 1, columns] = 1
+    gaps = gaps.cumsum(0)  # clear gaps below each row
+    for edge in range(1, bins):
+        first, last = (edge - 1) * rows // bins, (edge + 1) * rows // bins
+        few = (last - first) // 20
+        if few < MIN_ROWS_OF_VALLEY:
+            return False  # chance makes valleys
+        near, beside = ordered[first:last], 4 * few  # the least on either side
+        start = np.arange(beside, len(near) - beside - few)[:, None]
+        low, high = near[beside : -beside - few], near[beside + few : -beside]
+        with np.errstate(divide="ignore", invalid="ignore"):  # equal codes
+            left, right = start / (low - near[0]), (len(near) - start - few) / (near[-1] - high)
+            depth = np.minimum(left, right) * (high - low) / few
+        parted = gaps[first + start[:, 0] + few + 1] > gaps[first + start[:, 0] + 1]
+        if (np.nan_to_num(np.where(parted, 0.0, depth), posinf=0.0) > DEPTH_OF_VALLEY + 18 / few).any():
+            return True
+    return False
 
 
 def find_bins(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
