@@ -80,8 +80,8 @@ def has_touching_clumps(codes: np.ndarray, bins: int) -> bool:
     """Return whether codes [rows, latents] form clumps that touch, near an edge of equally full bins.
 
     Chance then decides which rows of two clumps share a bin. In a valley between two clumps, a twentieth of the codes
-    within a bin of the edge takes twice the room that it takes on either side (more than twice with few rows, which have
-    valleys by chance). A valley with a clear gap is none: an edge moves there.
+    within a bin of the edge takes twice the room that it takes on either side; more than twice with few rows, which
+    have valleys by chance. A valley with a clear gap is none: an edge moves there.
     """
     ordered = np.sort(codes, axis=0)
     rows, latents = ordered.shape
