@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.contracts import small_run
+from tests.support.messages import naming
 from unbraid.config import Config
 from unbraid.data import from_array
 from unbraid.data.find import find_data
@@ -97,3 +98,48 @@ def test_what_a_config_does_not_hold_is_asked_for():
     with pytest.raises(UsageError, match="data=NAME"):
         list_settings_of(config)
     assert list_settings_of(config, {"data": "sprites-small"})["data"] == "sprites-small"
+
+
+def write_table(path, names):
+    """Write a table of the named columns: numbers, and two kinds."""
+    cells = {"a": "{row}", "b": "{row}.5", "kind": "k{kind}"}
+    lines = [",".join(cells[name].format(row=row, kind=row % 2) for name in names) for row in range(40)]
+    path.write_text("\n".join([",".join(names), *lines]) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def table_config(tmp_path):
+    return make_config("vae", data=write_table(tmp_path / "table.csv", ["a", "b", "kind"]), network="mlp")
+
+
+def test_columns_of_a_changed_table_are_its_own(table_config, tmp_path):
+    assert look_up(table_config, "likelihood.widths") == [1, 1, 2]
+    assert configure_again(table_config).run_id == table_config.run_id
+    assert look_up(configure_again(table_config, **{"data.without": ("b",)}), "likelihood.widths") == [1, 2]
+    other = write_table(tmp_path / "other.csv", ["kind", "b", "a"])
+    assert look_up(configure_again(table_config, data=other), "likelihood.widths") == [2, 1, 1]
+    write_table(tmp_path / "table.csv", ["a", "kind", "b"])
+    assert look_up(configure_again(table_config), "likelihood.widths") == [1, 2, 1]
+
+
+def test_columns_that_a_table_does_not_have_are_refused(table_config):
+    for widths in ((2, 1, 1), (4,), (1, 1, 1, 1)):
+        with pytest.raises(UsageError, match=naming("table.csv", "likelihood.widths", "a 1, b 1, kind 2")):
+            configure_again(table_config, **{"likelihood.widths": widths})
+    same = configure_again(table_config, **{"likelihood.widths": (1, 1, 2)})
+    assert same.run_id == table_config.run_id
+
+
+def test_pictures_have_no_columns(table_config):
+    with pytest.raises(UsageError, match=naming("likelihood=mixed", "table", "images", "likelihood=bernoulli")):
+        configure_again(table_config, data="sprites-small")
+
+
+def test_columns_of_an_array_add_up_to_its_width():
+    choice, dataset = find_data(from_array(torch.rand(64, 5)), {}, torch.device("cpu"))
+    given = {"network": "mlp", "likelihood": "mixed"}
+    assert configure("vae", choice, dataset, given).likelihood.settings["widths"] == (1,) * 5
+    configure("vae", choice, dataset, {**given, "likelihood.widths": (3, 2)})
+    with pytest.raises(UsageError, match=naming("likelihood.widths=[3]", 5)):
+        configure("vae", choice, dataset, {**given, "likelihood.widths": (3,)})

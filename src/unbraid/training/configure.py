@@ -10,6 +10,7 @@ from torch import nn
 from unbraid.config import MODEL_SETTINGS, Choice, Config, Training, check_names
 from unbraid.data.biased_sampling import inline_weights
 from unbraid.data.factors import FactorDataset
+from unbraid.data.modality import Kind
 from unbraid.data.splits import split
 from unbraid.data.tables import columns_of
 from unbraid.errors import UsageError, unknown
@@ -28,6 +29,7 @@ from unbraid.training.modality_config import (
     choose_sections,
     make_choice,
     refuse_out_of_range,
+    refuse_wrong_widths,
 )
 from unbraid.types import NO_MODULES, Modules, Shape
 
@@ -115,10 +117,15 @@ def _choose_single_sections(recipe: str, dataset: FactorDataset, given: Mapping[
     likelihood = given.get("likelihood") or choose_likelihood(dataset)
     refuse_out_of_range(likelihood, dataset.pixels, dataset.name, "likelihood")
     density = {**choose_likelihood_settings(likelihood, dataset), **select_prefix("likelihood.", given)}
+    chosen = make_choice(likelihoods, likelihood, density)
+    kind: Kind = "image" if len(dataset.shape) == 3 else "vector"
+    columns = columns_of(dataset)
+    where = (dataset.source if columns else "") or dataset.name
+    refuse_wrong_widths(chosen, kind, dataset.shape, where, "likelihood", columns)
     return Sections(
         make_choice(encoders, names["encoder"], select_prefix("encoder.", given)),
         make_choice(decoders, names["decoder"], select_prefix("decoder.", given)),
-        make_choice(likelihoods, likelihood, density),
+        chosen,
         parse_latents(given),
     )
 

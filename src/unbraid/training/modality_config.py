@@ -1,19 +1,21 @@
 """The networks, likelihoods and latents of a config with several modalities."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unbraid.config import Choice
 from unbraid.data.factors import FactorDataset, Pixels
-from unbraid.data.modality import Modality
+from unbraid.data.modality import Kind, Modality
+from unbraid.data.table_columns import TableColumn
 from unbraid.errors import UsageError, unknown
 from unbraid.latents import block
 from unbraid.models import Model
 from unbraid.models.multimodal import MODALITIES, SHARED, private_block
 from unbraid.networks import decoder as decoders, encoder as encoders, likelihood as likelihoods
+from unbraid.printable import shorten
 from unbraid.registry import Registry, coerce
 from unbraid.store import select_prefix
-from unbraid.types import Layout
+from unbraid.types import Layout, Shape
 
 SIZES = ("c", "s")
 """Settings for the number of shared latents, and of private latents per modality."""
@@ -94,9 +96,12 @@ def _choose_section(
         known = registry[chosen].settings if isinstance(chosen, str) else ()
         shared = {key: value for key, value in common.items() if key in known}
         used |= set(shared)
-        choices[name] = make_choice(registry, chosen, {**shared, **select_prefix(f"{name}.", settings)}).as_dict()
+        if chosen == "mixed":
+            shared = {"widths": (1,) * modality.shape[-1], **shared}
+        choice = make_choice(registry, chosen, {**shared, **select_prefix(f"{name}.", settings)})
+        choices[name] = choice.as_dict()
         if side == "likelihood":
-            _refuse_unfit(chosen, dataset.name, modality)
+            _refuse_unfit(choice, dataset.name, modality)
     for key in common:
         if key not in used:
             raise unknown(f"modality or setting of a {side}", key, dataset.modalities, of=dataset.name)
@@ -124,11 +129,13 @@ def _choose_latents(recipe: str, dataset: FactorDataset, given: Mapping[str, Any
     return {name: {"kind": "normal", **block["normal"].resolve({"size": n})} for name, n in sizes.items() if n}
 
 
-def _refuse_unfit(likelihood: str, data: str, modality: Modality) -> None:
-    if likelihood == "categorical" and modality.kind != "label":
+def _refuse_unfit(likelihood: Choice, data: str, modality: Modality) -> None:
+    where = f"{modality.name} of {data}"
+    if likelihood.name == "categorical" and modality.kind != "label":
         raise UsageError(f"likelihood=categorical is for labels, and {modality.name} of {data} holds {modality.kind}s.")
+    refuse_wrong_widths(likelihood, modality.kind, modality.shape, where, f"likelihood.{modality.name}")
     if isinstance(modality.values, Pixels):
-        refuse_out_of_range(likelihood, modality.values, f"{modality.name} of {data}", f"likelihood.{modality.name}")
+        refuse_out_of_range(likelihood.name, modality.values, where, f"likelihood.{modality.name}")
 
 
 def refuse_out_of_range(likelihood: str, pixels: Pixels, where: str, setting: str) -> None:
@@ -139,6 +146,26 @@ def refuse_out_of_range(likelihood: str, pixels: Pixels, where: str, setting: st
     if not (low >= 0 and high <= 1):
         found = f"{where} has some from {low:g} to {high:g}"
         raise UsageError(f"likelihood=bernoulli needs values in [0, 1], but {found}; use {setting}=gaussian.")
+
+
+def refuse_wrong_widths(
+    likelihood: Choice, kind: Kind, shape: Shape, where: str, setting: str, columns: Sequence[TableColumn] = ()
+) -> None:
+    """Raise a `UsageError` if the columns of `likelihood=mixed` are not those of the data."""
+    if likelihood.name != "mixed":
+        return
+    if kind != "vector":
+        other = f"{setting}={LIKELIHOODS[kind]}"
+        raise UsageError(
+            f"likelihood=mixed is for numbers and classes of a table, and {where} holds {kind}s; use {other}."
+        )
+    widths = likelihood.settings["widths"]
+    given = f"{setting}.widths=[{shorten(','.join(map(str, widths)))}]"
+    if columns and tuple(widths) != tuple(column.width for column in columns):
+        found = shorten(", ".join(f"{column.name} {column.width}" for column in columns), 400)
+        raise UsageError(f"{given} does not fit {where}, whose columns have the widths {found}; leave it out.")
+    if sum(widths) != shape[-1]:
+        raise UsageError(f"{given} adds up to {sum(widths)}, and a row of {where} has {shape[-1]} values.")
 
 
 def layout_to_json(layout: Layout) -> Any:

@@ -12,6 +12,9 @@ from unbraid.models import CUSTOM
 from unbraid.models.multimodal import MODALITIES, SHARED, private_block
 from unbraid.registry import Entry
 
+TABLE = "table"
+"""The data set that reads a table; its columns have widths."""
+
 SIDES = ("encoder", "decoder", "likelihood")
 
 
@@ -19,12 +22,15 @@ def list_settings_of(config: Config, changes: Mapping[str, Any] | None = None) -
     """Return flat settings, with `data`, from which `configure` makes this config again, apart from `changes`.
 
     A changed name (`encoder=mlp`, `data=mnist`, `network=mlp`, `latents=…`) drops the stored settings of what it
-    replaces. Everything else stays as it is stored, also what a default or the data would choose otherwise.
+    replaces. The widths of a table's columns are left to the table, which may have changed. Everything else stays as
+    it is stored, also what a default or the data would choose otherwise.
     """
     if config.parent is not None:
         raise UsageError("This config refines another run; train it again with unbraid refine RUN.")
     changes = changes or {}
     stored = {key: value for key, value in _list_all(config) if not _is_replaced(key, changes)}
+    if config.data.name == TABLE or "data" in changes:
+        stored = {key: value for key, value in stored.items() if key not in _list_width_settings(config)}
     for key in ("data", *SIDES):
         if stored.get(key) in (GIVEN, CUSTOM):
             what = "data that were passed in" if key == "data" else f"a module of your own as {key}"
@@ -73,6 +79,13 @@ def _list_shared_and_private(config: Config) -> Iterator[tuple[str, Any]]:
     for modality in config.encoder.settings:
         block = private_block(modality)
         yield f"latents.{block}.size", config.latents.get(block, {"size": 0})["size"]
+
+
+def _list_width_settings(config: Config) -> list[str]:
+    """Return the keys of the widths of columns that a likelihood stores."""
+    if config.encoder.name == MODALITIES:
+        return [f"likelihood.{modality}.widths" for modality in config.encoder.settings]
+    return ["likelihood.widths"]
 
 
 def _fill(entry: Entry[Any, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
