@@ -10,9 +10,12 @@ from tests.support.messages import names
 from unbraid.config import Choice
 from unbraid.data import from_array, from_arrays, load
 from unbraid.data.find import GIVEN, choose_size, find_data
+from unbraid.errors import UsageError
+from unbraid.networks import decoder, encoder
 from unbraid.training import choose as rules, configure
 from unbraid.training.choose import choose_settings, is_own
 from unbraid.training.cost import SECONDS_ALLOWED, estimate_seconds
+from unbraid.training.prepare import prepare
 
 RANDOM = np.random.default_rng(0)
 YOURS = Choice(GIVEN, {})
@@ -137,3 +140,19 @@ def test_large_or_unequal_pictures_are_resized(tmp_path, capsys):
     choice, data = find_data(tmp_path / "things.csv", {}, torch.device("cpu"), several=True)
     assert data.modalities["photo"].shape == (1, 32, 32)
     assert choice.settings["size"] == 32
+
+
+@pytest.mark.parametrize("data", ["table", "pictures"])
+@pytest.mark.parametrize(
+    ("side", "network"), [*(("encoder", each) for each in encoder), *(("decoder", each) for each in decoder)]
+)
+def test_a_network_takes_a_step_on_own_data_or_names_their_shape(side, network, data):
+    """No network ends in an error that nobody has foreseen."""
+    made = from_array(RANDOM.standard_normal((64, 9))) if data == "table" else photos(64, 28, 28)
+    registry = encoder if side == "encoder" else decoder
+    given = {side: network, **{f"{side}.{key}": value for key, value in registry[network].facts.trial.items()}}
+    try:
+        config = configure("beta-tcvae", YOURS, made, {**given, **choose(made, **given)})
+        prepare(config, made).rehearse()
+    except UsageError as error:
+        assert names(str(error), network, made.shape)

@@ -224,7 +224,8 @@ def _choose_latents(recipe: str, dataset: FactorDataset, known: Mapping[str, Any
 
 
 def _choose_weights(recipe: str, dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
-    if recipe == "beta-tcvae" and not dataset.multimodal and known.get("decoder") == SHAPE_DECODER:
+    pictures = not dataset.multimodal and len(dataset.shape) == 3
+    if recipe == "beta-tcvae" and pictures and known.get("decoder") == SHAPE_DECODER:
         side = min(dataset.shape[1:])
         reason = f"the reconstruction of an outline grows with the {side} pixels of a side"
         yield ChosenSetting("beta", float(round(SHAPE_BETA_PER_PIXEL * side)), reason)
