@@ -88,6 +88,14 @@ def test_codes_and_images_of_the_wrong_shape_are_refused(run):
         run.encode(np.full((2, 12, 12), np.nan, dtype=np.float32))
 
 
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 1e39])
+def test_codes_that_are_not_finite_are_refused(run, number):
+    codes = np.zeros((3, 3))
+    codes[1, 2] = number
+    with pytest.raises(DataError, match=naming("codes", "row 1", "NaN", "infinite")):
+        run.decode(codes)
+
+
 def test_samples_are_images_and_repeatable(run):
     first = run.sample(5)
     assert first.shape == (5, 1, 12, 12)

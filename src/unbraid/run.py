@@ -19,7 +19,7 @@ from unbraid.data.given_rows import GivenRows, read_rows
 from unbraid.data.splits import split
 from unbraid.data.table_columns import TableColumn, columns_from_json, restore
 from unbraid.data.table_files import is_frame
-from unbraid.errors import RunError, UsageError
+from unbraid.errors import DataError, RunError, UsageError
 from unbraid.explore import AUTO, MAX_KB, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
 from unbraid.hub import open_from_hub, pull_folder, push_folder
@@ -230,6 +230,10 @@ class Run:
             raise UsageError(f"Codes must be numbers of shape [n, {width}].") from error
         if tensor.ndim != 2 or tensor.shape[1] != width:
             raise UsageError(f"Codes must have shape [n, {width}], not {tuple(tensor.shape)}.")
+        finite = tensor.isfinite().all(1)
+        if not bool(finite.all()):
+            row = int((~finite).nonzero()[0])
+            raise DataError(f"Codes must be finite numbers, and row {row} (from 0) has NaN or infinite values.")
         with torch.no_grad():
             if self.model.multimodal:
                 return as_multimodal(self.model).expected(tensor)
