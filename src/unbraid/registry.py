@@ -190,12 +190,12 @@ def coerce(name: str, value: Any, annotation: Any) -> Any:
     """Return `value` in the type of an annotation, or raise a `SettingError`.
 
     Values of the command line are already parsed. An int becomes a float, and a number or None becomes the word that
-    was typed, if the annotation asks for that.
+    was typed, if the annotation asks for that. YAML leaves 1e-3 as text, which becomes a number where one is expected.
     """
     if annotation is inspect.Parameter.empty or annotation is Any:
         return value
     allowed = _alternatives(annotation)
-    for candidate in (value, *_typed_words(value)):
+    for candidate in (*_typed_numbers(value), value, *_typed_words(value)):
         for kind in allowed:
             fits, result = _fit(name, candidate, kind)
             if fits:
@@ -259,6 +259,12 @@ def _typed_words(value: Any) -> tuple[str, ...]:
     if value is None:
         return ("none",)
     return (str(value),) if isinstance(value, int) and not isinstance(value, bool) else ()
+
+
+def _typed_numbers(value: Any) -> tuple[float, ...]:
+    """Return the number that a text such as 1e-3 or 2.5E3 writes; YAML 1.1 wants a point and a sign (1.0e-3)."""
+    written = isinstance(value, str) and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+", value, re.ASCII)
+    return (float(value),) if written else ()
 
 
 def describe_type(annotation: Any) -> str:

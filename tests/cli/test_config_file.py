@@ -40,6 +40,18 @@ def test_settings_that_followed_from_the_data_are_kept(tmp_path):
     assert again["id"] == first["id"]
 
 
+def test_a_file_may_write_numbers_as_the_command_line_does(folder, tmp_path):
+    stored = yaml.safe_load((folder / "config.yaml").read_text())
+    stored["training"] |= {"lr": "5e-4", "steps": "2E0"}
+    stored["objective"]["beta"] = "1e1"
+    file = tmp_path / "edited.yaml"
+    file.write_text(yaml.safe_dump(stored))  # text of this form has no quotes
+    assert "lr: 5e-4\n" in file.read_text()
+    run = train("--config", file, cwd=tmp_path)
+    after = yaml.safe_load((tmp_path / run["run"] / "config.yaml").read_text())
+    assert (after["training"]["lr"], after["training"]["steps"], after["objective"]["beta"]) == (5e-4, 2, 10.0)
+
+
 @pytest.mark.parametrize(
     ("change", "code", "facts"),
     [

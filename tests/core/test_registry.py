@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from tests.support.messages import naming
-from unbraid.errors import UsageError
+from unbraid.errors import SettingError, UsageError
 from unbraid.registry import Registry, coerce, read_settings
 from unbraid.types import Weight
 
@@ -109,3 +109,14 @@ def test_two_functions_cannot_share_a_name(registry):
         @registry("alpha-beta")
         def other():
             """Other."""
+
+
+def test_numbers_that_yaml_leaves_as_text_are_numbers_where_one_is_expected():
+    assert [coerce("x", text, float) for text in ("1e-3", "5E-4", "-2.5e3", ".5e+1")] == [1e-3, 5e-4, -2500.0, 5.0]
+    assert coerce("x", "1E3", int) == 1000
+    assert coerce("x", "1e-1", str | float) == 0.1
+    assert coerce("x", ("1e1", 2), tuple[int, ...]) == (10, 2)
+    assert coerce("x", "1e3", str) == "1e3"
+    for text, kind in (("1e-3", int), ("e3", float), ("1e", float), ("\u0661e3", float), ("1e-3 ", float)):
+        with pytest.raises(SettingError):
+            coerce("x", text, kind)
