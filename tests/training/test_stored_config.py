@@ -136,6 +136,12 @@ def test_pictures_have_no_columns(table_config):
         configure_again(table_config, data="sprites-small")
 
 
+@pytest.mark.parametrize("likelihood", ["bernoulli", "categorical"])
+def test_numbers_of_a_table_are_no_probabilities(table_config, likelihood):
+    with pytest.raises(UsageError, match=naming(f"likelihood={likelihood}", "[0, 1]", "likelihood=gaussian")):
+        configure_again(table_config, likelihood=likelihood)
+
+
 def test_columns_of_an_array_add_up_to_its_width():
     choice, dataset = find_data(from_array(torch.rand(64, 5)), {}, torch.device("cpu"))
     given = {"network": "mlp", "likelihood": "mixed"}

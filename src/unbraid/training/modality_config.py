@@ -139,13 +139,16 @@ def _refuse_unfit(likelihood: Choice, data: str, modality: Modality) -> None:
 
 
 def refuse_out_of_range(likelihood: str, pixels: Pixels, where: str, setting: str) -> None:
-    """Raise a `UsageError` if a Bernoulli likelihood is chosen for values outside [0, 1]."""
-    if likelihood != "bernoulli" or not pixels.stored.is_floating_point():
+    """Raise a `UsageError` if a likelihood of probabilities is chosen for values outside [0, 1].
+
+    The loss of a categorical one would have no lower bound.
+    """
+    if likelihood not in ("bernoulli", "categorical") or not pixels.stored.is_floating_point():
         return
     low, high = pixels.find_range()
     if not (low >= 0 and high <= 1):
         found = f"{where} has some from {low:g} to {high:g}"
-        raise UsageError(f"likelihood=bernoulli needs values in [0, 1], but {found}; use {setting}=gaussian.")
+        raise UsageError(f"likelihood={likelihood} needs values in [0, 1], but {found}; use {setting}=gaussian.")
 
 
 def refuse_wrong_widths(
