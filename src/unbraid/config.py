@@ -185,6 +185,17 @@ def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     return {key: parse_value(text) for key, text in _split_arguments(arguments)}
 
 
+def parse_pairs(text: str) -> dict[str, Any]:
+    """Return `{"beta": 1, "lr": 0.005}` for `beta=1,lr=5e-3`; a comma before anything but `key=` is part of a value."""
+    pairs: list[str] = []
+    for part in _split_outside_brackets(text, text):
+        if pairs and not re.match(r"[A-Za-z][\w.-]*=", part):
+            pairs[-1] += f",{part}"
+        else:
+            pairs.append(part)
+    return parse_overrides(pairs)
+
+
 def check_names(settings: Mapping[str, Any]) -> None:
     """Raise if a setting that names a part of a model has another value than a word."""
     for key in NAMES:

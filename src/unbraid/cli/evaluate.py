@@ -119,11 +119,16 @@ def report(run: RunPath, device: Device = "auto", as_json: AsJson = False) -> No
 @app.command(
     epilog="Examples:  unbraid compare runs/A runs/B --metric mig --rows 10000"
     "  ·  unbraid compare runs/SWEEP beta=1 beta=6 --metric mig/exact"
+    "  ·  unbraid compare runs/SWEEP recipe=beta-vae,beta=6 recipe=beta-tcvae,beta=6"
 )
 def compare(
     words: Annotated[
         list[str],
-        typer.Argument(metavar="A B", help="Two runs, two sweeps, or a sweep and two settings such as beta=1 beta=6."),
+        typer.Argument(
+            metavar="A B",
+            help="Two runs, two sweeps, or a sweep and two settings such as beta=1 beta=6. "
+            "A setting may hold several axes: beta=1,lr=1e-3.",
+        ),
     ],
     metric: Annotated[
         list[str] | None,
@@ -137,8 +142,9 @@ def compare(
     """Print the difference B - A of scores with its 95% interval.
 
     Two runs are scored anew on the same rows, and the interval is over draws of as many rows. Two settings, in one
-    sweep or in two, are compared by the scores that their runs have, and the interval is over seeds. If it holds 0, the
-    rows or the seeds do not tell which is better.
+    sweep or in two, are compared by the scores that their runs have, and the interval is over seeds. Other axes that
+    vary are never taken for seeds: each combination of their values that both sides have is a row of its own. If the
+    interval holds 0, the rows or the seeds do not tell which is better.
     """
     folders = [Path(word) for word in words if Path(word).exists()]
     settings = [word for word in words if not Path(word).exists()]
@@ -148,10 +154,8 @@ def compare(
             f"{missing[0]} does not exist; compare takes two runs, two sweeps, or a sweep and two settings."
         )
     are_sweeps = [(folder / "sweep.yaml").exists() for folder in folders]
-    if len(words) == 3 and are_sweeps == [True] and len(settings) == 2:
-        found = _compare_in_sweep(folders[0], settings, metric or [])
-    elif len(words) == 2 and are_sweeps == [True, True]:
-        found = _compare_sweeps(folders, metric or [])
+    if (are_sweeps, len(settings)) in (([True], 2), ([True, True], 0), ([True, True], 2)):
+        found = _compare_settings(folders, settings, metric or [])
     elif len(words) == 2 and are_sweeps == [False, False]:
         found = _compare_runs(folders, metric or ["mig"], rows, resamples, device)
     else:
@@ -170,24 +174,24 @@ def _compare_runs(folders: list[Path], names: list[str], rows: int | None, resam
     return compare_runs(first, second, *names, rows=rows, resamples=resamples)
 
 
-def _compare_in_sweep(folder: Path, settings: list[str], names: list[str]) -> list[Any]:
-    from unbraid.config import parse_overrides
+def _compare_settings(folders: list[Path], settings: list[str], names: list[str]) -> list[Any]:
+    """Return the differences between two settings of one sweep or of two; without settings, between two sweeps."""
+    from unbraid.config import parse_pairs
     from unbraid.sweeps import Sweep
 
-    first, second = (parse_overrides([setting]) for setting in settings)
-    return Sweep(folder).compare(first, second, *names)
-
-
-def _compare_sweeps(folders: list[Path], names: list[str]) -> list[Any]:
-    from unbraid.sweeps import Sweep
-
-    first, second = (Sweep(folder) for folder in folders)
-    return first.compare({}, {}, *names, other=second)
+    first, second = map(parse_pairs, settings) if settings else ({}, {})
+    sweep = Sweep(folders[0])
+    found = sweep.compare(first, second, *names, other=Sweep(folders[-1]))
+    print_notes(sweep.notes)
+    return found
 
 
 def _format(comparison: Any) -> dict[str, str]:
+    from unbraid.report.tables import format_setting
+
     ends = comparison.interval
     numbers = {"A": comparison.first, "B": comparison.second, "B - A": comparison.difference}
     interval = "none" if ends is None else f"{ends[0]:.4g} .. {ends[1]:.4g}"
-    row = {"score": comparison.score, **{key: f"{value:.4g}" for key, value in numbers.items()}}
+    row = {key: str(format_setting(value)) for key, value in comparison.settings.items()}
+    row |= {"score": comparison.score, **{key: f"{value:.4g}" for key, value in numbers.items()}}
     return {**row, "95% interval": interval, "over": comparison.over}

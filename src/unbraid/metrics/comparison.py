@@ -10,8 +10,8 @@ Runs of two settings share no rows of chance, only seeds: the interval of their 
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -27,7 +27,10 @@ from unbraid.progress import track
 
 @dataclass(frozen=True)
 class Comparison:
-    """The difference second - first of a score, its 95% interval, and what the interval is over."""
+    """The difference second - first of a score, its 95% interval, and what the interval is over.
+
+    `settings` are those that both sides share in a sweep where others than the compared ones vary.
+    """
 
     score: str
     first: float
@@ -35,6 +38,7 @@ class Comparison:
     difference: float
     interval: tuple[float, float] | None
     over: str
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def as_record(self) -> dict[str, Any]:
         """Return a mapping for JSON."""
@@ -97,19 +101,22 @@ def _score(evaluation: Evaluation, names: Sequence[str], settings: dict[str, Any
     return {score.name: score.value for score in evaluate(evaluation, names, **settings)}
 
 
-def compare_seeds(score: str, first: Sequence[float], second: Sequence[float]) -> Comparison:
+def compare_seeds(
+    score: str, first: Sequence[float], second: Sequence[float], settings: Mapping[str, Any] | None = None
+) -> Comparison:
     """Return the difference of the means of two settings over their seeds, with the interval of welch1947."""
     from scipy.special import stdtrit
 
     if not first or not second:
         raise UsageError(f"Both settings need a run with the score {score}; score them first.")
     before, after = (float(np.mean(values)) for values in (first, second))
-    over, difference = f"{len(first)} and {len(second)} seeds", after - before
+    over, difference, held = f"{len(first)} and {len(second)} seeds", after - before, dict(settings or {})
     if min(len(first), len(second)) < 2:
-        return Comparison(score, before, after, difference, None, over)
+        return Comparison(score, before, after, difference, None, over, held)
     parts = [float(np.var(values, ddof=1)) / len(values) for values in (first, second)]
     if sum(parts) == 0:
-        return Comparison(score, before, after, difference, (difference, difference), over)
+        return Comparison(score, before, after, difference, (difference, difference), over, held)
     degrees = sum(parts) ** 2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (first, second), strict=True))
     reach = float(stdtrit(degrees, 0.975)) * math.sqrt(sum(parts))
-    return Comparison(score, before, after, difference, (difference - reach, difference + reach), over)
+    interval = (difference - reach, difference + reach)
+    return Comparison(score, before, after, difference, interval, over, held)

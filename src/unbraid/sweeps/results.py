@@ -1,5 +1,6 @@
 """The results of a sweep: runs, tables, a report, and one page that explores several runs."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from unbraid.run import Run
 from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
+from unbraid.sweeps.matching import Side, format_settings, match_sides
 
 FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.csv", "report": "report.html"}
 
@@ -111,20 +113,27 @@ class Sweep:
     ) -> list[Comparison]:
         """Return the differences second - first of scores between two settings, with 95% intervals over seeds.
 
-        `first` and `second` are settings, as `{"beta": 1}` and `{"beta": 6}`; runs that have them are compared by their
-        newest scores with default settings. `second` may be a setting of another sweep. Names are metrics (`mig`),
-        protocols (`mig/exact`) or scores; without names, every score that both have is compared.
+        `first` and `second` are settings, as `{"beta": 1}` and `{"beta": 6, "lr": 1e-3}`; runs that have them are
+        compared by their newest scores with default settings. `second` may be a setting of another sweep. If other
+        settings than the seed vary as well, each combination of theirs that both sides have is a comparison of its own,
+        with its values in `Comparison.settings`; `notes` name combinations that one side lacks. Names are metrics
+        (`mig`), protocols (`mig/exact`) or scores; without names, every score that both have is compared.
         """
-        sides = [_select(self, first), _select(other or self, second)]
-        for settings, members in zip((first, second), sides, strict=True):
-            if not members:
-                raise UsageError(f"No finished run has {_format_settings(settings)}.")
-        scores = [name for name in list_scores(sides[0]) if name in list_scores(sides[1])]
-        chosen = [n for n in scores if not names or any(f"{n}/".startswith(f"{asked}/") for asked in names)]
-        if not chosen:
-            raise UsageError(f"The runs share no score named {', '.join(names)}; they share {', '.join(scores)}.")
-        values = [[[m.scores[n].value for m in members if has_score(m, n)] for n in chosen] for members in sides]
-        return [compare_seeds(name, a, b) for name, a, b in zip(chosen, *values, strict=True)]
+        where = self if other is None else other  # an empty sweep is false
+        sides = Side(self.path, first, _select(self, first)), Side(where.path, second, _select(where, second))
+        matches, notes = match_sides(*sides)
+        chosen = _choose_scores(*(list_scores(side.members) for side in sides), names)
+        found = []
+        for match, name in itertools.product(matches, chosen):
+            a, b = ([m.scores[name].value for m in side if has_score(m, name)] for side in (match.first, match.second))
+            if a and b:
+                found.append(compare_seeds(name, a, b, match.settings))
+            else:
+                notes.append(f"No run of one side has {name}{_format_place(match.settings)}: left out.")
+        if not found:
+            raise UsageError(f"Both settings need a run with the score {', '.join(chosen)}; score them first.")
+        self.notes += notes
+        return found
 
     def explore(
         self, output: str | Path | None = None, *, weights: Precision = AUTO, open: bool = True
@@ -148,8 +157,19 @@ def _select(sweep: Sweep, settings: Mapping[str, Any]) -> list[Member]:
     ]
 
 
-def _format_settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={format_setting(value)}" for key, value in settings.items()) or "any settings"
+def _choose_scores(first: Sequence[str], second: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the scores that both sides have, those named if there are names."""
+    shared = [name for name in first if name in second]
+    chosen = [n for n in shared if not names or any(f"{n}/".startswith(f"{asked}/") for asked in names)]
+    if not shared:
+        raise UsageError("The runs share no score; unbraid evaluate SWEEP measures scores of all runs.")
+    if not chosen:
+        raise UsageError(f"The runs share no score named {', '.join(names)}; they share {', '.join(shared)}.")
+    return chosen
+
+
+def _format_place(settings: Mapping[str, Any]) -> str:
+    return f" at {format_settings(settings)}" if settings else ""
 
 
 def read_member(folder: SweepFolder, run: str, settings: Mapping[str, Any]) -> Member:
