@@ -122,7 +122,7 @@ class Sweep:
         where = self if other is None else other  # an empty sweep is false
         sides = Side(self.path, first, _select(self, first)), Side(where.path, second, _select(where, second))
         matches, notes = match_sides(*sides)
-        chosen = _choose_scores(*(list_scores(side.members) for side in sides), names)
+        chosen = _choose_scores(list_scores(sides[0].members), list_scores(sides[1].members), names)
         found = []
         for match, name in itertools.product(matches, chosen):
             a, b = ([m.scores[name].value for m in side if has_score(m, name)] for side in (match.first, match.second))
