@@ -1,4 +1,4 @@
-"""Verify every file of a run, a sweep or stored data, and repair what needs no guess; `unbraid check` calls this.
+"""Verify every file of runs, sweeps and stored data, and repair what needs no guess; `unbraid check` calls this.
 
 A file is damaged if its content cannot be trusted: only its owner can restore it, or train again. It is untidy if a
 killed process left it behind and nothing is lost: these findings have a repair.
@@ -14,17 +14,20 @@ from typing import Any, Literal
 from unbraid import atomic
 from unbraid.data import check as check_dataset, dataset, storage
 from unbraid.errors import RunError, UnbraidError, UsageError
+from unbraid.folder_contents import find_enclosing, is_run, is_sweep, list_contents, recognise
+from unbraid.metrics.generative.features.classifier import read_stored
 from unbraid.models import CUSTOM
 from unbraid.run import Run
 from unbraid.schema import FILES
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.tensor_files import FormatError, OwnerError, has_digest, load_checkpoint
+from unbraid.tensor_files import FormatError, OwnerError, has_digest, load_checkpoint, read_header
 from unbraid.training.first_stage import load_first_stages
 
 State = Literal["damaged", "untidy", "repaired"]
 LINES = ("history", "scores")
 _LINK = "It is a link, and a folder of runs may not lead elsewhere."
+_NO_SEAL = "it is in no run, and it has no checksum of a data set or classifier that unbraid stored"
 
 
 @dataclass
@@ -38,11 +41,18 @@ class Finding:
 
 @dataclass
 class Report:
-    """Findings of a check; `files` is the number of files that were read."""
+    """Findings of a check.
+
+    `files` is the number of files that were read, `runs` that of the runs below a folder, and `unknown` are files that
+    were not checked, as they have no checksum of this library.
+    """
 
     path: str
-    kind: Literal["run", "sweep", "data"]
+    kind: Literal["run", "sweep", "data", "folder"]
     files: int = 0
+    runs: int = 0
+    whole_runs: int = 0
+    unknown: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -54,22 +64,56 @@ class Report:
 
 
 def check(path: str | Path, *, repair: bool = False) -> Report:
-    """Verify a run, a sweep, a file or folder of stored data, or a data set by name.
+    """Verify a run, a sweep, a folder that holds some, a file or folder of stored data, or a data set by name.
 
-    With `repair`, partial files, free locks and other remains are removed, and a run that a dead process left as
-    "running" becomes "interrupted". A damaged file is never changed, except a checkpoint, which nothing would use.
+    A file inside a run stands for the run. With `repair`, partial files, free locks and other remains are removed, and
+    a run that a dead process left as "running" becomes "interrupted". A damaged file is never changed, except a
+    checkpoint, which nothing would use.
     """
     place = Path(path)
-    if (place / "sweep.yaml").is_file():
+    if is_sweep(place):
         checker = _Checker(Report(str(path), "sweep"), place, repair)
         checker.check_sweep(SweepFolder(place))
-    elif (place / "config.yaml").is_file():
+    elif is_run(place):
         checker = _Checker(Report(str(path), "run"), place, repair)
         checker.check_run(RunFolder(place))
+    elif place.is_dir():
+        return _check_contents(place, repair)
+    elif place.is_file() and recognise(place) is None:
+        return check(_find_owner(place, f"{place} is not a file that unbraid can check: {_NO_SEAL}."), repair=repair)
     else:
         checker = _Checker(Report(str(path), "data"), place, repair)
         checker.check_data(place)
     return checker.report
+
+
+def _find_owner(place: Path, otherwise: str) -> Path:
+    """Return the run or sweep that a file or folder is in, or raise a `UsageError`."""
+    owner = find_enclosing(place)
+    if owner is None:
+        raise UsageError(otherwise)
+    return owner
+
+
+def _check_contents(place: Path, repair: bool) -> Report:
+    """Check every run, sweep and sealed file below a folder."""
+    contents = list_contents(place)
+    sealed = [file for file in contents.files if recognise(file) is not None]
+    if not (contents.runs or contents.sweeps or sealed):
+        return check(_find_owner(place, f"{place} holds neither runs nor sweeps nor stored data."), repair=repair)
+    report = Report(str(place), "folder" if contents.runs or contents.sweeps else "data")
+    report.unknown = [str(file) for file in contents.files if file not in sealed]
+    for folder in (*contents.runs, *contents.sweeps):
+        found = check(folder, repair=repair)
+        members = [folder] if folder in contents.runs else list_contents(folder / "runs").runs
+        damaged = [Path(each.file) for each in found.findings if each.state == "damaged"]
+        whole = [each for each in members if not any(file.is_relative_to(each) for file in damaged)]
+        report.files += found.files
+        report.findings += found.findings
+        report.runs += len(members)
+        report.whole_runs += len(whole) if found.files else 0  # behind a link nothing is read
+    _Checker(report, place, repair).check_files(sealed)
+    return report
 
 
 class _Checker:
@@ -236,9 +280,12 @@ class _Checker:
             if status.state in ("missing", "damaged"):
                 self.note(status.path or place, "damaged", status.words)
             return
-        files = [place] if place.is_file() else sorted(place.rglob("*.safetensors"))
-        if not files:
-            raise UsageError(f"{place} is neither a run nor a sweep, and it holds no stored data.")
+        self.check_files([place])
+
+    def check_files(self, files: list[Path]) -> None:
+        """Check sealed files: data sets and classifiers."""
         for file in files:
-            self.read(file, lambda file=file: storage.read(file))
-        self._check_partial_files(*{file.parent for file in files})
+            kind = recognise(file)
+            reader = {"data": storage.read, "classifier": read_stored}.get(kind or "", read_header)
+            self.read(file, lambda file=file, reader=reader: reader(file))
+        self._check_partial_files(*sorted({file.parent for file in files}))

@@ -77,6 +77,17 @@ def load_tensors(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise RunError(f"{path} cannot be read: {reason}.") from error
 
 
+def read_header(path: Path) -> dict[str, str]:
+    """Return the header of a safetensors file without its tensors."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as handle:
+            return handle.metadata() or {}
+    except (SafetensorError, OSError, RuntimeError, ValueError, OverflowError) as error:
+        raise RunError(f"{path} cannot be read: {describe_failure(error)}.") from error
+
+
 def save_checkpoint(path: Path, step: int, tensors: Mapping[str, Any], owner: Mapping[str, Any]) -> None:
     """Write a checkpoint whose header binds it to its owner: the run ids, the data and the players."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -1,8 +1,10 @@
 """`unbraid check` finds what is damaged, and repairs what a killed process left behind."""
 
 import json
+import re
 import shutil
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +13,10 @@ from tests.support.command import unbraid
 from tests.support.messages import names
 from tests.support.sweeps import sweep
 from unbraid.data import from_array, storage
+from unbraid.errors import UsageError
+from unbraid.explore.demo import open_demo
 from unbraid.folder_check import check
+from unbraid.metrics.generative.features.classifier import classifier, get_stored
 from unbraid.store import RunFolder, load_tensors, save_tensors
 
 SMALL = {"network": "mlp", "encoder_hidden": (8,), "decoder_hidden": (8,), "z": 2, "batch": 8, "steps": 4}
@@ -133,6 +138,81 @@ def test_stored_data_and_their_description_are_checked(tmp_path):
     old = {key: value for key, value in facts.items() if key != "seal"}
     save_tensors(path, tensors, old)  # as before there were seals
     assert check(path).findings == []
+
+
+def test_a_folder_of_runs_and_sweeps_is_checked_run_by_run(run, tmp_path, monkeypatch):
+    root = tmp_path / "runs"
+    shutil.copytree(run.path, root / "deeper" / "one")
+    (root / "project").mkdir()
+    (root / "project" / "config.yaml").write_text("model: of another program\n")
+    swept = sweep(root, beta=4, metrics=[], report=False)
+    members = len(swept.runs)
+    report = check(root)
+    assert (report.kind, report.findings, report.unknown) == ("folder", [], [])
+    assert (report.runs, report.whole_runs) == (members + 1, members + 1)
+    assert check(swept.path / "runs").whole_runs == members
+    assert names(unbraid("check", root), root, "whole", f"{members + 1} of {members + 1} runs")
+    monkeypatch.chdir(root)
+    assert check(".").whole_runs == members + 1
+    (swept.runs[0].path / "data.json").write_text("{")
+    report = check(root)
+    assert (report.damaged, report.whole_runs) == (True, members)
+
+
+def test_a_link_in_one_run_keeps_no_other_run_from_being_checked(run, tmp_path):
+    (shutil.copytree(run.path, tmp_path / "other") / "page.html").symlink_to(tmp_path)
+    report = check(tmp_path)
+    assert (report.runs, report.whole_runs, states(report)) == (2, 1, {"page.html": "damaged"})
+    assert report.files == check(run.path).files
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml", "checkpoints/step-000000002.safetensors"])
+def test_a_file_inside_a_run_stands_for_the_run(run, name):
+    owner = {"runs": [run.config.run_id], "data": run.read_json("data")["content"]}
+    run.save_checkpoint(2, {"a": torch.ones(3)}, owner)
+    report = check(run.path / name)
+    assert (report.path, report.kind, report.damaged) == (str(run.path), "run", False)
+
+
+@pytest.mark.parametrize("name", ["scores.csv", "photo.png", "config.yaml", "weights.safetensors", "cut.safetensors"])
+def test_a_file_without_a_seal_is_not_called_damaged(run, tmp_path, name):
+    file = tmp_path / "mine" / name
+    file.parent.mkdir()
+    if name == "weights.safetensors":
+        shutil.copy(run.model_path, file)
+    else:
+        file.write_text("version https://git-lfs.github.com/spec/v1")
+    for path in (file, file.parent):
+        with pytest.raises(UsageError, match=r"not a file that unbraid can check|holds neither runs") as caught:
+            check(path)
+        assert not re.search("damaged|remove", str(caught.value))
+    report = check(tmp_path)
+    assert (report.findings, report.whole_runs) == ([], 1)
+    assert report.unknown == ([str(file)] if file.suffix == ".safetensors" else [])
+
+
+def test_everything_in_the_data_folder_is_known(run, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("UNBRAID_DATA", str(home))
+    open_demo()
+    storage.save(home / "some.safetensors", from_array(torch.rand(6, 4, 4).numpy(), name="some"))
+    data = from_array(torch.rand(48, 8, 8).numpy(), factors=np.arange(48) % 3, name="labelled")
+    get_stored(("key",), None, data, lambda: classifier(data, torch.arange(48), 0, steps=2))
+    (stored,) = (home / "classifiers").glob("*.safetensors")
+    report = check(home)
+    assert (report.findings, report.unknown, report.whole_runs) == ([], [], 1)
+    assert check(stored).files == 1
+    stored.write_bytes(stored.read_bytes()[:-1] + b"?")
+    assert states(check(home)) == {stored.name: "damaged"}
+    (home / "some.safetensors").write_bytes(b"?" * 100)
+    assert states(check(home))["some.safetensors"] == "damaged"
+
+
+def test_a_cut_file_of_stored_data_is_damaged(tmp_path):
+    path = tmp_path / "some.safetensors"
+    storage.save(path, from_array(torch.rand(6, 4, 4).numpy(), name="some"))
+    path.write_bytes(path.read_bytes()[:-9])
+    assert states(check(path)) == states(check(tmp_path)) == {"some.safetensors": "damaged"}
 
 
 def test_scoring_without_saving_leaves_the_run_as_it_is(run, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """The command check."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,15 +10,17 @@ from unbraid.cli.printing import print_json
 
 
 @app.command(
-    epilog="Examples:  unbraid check runs/demo  ·  unbraid check runs/SWEEP --repair  ·  unbraid check dsprites"
+    epilog="Examples:  unbraid check runs/demo  ·  unbraid check runs/SWEEP --repair  ·  unbraid check runs"
+    "  ·  unbraid check dsprites"
 )
 def check(
-    path: Annotated[Path, typer.Argument(help="Run, sweep, file or folder of stored data, or a data set's name.")],
+    path: Annotated[Path, typer.Argument(help="Run, sweep, folder of them, stored data, or a data set's name.")],
     repair: Annotated[bool, typer.Option("--repair", help="Remove remains of killed processes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Verify every file of a run, a sweep or stored data; exit code 1 if one is damaged.
+    """Verify every file of a run, a sweep, a folder of them, or stored data; exit code 1 if one is damaged.
 
+    A file inside a run stands for the run, and a folder for all runs, sweeps and stored data below it.
     Weights, checkpoints, settings, history and scores are compared with the hashes and tables that they were written
     by. --repair removes partial files, unusable checkpoints and free locks, and marks a run as interrupted that a dead
     process left as running; everything else is only reported.
@@ -31,9 +33,19 @@ def check(
     else:
         for finding in report.findings:
             typer.echo(f"{finding.state}  {finding.file}: {finding.what}")
-        what = {True: "damaged", False: "whole"}[report.damaged]
-        typer.echo(f"{path} is {what}: {report.files:,} files of this {report.kind} were read.")
+        typer.echo(_summarise(report))
+        if report.unknown:
+            count = f"{len(report.unknown):,} {'file was' if len(report.unknown) == 1 else 'files were'}"
+            typer.echo(f"{count} not checked, without a checksum of unbraid to compare with, as {report.unknown[0]}.")
         if any(finding.state == "untidy" for finding in report.findings) and not repair:
             typer.echo("--repair tidies up what killed processes left behind.")
     if report.damaged:
         raise typer.Exit(1)
+
+
+def _summarise(report: Any) -> str:
+    state = "damaged" if report.damaged else "whole"
+    if report.kind != "folder":
+        return f"{report.path} is {state}: {report.files:,} files of this {report.kind} were read."
+    runs = f"{report.whole_runs:,} of {report.runs:,} {'run is' if report.runs == 1 else 'runs are'} whole"
+    return f"{report.path} is {state}: {runs}; {report.files:,} files were read."

@@ -239,10 +239,16 @@ def _save(path: Path, network: FeatureNetwork) -> None:
     save_tensors(path, tensors, {"facts": json.dumps(facts), "digest": _digest(json.dumps(facts), tensors)})
 
 
-def _load(path: Path, dataset: FactorDataset) -> FeatureNetwork:
+def read_stored(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return tensors and header of a stored classifier, or raise a `DataError` if they do not fit its digest."""
     tensors, header = load_tensors(path)
-    if header["digest"] != _digest(header["facts"], tensors):
-        raise ValueError(f"{path} is damaged.")
+    if header.get("digest") != _digest(header.get("facts", ""), tensors):
+        raise DataError(f"{path} is damaged (its digest differs); without it, the classifier is trained again.")
+    return tensors, header
+
+
+def _load(path: Path, dataset: FactorDataset) -> FeatureNetwork:
+    tensors, header = read_stored(path)
     facts = json.loads(header["facts"])
     module = Classifier(dataset.shape, facts["sizes"])
     module.load_state_dict(tensors)
