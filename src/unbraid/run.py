@@ -284,10 +284,11 @@ class Run:
         check_options(triples, options)
         return triples(self.evaluation, **options)
 
-    def report(self) -> Path:
-        """Write report.html from the newest score of each name."""
-        newest = {score.name: score for score in self.scores}
-        return write_report(self.folder, self.subject().evaluation, list(newest.values()))
+    def report(self, output: str | Path | None = None, *, scores: Sequence[Score] | None = None) -> Path:
+        """Write report.html, or `output`, from the newest stored score of each name, or from `scores`."""
+        newest = {score.name: score for score in (self.scores if scores is None else scores)}
+        path = None if output is None else Path(output)
+        return write_report(self.folder, self.subject().evaluation, list(newest.values()), path)
 
     def explore(
         self,

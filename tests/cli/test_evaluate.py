@@ -1,6 +1,8 @@
 """The commands that score, compare and report: output, settings and rows."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.cli.shared import NARROW, SMALL, TINY, is_one_error
 from tests.support.command import unbraid
 from tests.support.messages import names
+from tests.support.sweeps import sweep
 from unbraid.cli.printing import print_rows
 
 
@@ -72,6 +75,31 @@ def test_headers_of_a_wide_table_break_between_words(capsys):
 def test_report_is_written(folder):
     path = unbraid("report", folder, "--device", "cpu").strip()
     assert Path(path).read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_report_of_a_folder_that_cannot_be_written_goes_elsewhere(folder, tmp_path, monkeypatch, scored):
+    copy = shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("report.html", "scores.jsonl"))
+    if scored:
+        unbraid("evaluate", copy, "--metric", "kl/closed-form", "--device", "cpu")
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK or not Path(path).is_relative_to(copy))
+    told = unbraid("report", copy, "--device", "cpu", code=1)
+    assert names(told, copy, "--out")
+    assert "--no-save" not in told
+    page = tmp_path / "page.html"
+    assert unbraid("report", copy, "-o", page, "--device", "cpu").strip() == str(page)
+    assert ("kl/closed-form" if scored else "mig/exact") in page.read_text()
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    assert names(unbraid("report", copy, "-o", copy / "config.yaml", code=2), "config.yaml")
+
+
+def test_report_of_a_sweep_goes_elsewhere(tmp_path):
+    swept = sweep(tmp_path, beta=4, metrics=[], report=False)
+    before = sorted(path.name for path in swept.path.iterdir())
+    unbraid("report", swept.path, "-o", tmp_path / "page.html")
+    assert "<!doctype html>" in (tmp_path / "page.html").read_text()
+    assert sorted(path.name for path in swept.path.iterdir()) == before
 
 
 def test_ctrl_c_outside_training_is_told(folder, monkeypatch):

@@ -79,7 +79,7 @@ def list_outputs() -> list[list[str]]:
     """Return the cases in which the file to write is hostile."""
     commands = [["encode", "{run}"], ["decode", "{run}", "{codes}"], ["sample", "{run}"], ["reconstruct", "{run}"]]
     commands += [["traverse", "{run}"], ["evaluate", "{run}", "--metric", "units"], ["complete", "{run}", "{table}"]]
-    commands += [["explore", "{run}", "--no-open"]]
+    commands += [["explore", "{run}", "--no-open"], ["report", "{run}"]]
     cases = [
         [*words, "--output" if words[0] == "explore" else "--out", path] for words in commands for path in BAD_OUTPUTS
     ]

@@ -1,17 +1,18 @@
 """The commands evaluate, report and compare."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from unbraid.cli.early_checks import check_metrics, check_run
-from unbraid.cli.options import AsJson, Device, RunPath, app, complete, refuse_files_of_runs
+from unbraid.cli.options import AsJson, Device, RunPath, app, check_page, complete, refuse_files_of_runs
 from unbraid.cli.printing import print_explanations, print_json, print_notes, print_rows, print_scores
 from unbraid.cli.source_names import METRICS
 from unbraid.cli.streams import echo
-from unbraid.errors import UsageError
+from unbraid.errors import RunError, UsageError
 
 
 @app.command(
@@ -102,17 +103,36 @@ def _describe_rows(run: Any, rows: int | None) -> str:
     return f"{total:,} {kind}" if rows is None or rows >= total else f"{rows:,} random of {total:,} {kind}"
 
 
-@app.command(epilog="Example:  unbraid report runs/demo")
-def report(run: RunPath, device: Device = "auto", as_json: AsJson = False) -> None:
-    """Write report.html of a run (scores, curves, traversal, reconstructions, settings) or of a sweep, in one file."""
+@app.command(epilog="Examples:  unbraid report runs/demo  ·  unbraid report runs/RUN --out model.html")
+def report(
+    run: RunPath,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "--output", "-o", help="File to write; default: report.html in the run's folder."),
+    ] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Write report.html of a run (scores, curves, traversal, reconstructions, settings) or of a sweep, in one file.
+
+    A run without scores is scored first. With --out, nothing is written to the run's folder.
+    """
+    if out is not None:
+        check_page(out, "report.html")
     from unbraid.run import load
     from unbraid.sweeps import Sweep
 
     opened = Sweep(run) if (run / "sweep.yaml").exists() else load(run, device=device)
-    if not isinstance(opened, Sweep) and not opened.scores:
-        opened.score()
-        print_notes(opened.notes)
-    path = opened.report()
+    if out is None and not os.access(opened.path, os.W_OK):
+        raise RunError(f"{opened.path} cannot be written; write the report elsewhere with --out FILE.")
+    if isinstance(opened, Sweep):
+        path = opened.report(out)
+    else:
+        scores = opened.scores
+        if not scores:
+            scores = opened.score(save=out is None)
+            print_notes(opened.notes)
+        path = opened.report(out, scores=scores)
     print_json({"report": str(path)}) if as_json else echo(str(path))
 
 

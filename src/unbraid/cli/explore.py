@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from unbraid.cli.early_checks import check_run
-from unbraid.cli.options import AsJson, Device, Out, RunPath, app, choose_output, refuse_files_of_runs
+from unbraid.cli.options import AsJson, Device, Out, RunPath, app, check_page, choose_output
 from unbraid.cli.printing import print_json
 from unbraid.cli.streams import echo
 from unbraid.errors import UsageError
@@ -36,9 +36,7 @@ def explore(
     page with a table of them.
     """
     if output is not None:
-        refuse_files_of_runs(output)
-        if output.is_dir():
-            raise UsageError(f"--out {output} is a folder; name a file in it, such as explore.html.")
+        check_page(output, "explore.html")
     bits = int(weights) if weights.isdecimal() and len(weights) < 4 else weights
     options = {"output": output, "weights": bits, "open": show}
     sweeps = [name for name in runs if (Path(name) / "sweep.yaml").exists()]

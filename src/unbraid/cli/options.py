@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from unbraid.atomic import check_replaceable
 from unbraid.cli.early_checks import check_run
 from unbraid.cli.source_names import OBJECTIVES, registered_names
 from unbraid.errors import UsageError
@@ -141,6 +142,14 @@ def choose_output(out: Path | None, folder: Path, name: str, inputs: Sequence[st
         free = (folder / name).with_stem(f"{Path(name).stem}-{number}")
         number += 1
     return free
+
+
+def check_page(out: Path, example: str) -> None:
+    """Raise unless a page can be written to a path; `example` is a name of such a page."""
+    refuse_files_of_runs(out)
+    if out.is_dir():
+        raise UsageError(f"--out {out} is a folder; name a file in it, such as {example}.")
+    check_replaceable(out)
 
 
 def refuse_files_of_runs(out: Path) -> None:

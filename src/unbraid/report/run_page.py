@@ -44,9 +44,11 @@ PAGES = {"Report": "report.html", "Explorer": EXPLORER}
 MAX_SCORES_ON_CARD = 12
 
 
-def write_report(folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score]) -> Path:
-    """Write report.html into a run's folder and return its path."""
-    path = folder.path / "report.html"
+def write_report(
+    folder: RunFolder, evaluation: Evaluation, scores: Sequence[Score], output: Path | None = None
+) -> Path:
+    """Write the report of a run to `output`, or to report.html in its folder, and return its path."""
+    path = output or folder.path / "report.html"
     page = render(folder, evaluation, scores)
     atomic.remove_partial_files(path.parent, path.name)
     atomic.write_text(path, page)

@@ -33,10 +33,13 @@ MAX_SCORES_ON_PAGE = 8
 """The CSV tables in the sweep's folder have all scores."""
 
 
-def write_sweep_report(folder: Path, statement: str, members: Sequence[Member]) -> Path:
-    """Write report.html into a sweep's folder and return its path; `statement` is the text of its sweep.yaml."""
-    path = folder / "report.html"
-    reports = [m.run for m in members if (folder / "runs" / m.run / "report.html").exists()]
+def write_sweep_report(folder: Path, statement: str, members: Sequence[Member], output: Path | None = None) -> Path:
+    """Write the report of a sweep to `output`, or to report.html in its folder, and return its path.
+
+    `statement` is the text of its sweep.yaml. Only a page in the folder has links to the reports of its runs.
+    """
+    path = output or folder / "report.html"
+    reports = [m.run for m in members if output is None and (folder / "runs" / m.run / "report.html").exists()]
     page = render(folder.name, statement, members, reports)
     atomic.remove_partial_files(path.parent, path.name)
     atomic.write_text(path, page)

@@ -100,8 +100,10 @@ class Sweep:
         runs = {run: self.folder.run_folder(run) for run in self.folder.members}
         return {run: read_left_out(folder) for run, folder in runs.items() if folder.finished}
 
-    def report(self) -> Path:
-        """Write report.html and the tables."""
+    def report(self, output: str | Path | None = None) -> Path:
+        """Write report.html and the tables, or only the page, to `output`."""
+        if output is not None:
+            return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.members, Path(output))
         return write_sweep_report(self.path, self.folder.plan.to_yaml(), self.write_tables())
 
     def compare(
