@@ -5,7 +5,7 @@ from torch import nn
 
 from unbraid.data import load
 from unbraid.data.factors import FactorDataset
-from unbraid.data.find import GIVEN
+from unbraid.data.find import GIVEN, find_missing_path
 from unbraid.errors import RunError
 from unbraid.models import CUSTOM, Model, build
 from unbraid.store import RunFolder, select_prefix
@@ -20,7 +20,19 @@ def load_dataset(folder: RunFolder, device: torch.device) -> FactorDataset:
             f"{folder.path} was trained on data that were passed in ({stored.settings['source']}, content "
             f"{stored.settings['content'][:12]}…); pass them again: unbraid.load(path, data=…)."
         )
+    if (missing := find_missing_path(stored)) is not None:
+        raise RunError(_explain_missing(folder, missing))
     return load(stored.name, stored.settings, device)
+
+
+def _explain_missing(folder: RunFolder, missing: str) -> str:
+    """Say from where a relative path of a run's data is found, as far as a folder above the run tells."""
+    above = [each for each in folder.path.absolute().parents if (each / missing).exists()]
+    place = f"{above[0]}, where {missing} is" if above else "the folder in which it was trained"
+    return (
+        f"{folder.path} was trained on {missing}, a relative path that does not exist here; run the command from "
+        f"{place}, or pass the data in Python: unbraid.load(path, data=…)."
+    )
 
 
 def load_model(folder: RunFolder, **modules: nn.Module | None) -> Model:

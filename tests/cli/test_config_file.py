@@ -52,6 +52,25 @@ def test_a_file_may_write_numbers_as_the_command_line_does(folder, tmp_path):
     assert (after["training"]["lr"], after["training"]["steps"], after["objective"]["beta"]) == (5e-4, 2, 10.0)
 
 
+def test_a_relative_path_of_data_names_the_folder_to_run_from(tmp_path):
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    rows = "\n".join(f"{row},{row * row % 7},{row % 3}" for row in range(60))
+    (home / "my table.csv").write_text(f"a,b,c\n{rows}\n")
+    run = home / train("beta-tcvae", "data=my table.csv", "steps=2", cwd=home)["run"]
+    told = unbraid("evaluate", run, "--device", "cpu", cwd=elsewhere, code=1)
+    assert names(told, "my table.csv", "relative", f"from {home}")
+    assert is_one_error(told)
+    moved = run.rename(elsewhere / "run")
+    told = unbraid("evaluate", moved, "--device", "cpu", cwd=elsewhere, code=1)
+    assert names(told, "my table.csv", "relative", "folder in which it was trained")
+    told = unbraid("train", "--config", moved, "--device", "cpu", cwd=elsewhere, code=2)
+    assert names(told, "my table.csv", "relative", "data=PATH")
+    again = train("--config", moved, f"data.file={home / 'my table.csv'}", cwd=elsewhere)
+    assert again["step"] == 2
+
+
 @pytest.mark.parametrize(
     ("change", "code", "facts"),
     [

@@ -32,6 +32,9 @@ GIVEN = "given"
 Data = Any
 """A registered name, a path, an array, a tensor, a DataFrame, a torch Dataset, a `FactorDataset`, or arrays by name."""
 
+PATH_SETTINGS = {"images": ("folder", "labels"), "table": ("file",), "paired": ("csv",), "array": ("file",)}
+"""Settings that hold paths, by the data set."""
+
 HEADERS_TO_READ = 256
 """Pictures, evenly spaced, whose sizes are read."""
 
@@ -39,6 +42,14 @@ LARGEST_KEPT_SIDE = 128
 """Larger pictures are resized: the time of a step grows with the pixels."""
 
 PICTURE_SIZES = (32, 64)
+
+
+def find_missing_path(data: Choice) -> str | None:
+    """Return the relative path of a stored config that does not exist from here, or None."""
+    paths = [data.settings.get(key) for key in PATH_SETTINGS.get(data.name, ())]
+    relative = [path for path in paths if isinstance(path, str) and path not in ("", SUBFOLDERS)]
+    relative = [path for path in relative if not Path(path).is_absolute() and not path.startswith("~")]
+    return next((path for path in relative if not Path(path).exists()), None)
 
 
 @explain_out_of_memory("Loading the data", "use a smaller data.size, fewer rows, or data on disk (data.stream)")

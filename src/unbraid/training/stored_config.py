@@ -5,7 +5,7 @@ from typing import Any
 
 from unbraid.config import Choice, Config
 from unbraid.data.base import dataset as datasets
-from unbraid.data.find import GIVEN
+from unbraid.data.find import GIVEN, find_missing_path
 from unbraid.errors import UsageError
 from unbraid.methods import objective
 from unbraid.models import CUSTOM
@@ -35,7 +35,17 @@ def list_settings_of(config: Config, changes: Mapping[str, Any] | None = None) -
         if stored.get(key) in (GIVEN, CUSTOM):
             what = "data that were passed in" if key == "data" else f"a module of your own as {key}"
             raise UsageError(f"This config has {what}, which it does not hold; add {key}=NAME.")
+    if "data" not in changes and (missing := find_missing_path(_change_data(config.data, changes))) is not None:
+        raise UsageError(
+            f"This config has data in {missing}, a relative path that does not exist here; run the command from the "
+            "folder in which it was trained, or add data=PATH."
+        )
     return {**stored, **changes}
+
+
+def _change_data(data: Choice, changes: Mapping[str, Any]) -> Choice:
+    changed = {key[5:]: value for key, value in changes.items() if key.startswith("data.")}
+    return Choice(data.name, {**data.settings, **changed})
 
 
 def _list_all(config: Config) -> Iterator[tuple[str, Any]]:
