@@ -8,6 +8,7 @@ import yaml
 from tests.cli.shared import is_one_error
 from tests.support.command import unbraid
 from tests.support.messages import names
+from tests.support.sweeps import sweep
 
 
 def train(*words, cwd):
@@ -50,6 +51,15 @@ def test_a_file_may_write_numbers_as_the_command_line_does(folder, tmp_path):
     run = train("--config", file, cwd=tmp_path)
     after = yaml.safe_load((tmp_path / run["run"] / "config.yaml").read_text())
     assert (after["training"]["lr"], after["training"]["steps"], after["objective"]["beta"]) == (5e-4, 2, 10.0)
+
+
+def test_a_sweep_is_not_a_config_and_names_one(tmp_path):
+    swept = sweep(tmp_path, beta=4, metrics=[], report=False)
+    member = min(run.path for run in swept.runs)
+    for given in (swept.path, swept.path / "sweep.yaml"):
+        told = unbraid("train", "--config", given, code=2)
+        assert names(told, given, "sweep", member / "config.yaml")
+        assert is_one_error(told)
 
 
 def test_a_relative_path_of_data_names_the_folder_to_run_from(tmp_path):

@@ -290,6 +290,11 @@ def _read_config_file(path: Path) -> Any:
     from unbraid.store import read_config, to_path
 
     file = to_path(path, "--config")
+    sweep = file if file.is_dir() else file.parent
+    if (sweep / "sweep.yaml").exists() and file in (sweep, sweep / "sweep.yaml"):
+        member = min((sweep / "runs").glob("*/config.yaml"), default=sweep / "runs/RUN/config.yaml")
+        example = shlex.quote(str(member))
+        raise UsageError(f"--config {file} is a sweep, not a run; each of its runs has a config.yaml, as {example}.")
     file = file / "config.yaml" if file.is_dir() else file
     if not file.exists():
         raise UsageError(f"There is no file {file}; each run has a config.yaml in its folder.")
