@@ -367,8 +367,10 @@ def to_path(path: Any, what: str = "A path") -> Path:
 def check_folder_name(name: str) -> None:
     """Raise a `UsageError` unless the name is that of a single folder."""
     plain = isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
-    if not plain or len(os.fsencode(name)) > MAX_NAME_BYTES:
-        raise UsageError(f"A run's name is the name of one folder, not '{shorten(name)}'; choose the place with root.")
+    if not plain:
+        raise UsageError(f"A run's name is the name of one folder, not '{shorten(name)}'; --root chooses the place.")
+    if (length := len(os.fsencode(name))) > MAX_NAME_BYTES:
+        raise UsageError(f"The name '{shorten(name)}' is too long: {length} bytes, and at most {MAX_NAME_BYTES} fit.")
 
 
 def select_prefix(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:
