@@ -33,6 +33,17 @@ def test_compare_prints_differences(folder):
     assert names(unbraid("compare", folder, "beta=1", code=2), "two runs")
 
 
+def test_settings_that_no_run_of_a_sweep_has_are_told_with_those_it_has(tmp_path):
+    swept = sweep(tmp_path, beta=[1, 4], seed=0, metrics=[], report=False)
+    assert names(unbraid("compare", swept.path, "beta=1", "betta=4", code=2), "betta=4", "Did you mean 'beta'")
+    assert names(unbraid("compare", swept.path, "beta=1", "beta=10", code=2), "beta=10", "1, 4")
+
+
+def test_numbers_out_of_range_name_their_option(folder):
+    assert names(unbraid("traverse", folder, "--row", 99999, "--device", "cpu", code=2), "--row", 0, 99999)
+    assert names(unbraid("sample", folder, "-n", 0, "--device", "cpu", code=2), "-n", 1)
+
+
 def test_misspelt_settings_of_metrics_are_refused(folder):
     told = unbraid("evaluate", folder, "bin=3", "--metric", "mig", "--device", "cpu", code=2)
     assert names(told, "bin", "bins")

@@ -65,7 +65,7 @@ def decode(
 )
 def sample(
     run: RunPath,
-    count: Annotated[int, typer.Option("--count", "-n", help="How many to draw.")] = 16,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many to draw.")] = 16,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
     out: Out = None,
     device: Device = "auto",

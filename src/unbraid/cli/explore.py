@@ -79,6 +79,9 @@ def traverse(
     from unbraid.run import load
 
     opened = load(run, device=device)
+    if row is not None and not -1 <= row < len(opened.evaluation):
+        rows = f"from 0 to {len(opened.evaluation) - 1:,}, or -1 for the prior's mean"
+        raise UsageError(f"--row must be a row of the held-out data {rows}, not {row}.")
     picture = opened.traverse(row=row, latents=latent or None, by=by, span=span, columns=columns)
     path = choose_output(out, opened.path, "traversal.png")
     picture.save(path)

@@ -1,5 +1,6 @@
 """The results of a sweep: runs, tables, a report, and one page that explores several runs."""
 
+import difflib
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from unbraid.explore import AUTO, ExplorerPage, MemberPage, Precision, write_swe
 from unbraid.extras import import_extra
 from unbraid.metrics.base import Score
 from unbraid.metrics.comparison import Comparison, compare_seeds
+from unbraid.printable import shorten
 from unbraid.report import EXPLORER
 from unbraid.report.sweep_page import write_sweep_report
 from unbraid.report.tables import (
@@ -123,6 +125,9 @@ class Sweep:
         """
         where = self if other is None else other  # an empty sweep is false
         sides = Side(self.path, first, _select(self, first)), Side(where.path, second, _select(where, second))
+        for sweep, side in zip((self, where), sides, strict=True):
+            if not side.members:
+                _refuse_unknown_settings(sweep, side.settings)
         matches, notes = match_sides(*sides)
         chosen = _choose_scores(list_scores(sides[0].members), list_scores(sides[1].members), names)
         found = []
@@ -157,6 +162,23 @@ def _select(sweep: Sweep, settings: Mapping[str, Any]) -> list[Member]:
         for member in select_finished(sweep.members)
         if all(format_setting(member.settings.get(key)) == value for key, value in wanted.items())
     ]
+
+
+def _refuse_unknown_settings(sweep: Sweep, settings: Mapping[str, Any]) -> None:
+    """Raise if the finished runs lack a setting, with the known ones, or a value of it, with its values."""
+    missing, members = (
+        f"No finished run of {sweep.path} has {format_settings(settings)}",
+        select_finished(sweep.members),
+    )
+    known = list(dict.fromkeys(key for member in members for key in member.settings))
+    for key in settings if known else ():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise UsageError(f"{missing}.{hint} The sweep has {', '.join(known)}.")
+        values = dict.fromkeys(format_setting(member.settings.get(key)) for member in members)
+        if format_setting(settings[key]) not in values:
+            raise UsageError(f"{missing}; {key} is {shorten(', '.join(map(str, values)))}.")
 
 
 def _choose_scores(first: Sequence[str], second: Sequence[str], names: Sequence[str]) -> list[str]:
