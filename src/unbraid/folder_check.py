@@ -79,7 +79,7 @@ def check(path: str | Path, *, repair: bool = False) -> Report:
         checker.check_run(RunFolder(place))
     elif place.is_dir():
         return _check_contents(place, repair)
-    elif place.is_file() and recognise(place) is None:
+    elif place.exists() and (not place.is_file() or recognise(place) is None):  # a pipe is not read
         return check(_find_owner(place, f"{place} is not a file that unbraid can check: {_NO_SEAL}."), repair=repair)
     else:
         checker = _Checker(Report(str(path), "data"), place, repair)

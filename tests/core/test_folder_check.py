@@ -1,6 +1,7 @@
 """`unbraid check` finds what is damaged, and repairs what a killed process left behind."""
 
 import json
+import os
 import re
 import shutil
 
@@ -189,6 +190,13 @@ def test_a_file_without_a_seal_is_not_called_damaged(run, tmp_path, name):
     report = check(tmp_path)
     assert (report.findings, report.whole_runs) == ([], 1)
     assert report.unknown == ([str(file)] if file.suffix == ".safetensors" else [])
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    for path in (tmp_path / "pipe.safetensors", tmp_path):
+        with pytest.raises(UsageError):
+            check(path)
 
 
 def test_everything_in_the_data_folder_is_known(run, tmp_path, monkeypatch):
