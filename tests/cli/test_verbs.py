@@ -196,6 +196,12 @@ def test_runs_are_listed_without_torch(home):
         ("table", "vae", "finished"),
     ]
     assert rows[2]["data"] == "table table.csv"
+    assert all(row["kind"] == "run" and row["step"] == row["steps"] > 0 for row in rows)
+    assert all(isinstance(row["seconds"], float) and isinstance(row["scores"], dict) for row in rows)
+
+
+def test_a_table_is_refused_by_a_run_of_pictures(home):
+    assert names(unbraid("encode", "runs/photos", "table.csv", cwd=home, code=2), "pictures", "table")
 
 
 def test_show_tells_formula_settings_and_reference():

@@ -23,7 +23,8 @@ def runs(
     """List the runs and sweeps of a folder: recipe, data, state, steps, main scores, time. It imports no torch."""
     if not root.is_dir():
         raise RunError(f"There is no folder {root}; unbraid train makes runs.")
-    print_rows([_describe(folder, root) for folder in _find(root)], as_json)
+    found = [_describe(folder, root) for folder in _find(root)]
+    print_rows(found if as_json else [_format(record) for record in found], as_json)
 
 
 def _find(root: Path) -> Iterator[Path]:
@@ -40,13 +41,13 @@ def _find(root: Path) -> Iterator[Path]:
 
 
 def _describe(folder: Path, root: Path) -> dict[str, Any]:
+    """Return the facts about a run or a sweep, for programs."""
     name = "." if folder == root else folder.relative_to(root).as_posix()
-    describe = _describe_sweep if (folder / "sweep.yaml").exists() else _describe_run
+    kind, describe = ("sweep", _describe_sweep) if (folder / "sweep.yaml").exists() else ("run", _describe_run)
     try:
-        return {"name": name, **describe(folder)}
+        return {"name": name, "kind": kind, **describe(folder)}
     except UnbraidError as error:
-        unknown = {"recipe": "", "data": "", "state": "damaged", "steps": "", "scores": str(error), "time": ""}
-        return {"name": name, **unknown}
+        return {"name": name, "kind": kind, "state": "damaged", "error": str(error)}
 
 
 def _describe_run(folder: Path) -> dict[str, Any]:
@@ -63,24 +64,41 @@ def _describe_run(folder: Path) -> dict[str, Any]:
         "recipe": config.objective.name,
         "data": _name_data(config.data),
         "state": status["state"],
-        "steps": f"{status.get('step', 0):,}" + ("" if run.ended else f" of {config.training.steps:,}"),
-        "scores": "  ".join(f"{score} {newest[score]:.4g}" for score in main),
-        "time": format_seconds(_measure_seconds(history, config.training.batch)),
+        "step": status.get("step", 0),
+        "steps": status.get("step", 0) if run.ended else config.training.steps,
+        "scores": {score: newest[score] for score in main},
+        "seconds": round(_measure_seconds(history, config.training.batch), 1),
     }
 
 
 def _describe_sweep(folder: Path) -> dict[str, Any]:
-    members = [path.parent for path in sorted((folder / "runs").glob("*/config.yaml"))]
-    found = [_describe_run(member) for member in members]
+    found = [_describe_run(path.parent) for path in sorted((folder / "runs").glob("*/config.yaml"))]
     finished = sum(each["state"] == "finished" for each in found)
     return {
         "recipe": ",".join(dict.fromkeys(each["recipe"] for each in found)),
         "data": ",".join(dict.fromkeys(each["data"] for each in found)),
-        "state": f"sweep, {finished} of {len(found)} finished",
-        "steps": "",
-        "scores": "",
-        "time": "",
+        "state": "finished" if finished == len(found) else "unfinished",
+        "runs": len(found),
+        "finished": finished,
     }
+
+
+def _format(record: dict[str, Any]) -> dict[str, str]:
+    """Return the row of a table for these facts."""
+    row = {key: record.get(key, "") for key in ("name", "recipe", "data", "state")}
+    if "runs" in record:
+        return {
+            **row,
+            "state": f"sweep, {record['finished']} of {record['runs']} finished",
+            "steps": "",
+            "scores": "",
+            "time": "",
+        }
+    if "error" in record:
+        return {**row, "steps": "", "scores": record["error"], "time": ""}
+    steps = f"{record['step']:,}" + ("" if record["step"] == record["steps"] else f" of {record['steps']:,}")
+    scores = "  ".join(f"{score} {value:.4g}" for score, value in record["scores"].items())
+    return {**row, "steps": steps, "scores": scores, "time": format_seconds(record["seconds"])}
 
 
 def _name_data(data: Any) -> str:

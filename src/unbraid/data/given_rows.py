@@ -50,6 +50,8 @@ def read_rows(
         paths = [expand_user(each) for each in given]
         return _read_pictures(paths, [str(each) for each in given], shape)
     if is_frame(given) or isinstance(given, (str, Path)):
+        if len(shape) == 3 and not columns:
+            raise UsageError("This run takes pictures, not the rows of a table; pass a folder, a picture or an array.")
         return _check_shape(_number(_read_table(given, columns)), shape)
     if columns and np.ndim(given) == 2:
         return _check_shape(_number(_standardise(np.asarray(given), columns)), shape)
