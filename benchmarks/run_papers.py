@@ -179,7 +179,10 @@ def print_plan(order: Sequence[tuple[Task, float]], left: Sequence[Row], minutes
 
 @contextmanager
 def stop_after(seconds: float) -> Iterator[None]:
-    """Interrupt the block when the time is over, as Ctrl-C would."""
+    """Interrupt the block when the time is over, as Ctrl-C would; a process that was started by `&` ignores Ctrl-C."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(max(seconds, 0.0), os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()
@@ -187,6 +190,8 @@ def stop_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def keep_scores(root: Path, archive: Path) -> None:

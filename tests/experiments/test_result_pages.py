@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import signal
 import sys
 import tarfile
 import time
@@ -128,9 +129,15 @@ def test_runs_that_left_without_weights_are_not_trained_again(tmp_path, capsys, 
     assert "earlier" in page
 
 
-def test_stops_when_the_minutes_are_over():
-    with pytest.raises(KeyboardInterrupt), run_papers.stop_after(0.05):
-        time.sleep(5.0)
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_stops_when_the_minutes_are_over(handler):
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), run_papers.stop_after(0.05):
+            time.sleep(5.0)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*/runs.csv")), ids=lambda path: path.parent.name)
