@@ -25,7 +25,7 @@ _RUN_FILES = {"model.safetensors", "checkpoints", *(f"{stem}{end}" for stem in F
 
 @dataclass
 class Contents:
-    """What is below a folder; `files` are safetensors files that are in none of its runs and sweeps."""
+    """Runs and sweeps below a folder, and `files`: safetensors files that are in none of them."""
 
     runs: list[Path] = field(default_factory=list)
     sweeps: list[Path] = field(default_factory=list)
