@@ -20,6 +20,7 @@ from unbraid.explore.graph import Graph, Node
 from unbraid.explore.model import measure_encoder, trace_model
 from unbraid.explore.page_file import ExplorerPage, has_display
 from unbraid.explore.rounding import InputMoments
+from unbraid.explore.rows import Numbers, describe_rows
 from unbraid.explore.trace import trace
 from unbraid.explore.weights import Weights, bits_for
 
@@ -160,3 +161,18 @@ def test_a_notebook_shows_the_page(demo_page, monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     assert not has_display()
     assert not page.open()
+
+
+def test_rows_of_the_page_have_the_numbers_of_the_table(tmp_path):
+    """Column `line` holds the number of its row in the file, and every third row is left out."""
+    lines = [f"{row},{row % 7 if row % 3 else ''}" for row in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["line,other", *lines]))
+    settings = {"data": str(tmp_path / "table.csv"), "data.incomplete": "drop", "steps": 2, "batch": 8}
+    run = ub.train("vae", root=tmp_path, name="table", device="cpu", **settings)
+    numbers = Numbers()
+    described = describe_rows(run.evaluation, numbers)
+    place, count = described["observed"][0]["numbers"]
+    shown = np.frombuffer(numbers.bytes(), "<f4")[place : place + count].reshape(described["count"], -1)[:, 0]
+    (line,) = (column for column in run.evaluation.dataset.columns if column.name == "line")
+    assert described["places"] == np.rint(shown * line.scale + line.mean).astype(int).tolist()
+    assert described["places"] != list(range(described["count"]))

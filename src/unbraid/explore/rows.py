@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from unbraid.data.tables import number_rows
 from unbraid.explore.model import View
 from unbraid.metrics import Evaluation
 from unbraid.models import as_multimodal
@@ -42,15 +43,17 @@ class Numbers:
 
 
 def describe_rows(evaluation: Evaluation, numbers: Numbers) -> dict[str, Any]:
-    """Return a sheet of pictures, codes and factor values of some rows."""
+    """Return a sheet of pictures, codes and factor values of some rows, and their places in the data."""
     positions = evaluation.choose(ROWS)
     rows, dataset = evaluation.rows[positions], evaluation.dataset
     observed = dataset.observed(rows)
     known = dataset.varying_factors if dataset.factors else []
     values = dataset.values_of(rows)[:, known] if known else torch.zeros(len(rows), 0)
     present = torch.stack([dataset.has(name, rows) for name in observed], -1)
+    numbered = number_rows(dataset)
     return {
         "count": len(rows),
+        "places": [numbered[row] for row in rows.tolist()],
         "codes": numbers.add(evaluation.means[positions]),
         "factors": numbers.add(values),
         "present": numbers.add(present),

@@ -161,7 +161,7 @@ function showTip(model, rows, row, tip, picture, words, [x, y], canvas) {
   const modality = model.run.modalities.findIndex(({ kind }, m) => kind === "image" && rows.presence(row)[m]);
   picture.hidden = modality < 0;
   if (modality >= 0) show(picture, imageStrip(rows.observation(modality, row), 1, model.run.modalities[modality].shape));
-  words.textContent = describeRow(model, row).slice(2) || `row ${row}`;
+  words.textContent = describeRow(model, row).slice(2) || `row ${rows.place(row)}`;
   const left = x > canvas.clientWidth / 2;
   tip.style.setProperty("left", `${x + (left ? -12 : 12)}px`);
   tip.style.setProperty("top", `${Math.min(y, canvas.clientHeight - 130)}px`);

@@ -30,6 +30,11 @@ export class Rows {
     return values;
   }
 
+  /** Number of a row in the data, from 0: the page shows a random choice of rows. */
+  place(row) {
+    return this.model.run.rows.places[row];
+  }
+
   /** Which modalities a row has. */
   presence(row) {
     const count = this.model.run.modalities.length;

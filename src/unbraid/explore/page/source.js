@@ -76,8 +76,8 @@ function hint(model, values, modality, code) {
 /** A small picture of a row, or a button with its number where there is no picture. */
 export function makeThumb(model, rows, row, choose) {
   const modality = model.run.modalities.findIndex(({ kind }, m) => kind === "image" && rows.presence(row)[m]);
-  const label = `row ${row} of the data${describeRow(model, row)}`;
-  const button = makeButton(modality < 0 ? String(row) : "", () => choose(row), { class: modality < 0 ? "thumb word" : "thumb", "aria-label": label, title: label });
+  const place = rows.place(row), label = `row ${place} of the data${describeRow(model, row)}`;
+  const button = makeButton(modality < 0 ? String(place) : "", () => choose(row), { class: modality < 0 ? "thumb word" : "thumb", "aria-label": label, title: label });
   if (modality >= 0) {
     const canvas = make("canvas");
     show(canvas, imageStrip(rows.observation(modality, row), 1, model.run.modalities[modality].shape));
