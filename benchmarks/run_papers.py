@@ -18,8 +18,8 @@ folder for `--runs`, whose runs are not trained again:
 Estimates are images / rate + a time to compile and score. Rates are those measured inside the step, alone on an H200
 (`MEASURED`), and a cautious guess for the other networks. Runs that experiments share count once. A claim counts as
 open unless `results` has a verdict on it that was measured as the experiment is now (see `benchmarks/verdicts.py`).
-One that was left open by so many seeds counts only with as many as its effect needs; the plan chooses their number,
-and lists at its end what no seeds would settle.
+One that was left open by its seeds counts only with as many as its effect needs; the plan chooses the number that
+settles the most claims per minute, and lists at its end what would stay open.
 
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
