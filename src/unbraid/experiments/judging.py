@@ -24,7 +24,7 @@ from unbraid.experiments.statistics import widen_for
 from unbraid.report.tables import select_finished
 
 MIN_SEEDS, MAX_SEEDS = 3, 1000
-"""Seeds that a verdict needs, and more than are ever suggested."""
+"""Seeds that a verdict needs, and the most that are suggested."""
 
 MAX_UNCHECKED_SHARE = 0.1
 """Largest share of runs without a snapshot with which a claim still gets a verdict."""

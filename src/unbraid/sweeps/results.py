@@ -166,10 +166,8 @@ def _select(sweep: Sweep, settings: Mapping[str, Any]) -> list[Member]:
 
 def _refuse_unknown_settings(sweep: Sweep, settings: Mapping[str, Any]) -> None:
     """Raise if the finished runs lack a setting, with the known ones, or a value of it, with its values."""
-    missing, members = (
-        f"No finished run of {sweep.path} has {format_settings(settings)}",
-        select_finished(sweep.members),
-    )
+    missing = f"No finished run of {sweep.path} has {format_settings(settings)}"
+    members = select_finished(sweep.members)
     known = list(dict.fromkeys(key for member in members for key in member.settings))
     for key in settings if known else ():
         if key not in known:

@@ -44,7 +44,7 @@ def list_settings_of(config: Config, changes: Mapping[str, Any] | None = None) -
 
 
 def _change_data(data: Choice, changes: Mapping[str, Any]) -> Choice:
-    changed = {key[5:]: value for key, value in changes.items() if key.startswith("data.")}
+    changed = {key.removeprefix("data."): value for key, value in changes.items() if key.startswith("data.")}
     return Choice(data.name, {**data.settings, **changed})
 
 

@@ -30,6 +30,10 @@ MIN_ROWS_OF_GAP, MIN_ROWS_OF_VALLEY = 8, 5
 DEPTH_OF_VALLEY = 2.0
 """Density of codes beside a valley, in units of that inside, from which it separates clumps."""
 
+DEPTH_BY_CHANCE = 18.0
+"""Depth that is added for valleys of one code, and for those of n codes its n-th part. With 18, none of 100 draws of 10
+Normal, uniform, log-normal or t-distributed latents has a valley, at 2,000 rows and more; with 12, one or two have."""
+
 
 def discretise(codes: np.ndarray, bins: int) -> np.ndarray:
     """Return the bin of each code [rows, latents], from 0; bins have equal widths between a column's extremes.
@@ -102,7 +106,7 @@ def has_touching_clumps(codes: np.ndarray, bins: int) -> bool:
             left, right = start / (low - near[0]), (len(near) - start - few) / (near[-1] - high)
             depth = np.minimum(left, right) * (high - low) / few
         parted = gaps[first + start[:, 0] + few + 1] > gaps[first + start[:, 0] + 1]
-        if (np.nan_to_num(np.where(parted, 0.0, depth), posinf=0.0) > DEPTH_OF_VALLEY + 18 / few).any():
+        if (np.nan_to_num(np.where(parted, 0.0, depth), posinf=0.0) > DEPTH_OF_VALLEY + DEPTH_BY_CHANCE / few).any():
             return True
     return False
 
