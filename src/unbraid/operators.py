@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
 _LIBRARY = torch.library.Library("unbraid", "DEF")
 
@@ -37,3 +39,28 @@ class Operator:
     def register_vmap(self, rule: Callable[..., Any]) -> None:
         """Register the rule by which vmap maps the operator: `rule(info, in_dims, *inputs) -> (result, axis)`."""
         torch.library.register_vmap(self.name, rule, lib=_LIBRARY)
+
+
+def join_member_axis(operator: Operator) -> Callable[..., tuple[Any, Any]]:
+    """Return the rule of vmap for an operator on maps: vmap's axis becomes the leading member axis, or joins it.
+
+    The first input is [batch, channel, row, column] or [member, batch, channel, row, column]. An operator that has a
+    member axis already sees both axes as one.
+    """
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        def lead(value: Any, axis: int | None) -> Any:
+            if not isinstance(value, Tensor) or axis == 0:
+                return value
+            return value.movedim(axis, 0) if axis is not None else value.expand(info.batch_size, *value.shape)
+
+        values = [lead(value, axis) for value, axis in zip(arguments, in_dims, strict=True)]
+        nested = values[0].ndim > 5
+        if nested:
+            values = [value.flatten(0, 1) if isinstance(value, Tensor) else value for value in values]
+        result = operator(*values)
+        if nested:
+            result = tree_map(lambda part: part.unflatten(0, (info.batch_size, -1)), result)
+        return result, tree_map(lambda _: 0, result)
+
+    return rule

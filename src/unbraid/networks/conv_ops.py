@@ -1,6 +1,5 @@
 """The convolution kernels as operators for autograd, vmap and the compiler (see `conv_kernels.py`)."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from unbraid.networks import conv_kernels as kernels
 from unbraid.networks.conv_kernels import Epilogue, channels_last
-from unbraid.operators import Operator
+from unbraid.operators import Operator, join_member_axis
 
 SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
 """Sums of `kernel_gradient` for the gradient of a bias: of `small` over its rows, or of each entry of the columns."""
@@ -170,26 +169,7 @@ def _kernel_gradient_backward(ctx: Any, flat: Tensor) -> tuple[Tensor | None, ..
     return dlarge, dsmall, *[None] * 5
 
 
-def _batching_rule(operator: Any) -> Callable[..., tuple[Tensor, int]]:
-    """Return the rule of vmap for an operator: vmap's axis becomes the member axis, or joins it."""
-
-    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-        def lead(value: Any, axis: int | None) -> Any:
-            if not isinstance(value, Tensor) or axis == 0:
-                return value
-            return value.movedim(axis, 0) if axis is not None else value.expand(info.batch_size, *value.shape)
-
-        values = [lead(value, axis) for value, axis in zip(arguments, in_dims, strict=True)]
-        nested = values[0].ndim > 5
-        if nested:
-            values = [value.flatten(0, 1) if isinstance(value, Tensor) else value for value in values]
-        result = operator(*values)
-        return result.unflatten(0, (info.batch_size, -1)) if nested else result, 0
-
-    return rule
-
-
 convolve.register_autograd(_differentiate, setup_context=_save_convolution)
 kernel_gradient.register_autograd(_kernel_gradient_backward, setup_context=_save_gradient)
 for _operator in (convolve, kernel_gradient):
-    _operator.register_vmap(_batching_rule(_operator))
+    _operator.register_vmap(join_member_axis(_operator))
