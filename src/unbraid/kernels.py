@@ -15,6 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""True if the kernels run in Triton's interpreter, on the CPU, as in tests."""
+
 _DryRun = list[Callable[[], Any]]
 """Functions that compile the kernels of the launches so far."""
 

@@ -16,7 +16,7 @@ the one of two ways that moves fewer numbers:
 
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from importlib.util import find_spec
 from itertools import pairwise, product
@@ -72,22 +72,26 @@ def _is_plain(layer: nn.Conv2d | nn.ConvTranspose2d) -> bool:
 
 
 def _fuse_relus(module: nn.Module) -> None:
-    """Let convolutions compute the ReLU after them, and differentiate the one before them.
+    """Let convolutions compute the ReLU after them, and differentiate the one before them."""
+    for layer, relu, after in find_relus(module):
+        if isinstance(layer, ProductLayer):
+            layer.relu, relu.__class__ = True, PassedReLU
+            if isinstance(after, ProductLayer):
+                layer.successor, after.masks_input = (after,), True
 
-    Layers that occur twice are not fused, because their two uses may differ.
+
+def find_relus(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Module, nn.Module | None]]:
+    """Yield every ReLU of an `nn.Sequential` between the layer before it and the one after it.
+
+    Layers that occur twice are left out, because their two uses may differ.
     """
     chains = [list(part) for part in module.modules() if type(part) is nn.Sequential]
     uses = Counter(id(child) for part in module.modules() for child in part._modules.values())
     for chain in chains:
         for position, (layer, relu) in enumerate(pairwise(chain)):
-            if not isinstance(layer, ProductLayer) or type(relu) not in (nn.ReLU, PassedReLU):
-                continue
-            if uses[id(layer)] > 1 or uses[id(relu)] > 1:
-                continue
-            after = chain[position + 2] if position + 2 < len(chain) else None
-            layer.relu, relu.__class__ = True, PassedReLU
-            if isinstance(after, ProductLayer) and uses[id(after)] == 1:
-                layer.successor, after.masks_input = (after,), True
+            if type(relu) in (nn.ReLU, PassedReLU) and uses[id(layer)] == uses[id(relu)] == 1:
+                after = chain[position + 2] if position + 2 < len(chain) else None
+                yield layer, relu, after if uses[id(after)] == 1 else None
 
 
 class PassedReLU(nn.ReLU):
@@ -149,7 +153,7 @@ class ProductConv2d(ProductLayer, nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim != 4:
             return self._activate(super().forward(input))
-        stride, padding, dtype = _pair(self.stride), _pair(self.padding), _compute_type(input)
+        stride, padding, dtype = _pair(self.stride), _pair(self.padding), compute_type(input)
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = convolved_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding)
             return self._run_kernels(input, size, dtype, dtype)
@@ -170,7 +174,7 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
         if input.ndim != 4 or output_size is not None:
             return self._activate(super().forward(input, None if output_size is None else list(output_size)))
         stride, padding, more = _pair(self.stride), _pair(self.padding), _pair(self.output_padding)
-        dtype = _compute_type(input)
+        dtype = compute_type(input)
         if self.runs_kernels(input.shape[2:], dtype, input.is_cuda):
             size = transposed_size((input.shape[2], input.shape[3]), _kernel(self.weight), stride, padding, more)
             # losses take observations in float32
@@ -185,7 +189,7 @@ class ProductConvTranspose2d(ProductLayer, nn.ConvTranspose2d):
         return self._activate(out.permute(0, 3, 1, 2))
 
 
-def _compute_type(x: Tensor) -> torch.dtype:
+def compute_type(x: Tensor) -> torch.dtype:
     """Return the type in which a convolution of x computes: that of autocast, or that of x."""
     device = x.device.type
     if not torch.is_autocast_enabled(device) or x.dtype == torch.float64:
@@ -197,7 +201,7 @@ def cast_as_convolution(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple
     """Cast tensors as autocast does for a convolution; without autocast, return them unchanged."""
     if not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
         return x, weight, bias
-    dtype = _compute_type(x)
+    dtype = compute_type(x)
     return x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 

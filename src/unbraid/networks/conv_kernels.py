@@ -23,7 +23,6 @@ Products are computed in the type `compute` and summed in float32. The fastest t
 (`conv_tiles.py`); the order of a sum does not depend on the tile.
 """
 
-import os
 from typing import no_type_check
 
 import torch
@@ -31,11 +30,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from unbraid.kernels import launch
+from unbraid.kernels import INTERPRETED, launch
 from unbraid.networks.conv_tiles import gradient_tile, product_tile
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""True if the kernels run in Triton's interpreter, on the CPU, as in tests."""
 
 MAX_NUMBERS_TO_FOLD = 64
 """With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
