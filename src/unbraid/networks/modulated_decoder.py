@@ -46,7 +46,7 @@ class ModulatedDecoder(nn.Module):
     def forward(self, code: Tensor) -> Tensor:
         """Return raw outputs [batch, *shape] of codes (c, z) [batch, width]."""
         c, z = torch.split(code, [code.shape[-1] - self.modulating, self.modulating], dim=-1)
-        a = self.norm(self.start(c), z).relu()
+        a = self.norm(self.start(c), z, relu=True)
         for step in self.up:
             a = step(a, z)
         return self.image(a)

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from unbraid.errors import UsageError
 from unbraid.networks.base import NetworkFacts, image_side, pixels
+from unbraid.networks.conv_as_matmul import compute_type
+from unbraid.networks.fused_norm import FusableNorm
 from unbraid.registry import Registry
 from unbraid.types import Shape
 
@@ -34,7 +36,7 @@ STRIDES = {64: (2, 2, 2, 2), 32: (2, 2, 1, 1), 28: (2, 2, 1, 1)}
 """Strides on the way down by the side of an image; no map is smaller than 4x4. The way up reverses them."""
 
 
-class AdaIN(nn.Module):
+class AdaIN(FusableNorm):
     """Adaptive instance normalisation; before training, gamma = 1 and beta = 0 at z = 0."""
 
     def __init__(self, width: int, channels: int, side: int, modulation: Modulation = "channel") -> None:
@@ -45,13 +47,20 @@ class AdaIN(nn.Module):
         self.affine = nn.Linear(width, 2 * math.prod(self.map))
         nn.init.zeros_(self.affine.bias)
 
-    def forward(self, a: Tensor, z: Tensor) -> Tensor:
-        """Return activations a [batch, channels, side, side], modulated by codes z [batch, width]."""
+    def forward(self, a: Tensor, z: Tensor, relu: bool = False) -> Tensor:
+        """Return activations a [batch, channels, side, side], modulated by codes z [batch, width]; `relu` clips them.
+
+        The kernels return the type that the next convolution would cast to, torch's operations return float32.
+        """
+        if self.map[1:] == (1, 1) and a.shape[0] == z.shape[0] and self.runs_kernels(a):
+            gamma, beta = self.affine(z).float().chunk(2, -1)
+            return torch.ops.unbraid.normalise(a, 1 + gamma, beta, EPSILON, relu, compute_type(a))[0]
         wide = a if a.dtype == torch.float64 else a.float()  # a variance is a difference of near numbers
         centred = wide - wide.mean((-2, -1), keepdim=True)
         normal = centred * (centred.square().mean((-2, -1), keepdim=True) + EPSILON).rsqrt()
         gamma, beta = (part.unflatten(-1, self.map) for part in self.affine(z).chunk(2, -1))
-        return (1 + gamma) * normal + beta
+        out = (1 + gamma) * normal + beta
+        return out.relu() if relu else out
 
 
 class Modulated(nn.Module):
@@ -62,6 +71,8 @@ class Modulated(nn.Module):
         self.layer, self.modulation = layer, modulation
 
     def forward(self, a: Tensor, z: Tensor) -> Tensor:
+        if isinstance(self.modulation, AdaIN):
+            return self.modulation(self.layer(a), z, relu=True)
         return self.modulation(self.layer(a), z).relu()
 
 

@@ -7,13 +7,16 @@ kernel does not ask.
 from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from unbraid.networks.fused_norm import FusableNorm
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 HALF_PRECISION = (torch.bfloat16, torch.float16)
 
 
-class _Stackable(nn.modules.batchnorm._BatchNorm):
+class _Stackable(FusableNorm, nn.modules.batchnorm._BatchNorm):
     """Torch's BatchNorm without cuDNN; `make_stackable` makes it."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -24,9 +27,25 @@ class _Stackable(nn.modules.batchnorm._BatchNorm):
         running = (self.running_mean, self.running_var) if tracked or not self.training else (None, None)
         use_batch = self.training or running[0] is None
         momentum = 0.0 if self.momentum is None else self.momentum
+        if use_batch and self.affine and input.numel() > input.shape[1] and self.runs_kernels(input):
+            return self._run_kernels(input, *running, momentum)
         x = input.float() if input.dtype in HALF_PRECISION else input  # statistics stay in full precision
         out = torch.native_batch_norm(x, self.weight, self.bias, *running, use_batch, momentum, self.eps)[0]
-        return out.to(input.dtype)
+        out = out.to(input.dtype)
+        return F.relu(out) if self.relu else out
+
+    def _run_kernels(
+        self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+    ) -> Tensor:
+        """Normalise by the statistics of the batch, and update the running ones as torch does."""
+        weight, bias = self.weight.float(), self.bias.float()
+        out, moments = torch.ops.unbraid.normalise(x, weight, bias, self.eps, self.relu, x.dtype)
+        if running_mean is not None and running_var is not None:
+            mean, variance = moments.unbind(-2)
+            count = x.numel() // x.shape[1]
+            for running, found in ((running_mean, mean), (running_var, variance * (count / (count - 1)))):  # unbiased
+                running.mul_(1 - momentum).add_(found, alpha=momentum)  # vmap has no rule for lerp_
+        return out
 
 
 class _Stackable1d(_Stackable, nn.BatchNorm1d): ...

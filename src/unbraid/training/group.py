@@ -15,7 +15,9 @@ from torch.utils._pytree import tree_map
 
 from unbraid.errors import RunError
 from unbraid.networks.conv_as_matmul import ProductConv2d, ProductLayer, use_matrix_products
+from unbraid.networks.fused_norm import fuse_normalisations
 from unbraid.networks.stackable_batchnorm import make_stackable
+from unbraid.noise import TRITON
 from unbraid.store import select_prefix
 
 
@@ -41,6 +43,8 @@ class Group:
             use_matrix_products(self.skeleton, "cpu" if device.type == "cpu" else None)
         if self.members > 1:
             make_stackable(self.skeleton)
+        if device.type == "cuda" and TRITON:
+            fuse_normalisations(self.skeleton)
         if self.members == 1:
             named = [dict(self.skeleton.named_parameters()), dict(self.skeleton.named_buffers())]
             stacked = [{name: t.detach().unsqueeze(0) for name, t in tensors.items()} for tensors in named]
