@@ -54,12 +54,13 @@ from unbraid.experiments.base import REFINES
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
 
-MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 675_000, "split": 455_000, "wide": 525_000, "conv-chen": 134_000}
+MEASURED = {"mlp-chen": 3_180_000, "conv-locatello": 675_000, "split": 455_000, "wide": 525_000, "conv-chen": 483_000}
 MEASURED |= {"mlp-esmaeili-28": 2_670_000, "mlp-esmaeili-64": 1_360_000, "conv-small": 150_000}
-MEASURED |= {"conv-daunhawer": 225_000, "ms-vae": 26_000, "ms-code": 72_000}
+MEASURED |= {"conv-daunhawer": 225_000, "ms-vae": 58_000, "ms-code": 72_000}
 """Images per second over all members, by encoder or recipe of a stage, alone on an H200: bf16 on sprites and Cars3D,
 TF32 on MNIST, pairs for `conv-daunhawer`, rows of three to five modalities for `conv-small`. Those of MLPs after the
-first are of 10 HFVAEs; 20 beta-VAEs made 8.2 million. Stages have 5 members; `ms-code` made 72,000 to 156,000."""
+first are of 10 HFVAEs; 20 beta-VAEs made 8.2 million. `conv-chen` and `ms-vae` have 16 members, other stages 5;
+`ms-code` made 72,000 to 156,000."""
 
 DEFAULT_RATE, STAGE_RATE, GAN_RATE, FACTOR_VAE_SHARE = 300_000, 72_000, 60_000, 0.5
 GANS = ("info-gan", "ms-gan", "cgan")
@@ -147,11 +148,21 @@ def order_tasks(tasks: Sequence[Task]) -> list[tuple[Task, float]]:
 def plan_tasks(
     papers: Sequence[str], scale: str, results: Path, stand_ins: bool
 ) -> tuple[list[tuple[Task, float]], list[Row]]:
-    """Return what is worth running, in order, and the open claims that it would not settle."""
+    """Return what is worth running, in order, and the open claims that it would not settle.
+
+    `papers` names papers or experiments; an experiment may have its number of seeds behind an @.
+    """
     absent = {item.name for item in describe() if item.state == "missing"}
-    names = [name for name in experiment if not papers or name in papers or name.partition("/")[0] in papers]
+    seeds = {name: int(count) for name, _, count in (paper.partition("@") for paper in papers) if count}
+    chosen = {paper.partition("@")[0] for paper in papers}
+    names = [name for name in experiment if not chosen or name in chosen or name.partition("/")[0] in chosen]
     rows = {name: find_open_claims(name, results) for name in names}
-    tasks = [choose_task(name, scale, rows[name], absent) for name in names]
+    tasks = [
+        build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name])
+        if name in seeds
+        else choose_task(name, scale, rows[name], absent)
+        for name in names
+    ]
     allowed = [task for task in tasks if stand_ins or not task.missing]
     left = [row for task in allowed for row in rows[task.name] if row.claim not in task.claims]
     return order_tasks([task for task in allowed if task.claims]), left
@@ -261,7 +272,11 @@ def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> l
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="papers, or experiments in the order to run; all by default")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help="papers, or experiments in the order to run (NAME@SEEDS sets the seeds); all by default",
+    )
     parser.add_argument("--scale", default="budget")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--plan", action="store_true", help="print the plan and run nothing")
@@ -274,8 +289,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     order, left = plan_tasks(arguments.names, arguments.scale, arguments.results, arguments.stand_ins)
-    if arguments.names and set(arguments.names) <= set(experiment):
-        order.sort(key=lambda entry: arguments.names.index(entry[0].name))
+    names = [name.partition("@")[0] for name in arguments.names]
+    if names and set(names) <= set(experiment):
+        order.sort(key=lambda entry: names.index(entry[0].name))
     if not order:
         print("Nothing to run: every claim has a verdict, or its data are missing (--stand-ins).")
         return

@@ -92,6 +92,8 @@ def test_the_plan_asks_for_the_seeds_that_open_claims_need():
     task = run_papers.choose_task("split2020/fig3", "budget", [many, *fresh], set())
     assert (task.claims, task.seeds) == (["claim 3", "claim 4"], None)
     assert run_papers.choose_task("split2020/fig3", "budget", [never, row(5)], set()).claims == []
+    order, _ = run_papers.plan_tasks(["split2020/fig3@25"], "budget", RESULTS, stand_ins=True)
+    assert [(task.name, task.seeds) for task, _ in order] == [("split2020/fig3", 25)]
 
 
 def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatch):
