@@ -47,10 +47,12 @@ from typing import Any, NamedTuple
 
 from verdicts import Row, find_open_claims
 
+from unbraid.config import Training
 from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.experiments import StandIn, experiment, reproduce
 from unbraid.experiments.base import REFINES
+from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
 
@@ -63,6 +65,7 @@ first are of 10 HFVAEs; 20 beta-VAEs made 8.2 million. `conv-chen` and `ms-vae` 
 `ms-code` made 72,000 to 156,000."""
 
 DEFAULT_RATE, STAGE_RATE, GAN_RATE, FACTOR_VAE_SHARE = 300_000, 72_000, 60_000, 0.5
+FLOW_RATE_F32 = 100_000
 GANS = ("info-gan", "ms-gan", "cgan")
 SECONDS_PER_SWEEP, SECONDS_PER_RUN = 10.0, 1.0
 """Time to prepare a program, and to score a run and its snapshot; a sweep of split2020/fig4 took 18 s in all."""
@@ -130,7 +133,10 @@ def estimate_seconds(settings: dict[str, Any], members: int) -> float:
         rate = GAN_RATE
     elif REFINES in settings:
         rate = MEASURED.get(settings["recipe"], STAGE_RATE)
-    images = members * settings.get("steps", 20_000) * settings.get("batch", 256)
+    elif settings["recipe"] == "ms-flow":
+        rate = DEFAULT_RATE if settings.get("precision") == "tf32" else FLOW_RATE_F32
+    usual = {"steps": Training.steps, "batch": Training.batch, **objective[settings["recipe"]].facts.defaults}
+    images = members * settings.get("steps", usual["steps"]) * settings.get("batch", usual["batch"])
     return images / rate + SECONDS_PER_SWEEP + SECONDS_PER_RUN * members
 
 

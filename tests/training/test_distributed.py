@@ -75,6 +75,7 @@ def test_weights_optimizers_and_history_are_those_of_one_process(made, sprites, 
 
 
 @pytest.mark.gpu
+@pytest.mark.slow  # two processes compile each case
 def test_compiled_steps_on_a_gpu_are_those_of_one_process_on_a_cpu(tmp_path, sprites):
     run_ranks(tmp_path, "cuda")
     for case in ("batchnorm-f64", "convolutions-f64"):
