@@ -44,6 +44,12 @@ TITLES = {
     "msvae2020": "Multi-stage modelling (MS-VAE)",
 }
 NOT_RUN = "not run yet"
+PLURALS = {
+    "holds": "hold",
+    "does not hold": "do not hold",
+    "inconclusive": "are inconclusive",
+    NOT_RUN: "have not been run yet",
+}
 
 
 @dataclass(frozen=True)
@@ -231,8 +237,8 @@ def main() -> None:
         minutes[name] = estimate_minutes(name)
     print(HEAD)
     every = [row for each in rows.values() for row in each]
-    counts = Counter(f"{row.verdict}{' (older)' if row.status == 'older' else ''}" for row in every)
-    print(f"Of {len(every)} claims: {', '.join(f'{counts[word]} {word}' for word in sorted(counts))}.\n")
+    counts = Counter(f"{PLURALS[row.verdict]}{' (older)' if row.status == 'older' else ''}" for row in every)
+    print(f"Of {len(every)} claims, {', '.join(f'{counts[word]} {word}' for word in sorted(counts))}.\n")
     for paper in TITLES:
         print_paper(paper, rows[paper], minutes)
     print_commands(results)

@@ -79,6 +79,15 @@ def test_the_plan_takes_the_most_claims_per_minute_and_counts_shared_runs_once(t
     assert sum(minutes for _, minutes in order) < 0.8 * sum(task.minutes() for task, _ in order)
 
 
+def test_pages_of_older_and_withdrawn_verdicts_say_so():
+    said = {"older": "older than the experiment", "withdrawn": "withdrawn"}
+    for name in experiment:
+        page = RESULTS / name / "README.md"
+        rows = verdicts.read_rows(name, RESULTS) if page.exists() else []
+        for status in {row.status for row in rows} & set(said):
+            assert said[status] in page.read_text("utf-8").partition("| claim |")[0], name
+
+
 def test_the_plan_asks_for_the_seeds_that_open_claims_need():
     def row(number, verdict="inconclusive", status="current", **known):
         return verdicts.Row("split2020/fig3", number, f"claim {number}", "", "", verdict, status, "", **known)
