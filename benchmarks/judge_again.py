@@ -68,23 +68,28 @@ def _read_setting(text: str) -> Any:
     return text
 
 
-def judge_again(name: str, out: Path) -> None:
-    """Write the files of one experiment anew, and print what became of each verdict."""
+def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) -> None:
+    """Write the files of one experiment anew, and print what became of each verdict.
+
+    `added` replaces facts of the record after runs were added to `runs.csv`.
+    """
     folder, entry = out / name, experiment[name]
-    before = json.loads((folder / "verdicts.json").read_text("utf-8"))
+    before = {"looks": 1, **json.loads((folder / "verdicts.json").read_text("utf-8")), **(added or {})}
     if seeds := re.search(r" --seeds (\d+)", before["command"]):
         entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], int(seeds[1])))
     figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
     picture = figure.read_bytes()
-    results = read_results(folder / "runs.csv", before["scale"])
+    results = replace(read_results(folder / "runs.csv", before["scale"]), looks=before["looks"])
     verdicts = tuple(judge(claim, results) for claim in entry.facts.claims)
     for verdict in verdicts:
         if not verdict.evidence:
             raise SystemExit(f"{name}: '{verdict.claim}' cannot be judged from runs.csv: {verdict.why}")
     provenance = StoredProvenance("", before["scale"], 0.0, 0, torch.device("cpu"))
     StoredProvenance.record = before
-    of_runs = [line[2:] for line in page.splitlines() if line.startswith("- Runs ") or " stand in for " in line]
-    notes = [*entry.facts.notes, *of_runs, f"Intervals and verdicts were computed again at commit {find_commit()}."]
+    again = "Intervals and verdicts were computed again at commit"
+    listed = [line[2:] for line in page.partition("## Settings")[2].splitlines() if line.startswith("- ")]
+    own = [note for note in listed if note not in entry.facts.notes and not note.startswith(again)]
+    notes = [*entry.facts.notes, *own, *before.get("notes", ()), f"{again} {find_commit()}."]
     for lacking in write_results(folder, entry, results, verdicts, provenance, notes):  # the models of the figure
         made = (folder / "README.md").read_text("utf-8").replace(f"\n- {lacking}", "")
         made = made.replace("\n## Settings", "\n![figure](figure.png)\n\n## Settings", 1)
@@ -99,9 +104,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--looks", type=int, help="how often claims have been judged, if seeds were added")
     arguments = parser.parse_args()
     for name in arguments.names:
-        judge_again(name, arguments.out)
+        judge_again(name, arguments.out, {} if arguments.looks is None else {"looks": arguments.looks})
 
 
 if __name__ == "__main__":

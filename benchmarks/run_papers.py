@@ -19,7 +19,9 @@ Estimates are images / rate + a time to compile and score. Rates are those measu
 (`MEASURED`), and a cautious guess for the other networks. Runs that experiments share count once. A claim counts as
 open unless `results` has a verdict on it that was measured as the experiment is now (see `benchmarks/verdicts.py`).
 One that was left open by its seeds counts only with as many as its effect needs; the plan chooses the number that
-settles the most claims per minute, and lists at its end what would stay open.
+settles the most claims per minute, and lists at its end what would stay open. If nothing but seeds is missing, only
+the series that the claims read are trained, with further seeds (`10:36 of FactorVAE`), and `benchmarks/add_seeds.py`
+adds them to the stored results.
 
 Data. On a machine without network, carry a folder with the converted files and name it by UNBRAID_DATA. Make it here:
 
@@ -45,6 +47,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from judge_again import read_results
 from verdicts import Row, find_open_claims
 
 from unbraid.config import Training
@@ -52,6 +55,7 @@ from unbraid.data import describe, keep_loaded
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.experiments import StandIn, experiment, reproduce
 from unbraid.experiments.base import REFINES
+from unbraid.experiments.judging import count_seeds, find_series
 from unbraid.objectives import objective
 from unbraid.report.tables import format_setting
 from unbraid.training.interrupt import Interrupted
@@ -79,48 +83,78 @@ class Sweep(NamedTuple):
 
 
 class Task(NamedTuple):
-    """An experiment, the open claims that it may settle, its sweeps, data that are missing, and a number of seeds."""
+    """An experiment, the open claims that it may settle, its sweeps, data that are missing, its seeds and series."""
 
     name: str
     claims: list[str]
     sweeps: list[Sweep]
     missing: list[str]
-    seeds: int | None = None
-    """None for the scale's own."""
+    seeds: int | range | None = None
+    """None for the scale's own; a range adds to the seeds of stored results."""
+    series: tuple[str, ...] = ()
+    """Series that get further seeds; none for all of an experiment that runs from its start."""
 
     def minutes(self, done: Iterable[str] = ()) -> float:
         """Return the estimate without the sweeps that other experiments run before."""
         return sum(sweep.seconds for sweep in self.sweeps if sweep.key not in done) / 60
 
 
-def choose_task(name: str, scale: str, rows: Sequence[Row], absent: set[str]) -> Task:
-    """Return the task that settles the most open claims per minute: with the scale's seeds, or with more."""
+def choose_task(name: str, scale: str, rows: Sequence[Row], absent: set[str], results: Path) -> Task:
+    """Return the task that settles the most open claims per minute.
+
+    That is the scale's own runs, more seeds of all series, or, if the claims only lack seeds, further seeds of the
+    series that they read.
+    """
     judged = {row.claim: row.seeds for row in rows if row.verdict == "inconclusive" and row.status == "current"}
     fresh = [row.claim for row in rows if row.claim not in judged]
     tasks = [build_task(name, scale, fresh, absent)]
     for seeds in sorted({int(needed) for needed in judged.values() if math.isfinite(needed)}):
         enough = [claim for claim, needed in judged.items() if needed <= seeds]
-        tasks.append(build_task(name, scale, fresh + enough, absent, seeds))
+        more = None if fresh else build_addition(name, scale, enough, absent, seeds, results)
+        tasks.append(more or build_task(name, scale, fresh + enough, absent, seeds))
     return max(tasks, key=lambda task: len(task.claims) / max(task.minutes(), 0.1))
 
 
-def build_task(name: str, scale: str, claims: list[str], absent: set[str], seeds: int | None = None) -> Task:
+def build_addition(
+    name: str, scale: str, claims: Sequence[str], absent: set[str], seeds: int, results: Path
+) -> Task | None:
+    """Return the task that gives the series of some claims `seeds` seeds in all; None without stored runs of them."""
+    path = results / name / "runs.csv"
+    if not path.exists():
+        return None
+    stored = read_results(path, scale)
+    chosen = [claim for claim in experiment[name].facts.claims if claim.text in claims]
+    series = tuple(dict.fromkeys(each for claim in chosen for each in find_series(claim, stored)))
+    have = min(count_seeds(claim, stored) for claim in chosen)
+    first = 1 + max(member.settings["seed"] for member in stored.members if member.settings["recipe"] in series)
+    return build_task(name, scale, list(claims), absent, range(first, first + max(2, seeds - have)), series)
+
+
+def build_task(
+    name: str,
+    scale: str,
+    claims: list[str],
+    absent: set[str],
+    seeds: int | range | None = None,
+    series: tuple[str, ...] = (),
+) -> Task:
     """Return the task of an experiment at a scale."""
-    facts = experiment[name].facts if seeds is None else experiment[name].facts.with_seeds(scale, seeds)
+    facts = experiment[name].facts.with_series(series) if series else experiment[name].facts
+    facts = facts if seeds is None else facts.with_seeds(scale, seeds)
     if facts.measure is not None:
         return Task(name, claims, [Sweep(name, 60.0)], [], seeds)
     sweeps, members, missing = {}, {}, []
-    for series, settings in facts.build_sweeps(scale).items():
+    for each, settings in facts.build_sweeps(scale).items():
         axes = [len(value) for key, value in settings.items() if isinstance(value, (list, range))]
         parent = settings.get(REFINES)
-        members[series] = prod(axes) * (members[parent] if parent else 1)
+        members[each] = prod(axes) * (members[parent] if parent else 1)
         data = settings.get("data")
         wanted = data.wanted if isinstance(data, StandIn) else data
         missing += [wanted] if wanted in absent and wanted not in missing else []
         of_parent = sweeps[parent].key if parent else ""
         key = json.dumps([of_parent, {k: str(format_setting(v)) for k, v in settings.items() if k != REFINES}])
-        sweeps[series] = Sweep(key, estimate_seconds(settings, members[series]))
-    return Task(name, claims, list({sweep.key: sweep for sweep in sweeps.values()}.values()), missing, seeds)
+        sweeps[each] = Sweep(key, estimate_seconds(settings, members[each]))
+    return Task(name, claims, list({sweep.key: sweep for sweep in sweeps.values()}.values()), missing, seeds, series)
 
 
 def estimate_seconds(settings: dict[str, Any], members: int) -> float:
@@ -166,7 +200,7 @@ def plan_tasks(
     tasks = [
         build_task(name, scale, [row.claim for row in rows[name]], absent, seeds[name])
         if name in seeds
-        else choose_task(name, scale, rows[name], absent)
+        else choose_task(name, scale, rows[name], absent, results)
         for name in names
     ]
     allowed = [task for task in tasks if stand_ins or not task.missing]
@@ -180,13 +214,19 @@ def print_rows(rows: Sequence[Sequence[object]]) -> None:
         print("  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def describe_seeds(task: Task) -> str:
+    if isinstance(task.seeds, range):
+        return f"{task.seeds.start}:{task.seeds.stop} of {'; '.join(task.series)}"
+    return str(task.seeds or "")
+
+
 def print_plan(order: Sequence[tuple[Task, float]], left: Sequence[Row], minutes: float) -> None:
     rows: list[Sequence[object]] = [("experiment", "open claims", "seeds", "minutes", "sum")]
     total = 0.0
     for task, cost in order:
         total += cost
         so_far = f"{total:.1f}" + (" *" if total > minutes else "")
-        rows.append((task.name, len(task.claims), task.seeds or "", f"{cost:.1f}", so_far))
+        rows.append((task.name, len(task.claims), describe_seeds(task), f"{cost:.1f}", so_far))
     print_rows(rows)
     print(f"{sum(len(task.claims) for task, _ in order)} open claims; * is beyond {minutes:g} minutes.")
     if left:
@@ -248,7 +288,7 @@ def keep_scores_often(root: Path, archive: Path | None, seconds: float = 20.0) -
 def reproduce_one(task: Task, arguments: argparse.Namespace) -> Any:
     """Reproduce an experiment, with the runs of `--runs` if some fit."""
     name, places = task.name, {"root": arguments.root, "out": arguments.out, "device": arguments.device}
-    places |= {"scale": arguments.scale, "seeds": task.seeds}
+    places |= {"scale": arguments.scale, "seeds": task.seeds, "series": task.series}
     earlier = arguments.runs / name.partition("/")[0] if arguments.runs else None
     try:
         (outcome,) = reproduce(name, runs=earlier if earlier and earlier.exists() else None, **places)
@@ -271,7 +311,10 @@ def run(order: Sequence[tuple[Task, float]], arguments: argparse.Namespace) -> l
         except UnbraidError as error:  # the others still run, if there is time
             rows.append((task.name, "", "stopped" if isinstance(error, Interrupted) else "failed", str(error)))
             continue
-        rows += [(task.name, v.claim, v.verdict, v.why) for v in outcome.verdicts]
+        if task.series:
+            rows.append((task.name, "", "add seeds", f"python benchmarks/add_seeds.py {task.name} {outcome.folder}"))
+        else:
+            rows += [(task.name, v.claim, v.verdict, v.why) for v in outcome.verdicts]
         print(f"{task.name}: {outcome.minutes:.1f} minutes", file=sys.stderr, flush=True)
     return rows
 

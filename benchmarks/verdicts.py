@@ -19,7 +19,7 @@ from typing import Any
 
 from unbraid.experiments import experiment
 from unbraid.experiments.base import Evidence
-from unbraid.experiments.judging import MAX_SEEDS, MIN_SEEDS, count_needed_seeds
+from unbraid.experiments.judging import MAX_SEEDS, MIN_SEEDS, count_needed_seeds, count_seeds
 from unbraid.experiments.statistics import Estimate
 from unbraid.papers import chen2018 as chen2018
 
@@ -91,7 +91,7 @@ def read_rows(name: str, results: Path) -> list[Row]:
         piece = _choose_piece(verdict["evidence"])
         reason, needed = protocol["reasons"].get(f"{name}#{number}", ""), math.nan
         if verdict["verdict"] == "inconclusive":
-            reason, needed = _explain_open(verdict, name, piece, _count_seeds(results / name))
+            reason, needed = _explain_open(verdict, name, piece, results, stored.get("looks", 1))
         elif verdict["verdict"] == "does not hold" and not reason:
             raise SystemExit(f"{name}, claim {number} does not hold; results/protocol.json lacks a reason for it.")
         more = f" (and {len(verdict['evidence']) - 1} more)" if len(verdict["evidence"]) > 1 else ""
@@ -151,36 +151,50 @@ def _format(piece: Mapping[str, Any]) -> str:
     return f"{piece['what']}: {piece['value']:.3g}{ends}"
 
 
-def _count_seeds(folder: Path) -> int:
-    """Return the number of runs of the setting that has the most, from the table."""
-    with (folder / "table.csv").open(newline="") as handle:
+def _count_seeds(name: str, claim: str, results: Path) -> int:
+    """Return the seeds of the series that a claim reads, or, without stored runs, the most of any setting."""
+    from judge_again import read_results
+
+    if (runs := results / name / "runs.csv").exists():
+        found = next(each for each in experiment[name].facts.claims if each.text == claim)
+        return count_seeds(found, read_results(runs, "budget"))
+    with (results / name / "table.csv").open(newline="") as handle:
         counts = [row["runs"].split(" ")[0] for row in csv.DictReader(handle) if row.get("runs")]
     return max((int(count) for count in counts), default=0)
 
 
-def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, seeds: int) -> tuple[str, float]:
+def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Path, looks: int) -> tuple[str, float]:
     """Return why a claim is open, with minutes, and the seeds that would settle it at the effect seen so far."""
     if "had not settled" in verdict["why"]:
         minutes = estimate_minutes(name)
         return f"The runs had not settled: about {minutes:.0f} GPU minutes with snapshots at `budget`.", math.nan
     if piece is None or piece["value"] is None or piece["low"] is None:
         return "The estimate is missing.", math.nan
+    seeds = _count_seeds(name, verdict["claim"], results)
     if _margin(piece) > 0 and seeds >= MIN_SEEDS:  # every interval lies in its range
         minutes = 2 * estimate_minutes(name)
         still = "The interval lies in the range, but still moves"
         return f"{still}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
-    needed = count_needed_seeds([_read_evidence(piece)], seeds)
+    needed = count_needed_seeds([_read_evidence(piece)], seeds, looks)
     if math.isinf(needed):
         return f"The effect seen is next to the bound: more than {MAX_SEEDS:,} seeds.", math.inf
-    minutes = max(1, round(estimate_minutes(name, int(needed))))
+    minutes = max(1, round(_estimate_addition(name, verdict["claim"], int(needed), results)))
     return f"The interval crosses the bound with {seeds} seeds: about {needed}, {minutes} GPU minutes.", needed
 
 
-def estimate_minutes(name: str, seeds: int | None = None) -> float:
-    """Return the minutes of an experiment at `budget` on one H200, perhaps with another number of seeds."""
+def estimate_minutes(name: str) -> float:
+    """Return the minutes of an experiment at `budget` on one H200."""
     from run_papers import build_task
 
-    return build_task(name, "budget", [], set(), seeds).minutes()
+    return build_task(name, "budget", [], set()).minutes()
+
+
+def _estimate_addition(name: str, claim: str, seeds: int, results: Path) -> float:
+    """Return the minutes until a claim has as many seeds: of the series that it reads, or, without stored runs, all."""
+    from run_papers import build_addition, build_task
+
+    added = build_addition(name, "budget", [claim], set(), seeds, results)
+    return (added or build_task(name, "budget", [], set(), seeds)).minutes()
 
 
 def escape(text: str) -> str:

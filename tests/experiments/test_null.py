@@ -4,6 +4,8 @@ Every rule is simulated with runs that differ by noise alone. A rule that resamp
 runs choose and judge, is definite far more often.
 """
 
+import math
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,7 @@ from unbraid.experiments.evidence import (
     find_one,
     group_series,
 )
+from unbraid.experiments.judging import count_needed_seeds
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
 
@@ -179,6 +182,20 @@ def test_rules_are_rarely_definite_where_nothing_is_to_be_found(name):
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_is_definite_in_a_tenth_at_most(name):
     check(name, count=300, slack=0.035)  # two standard errors of 300 draws
+
+
+@pytest.mark.slow
+def test_seeds_that_are_added_settle_few_claims_about_nothing():
+    """A second look that the first one asked for, with 90% intervals, would be definite in another 6%."""
+    claim, rng, definite = Claim("", compare_means("x", "y", A, low=0.0), trained=False), np.random.default_rng(0), 0
+    for _ in range(600):
+        runs = draw(rng, "xy", [A], seeds=10)
+        first = judge(claim, Results(tuple(runs)))
+        needed = count_needed_seeds(first.evidence, 10) if first.verdict == "inconclusive" else math.inf
+        if needed <= 100:
+            more = draw(rng, "xy", [A], seeds=needed - 10)
+            definite += judge(claim, Results((*runs, *more), looks=2)).verdict != "inconclusive"
+    assert definite / 600 < 0.025 + 0.013  # and two standard errors
 
 
 def test_a_resampled_maximum_would_be_definite_too_often():

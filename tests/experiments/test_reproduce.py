@@ -1,5 +1,6 @@
 """Experiments at scale smoke through Python and through the command: runs that are reused, and what is refused."""
 
+import csv
 import json
 import shutil
 import subprocess
@@ -80,9 +81,31 @@ def test_seeds_are_added_to_those_that_are_finished(tmp_path):
     page = (more.folder / "README.md").read_text()
     assert "unbraid reproduce chen2018/fig2 --scale smoke --seeds 3 --device cpu" in page
     assert "| seed | 0..2 |" in page
-    assert smoke("chen2018/fig2", tmp_path).trained == 0
+    assert json.loads((more.folder / "verdicts.json").read_text())["looks"] == 2
+    again = smoke("chen2018/fig2", tmp_path, seeds=3)
+    assert (again.trained, json.loads((again.folder / "verdicts.json").read_text())["looks"]) == (0, 2)
     with pytest.raises(UsageError, match=naming("seeds")):
         smoke("chen2018/fig2", tmp_path, seeds=1)
+
+
+@pytest.mark.usefixtures("coarse_figures")
+def test_one_series_is_trained_with_further_seeds(tmp_path):
+    found = smoke("chen2018/fig2", tmp_path, seeds=range(5, 7), series=["beta-vae"])
+    with (found.folder / "runs.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert {(row["series"], row["seed"]) for row in rows} == {("beta-vae", "5"), ("beta-vae", "6")}
+    page = (found.folder / "README.md").read_text()
+    assert "unbraid reproduce chen2018/fig2 --scale smoke --seeds 5:7 --series beta-vae --device cpu" in page
+    assert "| seed | 5..6 |" in page
+    assert any(v.why.startswith("no finished run of beta-tcvae") for v in found.verdicts)
+    with pytest.raises(UsageError, match=naming("series", "beta-vea", "beta-vae")):
+        smoke("chen2018/fig2", tmp_path, series=["beta-vea"])
+
+
+def test_a_series_comes_with_those_that_it_refines():
+    facts = experiment["msvae2020/fig10"].facts
+    name = next(each for each, settings in facts.series.items() if "refines" in settings)
+    assert list(facts.with_series([name]).series) == [facts.series[name]["refines"], name]
 
 
 def test_every_series_gets_the_seeds_that_are_asked_for():

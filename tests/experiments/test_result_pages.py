@@ -1,22 +1,28 @@
 """The page of results, and the plan of runs that would settle what is open."""
 
+import csv
 import importlib
 import json
 import math
+import shutil
 import signal
 import sys
 import tarfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from unbraid.experiments import experiment, judge
+from unbraid.report.tables import write_csv
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # scripts that import each other
-run_papers, verdicts, judge_again = map(importlib.import_module, ("run_papers", "verdicts", "judge_again"))
+run_papers, verdicts, judge_again, add_seeds = map(
+    importlib.import_module, ("run_papers", "verdicts", "judge_again", "add_seeds")
+)
 RESULTS = ROOT / "results"
 PAGE = (RESULTS / "README.md").read_text("utf-8")
 
@@ -88,21 +94,84 @@ def test_pages_of_older_and_withdrawn_verdicts_say_so():
             assert said[status] in page.read_text("utf-8").partition("| claim |")[0], name
 
 
-def test_the_plan_asks_for_the_seeds_that_open_claims_need():
+def test_the_plan_asks_for_the_seeds_that_open_claims_need(tmp_path):
     def row(number, verdict="inconclusive", status="current", **known):
         return verdicts.Row("split2020/fig3", number, f"claim {number}", "", "", verdict, status, "", **known)
 
     few, many, never = row(0, seeds=12), row(1, seeds=900), row(2, seeds=math.inf)
-    task = run_papers.choose_task("split2020/fig3", "budget", [few, many, never], set())
-    assert (task.claims, task.seeds) == (["claim 0"], 12)
+
+    def choose(*rows):
+        return run_papers.choose_task("split2020/fig3", "budget", rows, set(), tmp_path)
+
+    task = choose(few, many, never)
+    assert (task.claims, task.seeds, task.series) == (["claim 0"], 12, ())  # no runs are stored
     at_budget = run_papers.build_task("split2020/fig3", "budget", [], set())
     assert task.minutes() == pytest.approx(1.2 * at_budget.minutes(), rel=0.1)
     fresh = [row(number, verdicts.NOT_RUN, "absent") for number in (3, 4)]
-    task = run_papers.choose_task("split2020/fig3", "budget", [many, *fresh], set())
+    task = choose(many, *fresh)
     assert (task.claims, task.seeds) == (["claim 3", "claim 4"], None)
-    assert run_papers.choose_task("split2020/fig3", "budget", [never, row(5)], set()).claims == []
+    assert choose(never, row(5)).claims == []
     order, _ = run_papers.plan_tasks(["split2020/fig3@25"], "budget", RESULTS, stand_ins=True)
     assert [(task.name, task.seeds) for task, _ in order] == [("split2020/fig3", 25)]
+
+
+def test_the_plan_adds_seeds_to_the_series_that_an_open_claim_reads():
+    claim = "the split encoder raises the MIG of FactorVAE"
+    task = run_papers.build_addition("split2020/fig3", "budget", [claim], set(), 30, RESULTS)
+    assert task.series == ("FactorVAE", "FactorVAE, split")
+    assert task.seeds == range(10, 30)
+    assert task.minutes() < 0.5 * run_papers.build_task("split2020/fig3", "budget", [claim], set(), 30).minutes()
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A committed result, and a folder with further seeds of one of its series."""
+    results, more = tmp_path / "results", tmp_path / "more"
+    for folder in (results / ADDED_TO, more):
+        shutil.copytree(RESULTS / ADDED_TO, folder)
+    with (more / "runs.csv").open(newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["series"] == "VAE"]
+    write_csv(more / "runs.csv", [row | {"seed": str(int(row["seed"]) + 10)} for row in rows])
+    return results, more
+
+
+ADDED_TO = "split2020/fig3"
+
+
+def test_added_seeds_are_judged_together_with_the_others(stored):
+    results, more = stored
+    before = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    add_seeds.add_seeds(ADDED_TO, more, results)
+    after = json.loads((results / ADDED_TO / "verdicts.json").read_text())
+    assert (after["looks"], after["runs"]) == (2, 2 * before["runs"])  # `more` says it has as many
+    columns, rows = add_seeds.read_runs(results / ADDED_TO)
+    assert [row["seed"] for row in rows if row["series"] == "VAE"] == [str(seed) for seed in range(20)]
+    assert columns == add_seeds.read_runs(RESULTS / ADDED_TO)[0]
+    page = (results / ADDED_TO / "README.md").read_text()
+    assert "- Runs of seeds 10 to 19 of VAE were added" in page
+    assert "| VAE | 20 |" in page
+    with pytest.raises(SystemExit, match="seed 10 of VAE already"):
+        add_seeds.add_seeds(ADDED_TO, more, results)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("README.md", "| batch | 64 |", "| batch | 128 |", "batch is 128"),
+        ("verdicts.json", '"scale": "budget"', '"scale": "small"', "scale small"),
+        ("runs.csv", "VAE,", "VEA,", "no series VEA"),
+        ("runs.csv", "state,mig", "state,mag", "mag/exact"),
+    ],
+)
+def test_seeds_of_another_experiment_are_refused(stored, file, old, new, said):
+    results, more = stored
+    text = (more / file).read_text()
+    assert old in text
+    (more / file).write_text(text.replace(old, new))
+    with pytest.raises(SystemExit, match=said):
+        add_seeds.add_seeds(ADDED_TO, more, results)
+    for name in ("runs.csv", "verdicts.json", "README.md"):
+        assert (results / ADDED_TO / name).read_bytes() == (RESULTS / ADDED_TO / name).read_bytes()
 
 
 def test_runs_within_its_minutes_and_prints_a_table(tmp_path, capsys, monkeypatch):
@@ -155,6 +224,7 @@ def test_stops_when_the_minutes_are_over(handler):
 def test_stored_verdicts_follow_from_the_stored_scores_of_runs(path):
     stored = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
     name, results = stored["experiment"], judge_again.read_results(path, stored["scale"])
+    results = replace(results, looks=stored.get("looks", 1))
     standing = {row.claim for row in verdicts.read_rows(name, RESULTS) if row.status != "withdrawn"}
     made = [judge(claim, results).as_record() for claim in experiment[name].facts.claims if claim.text in standing]
     kept = [each for each in stored["verdicts"] if each["claim"] in standing]

@@ -1,6 +1,7 @@
 """Verdicts on results whose truth is known, and the rules that make one inconclusive."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from tests.support.messages import names
 from tests.support.results import made_up, member
 from unbraid.experiments import Claim, Evidence, Results, experiment, judge
-from unbraid.experiments.evidence import find_mean
-from unbraid.experiments.judging import combine_verdicts, count_needed_seeds
+from unbraid.experiments.evidence import compare_means, find_mean
+from unbraid.experiments.judging import combine_verdicts, count_needed_seeds, count_seeds, find_series
 from unbraid.experiments.statistics import Estimate
 from unbraid.papers.chen2018.code_scores import HIGGINS_AT
 from unbraid.papers.chen2018.setup import ELBO, MIG, TC
@@ -47,10 +48,10 @@ def test_all_evidence_must_hold():
 
 
 def test_needed_seeds_follow_from_the_effect_and_the_width_of_its_interval():
-    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0)], 10) == 49  # 10 (1.1 x .2 / .1)^2
-    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0), evidence(0.1, 0.2, low=0.0)], 10) == 49
+    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0)], 10) == 69  # 10 (1.1 x .2 / .1 x 1.96 / 1.64)^2
+    assert count_needed_seeds([evidence(-0.1, 0.3, low=0.0), evidence(0.1, 0.2, low=0.0)], 10) == 69
     assert count_needed_seeds([evidence(0.0, 0.3, low=-0.1, high=0.16)], 10) == math.inf
-    assert count_needed_seeds([evidence(-0.01, 0.3, low=0.0)], 10) == 14
+    assert count_needed_seeds([evidence(-0.01, 0.3, low=0.0)], 10) == 20
     assert count_needed_seeds([evidence(-1, 1, low=0.0)], 10) == math.inf
 
 
@@ -63,6 +64,30 @@ def test_an_open_claim_says_how_many_seeds_would_settle_it():
     assert f"about {count_needed_seeds(found.evidence, 20)} seeds would settle it (--seeds)." in found.why
     held = judge(Claim("above -1", find_mean("a", "elbo/sampled", low=-1.0), trained=False), results)
     assert (held.verdict, "--seeds" in held.why) == ("holds", False)
+
+
+def test_a_second_look_has_wider_intervals():
+    """With 20 seeds, Student's quantile of .975 is 1.21 times that of .95."""
+    results = made_up({("a", 1): {SCORE: 0.0}}, seeds=20)
+    first, second = (judge(ABOVE, replace(results, looks=looks)).evidence[0].estimate for looks in (1, 2))
+    assert second.value == first.value
+    assert (second.high - second.low) / (first.high - first.low) == pytest.approx(2.093 / 1.729, rel=1e-3)
+    once, twice = (count_needed_seeds([evidence(-0.1, 0.3, low=0.0)], 10, looks) for looks in (1, 2))
+    assert once > twice > 48  # the interval that is given is wider at the second look already
+
+
+SCORE = "elbo/sampled"
+ABOVE = Claim("above 0", find_mean("a", SCORE, low=0.0), trained=False)
+
+
+def test_seeds_that_decide_are_those_of_the_series_that_a_claim_reads():
+    few, many = (made_up({(name, 1): {SCORE: mean}}, seeds=n) for name, mean, n in (("b", 0.0, 4), ("a", 0.001, 30)))
+    results = Results((*few.members, *many.members))
+    assert find_series(ABOVE, results) == ["a"]
+    assert (count_seeds(ABOVE, results), results.seeds) == (30, 4)
+    difference = Claim("above 0", compare_means("b", "a", SCORE, low=0.0))
+    assert find_series(difference, results) == ["b", "a"]
+    assert count_seeds(difference, results) == 4
 
 
 def verdicts(name, results):

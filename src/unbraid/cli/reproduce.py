@@ -1,5 +1,6 @@
 """The command reproduce."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from unbraid.cli.options import AsJson, Device, Root, app, complete
 from unbraid.cli.printing import print_json, print_notes, print_rows
 from unbraid.cli.source_names import EXPERIMENTS
 from unbraid.cli.streams import echo
+from unbraid.errors import UsageError
 
 
 @app.command(
@@ -33,7 +35,14 @@ def reproduce(
         typer.Option(help="Use the runs of this sweep, or of all sweeps in this folder; train only the missing ones."),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=2, help="Seeds of every series, instead of the scale's; finished runs are kept.")
+        str | None,
+        typer.Option(
+            metavar="N|A:B", help="Seeds of every series, instead of the scale's: 36, or 10:36. Finished runs are kept."
+        ),
+    ] = None,
+    series: Annotated[
+        list[str] | None,
+        typer.Option(help="Train only this series, and those that it refines; repeat for others.", show_default=False),
     ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -47,7 +56,8 @@ def reproduce(
     check_experiment(experiment)
     from unbraid.papers import reproduce as reproduce_experiment
 
-    outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs, seeds=seeds)
+    part = {"seeds": _read_seeds(seeds), "series": series or ()}
+    outcomes = reproduce_experiment(experiment, scale=scale, root=root, out=out, device=device, runs=runs, **part)
     rows: list[dict[str, Any]] = []
     for outcome in outcomes:
         print_notes(outcome.notes)
@@ -59,3 +69,12 @@ def reproduce(
         return
     print_rows(rows, False)
     echo("\n".join(f"Results: {outcome.folder}" for outcome in outcomes))
+
+
+def _read_seeds(text: str | None) -> int | range | None:
+    """Return a number of seeds, or a range of them."""
+    if text is None:
+        return None
+    if not (found := re.fullmatch(r"(?:(\d{1,9}):)?(\d{1,9})", text.strip())):
+        raise UsageError(f"--seeds {text} is neither a number of seeds (36) nor a range (10:36, without 36).")
+    return int(found[2]) if found[1] is None else range(int(found[1]), int(found[2]))

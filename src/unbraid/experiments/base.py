@@ -71,6 +71,8 @@ class Results:
     models: ModelCache | None = None
     earlier: "Results | None" = None
     """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
+    looks: int = 1
+    """How often claims were judged on these runs, with this time: once more whenever seeds were added."""
 
     @property
     def series(self) -> list[str]:
@@ -246,14 +248,28 @@ class Experiment(Facts):
             raise UsageError(f"This experiment has no scale '{name}'; it has {', '.join(self.scales)}.")
         return self.scales[name]
 
-    def with_seeds(self, scale: str, seeds: int) -> "Experiment":
-        """Return the experiment with as many seeds at a scale, from 0 on, in every series."""
-        at, own = self.get_scale(scale), {"seed": range(seeds)}
-        if seeds < 2:  # one seed is no axis of a sweep, so that more could not be added to it
-            raise UsageError(f"seeds must be at least 2, not {seeds}; a verdict needs 3.")
+    def with_seeds(self, scale: str, seeds: int | range) -> "Experiment":
+        """Return the experiment with these seeds at a scale, in every series; a number of them counts from 0."""
+        at, own = self.get_scale(scale), {"seed": range(seeds) if isinstance(seeds, int) else seeds}
+        if len(own["seed"]) < 2:  # one seed is no axis of a sweep, so that more could not be added to it
+            raise UsageError(f"seeds must be at least 2, not {len(own['seed'])}; a verdict needs 3.")
         of_series = {name: {**given, **(own if "seed" in given else {})} for name, given in at.per_series.items()}
         changed = replace(at, settings={**at.settings, **own}, per_series=of_series)
         return replace(self, scales={**self.scales, scale: changed})
+
+    def with_series(self, names: Sequence[str]) -> "Experiment":
+        """Return the experiment with some of its series, and those that they refine or are as large as."""
+        wanted: set[str] = set()
+        left = list(names)
+        while left:
+            name = left.pop()
+            if name not in self.series:
+                raise unknown("series", name, self.series)
+            wanted.add(name)
+            left += [self.series[name][key] for key in (REFINES, AS_LARGE_AS) if key in self.series[name]]
+        contrast = self.contrast if wanted.issuperset(self.contrast or ()) else None
+        chosen = {name: settings for name, settings in self.series.items() if name in wanted}
+        return replace(self, series=chosen, contrast=contrast, baselines=None)
 
     def build_sweeps(self, scale: str) -> dict[str, dict[str, Any]]:
         """Return the settings of the sweep of each series."""

@@ -5,11 +5,14 @@
     inconclusive    anything else, and always: scale smoke, fewer than 3 seeds, or estimates that had not settled
 
 An estimate has settled if its verdict would be the same after as many steps again, at the pace of the last fifth.
+Whoever adds seeds until a claim is settled will settle false ones, too: at the k-th look, intervals have the level
+1 - 0.1 / k.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 
 from unbraid.experiments.base import (
     SNAPSHOT_SHARE,
@@ -20,7 +23,7 @@ from unbraid.experiments.base import (
     Verdict,
     VerdictWord,
 )
-from unbraid.experiments.statistics import widen_for
+from unbraid.experiments.statistics import LEVEL, widen_for
 from unbraid.report.tables import select_finished
 
 MIN_SEEDS, MAX_SEEDS = 3, 1000
@@ -36,7 +39,7 @@ STEPS_AHEAD = 1 / (1 - SNAPSHOT_SHARE)
 def judge(claim: Claim, results: Results) -> Verdict:
     """Return the verdict on a claim, with its reason."""
     try:
-        evidence = tuple(claim.evidence(results))
+        evidence = _find_evidence(claim, results)
     except MissingResultsError as error:
         return Verdict(claim.text, "inconclusive", f"{error}.")
     found = "; ".join(f"{e.what}: {e.estimate}, claimed {e.wanted}" for e in evidence)
@@ -45,11 +48,17 @@ def judge(claim: Claim, results: Results) -> Verdict:
         return Verdict(claim.text, "inconclusive", f"{found}.{weak}", evidence)
     verdict = combine_verdicts(evidence)
     if verdict == "inconclusive":
-        found += _suggest_seeds(evidence, results.seeds)
+        found += _suggest_seeds(evidence, count_seeds(claim, results), results.looks)
     if claim.trained and results.earlier is not None:
         verdict, drift = _judge_settling(claim, results.earlier, evidence, verdict)
         found = f"{found}. {drift}"
     return Verdict(claim.text, verdict, f"{found}.", evidence)
+
+
+def _find_evidence(claim: Claim, results: Results) -> tuple[Evidence, ...]:
+    """Return the evidence for a claim, with intervals that are wider if this is not the first look at it."""
+    found, looks = claim.evidence(results), results.looks
+    return tuple(replace(each, estimate=widen_for(looks, each.estimate, max_freedom=math.inf)) for each in found)
 
 
 def combine_verdicts(evidence: Sequence[Evidence]) -> VerdictWord:
@@ -104,23 +113,52 @@ def _explain_weakness(results: Results, trained: bool) -> str:
     return ""
 
 
-def count_needed_seeds(evidence: Sequence[Evidence], seeds: int) -> float:
+def find_series(claim: Claim, results: Results) -> list[str]:
+    """Return the series that a claim reads: without the runs of one of them its evidence is missing or another."""
+
+    def find_evidence(without: str = "") -> object:
+        left = replace(results, members=tuple(m for m in results.members if m.settings["recipe"] != without))
+        try:
+            return [(each.what, each.estimate) for each in claim.evidence(left)]
+        except MissingResultsError:
+            return None
+
+    evidence = find_evidence()
+    return [name for name in results.series if find_evidence(name) != evidence]
+
+
+def count_seeds(claim: Claim, results: Results) -> int:
+    """Return the seeds of the setting that has the fewest, among those of the series that a claim reads."""
+    if len({setting.finished for setting in results.settings}) == 1:
+        return results.seeds
+    names = find_series(claim, results)
+    members = tuple(m for m in results.members if m.settings["recipe"] in names)
+    return replace(results, members=members or results.members).seeds
+
+
+def count_needed_seeds(evidence: Sequence[Evidence], seeds: int, looks: int = 1) -> float:
     """Return about how many seeds would settle an open claim at the effect seen so far; infinitely many if none would.
 
-    An interval shrinks with the root of the seeds. The estimate that decides is the one whose interval is farthest
-    outside its range; it should clear the nearest end by a tenth of its half width.
+    An interval shrinks with the root of the seeds, and is wider at the next look. The estimate that decides is the one
+    whose interval is farthest outside its range; it should clear the nearest end by a tenth of its half width.
     """
     piece = min(evidence, key=lambda each: each.margin)
     value, low, high = piece.estimate[:3]
     distance = min(abs(value - end) for end in (piece.low, piece.high) if math.isfinite(end))
-    needed = seeds * (1.1 * (high - low) / 2 / distance) ** 2 if distance > 0 else math.inf
+    wider = _find_quantile(looks + 1) / _find_quantile(looks)
+    needed = seeds * (1.1 * wider * (high - low) / 2 / distance) ** 2 if distance > 0 else math.inf
     return max(math.ceil(needed), seeds + 1) if needed <= MAX_SEEDS else math.inf
 
 
-def _suggest_seeds(evidence: Sequence[Evidence], seeds: int) -> str:
+def _find_quantile(looks: int) -> float:
+    """Return how many standard errors an interval reaches at the k-th look, if there are many seeds."""
+    return NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / looks)
+
+
+def _suggest_seeds(evidence: Sequence[Evidence], seeds: int, looks: int) -> str:
     """Return how many seeds would settle a claim, as the end of a sentence; nothing if an estimate is missing."""
     if not evidence or not all(math.isfinite(end) for each in evidence for end in each.estimate[:3]):
         return ""
-    needed = count_needed_seeds(evidence, seeds)
+    needed = count_needed_seeds(evidence, seeds, looks)
     number = f"about {needed}" if math.isfinite(needed) else f"more than {MAX_SEEDS:,}"
     return f". At the effect seen so far, {number} seeds would settle it (--seeds)"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -34,9 +35,10 @@ from unbraid.experiments.judging import judge
 from unbraid.experiments.measuring import derive_scores, measure_all, replace_scores, score_snapshots
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.run_matching import list_values, matches_settings
-from unbraid.experiments.writing import Provenance, refuse_smaller_scale, write_results
+from unbraid.experiments.writing import Provenance, count_looks, refuse_smaller_scale, write_results
 from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
+from unbraid.registry import Entry
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
@@ -72,7 +74,8 @@ def reproduce(
     out: str | Path = "results",
     device: str = "auto",
     runs: str | Path | None = None,
-    seeds: int | None = None,
+    seeds: int | range | None = None,
+    series: Sequence[str] = (),
 ) -> list[Reproduction]:
     """Reproduce the experiments of a paper (`chen2018`) or one of them (`chen2018/fig2`).
 
@@ -80,18 +83,33 @@ def reproduce(
     minutes on one H200) or `paper` (the paper's own protocol). Runs stay below `root` and are reused. Table, figure and
     verdicts go to OUT/PAPER/ID. `runs` names an existing sweep or a folder of sweeps. A series that has runs in one of
     them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights. `seeds`
-    is a number of seeds other than the scale's: more of them settle claims that the scale leaves open.
+    replaces the scale's seeds: more of them settle claims that the scale leaves open. `series` names the only ones to
+    train; claims about others then have no verdict.
     """
     names = find_experiments(name)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    for each in names:  # before anything is trained
-        facts = experiment[each].facts
-        facts.get_scale(scale) if seeds is None else facts.with_seeds(scale, seeds)
+    entries = {each: _choose_part(each, scale, seeds, series) for each in names}  # before anything is trained
+    for each in names:
         refuse_smaller_scale(Path(out) / each, scale)
     source = None if runs is None else _Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
-        return [_reproduce_one(each, scale, seeds, Path(root), Path(out), device, source) for each in names]
+        options = _describe_part(seeds, series)
+        return [_reproduce_one(entries[each], scale, options, Path(root), Path(out), device, source) for each in names]
+
+
+def _choose_part(name: str, scale: str, seeds: int | range | None, series: Sequence[str]) -> Entry[Any, Experiment]:
+    """Return an experiment with the seeds and series that are asked for."""
+    entry = experiment[name]
+    facts = entry.facts.with_series(series) if series else entry.facts
+    facts.get_scale(scale)
+    return replace(entry, facts=facts if seeds is None else facts.with_seeds(scale, seeds))
+
+
+def _describe_part(seeds: int | range | None, series: Sequence[str]) -> str:
+    """Return the options of the command line that choose seeds and series."""
+    chosen = f"{seeds.start}:{seeds.stop}" if isinstance(seeds, range) else seeds
+    return (f" --seeds {chosen}" if seeds is not None else "") + "".join(f" --series {quote(name)}" for name in series)
 
 
 @dataclass(frozen=True)
@@ -109,20 +127,19 @@ class _Source:
 
 
 def _reproduce_one(
-    name: str, scale: str, seeds: int | None, root: Path, out: Path, device: str, source: _Source | None
+    entry: Entry[Any, Experiment], scale: str, options: str, root: Path, out: Path, device: str, source: _Source | None
 ) -> Reproduction:
-    entry, started = experiment[name], time.time()
-    entry = entry if seeds is None else replace(entry, facts=entry.facts.with_seeds(scale, seeds))
-    facts = entry.facts
+    name, facts, started = entry.name, entry.facts, time.time()
     paper = name.partition("/")[0]
     with _add_minutes(root / paper / "minutes.json", f"{name} {scale}") as read_total:
         if facts.measure is not None:
             results, runs, notes = Results(tuple(facts.measure(facts.get_scale(scale).settings)), scale), [], []
         else:
             results, runs, notes = _run_experiment(facts, scale, root / paper, device, source)
+    results = replace(results, looks=count_looks(out / name, scale, len(runs)))
     verdicts = tuple(judge(claim, results) for claim in facts.claims)
     trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
-    command = f"unbraid reproduce {name} --scale {scale}" + (f" --seeds {seeds}" if seeds is not None else "")
+    command = f"unbraid reproduce {name} --scale {scale}{options}"
     command += (f" --device {device}" if device != "auto" else "") + (f" --runs {source.path}" if source else "")
     provenance = Provenance(command, scale, read_total(), len(runs), choose_device(device))
     notes += write_results(out / name, entry, results, verdicts, provenance, [*facts.notes, *notes])

@@ -104,9 +104,9 @@ def estimate_by_exchange(
     return Estimate(value, value - half, value + half)
 
 
-def widen_for(count: int, found: Estimate) -> Estimate:
+def widen_for(count: int, found: Estimate, max_freedom: float = MAX_FREEDOM) -> Estimate:
     """Return the interval of one of `count` estimates such that all of them together have the level of one."""
-    tail, freedom = (1 - LEVEL) / 2, min(found.freedom, MAX_FREEDOM)
+    tail, freedom = (1 - LEVEL) / 2, min(found.freedom, max_freedom)
     factor = float(t.ppf(1 - tail / count, freedom) / t.ppf(1 - tail, freedom)) if count > 1 else 1.0
     low, high = (found.value + factor * (end - found.value) for end in (found.low, found.high))
     return found._replace(low=low, high=high)

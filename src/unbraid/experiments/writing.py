@@ -29,7 +29,8 @@ RULE = (
     "hold* if one lies completely outside (of k estimates, at the level 1 - .1 / k), and is *inconclusive* otherwise. "
     "It is also inconclusive with fewer than 3 seeds, or if its estimates had not settled: if as many steps again, at "
     "the pace at which they moved in the last fifth of training, would change the verdict. Runs with as many steps as "
-    "the paper or its authors' code states are not asked to settle."
+    "the paper or its authors' code states are not asked to settle. Where seeds were added to settle a claim, its "
+    "intervals have the level 1 - .1 / k at the k-th look."
 )
 
 FIGURE_DPI = 150
@@ -87,6 +88,16 @@ def refuse_smaller_scale(folder: Path, scale: str) -> None:
         raise UsageError(f"{folder} holds results at scale {present}; choose another place for {scale} with --out.")
 
 
+def count_looks(folder: Path, scale: str, runs: int) -> int:
+    """Return how often claims have been judged with this time, if a folder holds an earlier judgement of fewer runs."""
+    try:
+        stored = json.loads((folder / "verdicts.json").read_text("utf-8"))
+        before, at = stored.get("looks", 1), (stored["scale"], stored["runs"])
+    except (OSError, ValueError, KeyError, AttributeError):
+        return 1  # nothing has been judged here
+    return 1 if at[0] != scale else before + (runs > at[1])
+
+
 def write_results(
     folder: Path,
     entry: Entry[Any, Experiment],
@@ -103,7 +114,7 @@ def write_results(
     write_csv(folder / "table.csv", [_flat(row) for row in rows])
     write_csv(folder / "runs.csv", list_runs(results))
     atomic.write_text(folder / "table.md", format_markdown(rows))
-    record = {"format": FORMAT, "experiment": entry.name, **provenance.as_record()}
+    record = {"format": FORMAT, "experiment": entry.name, **provenance.as_record(), "looks": results.looks}
     record["verdicts"] = [verdict.as_record() for verdict in verdicts]
     page = _format_page(entry, results, verdicts, record, rows, [*notes, *skipped])
     atomic.write_text(folder / "README.md", page)

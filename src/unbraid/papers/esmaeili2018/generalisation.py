@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from unbraid.experiments.base import Results, Scale, experiment
+from unbraid.experiments.base import MissingResultsError, Results, Scale, experiment
 from unbraid.experiments.evidence import find_mean
 from unbraid.papers.esmaeili2018.setup import HFVAE, MNIST, OURS, SMOKE, build_digit_scales
 from unbraid.report.svg import PALETTE, label_axes
@@ -60,6 +60,8 @@ def fig9(results: Results, make: Any) -> Any:
     member = results.select_members("HFVAE", THICK, NARROW)[0]
     for axes, score in zip(figure.subplots(1, 2), (THICK, NARROW), strict=True):
         details = member.scores[score].details
+        if "edges" not in details:
+            raise MissingResultsError("these results are scores without histograms")
         for color, part in zip(PALETTE, ("originals", "reconstructions"), strict=False):
             axes.stairs(details[part], details["edges"], fill=True, alpha=0.5, color=color, label=part)
         axes.axvspan(*details["range"], alpha=0.08, color=PALETTE[-1])

@@ -1,0 +1,99 @@
+"""Add runs of further seeds to committed results, and judge their claims again.
+
+    unbraid reproduce split2020/fig3 --scale budget --seeds 10:36 --series FactorVAE --out more
+    python benchmarks/add_seeds.py split2020/fig3 more/split2020/fig3
+
+Scale and settings have to be those of the results, and no run may be there already. This is a further look at the
+same claims, so their intervals become wider (`unbraid.experiments.judging`). `benchmarks/run_papers.py` prints this
+command after it has trained further seeds.
+"""
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from judge_again import judge_again
+
+from unbraid import atomic
+from unbraid.report.tables import write_csv
+
+Row = dict[str, str]
+SEED_ROW = "seed"
+
+
+def read_runs(folder: Path) -> tuple[list[str], list[Row]]:
+    """Return the columns and rows of a folder's `runs.csv`."""
+    with (folder / "runs.csv").open(newline="", encoding="utf-8") as handle:
+        reader = csv.DictReader(handle)
+        rows = list(reader)
+    return list(reader.fieldnames or ()), rows
+
+
+def read_settings(folder: Path) -> dict[str, str]:
+    """Return the settings of a folder's page, without its seeds."""
+    table = (folder / "README.md").read_text("utf-8").partition("## Settings")[2]
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in table.splitlines() if line.startswith("| ")]
+    return {row[0].lstrip("| "): row[1] for row in rows[2:] if row[0].lstrip("| ").split(": ")[-1] != SEED_ROW}
+
+
+def join_runs(stored: Path, added: Path) -> tuple[list[str], list[Row]]:
+    """Return the columns and rows of both folders, or exit if they do not fit together."""
+    records = [json.loads((folder / "verdicts.json").read_text("utf-8")) for folder in (stored, added)]
+    for key in ("experiment", "scale"):
+        if records[0][key] != records[1][key]:
+            raise SystemExit(f"{added} has the {key} {records[1][key]}, and {stored} {records[0][key]}.")
+    known, new = read_settings(stored), read_settings(added)
+    for key in known.keys() & new.keys():
+        if known[key] != new[key]:
+            raise SystemExit(f"{key} is {new[key]} in {added}, and {known[key]} in {stored}.")
+    columns, rows = read_runs(stored)
+    more_columns, more = read_runs(added)
+    if strange := set(more_columns) - set(columns):
+        raise SystemExit(f"{stored} has no {', '.join(sorted(strange))}.")
+    settings = columns[: columns.index("state")]
+    there = {tuple(row[key] for key in settings) for row in rows}
+    if twice := [row for row in more if tuple(row.get(key, "") for key in settings) in there]:
+        raise SystemExit(f"{stored} has seed {twice[0]['seed']} of {twice[0]['series']} already.")
+    order = {name: place for place, name in enumerate(dict.fromkeys(row["series"] for row in rows))}
+    if unknown := {row["series"] for row in more} - order.keys():
+        raise SystemExit(f"{stored} has no series {', '.join(sorted(unknown))}.")
+    return columns, sorted([*rows, *more], key=lambda row: order[row["series"]])  # stable: seeds stay in their order
+
+
+def describe_addition(rows: list[Row], record: dict[str, Any]) -> str:
+    """Return a note about the runs that were added."""
+    seeds = sorted({int(row["seed"]) for row in rows})
+    series = "; ".join(dict.fromkeys(row["series"] for row in rows))
+    how = f"`{record['command']}`, commit {record['commit']}"
+    return f"Runs of seeds {seeds[0]} to {seeds[-1]} of {series} were added ({how})."
+
+
+def add_seeds(name: str, added: Path, out: Path) -> None:
+    """Add runs to the results of an experiment, and judge it again."""
+    folder = out / name
+    columns, rows = join_runs(folder, added)
+    before, more = (json.loads((each / "verdicts.json").read_text("utf-8")) for each in (folder, added))
+    facts = {key: before[key] + more[key] for key in ("minutes", "runs")}
+    facts |= {"looks": before.get("looks", 1) + 1, "notes": [describe_addition(read_runs(added)[1], more)]}
+    earlier = (folder / "runs.csv").read_text("utf-8")
+    write_csv(folder / "runs.csv", [{column: row.get(column, "") for column in columns} for row in rows])
+    try:
+        judge_again(name, out, facts)
+    except BaseException:
+        atomic.write_text(folder / "runs.csv", earlier)
+        raise
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="the experiment, PAPER/ID")
+    parser.add_argument("added", type=Path, help="the folder of results with further seeds")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    arguments = parser.parse_args()
+    add_seeds(arguments.name, arguments.added, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
