@@ -10,8 +10,8 @@ import numpy as np
 
 from unbraid import atomic
 from unbraid.data.base import expand_user
+from unbraid.data.csv_files import read_csv
 from unbraid.data.file_formats import explain_errors
-from unbraid.data.label_csv import read_csv
 from unbraid.errors import DataError, UsageError
 
 
@@ -34,7 +34,8 @@ def read_codes(path: Path, latents: Sequence[str]) -> np.ndarray:
     if path.suffix.lower() == ".npy":
         with explain_errors(path, "a NPY file"):
             return np.load(path, allow_pickle=False)
-    header, lines = read_csv(path, "a CSV file of codes", delimiters=",;\t")
+    file = read_csv(path, "a CSV file of codes")
+    header, lines = file.header, file.lines
     missing = [name for name in latents if name not in header]
     if missing:
         raise DataError(f"{path} has no column {missing[0]}; codes of this run need {', '.join(latents)}.")

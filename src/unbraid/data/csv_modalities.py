@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from unbraid.data.base import dataset, expand_user
+from unbraid.data.csv_files import MISSING, check_marks, explain_unclear_mark, read_csv
 from unbraid.data.factors import Factor, Pixels
-from unbraid.data.label_csv import MISSING, make_factor, read_csv
+from unbraid.data.label_csv import make_factor
 from unbraid.data.modalities import MultimodalDataset, multimodal
 from unbraid.data.modality import ClassLabels, Kind, Modality
 from unbraid.data.picture_files import SUFFIXES, read_alike
@@ -106,7 +107,7 @@ class CsvColumn:
 
 def has_pictures(path: Path) -> bool:
     """Return whether a cell of a CSV file names a picture."""
-    _, lines = read_csv(expand_user(path), "a CSV file", delimiters=",;\t")
+    lines = read_csv(expand_user(path)).lines
     return any(Path(cell).suffix.lower() in SUFFIXES for _, cells in lines for cell in cells)
 
 
@@ -128,10 +129,10 @@ def read_columns(path: Path) -> dict[str, CsvColumn]:
 def read_table(path: Path) -> tuple[dict[str, list[str]], list[int]]:
     """Return the cells of a CSV file by column, and the numbers of its lines."""
     check_exists(path)
-    header, lines = read_csv(path, "a CSV file", delimiters=",;\t")
-    check_table(path, header, lines)
-    columns = zip(*(cells for _, cells in lines), strict=True)
-    return dict(zip(header, map(list, columns), strict=True)), [number for number, _ in lines]
+    file = read_csv(path)
+    check_table(path, file.header, file.lines)
+    columns = zip(*(cells for _, cells in file.lines), strict=True)
+    return dict(zip(file.header, map(list, columns), strict=True)), [number for number, _ in file.lines]
 
 
 def check_exists(path: Path) -> None:
@@ -175,12 +176,13 @@ def check_table(path: Path, header: list[str], lines: list[tuple[int, list[str]]
         if len(cells) < len(header):
             missing = header[len(cells)]
             raise DataError(
-                f"{path}, line {number}, column {missing}: the cell is missing; add a comma to leave it empty."
+                f"{path}, line {number}, column {missing}: the cell is missing; add a separator to leave it empty."
             )
         if len(cells) > len(header):
             counts = f"{len(cells)} cells for {len(header)} columns"
             raise DataError(
-                f"{path}, line {number} has {counts}, the last being {header[-1]}; quote cells with commas."
+                f"{path}, line {number} has {counts}, the last being {header[-1]}; quote cells with "
+                "commas, or separate cells by semicolons if numbers have decimal commas."
             )
 
 
@@ -217,6 +219,7 @@ def _guess_kind(column: CsvColumn, rows: list[int]) -> Kind:
     words = [row for row, cell in cells.items() if parse_number(cell) is None]
     if not words:
         return "vector"
+    check_marks(str(column.path), column.name, list(cells.values()))
     name = column.name
     advice = f"set data.kinds=[{name}:label], or from_csv(…, kinds={{'{name}': 'label'}}) in Python, if"
     if len(words) < len(rows) / 2:
@@ -256,7 +259,8 @@ def read_vectors(column: CsvColumn, rows: list[int]) -> Pixels:
             if _is_missing(cells[row]):
                 raise DataError(f"{column.locate(row, part)} is empty, and other numbers of {column.name} are not.")
             if parse_number(cells[row]) is None:
-                raise DataError(f"{column.locate(row, part)}: '{cells[row]}' is not a finite number.")
+                advice = explain_unclear_mark(cells[row]) or "correct it or leave it empty"
+                raise DataError(f"{column.locate(row, part)}: '{cells[row]}' is not a finite number; {advice}.")
         vectors.append([float(cells[row]) for cells in column.parts])
     numbers = torch.tensor(vectors, dtype=torch.float32, device="cpu")
     return Pixels(insert_blank_rows(numbers, rows, len(column.lines)), (len(column.parts),))

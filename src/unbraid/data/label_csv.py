@@ -2,8 +2,6 @@
 or from the folders that the pictures are in, one per class.
 """
 
-import csv
-import io
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -14,35 +12,16 @@ import torch
 from torch import Tensor
 
 from unbraid.data.base import expand_user
+from unbraid.data.csv_files import MISSING, read_csv
 from unbraid.data.factors import Factor
-from unbraid.data.file_formats import explain_errors
 from unbraid.data.picture_files import SUFFIXES
 from unbraid.errors import DataError
 
-MISSING = frozenset({"", "nan", "na", "n/a", "none", "null"})
 SUBFOLDERS = "subfolders"
 """Value of `labels` that takes the name of a picture's folder as its label."""
 
 FOLDER_FACTOR = "folder"
 """Name of the factor."""
-
-
-def read_csv(path: Path, expected: str, delimiters: str = ",") -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header of a CSV file, and number and cells of every other line that is not empty.
-
-    The delimiter is the one of `delimiters` that is most frequent in the first line.
-    """
-    with explain_errors(path, expected):
-        text = path.read_text(encoding="utf-8-sig")
-        delimiter = max(delimiters, key=text.partition("\n")[0].count)
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-        try:
-            lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader if line]
-        except csv.Error as error:
-            raise ValueError(f"line {reader.line_num}: {error}") from error
-    if not lines:
-        raise DataError(f"{path} is empty; its first line must name the columns.")
-    return lines[0][1], lines[1:]
 
 
 def read_labels(
@@ -55,7 +34,8 @@ def read_labels(
     none) is a missing label; a picture without a line lacks all of them. -1 is a number like any other here. Lines of
     pictures that are `left_out`, by their paths below the folder, are ignored.
     """
-    header, lines = read_csv(path, "a CSV file of labels")
+    file = read_csv(path, "a CSV file of labels")
+    header, lines = file.header, file.lines
     if len(header) < 2 or not all(header[1:]) or len(set(header)) < len(header):
         raise DataError(f"{path}: its first line must name the column of pictures and factors, all different.")
     rows = {picture.relative_to(folder).as_posix(): row for row, picture in enumerate(pictures)}

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unbraid.data.csv_files import explain_unclear_mark
 from unbraid.errors import DataError, unknown
 
 Cell = str | float | None
@@ -78,7 +79,8 @@ def _encode_column(column: TableColumn, cells: Sequence[Cell], source: str) -> t
         for row, number in enumerate(numbers):
             if number is None:
                 where = f"{source}: row {row} (from 0) of the column {column.name}"
-                raise DataError(f"{where} is '{cells[row]}', which is no number.")
+                advice = explain_unclear_mark(cells[row])
+                raise DataError(f"{where} is '{cells[row]}', which is no number{advice and '; '}{advice}.")
         values = (np.array(numbers, dtype=np.float64)[:, None] - column.mean) / column.scale
         values[~known] = 0.0
     return values, np.repeat(known[:, None], column.width, axis=1)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from unbraid.data.base import expand_user
+from unbraid.data.csv_files import MISSING
 from unbraid.data.csv_modalities import check_exists, read_table
 from unbraid.data.file_formats import explain_errors
-from unbraid.data.label_csv import MISSING
 from unbraid.data.table_columns import Cell
 from unbraid.errors import DataError
 from unbraid.extras import import_extra

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unbraid.data.base import dataset
+from unbraid.data.csv_files import check_marks
 from unbraid.data.factors import Factor, FactorDataset, Pixels
 from unbraid.data.label_csv import make_factor
 from unbraid.data.table_columns import Cell, TableColumn, columns_to_json, encode_cells, name_class, parse_number
@@ -132,6 +133,8 @@ def _describe_column(where: str, name: str, cells: Sequence[Cell], classes: bool
     words = [cell for cell, number in zip(cells, numbers, strict=True) if number is None]
     if not words and not classes:
         return _describe_numbers(name, np.array(numbers, dtype=np.float64), standardise)
+    if not classes:
+        check_marks(where, name, cells)
     if 0 < len(words) < len(cells) / 2 and not classes:
         raise DataError(
             f"{where}: '{words[0]}' in the column {name} is not a finite number as most of it; correct it, leave "
