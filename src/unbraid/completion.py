@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from unbraid.data.code_files import write_table
+from unbraid.data.csv_files import CsvForm, use_commas
 from unbraid.data.csv_modalities import CsvColumn, group_columns, insert_blank_rows, read_classes, read_vectors
 from unbraid.data.modalities import Observed
 from unbraid.data.picture_files import read_all, read_picture
-from unbraid.data.table_columns import DIGITS, Cell, TableColumn, encode_cells, restore, to_cells
-from unbraid.data.table_files import is_frame, name_source, read_cells
+from unbraid.data.table_columns import DIGITS, Cell, TableColumn, encode_cells, parse_number, restore, to_cells
+from unbraid.data.table_files import is_frame, name_source, read_cells, read_form
 from unbraid.errors import UsageError, unknown
 from unbraid.models import Model, MultimodalModel
 from unbraid.models.generation import ROWS_PER_CHUNK, encode_arrays
@@ -35,7 +36,8 @@ TOLERANCE = 1e-4
 class CompletedTable:
     """A table by column, whose missing cells are filled; `filled` counts them by column.
 
-    `pictures` are images by column and row, which `save` writes; the cells of other pictures are paths.
+    `pictures` are images by column and row, which `save` writes; the cells of other pictures are paths. `form` is how
+    the file of the table was written, and `numbers` are the columns whose cells are numbers.
     """
 
     cells: dict[str, list[Any]]
@@ -43,13 +45,18 @@ class CompletedTable:
     pictures: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     folder: Path = Path()
     paths: tuple[str, ...] = ()
+    form: CsvForm = field(default_factory=CsvForm)
+    numbers: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         rows = len(next(iter(self.cells.values()), []))
         return f"CompletedTable({rows} rows, {sum(self.filled.values())} cells filled)"
 
     def save(self, path: str | Path) -> Path:
-        """Write a CSV file, and pictures to the folder NAME-pictures beside it; return the file's path."""
+        """Write a CSV file as the table came, and pictures to the folder NAME-pictures beside it; return its path.
+
+        Separator, decimal mark, encoding and line ends are those of the table's file.
+        """
         path = Path(path)
         if path.suffix.lower() not in (".csv", ".tsv"):
             raise UsageError(f"A completed table is written to a file that ends in .csv, not to {path}.")
@@ -61,7 +68,10 @@ class CompletedTable:
             file = pictures / f"{name}-{row:05d}.png"
             write_picture(file, image)
             cells[name][row] = file.relative_to(path.parent).as_posix()
-        write_table(path, cells)
+        if self.form.decimal == ",":
+            for name in {*self.numbers, *self.form.comma_columns}:
+                cells[name] = [use_commas(cell) for cell in cells[name]]
+        write_table(path, cells, self.form)
         return path
 
     def to_pandas(self) -> Any:
@@ -82,6 +92,7 @@ class ModalityTable(NamedTuple):
     columns: dict[str, CsvColumn]
     observed: Observed
     folder: Path
+    form: CsvForm
 
 
 def read_modality_table(given: Any, model: MultimodalModel, classes: Mapping[str, tuple[str, ...]]) -> ModalityTable:
@@ -108,7 +119,8 @@ def read_modality_table(given: Any, model: MultimodalModel, classes: Mapping[str
     if not bool(observed.present.any(-1).all()):
         row = int((~observed.present.any(-1)).nonzero()[0])
         raise UsageError(f"{where}, line {row + 2}: all of {', '.join(known)} are empty; remove the line.")
-    return ModalityTable(cells, known, observed, Path() if is_frame(given) else where.expanduser().parent)
+    folder = Path() if is_frame(given) else where.expanduser().parent
+    return ModalityTable(cells, known, observed, folder, read_form(given))
 
 
 def _read_modality(column: CsvColumn, rows: list[int], shape: Shape, classes: tuple[str, ...] | None) -> Tensor:
@@ -143,6 +155,7 @@ def complete_modalities(
     result = tabulate(made, classes, missing, {name: list(column) for name, column in table.cells.items()})
     result.folder = table.folder
     result.paths = tuple(name for name in names if len(model.shapes[name]) == 3)
+    result.form = table.form
     return result
 
 
@@ -154,13 +167,15 @@ def tabulate(
 ) -> CompletedTable:
     """Write observations by modality into the cells of `rows` (all, if None): classes, numbers and pictures."""
     count = len(next(iter(values.values())))
-    cells, filled, pictures = {} if cells is None else cells, {}, {}
+    cells, filled, pictures, numbers = {} if cells is None else cells, {}, {}, []
     for name, value in values.items():
         chosen = range(count) if rows is None else rows[name]
         parts = [name] if value.ndim == 4 or name in classes or name in cells or value.shape[1] == 1 else []
         parts = parts or [f"{name}.{part}" for part in range(value.shape[1])]
         for part in parts:
             cells.setdefault(part, [""] * count)
+        if value.ndim < 4 and _are_numbers(classes.get(name, ())):
+            numbers += parts
         for row in chosen:
             if value.ndim == 4:
                 pictures[name, row] = value[row]
@@ -170,7 +185,7 @@ def tabulate(
                 for part, number in zip(parts, value[row].tolist(), strict=True):
                     cells[part][row] = _format(number)
         filled[name] = len(chosen)
-    return CompletedTable(cells, filled, pictures)
+    return CompletedTable(cells, filled, pictures, numbers=tuple(numbers))
 
 
 @torch.no_grad()
@@ -204,7 +219,13 @@ def complete_features(model: Model, given: Any, columns: Sequence[TableColumn]) 
         for place, row in missing:
             old[row] = made[column.name][place]
         result[column.name], counts[column.name] = old, len(missing)
-    return CompletedTable(result, counts)
+    numbers = tuple(column.name for column in columns if _are_numbers(column.classes))
+    return CompletedTable(result, counts, form=read_form(given), numbers=numbers)
+
+
+def _are_numbers(classes: Sequence[str]) -> bool:
+    """Return whether the cells of a column are numbers: it has no classes, or all of them are numbers."""
+    return all(parse_number(each) is not None for each in classes)
 
 
 def _format(cell: str | float) -> str:

@@ -147,6 +147,23 @@ def test_missing_cells_of_a_table_are_filled(home):
         ub.load(home / "runs/photos", device="cpu").complete(home / "holes.csv")
 
 
+def test_a_table_is_completed_in_the_form_in_which_it_came(home):
+    lines = [line.split(",") for line in (home / "table.csv").read_text().splitlines()[:9]]
+    holes = [["", *line[1:]] if row % 4 == 1 else line for row, line in enumerate(lines)]
+    european = "\r\n".join(";".join(line).replace(".", ",") + f";{row},Größe 3.5" for row, line in enumerate(holes))
+    (home / "euro.csv").write_bytes((european + "\r\n").encode("cp1252"))
+    unbraid("complete", "runs/table", "euro.csv", cwd=home)
+    done = (home / "euro-completed.csv").read_bytes().decode("cp1252").split("\r\n")
+    for before, after in zip(european.split("\r\n"), done, strict=False):
+        was, became = before.split(";"), after.split(";")
+        assert became[1:] == was[1:], "what is known stays as it is"
+        assert was[0] == became[0] or (was[0] == "" and float(became[0].replace(",", ".")) > 0 and "," in became[0])
+    tabs = (home / "table.csv").read_text().replace(",", "\t").replace("cod", "")
+    (home / "tabs.tsv").write_text(tabs)
+    unbraid("complete", "runs/table", "tabs.tsv", cwd=home)
+    assert (home / "tabs-completed.tsv").read_text().startswith("length\tweight\tkind\n")
+
+
 def test_codes_of_a_table_with_holes_name_the_rows_of_the_file(home, tmp_path):
     lines = (home / "table.csv").read_text().splitlines()[:21]
     dropped = (0, 7, 8)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests.support.messages import names, naming
+from unbraid.completion import CompletedTable, tabulate
 from unbraid.data import from_csv, from_table, load
 from unbraid.data.code_files import read_codes
-from unbraid.data.csv_files import _tell_once, read_csv
+from unbraid.data.csv_files import CsvForm, _tell_once, read_csv
 from unbraid.data.given_rows import read_rows
 from unbraid.errors import DataError
 
@@ -130,3 +131,19 @@ def test_labels_and_codes_come_from_spreadsheets_too(write, tmp_path):
     assert [factor.values for factor in data.factors] == [(1.5, 2.5), ("Bär", "Möwe")]
     codes = read_codes(write("row;z0;z1\n0;1,5;-2\n1;0,25;3\n"), ["z0", "z1"])
     assert codes.tolist() == [[1.5, -2], [0.25, 3]]
+
+
+def test_filled_numbers_have_the_decimal_mark_of_the_file(write, tmp_path):
+    values = {"size": torch.tensor([[1.5], [2.0]]), "grade": torch.eye(2), "word": torch.eye(2)}
+    made = tabulate(values, {"grade": ("1.5", "2"), "word": ("v1", "3.5")})
+    made.form = CsvForm(";", ",")
+    assert made.save(tmp_path / "made.csv").read_text() == "size;grade;word\n1,5;1,5;v1\n2;2;3.5\n"
+    made.form = CsvForm()
+    assert made.save(tmp_path / "made.csv").read_text() == "size,grade,word\n1.5,1.5,v1\n2,2,3.5\n"
+
+
+def test_a_filled_letter_that_the_encoding_lacks_makes_the_file_utf_8(tmp_path, capsys):
+    form = CsvForm(encoding="cp1252")
+    path = CompletedTable({"kind": ["Bär", "Łoś"]}, {"kind": 1}, form=form).save(tmp_path / "made.csv")
+    assert path.read_text("utf-8-sig") == "kind\nBär\nŁoś\n"
+    assert names(capsys.readouterr().err, "made.csv", "UTF-8", "cp1252", "Ł")

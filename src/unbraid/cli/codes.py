@@ -169,14 +169,15 @@ def complete(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fill the empty cells of a table from the others of their line, and write it as a CSV file.
+    """Fill the empty cells of a table from the others of their line, and write it as a CSV file in the table's form.
 
     The run was trained on several modalities (a column each) or on one table. Missing pictures are written to the
     folder NAME-pictures beside the file. The default is TABLE-completed.csv beside the table, numbered if it exists.
     """
     from unbraid.run import load
 
-    path = choose_output(out, table.parent, f"{table.stem}-completed.csv", [table])
+    ending = ".tsv" if table.suffix.lower() == ".tsv" else ".csv"
+    path = choose_output(out, table.parent, f"{table.stem}-completed{ending}", [table])
     completed = load(run, device=device).complete(table)
     path = completed.save(path)
     if as_json:

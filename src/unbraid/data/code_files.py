@@ -10,7 +10,7 @@ import numpy as np
 
 from unbraid import atomic
 from unbraid.data.base import expand_user
-from unbraid.data.csv_files import read_csv
+from unbraid.data.csv_files import CsvForm, encode_text, read_csv
 from unbraid.data.file_formats import explain_errors
 from unbraid.errors import DataError, UsageError
 
@@ -56,15 +56,18 @@ def write_array(path: Path, array: np.ndarray) -> None:
     atomic.write_bytes(path, buffer.getvalue())
 
 
-def write_table(path: Path, cells: Mapping[str, Sequence[Any]]) -> None:
+def write_table(path: Path, cells: Mapping[str, Sequence[Any]], form: CsvForm | None = None) -> None:
     """Write cells by column as a CSV file; None is an empty cell."""
     rows = [["" if cell is None else cell for cell in row] for row in zip(*cells.values(), strict=True)]
-    write_lines(path, list(cells), rows)
+    write_lines(path, list(cells), rows, form)
 
 
-def write_lines(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", lineterminator="\n")
+def write_lines(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]], form: CsvForm | None = None) -> None:
+    """Write lines with separator, encoding and line ends of a form; a .tsv file always has tabs."""
+    form = form or CsvForm()
+    buffer = io.StringIO(newline="")
+    separator = "\t" if path.suffix.lower() == ".tsv" else form.separator
+    writer = csv.writer(buffer, delimiter=separator, lineterminator=form.line_end)
     writer.writerow(header)
     writer.writerows(rows)
-    atomic.write_text(path, buffer.getvalue())
+    atomic.write_bytes(path, encode_text(path, buffer.getvalue(), form.encoding))

@@ -82,6 +82,20 @@ def read_csv(path: Path, expected: str = "a CSV file") -> CsvFile:
     return CsvFile(header, lines, CsvForm(separator, "," if places else ".", encoding, line_end, names))
 
 
+def use_commas(cell: object) -> object:
+    """Return a number, or text that is one, with a decimal comma, and anything else as it is."""
+    return str(cell).replace(".", ",") if _POINT.fullmatch(str(cell)) else cell
+
+
+def encode_text(path: Path, text: str, encoding: str) -> bytes:
+    """Return text in an encoding, or in UTF-8 if that lacks a letter."""
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        announce(f"  {path}: written as UTF-8, since {encoding} has no '{text[error.start]}'")
+        return text.encode("utf-8-sig")
+
+
 def has_unclear_mark(cell: object) -> bool:
     """Return whether text is a number but for a comma, or for marks between thousands."""
     return isinstance(cell, str) and bool(_COMMA.fullmatch(cell) or _GROUPED.fullmatch(cell))

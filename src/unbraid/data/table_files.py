@@ -4,13 +4,14 @@ DataFrames are recognised by what they can do, so that pandas and polars need no
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from unbraid.data.base import expand_user
-from unbraid.data.csv_files import MISSING
+from unbraid.data.csv_files import MISSING, CsvForm, read_csv
 from unbraid.data.csv_modalities import check_exists, read_table
 from unbraid.data.file_formats import explain_errors
 from unbraid.data.table_columns import Cell
@@ -42,6 +43,16 @@ def read_cells(given: Any) -> dict[str, list[Cell]]:
     check_exists(path)
     readers = {".parquet": _read_parquet, ".npy": _read_npy}
     return readers.get(path.suffix.lower(), _read_text)(path)
+
+
+def read_form(given: Any) -> CsvForm:
+    """Return how the file of a table is written; other tables are written with commas and decimal points."""
+    if is_frame(given) or Path(given).suffix.lower() not in TEXT_TABLES:
+        return CsvForm()
+    form = read_csv(expand_user(given)).form
+    if Path(given).suffix.lower() == ".tsv":  # its tabs are for files of that ending
+        return replace(form, separator=";" if form.decimal == "," else ",")
+    return form
 
 
 def name_source(given: Any) -> str:
