@@ -260,6 +260,21 @@ def draw_pair(seed):
     return [fixed_evaluation(each, np.ones_like(each), GRID) for each in both]
 
 
+def test_models_on_the_same_rows_share_the_halves_of_corrected_scores():
+    """The order of rows matters, but within the interval, and models that are compared gain by it."""
+    rng, together, apart = np.random.default_rng(0), [], []
+    for _ in range(20):
+        factors = rng.integers(0, 8, (2_000, 2))
+        codes = np.concatenate([factors + 0.8 * rng.standard_normal(factors.shape), rng.standard_normal((2_000, 2))], 1)
+        similar, other = codes + 0.002 * rng.standard_normal(codes.shape), rng.permutation(len(codes))
+        first, second = (mig_corrected(each, factors, resamples=20) for each in (codes, similar))
+        moved = mig_corrected(similar[other], factors[other], resamples=0)
+        assert second.interval[0] < moved.value < second.interval[1]
+        together.append(second.value - first.value)
+        apart.append(moved.value - first.value)
+    assert np.std(together) < 0.5 * np.std(apart)
+
+
 def test_equal_corrected_scores_differ_by_nothing():
     one = draw_pair(0)[0]
     (found,) = compare_evaluations(one, one, ["mig/corrected"])

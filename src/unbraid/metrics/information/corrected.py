@@ -21,6 +21,9 @@ The value may therefore be a little below 0, or above 1. Its interval is for the
 none of these troubles but looks at posteriors). No interval is printed below 10 rows for each cell, where the
 correction fails, and for codes in clumps that touch, which bins cut as chance wants.
 
+Halves are drawn by the places of rows: two models on the same rows share them, so that chance cancels in their
+difference. Rows in another order therefore give another value, rarely outside the interval.
+
 **The interval** is the value -+ t standard deviations over draws of both halves' information, as it was found plus
 random errors (`JointHistograms.draw_half_errors`). Halves of the rows would not do: products and choices of noisy
 numbers vary with 1/n, and 1/n of a quarter of the rows is four times that of all. Information within three errors of 0
