@@ -77,6 +77,21 @@ def test_pictures_are_those_of_torch(visit, demo_page):
     assert np.abs(pixels(page) - expected).max() <= 0.51  # a canvas holds whole levels
 
 
+def test_chips_and_scores_stand_beside_their_chance(visit, demo_page):
+    page = visit(demo_page)
+    chips = [chip.get_attribute("title") for chip in page.locator(".chip").all()]
+    found = [re.fullmatch(r"knows (\d+)% of .+; chance: (\d+\.\d)%", chip) for chip in chips]
+    assert found and all(each and float(each[2]) < int(each[1]) / 3 for each in found)
+    page.locator("#about summary").first.click()
+    heads = page.locator("#about th[scope=col]").all_text_contents()
+    score = next(score for score in ub.load("demo", device="cpu").scores if score.chance is not None)
+    row = page.locator("#about tbody tr").filter(has=page.locator(f"th:text-is('{score.name}')"))
+    shown = dict(zip(heads, row.locator("th, td").all_text_contents(), strict=True))
+    assert float(shown["chance"]) == pytest.approx(score.chance, abs=1e-4)
+    assert float(shown["ceiling"]) == pytest.approx(score.ceiling, abs=1e-4)
+    assert f"chance: {shown['chance']}" in row.get_attribute("title")
+
+
 def test_a_dropped_picture_is_encoded(visit, demo_page):
     page = visit(demo_page)
     drop(page, png(at=(24, 24)))

@@ -35,17 +35,18 @@ PRIOR_DRAWS = 96
 def describe_latents(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return each latent variable: name, block, coordinates, range, values, nats, and what it knows of each factor.
 
-    The most informative one comes first.
+    `chance` is what it would seem to know if it knew nothing. The most informative one comes first.
     """
     space = evaluation.space
     means = evaluation.means[evaluation.choose(MAX_ROWS_TO_MEASURE)].cpu().double()
-    nats, shares = _nats(evaluation), _information(evaluation)
+    nats, (shares, chance) = _nats(evaluation), _information(evaluation)
     blocks = [(name, block) for name, block in space.blocks.items() for _ in range(block.leaves)]
     latents = []
     for leaf, (name, columns) in enumerate(zip(space.leaf_names(), space.leaf_columns(), strict=True)):
         latent: dict[str, Any] = {"name": name, "block": blocks[leaf][0], "columns": columns, "nats": nats[leaf]}
         latent.update(_range(blocks[leaf][1], means[:, columns]))
         latent["information"] = shares[leaf] if shares else []
+        latent["chance"] = chance[leaf] if chance else []
         latents.append(latent)
     return sorted(latents, key=lambda latent: -latent["nats"])
 
@@ -81,22 +82,31 @@ def _range(block: Block, means: Tensor) -> dict[str, Any]:
     return {"kind": "number", "low": round(middle - wide, 3), "high": round(middle + wide, 3)}
 
 
-def _information(evaluation: Evaluation) -> list[list[float]]:
-    """Share I(z; v) / H(v) of each factor's entropy that each variable knows, by histograms of means."""
+def _information(evaluation: Evaluation) -> tuple[list[list[float]], list[list[float]]]:
+    """Share I(z; v) / H(v) of each factor's entropy that each variable knows, by histograms of means, and by chance.
+
+    Chance is the share with the factors of other rows, as that of scores (`unbraid.metrics.levels`).
+    """
     known = evaluation.dataset.varying_factors if evaluation.dataset.factors else []
     if not known:
-        return []
+        return [], []
     positions = evaluation.choose(MAX_ROWS_TO_MEASURE)
     values = evaluation.factors[positions].cpu().numpy()[:, known]
     rows = (values >= 0).all(1)
     if rows.sum() < BINS:
-        return []
+        return [], []
     codes = evaluation.means[positions].cpu().double().numpy()[rows]
     columns = evaluation.space.leaf_columns()
     single = np.stack([codes[:, own].argmax(1) if len(own) > 1 else codes[:, own[0]] for own in columns], 1)
     recoded = [np.unique(column, return_inverse=True)[1] for column in values[rows].T]
     labels = FactorLabels(np.stack(recoded, 1), tuple(int(c.max()) + 1 for c in recoded), tuple(map(str, known)))
-    information, entropy = JointHistograms(discretise(single.astype(np.float64), BINS), BINS, labels).information()
+    binned = discretise(single.astype(np.float64), BINS)
+    order = np.random.default_rng(evaluation.seed).permutation(len(binned))
+    return _measure_shares(binned, labels), _measure_shares(binned, labels.select(order))
+
+
+def _measure_shares(binned: np.ndarray, labels: FactorLabels) -> list[list[float]]:
+    information, entropy = JointHistograms(binned, BINS, labels).information()
     shares = information / np.maximum(entropy, 1e-9)
     return [[round(max(0.0, float(share)), 4) for share in latent] for latent in shares]
 

@@ -180,5 +180,6 @@ def _describe_features(dataset: FactorDataset) -> list[dict[str, Any]]:
 def _score(score: Score) -> dict[str, Any]:
     known = score.interval is not None and all(map(math.isfinite, score.interval))
     interval = None if not known or score.interval is None else [round(end, 4) for end in score.interval]
-    value = round(score.value, 4) if math.isfinite(score.value) else None
-    return {"name": score.name, "value": value, "interval": interval}
+    numbers = {"value": score.value, "chance": score.chance, "ceiling": score.ceiling}
+    rounded = {key: None if n is None or not math.isfinite(n) else round(n, 4) for key, n in numbers.items()}
+    return {"name": score.name, **rounded, "interval": interval}

@@ -120,14 +120,26 @@ function makeToolbar(model, store, say, view, pictured) {
     makeButton("Copy link", copy), save);
 }
 
+const LEVELS = { chance: "value of a code that knows nothing of the factors", ceiling: "value of a perfect code" };
+
 function makeAbout(run) {
-  const scores = make("table", {}, make("tbody", {}, ...run.scores.map(({ name, value, interval }) => make("tr", {},
-    make("th", { scope: "row", text: name }),
-    make("td", { text: value === null ? "–" : String(value) }),
-    make("td.soft", { text: interval && interval[0] !== interval[1] ? `${interval[0]} to ${interval[1]}` : "" })))));
+  const levels = ["chance", "ceiling"].filter((level) => run.scores.some((score) => score[level] !== null));
+  const heads = ["score", "value", "95% interval", ...levels].map((text) => make("th", { scope: "col", text, title: LEVELS[text] ?? null }));
+  const body = make("tbody", {}, ...run.scores.map((score) => makeScore(score, levels)));
+  const scores = make("div.scroll", {}, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body));
   return makeSection("about", "About this model", `${run.method}, trained on ${run.data}; run ${run.id}.`,
     run.scores.length ? make("details", {}, make("summary", { text: `${run.scores.length} scores` }), scores) : null,
     make("details", {}, make("summary", { text: "Settings" }), make("pre", { text: run.settings })));
+}
+
+function makeScore(score, levels) {
+  const { name, value, interval } = score;
+  const known = levels.filter((level) => score[level] !== null);
+  return make("tr", { title: known.map((level) => `${level}: ${score[level]}`).join(", ") || null },
+    make("th", { scope: "row", text: name }),
+    make("td", { text: value === null ? "–" : String(value) }),
+    make("td.soft", { text: interval && interval[0] !== interval[1] ? `${interval[0]} to ${interval[1]}` : "" }),
+    ...levels.map((level) => make("td.soft", { text: score[level] === null ? "" : String(score[level]) })));
 }
 
 function listenToKeys(store, signal) {

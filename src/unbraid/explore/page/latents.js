@@ -13,7 +13,7 @@ const KNOWS = 0.1;
 /** What a latent knows, in words: factors with the share of their entropy. */
 export function knowledge(latent, factors) {
   return latent.information
-    .map((share, k) => ({ share, name: factors[k].name }))
+    .map((share, k) => ({ share, chance: latent.chance[k], name: factors[k].name }))
     .filter(({ share }) => share >= KNOWS)
     .sort((a, b) => b.share - a.share)
     .slice(0, 3);
@@ -43,8 +43,9 @@ function makeLatent(run, latent, i, most, store, pictured) {
   const known = knowledge(latent, run.factors);
   const facts = known.map(({ name, share }) => `${name} ${Math.round(100 * share)}%`);
   const about = make("span.knows");
-  known.forEach(({ name, share }) => {
-    about.append(make("span.chip", { style: { "--share": share.toFixed(3) }, title: `knows ${Math.round(100 * share)}% of ${name}` }, make("b", { text: name }), ` ${Math.round(100 * share)}%`));
+  known.forEach(({ name, share, chance }) => {
+    const title = `knows ${Math.round(100 * share)}% of ${name}; chance: ${formatNumber(100 * chance, 1)}%`;
+    about.append(make("span.chip", { style: { "--share": share.toFixed(3) }, title }, make("b", { text: name }), ` ${Math.round(100 * share)}%`));
   });
   const nats = make("span.nats", { title: "information that this latent holds, in nats" }, make("i", { style: { "--share": (Math.max(0, latent.nats) / most).toFixed(3) } }), make("small", { text: `${formatNumber(Math.max(0, latent.nats))} nats` }));
   const ends = [0, 1].map((side) => makeButton("", () => change(endOf(latent, side)), { class: "end", "aria-label": `set ${latent.name} to its ${side ? "upper" : "lower"} end` }));
