@@ -1,10 +1,12 @@
 """Series that refine another one or are as large as another's, on the frame itself and in msvae2020's studies."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
+from tests.support.messages import names
 from tests.support.results import made_up
 from unbraid.config import Choice
 from unbraid.data import Factor, FactorDataset, Pixels
@@ -13,6 +15,7 @@ from unbraid.experiments import Results, judge
 from unbraid.experiments.base import Experiment, Scale, experiment
 from unbraid.experiments.derived_series import match_size
 from unbraid.experiments.running import _run_experiment
+from unbraid.experiments.stored_runs import Source
 from unbraid.models import build
 from unbraid.networks import decoder, refiner
 from unbraid.networks.base import count_parameters
@@ -105,6 +108,51 @@ def test_stages_stand_on_each_finished_run_with_its_settings_and_are_kept(root):
         assert {name: new.scores[name] for name in old.scores} == old.scores
 
 
+def take_from(root, tmp_path, *recipes):
+    """Copy sweeps without weights, and return what an experiment makes of them: members by series, runs, notes."""
+    folder = tmp_path / "scores"
+    for path in root.glob("*/sweep.yaml"):
+        if path.parent.name.rpartition("-")[0] in recipes:
+            ignored = shutil.ignore_patterns("*.safetensors")
+            shutil.copytree(path.parent, folder / path.parent.name, ignore=ignored)
+    source = Source.open(folder)
+    results, runs, notes = _run_experiment(FACTS, "smoke", tmp_path / "new", "cpu", source)
+    folders = dict(zip((m.run for m in results.members), runs, strict=True))
+    by = {name: [m for m in results.members if m.settings["recipe"] == name] for name in results.series}
+    return by, {m.run: folders[m.run].path.is_relative_to(folder) for m in results.members}, notes
+
+
+def test_stored_stages_are_taken_with_their_scores_and_need_no_weights(root, tmp_path):
+    before, _, _ = run(root)
+    by, taken, notes = take_from(root, tmp_path, "beta-vae", "ms-vae", "ms-code")
+    assert all(taken.values())
+    assert not (tmp_path / "new").exists(), "nothing is trained"
+    after = {member.run: member for members in by.values() for member in members}
+    assert after.keys() == {member.run for member in before.members}
+    for member in before.members:
+        assert (after[member.run].settings, after[member.run].state) == (member.settings, "finished")
+        assert after[member.run].scores == member.scores
+    assert len(notes) == 1 and names(notes[0], "taken", tmp_path / "scores")
+
+
+def test_first_stages_without_weights_are_trained_anew_if_a_stage_is_missing(root, tmp_path):
+    run(root)
+    by, taken, notes = take_from(root, tmp_path, "beta-vae", "ms-vae")
+    assert [len(members) for members in by.values()] == [2, 4, 1, 2]
+    assert not any(taken.values()), "no stage stands on other weights than those of its first stage"
+    (told,) = (note for note in notes if "weights" in note)
+    assert names(told, "first", "chosen", tmp_path / "scores", "trained anew")
+    assert {"kl/closed-form", "cond/X", "gap"} <= by["chosen"][0].scores.keys()
+
+
+def test_first_stages_with_weights_are_refined_where_they_are(root, tmp_path):
+    run(root)
+    folder = shutil.copytree(next(root.glob("beta-vae-*")), tmp_path / "whole")
+    results, runs, notes = _run_experiment(FACTS, "smoke", tmp_path / "new", "cpu", Source.open(folder))
+    assert [path.path.is_relative_to(folder) for path in runs[:2]] == [True, True]
+    assert len(results.members) == 9 and names(notes[-1], "first", "taken", "stage", "trained")
+
+
 def sweeps(name):
     return experiment[f"msvae2020/{name}"].facts.build_sweeps("budget")
 
@@ -112,7 +160,7 @@ def sweeps(name):
 class Finished(RunFolder):
     """A run of which only the config is known, on images of Cars3D's shape."""
 
-    finished, config = True, None
+    finished, config, status = True, None, {"state": "finished"}
 
     def __init__(self, config):
         super().__init__("nowhere")

@@ -15,7 +15,9 @@ from unbraid import data
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import Experiment, Scale, StandIn, experiment, running, writing
 from unbraid.experiments.measuring import measure_all
-from unbraid.experiments.running import find_experiments, matches_settings
+from unbraid.experiments.run_matching import matches_settings
+from unbraid.experiments.running import find_experiments
+from unbraid.experiments.stored_runs import Source, find_stored
 from unbraid.papers import reproduce
 from unbraid.store import RunFolder
 from unbraid.sweeps import Sweep, sweep
@@ -173,12 +175,12 @@ def test_runs_on_the_wanted_data_come_before_those_on_its_stand_in(tmp_path):
         sweep("vae", root=root, device="cpu", metrics=[], z=2, steps=1, batch=4, seed=range(1), **data, **tiny)
     paths = [next((tmp_path / each).iterdir()) for each in ("False", "True")]
     for sources, wanted, notes in ((paths, "sprites", 0), (paths[:1], "sprites-small", 1)):
-        source = running._Source(tmp_path, tuple(Sweep(path) for path in sources))
+        source = Source(tmp_path, tuple(Sweep(path) for path in sources))
         sweeps = facts.build_sweeps("small")
-        stored = running._find_stored(facts, "small", sweeps, source)
-        (member,) = stored["vae"].source.members
-        assert stored["vae"].folder(member).config.data.name == wanted
-        assert len(running._name_stand_ins(stored, sweeps)) == notes
+        stored = find_stored(facts, "small", sweeps, source)
+        series, (member,) = stored.runs["vae"]
+        assert series.folder(member).config.data.name == wanted
+        assert sum(names(note, "stand", "sprites-small") for note in stored.describe(sweeps)) == notes
 
 
 def _sweep_of(place, recipe):

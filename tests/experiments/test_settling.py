@@ -13,6 +13,7 @@ from unbraid.errors import UsageError
 from unbraid.experiments import Claim, Results, Scale, judge, running
 from unbraid.experiments.base import Experiment
 from unbraid.experiments.evidence import combine, compare_means, find_mean
+from unbraid.experiments.stored_runs import Source
 from unbraid.store import load_tensors
 from unbraid.training import Cadence
 
@@ -137,7 +138,7 @@ def test_taken_runs_without_snapshot_are_counted(place, tmp_path):
         seed=range(3),
         **{key.replace(".", "_"): value for key, value in TINY.items()},
     )
-    source = running._Source.open(tmp_path / "old")
+    source = Source.open(tmp_path / "old")
     found, _, _ = running._run_experiment(facts(20), "small", tmp_path, "cpu", source)
     assert found.earlier is None
     assert found.unchecked == {m.run for m in found.members}
@@ -148,7 +149,7 @@ def test_taken_runs_need_no_weights_of_their_snapshots(place, tmp_path):
     study = shutil.copytree(runs[0].path.parents[1], tmp_path / "study")
     for weights in study.rglob("*.safetensors"):
         weights.unlink()
-    taken, _, _ = running._run_experiment(facts(20), "small", tmp_path, "cpu", running._Source.open(study))
+    taken, _, _ = running._run_experiment(facts(20), "small", tmp_path, "cpu", Source.open(study))
     assert not taken.unchecked
     assert [m.scores for m in taken.earlier.members] == [m.scores for m in found.earlier.members]
 

@@ -6,7 +6,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
-from unbraid.experiments.running import matches_settings
+from unbraid.experiments.run_matching import matches_settings
 from unbraid.experiments.statistics import estimate
 from unbraid.metrics import Score
 from unbraid.models import build

@@ -10,7 +10,7 @@ from unbraid.config import Choice
 from unbraid.data import load
 from unbraid.experiments import Results, judge
 from unbraid.experiments.base import experiment
-from unbraid.experiments.running import matches_settings
+from unbraid.experiments.run_matching import matches_settings
 from unbraid.papers.split2020.lemmas import score_lemmas, sum_over_grid
 from unbraid.papers.split2020.setup import ERROR, FACTOR, KL, MIG
 from unbraid.training import configure

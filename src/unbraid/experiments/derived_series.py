@@ -72,7 +72,7 @@ def match_size(series: Mapping[str, Any], like: Sequence[RunFolder], first: Sequ
 
     `first` holds the runs that the series refines, if any.
     """
-    run = next((run for run in like if run.finished), None)
+    run = next((run for run in like if run.status["state"] == "finished"), None)
     if run is None:
         raise UsageError(f"{series[AS_LARGE_AS]} has no finished run, so no model can be made as large as its models.")
     replaced = (AS_LARGE_AS, "network", "encoder", "decoder")

@@ -17,7 +17,7 @@ import torch
 
 from unbraid import atomic
 from unbraid.data import describe, keep_loaded
-from unbraid.errors import UnbraidError, UsageError, unknown
+from unbraid.errors import UnbraidError, unknown
 from unbraid.experiments.base import (
     AS_LARGE_AS,
     REFINES,
@@ -30,11 +30,12 @@ from unbraid.experiments.base import (
     experiment,
     find_experiments,
 )
-from unbraid.experiments.derived_series import RefinedSeries, match_size, refine_series
+from unbraid.experiments.derived_series import match_size, refine_series
 from unbraid.experiments.judging import judge
-from unbraid.experiments.measuring import derive_scores, measure_all, replace_scores, score_snapshots
+from unbraid.experiments.measuring import replace_scores, score_snapshots
 from unbraid.experiments.model_cache import ModelCache
-from unbraid.experiments.run_matching import list_values, matches_settings
+from unbraid.experiments.series import Series
+from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
 from unbraid.experiments.writing import Provenance, count_looks, refuse_smaller_scale, write_results
 from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
@@ -82,9 +83,9 @@ def reproduce(
     `scale` is `smoke` (seconds; shows that the program works), `small` (minutes on 2 cores), `budget` (at most 20
     minutes on one H200) or `paper` (the paper's own protocol). Runs stay below `root` and are reused. Table, figure and
     verdicts go to OUT/PAPER/ID. `runs` names an existing sweep or a folder of sweeps. A series that has runs in one of
-    them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights. `seeds`
-    replaces the scale's seeds: more of them settle claims that the scale leaves open. `series` names the only ones to
-    train; claims about others then have no verdict.
+    them takes all of these, with any seed, and is not trained; they need settings and scores, but no weights, unless
+    a second stage on them is missing. `seeds` replaces the scale's seeds: more of them settle claims that the scale
+    leaves open. `series` names the only ones to train; claims about others then have no verdict.
     """
     names = find_experiments(name)
     if scale not in SCALES:
@@ -92,7 +93,7 @@ def reproduce(
     entries = {each: _choose_part(each, scale, seeds, series) for each in names}  # before anything is trained
     for each in names:
         refuse_smaller_scale(Path(out) / each, scale)
-    source = None if runs is None else _Source.open(Path(runs))
+    source = None if runs is None else Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
         options = _describe_part(seeds, series)
         return [_reproduce_one(entries[each], scale, options, Path(root), Path(out), device, source) for each in names]
@@ -112,22 +113,8 @@ def _describe_part(seeds: int | range | None, series: Sequence[str]) -> str:
     return (f" --seeds {chosen}" if seeds is not None else "") + "".join(f" --series {quote(name)}" for name in series)
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Sweeps whose runs are used instead of training new ones."""
-
-    path: Path
-    sweeps: tuple[Sweep, ...]
-
-    @classmethod
-    def open(cls, path: Path) -> "_Source":
-        """Open the sweep in a folder, or all sweeps below it."""
-        below = [] if (path / "sweep.yaml").exists() else sorted(each.parent for each in path.glob("*/sweep.yaml"))
-        return cls(path, tuple(Sweep(each) for each in below or [path]))
-
-
 def _reproduce_one(
-    entry: Entry[Any, Experiment], scale: str, options: str, root: Path, out: Path, device: str, source: _Source | None
+    entry: Entry[Any, Experiment], scale: str, options: str, root: Path, out: Path, device: str, source: Source | None
 ) -> Reproduction:
     name, facts, started = entry.name, entry.facts, time.time()
     paper = name.partition("/")[0]
@@ -147,21 +134,18 @@ def _reproduce_one(
 
 
 def _run_experiment(
-    facts: Experiment, scale: str, root: Path, device: str, source: _Source | None
+    facts: Experiment, scale: str, root: Path, device: str, source: Source | None
 ) -> tuple[Results, list[RunFolder], list[str]]:
     """Train and score every series, or take its runs from `source`."""
     training = _Training(facts, scale, root, device)
     sweeps = facts.build_sweeps(scale)
-    stored = _find_stored(facts, scale, sweeps, source) if source else {}
+    stored = find_stored(facts, scale, sweeps, source) if source else None
     members: list[Member] = []
     runs: list[RunFolder] = []
     snapshots = _Snapshots()
     for name, settings in sweeps.items():
-        if name in stored:
-            series = stored[name]
-            found = series.select({**settings, **facts.only.get(name, {})}, every_seed=True)
-        else:
-            series, found = training.run_series(name, settings)
+        taken = stored.runs.get(name) if stored else None
+        series, found = taken or training.run_series(name, settings)
         training.done[name] = series, found
         scored = series.score(found, training.device_used)
         if scale != "smoke":  # has no verdicts
@@ -169,9 +153,8 @@ def _run_experiment(
         members += scored
         runs += [series.folder(member) for member in found]
     notes = training.notes
-    if source:
-        notes += _name_stand_ins(stored, sweeps)
-        notes.append(_describe_origin(source, list(stored), [name for name in sweeps if name not in stored]))
+    if stored:
+        notes += stored.describe(sweeps)
     folders = {m.run: run for m, run in zip(members, runs, strict=True)}
     baselines = facts.baselines(sweeps) if facts.baselines is not None else []
     results = Results((*members, *baselines), scale, models=ModelCache(folders, training.device_used))
@@ -188,7 +171,7 @@ class _Snapshots:
     scores: dict[str, Mapping[str, Score]] = field(default_factory=dict)
     unchecked: set[str] = field(default_factory=set)
 
-    def add(self, series: "_Series", found: Sequence[Member], scored: Sequence[Member], device: torch.device) -> None:
+    def add(self, series: Series, found: Sequence[Member], scored: Sequence[Member], device: torch.device) -> None:
         """Score the snapshots of a series; runs as long as the paper's need none."""
         short = {
             named.run: series.folder(member)
@@ -220,7 +203,7 @@ class _Training:
     root: Path
     device: str
     notes: list[str] = field(default_factory=list)
-    done: dict[str, tuple["_Series", list[Member]]] = field(default_factory=dict)
+    done: dict[str, tuple[Series, list[Member]]] = field(default_factory=dict)
 
     @property
     def device_used(self) -> torch.device:
@@ -231,13 +214,11 @@ class _Training:
         """Runs keep a snapshot to see if their scores have settled, except at `smoke`, which has no verdicts."""
         return None if self.scale == "smoke" else Cadence(snapshot=SNAPSHOT_SHARE)
 
-    def run_series(self, name: str, settings: Mapping[str, Any]) -> tuple["_Series", list[Member]]:
+    def run_series(self, name: str, settings: Mapping[str, Any]) -> tuple[Series, list[Member]]:
         """Train and score the runs of a series."""
         only, parents = self.facts.only.get(name, {}), []
         if REFINES in settings:
-            series, members = self.done[settings[REFINES]]
-            fitting = [m for m in members if all(m.settings.get(k) in list_values(v) for k, v in only.items())]
-            parents = [(member, series.folder(member)) for member in fitting]
+            parents = list_first_runs(self.done[settings[REFINES]], only)
         if AS_LARGE_AS in settings:
             series, members = self.done[settings[AS_LARGE_AS]]
             settings = match_size(settings, [series.folder(m) for m in members], [run for _, run in parents])
@@ -245,8 +226,8 @@ class _Training:
             stages = refine_series(
                 parents, settings, self.facts.metrics, self.root, self.device, self.notes, self.cadence
             )
-            return _Series(self.facts, self.scale, name, stages), stages.members
-        series = _Series(self.facts, self.scale, name, self._run_sweep(settings))
+            return Series(self.facts, self.scale, name, stages), stages.members
+        series = Series(self.facts, self.scale, name, self._run_sweep(settings))
         return series, series.select({**settings, **only}, every_seed=False)
 
     def _run_sweep(self, settings: Mapping[str, Any]) -> Sweep:
@@ -260,82 +241,6 @@ class _Training:
         return runs
 
 
-def _find_stored(
-    facts: Experiment, scale: str, sweeps: Mapping[str, Mapping[str, Any]], source: _Source
-) -> dict[str, "_Series"]:
-    """Return the series that have runs in `source`, or raise if none has. Series that follow from others have none."""
-    found: dict[str, _Series] = {}
-    names = [name for name, settings in sweeps.items() if not {REFINES, AS_LARGE_AS} & settings.keys()]
-    for name in names:
-        candidates = [_Series(facts, scale, name, each) for each in source.sweeps]
-        for wanted in _list_choices_of_data({**sweeps[name], **facts.only.get(name, {})}):
-            matching = [each for each in candidates if each.select(wanted, every_seed=True)]
-            if matching and name not in found:
-                found[name] = matching[0]
-    if not found:
-        raise UsageError(f"{source.path} has no run of {' or '.join(names)} with the settings of scale {scale}.")
-    return found
-
-
-def _list_choices_of_data(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings with the data set that a paper wants, then, if there is one, with its stand-in."""
-    return [{**settings, **({} if data is None else {"data": data})} for data in list_values(settings.get("data"))]
-
-
-def _name_stand_ins(stored: Mapping[str, "_Series"], sweeps: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a note for each data set whose stand-in was used by runs that were trained elsewhere."""
-    notes = []
-    for name, series in stored.items():
-        data = sweeps[name].get("data")
-        if isinstance(data, StandIn) and not series.select({**sweeps[name], "data": data.wanted}, every_seed=True):
-            notes.append(f"{data.instead} stand in for {data.wanted}, of which there are no runs.")
-    return list(dict.fromkeys(notes))
-
-
-def _describe_origin(source: _Source, stored: Sequence[str], trained: Sequence[str]) -> str:
-    if not trained:
-        return f"Runs were taken from {source.path}, with all of their seeds."
-    names, others = ", ".join(stored), ", ".join(trained)
-    return f"Runs of {names} were taken from {source.path}, with all of their seeds; those of {others} were trained."
-
-
-@dataclass(frozen=True)
-class _Series:
-    """The runs of one series, in a sweep that may hold others."""
-
-    facts: Experiment
-    scale: str
-    name: str
-    source: Sweep | RefinedSeries
-
-    def folder(self, member: Member) -> RunFolder:
-        return self.source.folder.run_folder(member.run)
-
-    def select(self, settings: Mapping[str, Any], every_seed: bool) -> list[Member]:
-        """Return the members with these settings; a sweep that was extended or shared holds others, too."""
-        wanted = {key: value for key, value in settings.items() if not (every_seed and key == "seed")}
-        return [member for member in self.source.members if matches_settings(self.folder(member).config, wanted)]
-
-    def score(self, members: Sequence[Member], device: torch.device) -> list[Member]:
-        """Return the members with all scores, named after their series, with the axes as their only settings."""
-        measures, axes = self.facts.get_scale(self.scale).measures, self.facts.list_axes(self.scale)
-        finished = {m.run: self.folder(m) for m in members if m.state == "finished"}
-        found = measure_all(list(finished.values()), measures, device)
-        scored = []
-        for member in members:
-            scores = found[finished[member.run]] if member.run in finished else dict(member.scores)
-            scores |= derive_scores(self.facts, self.name, scores)
-            settings = {"recipe": self.name, **{key: member.settings[key] for key in axes if key in member.settings}}
-            scored.append(Member(f"{self.name}/{member.run}", settings, member.state, member.trouble, scores))
-        return scored
-
-    def has_paper_length(self, member: Member) -> bool:
-        """Return True if a run has as many steps as those that the paper or its authors' code states."""
-        known = self.name in self.facts.own_steps and "paper" in self.facts.scales
-        steps = self.facts.build_sweeps("paper")[self.name].get("steps") if known else None
-        return has_paper_length(self.folder(member), steps)
-
-
 def _choose_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return settings with a data set whose files exist, and a note if it replaces another one."""
     data = settings.get("data")
@@ -344,11 +249,6 @@ def _choose_data(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]
     present = any(item.name == data.wanted and item.state != "missing" for item in describe())
     notes = [] if present else [f"{data.instead} stand in for {data.wanted}, whose files are not here."]
     return {**settings, "data": data.wanted if present else data.instead}, notes
-
-
-def has_paper_length(run: RunFolder, paper_steps: int | None) -> bool:
-    """Return True if a run trained for as many steps as the paper's."""
-    return paper_steps is not None and run.config.training.steps >= paper_steps
 
 
 @contextmanager
