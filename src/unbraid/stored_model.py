@@ -1,5 +1,7 @@
 """The model and the data of a run, loaded from its folder."""
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -20,18 +22,23 @@ def load_dataset(folder: RunFolder, device: torch.device) -> FactorDataset:
             f"{folder.path} was trained on data that were passed in ({stored.settings['source']}, content "
             f"{stored.settings['content'][:12]}…); pass them again: unbraid.load(path, data=…)."
         )
-    if (missing := find_missing_path(stored)) is not None:
-        raise RunError(_explain_missing(folder, missing))
+    if find_missing_path(stored) is not None:
+        other = "pass the data in Python: unbraid.load(path, data=…)"
+        raise RunError(f"{explain_missing_path(folder).rstrip('.')}, or {other}.")
     return load(stored.name, stored.settings, device)
 
 
-def _explain_missing(folder: RunFolder, missing: str) -> str:
-    """Say from where a relative path of a run's data is found, as far as a folder above the run tells."""
-    above = [each for each in folder.path.absolute().parents if (each / missing).exists()]
+def explain_missing_path(folder: RunFolder, name: str | None = None) -> str:
+    """Say from where a missing relative path of a run's data is found, as far as a folder above the run tells.
+
+    `name` is what the run is called, by default its path.
+    """
+    missing = find_missing_path(folder.config.data) or ""
+    above = [each for each in folder.path.resolve().parents if (each / missing).exists()]
     place = f"{above[0]}, where {missing} is" if above else "the folder in which it was trained"
     return (
-        f"{folder.path} was trained on {missing}, a relative path that does not exist here; run the command from "
-        f"{place}, or pass the data in Python: unbraid.load(path, data=…)."
+        f"{name or folder.path} was trained on {missing}, a relative path that does not exist here ({Path.cwd()}); run "
+        f"the command from {place}."
     )
 
 

@@ -3,15 +3,20 @@
 import os
 import re
 import signal
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import unbraid as ub
+from tests.support.command import unbraid
 from tests.support.messages import names, naming
 from tests.support.sweeps import fail_at_batch_16, sweep
 from unbraid import scoring
-from unbraid.errors import DataError, MissingExtraError, RunError, UsageError
+from unbraid.errors import DataError, MissingExtraError, RunError, UnbraidError, UsageError
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics import background
 from unbraid.store import save_tensors
@@ -221,3 +226,49 @@ def test_a_signal_after_the_last_step_or_score_of_a_group_stops_the_sweep(tmp_pa
         patch.setattr(working, late, interrupted)
         sweep(tmp_path, beta=4, seed=0)
     assert {member.state for member in sweep(tmp_path, beta=4, seed=0).members} == {"finished"}
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A sweep over runs on pictures in a relative path, whose first command was given in the folder `home`."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    (home / "pictures").mkdir(parents=True)
+    elsewhere.mkdir()
+    for number in range(8):
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8)).astype(np.uint8)
+        Image.fromarray(pixels).save(home / "pictures" / f"{number}.png")
+    monkeypatch.chdir(home)
+    settings = {"network": "mlp", "encoder_hidden": (4,), "decoder_hidden": (4,), "z": 2, "steps": 2, "batch": 4}
+    call = partial(ub.sweep, "beta-vae", beta=[1, 4], device="cpu", metrics=[], report=False, **settings)
+    sweep = call(data="pictures", root=home / "runs", name="pairs")
+    monkeypatch.chdir(elsewhere)
+    return sweep, call
+
+
+@pytest.mark.parametrize("data", [{"data": "pictures"}, {"data": "images", "data_folder": "pictures"}])
+def test_a_sweep_that_is_continued_elsewhere_names_member_path_and_folder(begun, data):
+    sweep, call = begun
+    home, elsewhere = sweep.path.parents[1], Path.cwd()
+    facts = (min(sweep.folder.members), "pictures", elsewhere, f"from {home}")
+    with pytest.raises(RunError, match=naming(*facts, sweep.path)):
+        call(root=sweep.path.parent, name="pairs", **data)
+    with pytest.raises(UnbraidError, match=naming("pictures")) as caught:
+        call(root=sweep.path.parent, name="others", **data)
+    assert "member" not in str(caught.value), "another sweep has no member with these data"
+
+
+def test_the_command_says_so_too(begun):
+    sweep, _ = begun
+    words = ["sweep", "beta-vae", "beta=1,4", "data=pictures", "--root", sweep.path.parent, "--device", "cpu"]
+    told = unbraid(*words, cwd=Path.cwd(), code=1)
+    assert names(told, "member", "pictures", sweep.path, f"from {sweep.path.parents[1]}")
+
+
+def test_a_worker_and_a_second_stage_elsewhere_name_the_run_that_lacks_its_data(begun):
+    sweep, _ = begun
+    run = sweep.folder.run_folder(min(sweep.folder.members))
+    group = sweep.folder.add_group([run.path.name])
+    with pytest.raises(RunError, match=naming(run.path, "pictures", Path.cwd())):
+        working.run_group(str(sweep.path), group, "cpu")
+    with pytest.raises(RunError, match=naming(run.path, "pictures", Path.cwd())):
+        ub.sweep("ms-vae", refines=[run.path], z=[1, 2], device="cpu", root=sweep.path.parent)

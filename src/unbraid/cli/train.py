@@ -181,8 +181,14 @@ def sweep(
     recipes = [part.strip() for part in recipe.split(",")]
     check_recipes(recipes)
     check_settings(recipes[0], axes)
-    for each in data:
-        check_data(each)
+    try:
+        for each in data:
+            check_data(each)
+    except UsageError as error:
+        from unbraid.sweeps.missing_data import explain_member_without_data
+
+        explain_member_without_data(root, name, data, error)
+        raise
     check_metrics(metric or ())
     from unbraid.report.sweep_page import choose_main_scores
     from unbraid.report.tables import build_median_rows, list_scores

@@ -68,7 +68,8 @@ def from_folder(
     """
     folder = expand_user(folder)
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder.")
+        place = "" if folder.is_absolute() else f" in {Path.cwd()}"
+        raise DataError(f"{folder} is not a folder{place}.")
     every = list_pictures(folder)
     if not every:
         raise DataError(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}).")

@@ -22,6 +22,7 @@ from unbraid.scoring import choose_default_metrics, find_missing_metrics
 from unbraid.store import check_folder_name, to_path
 from unbraid.sweeps.expand import MemberPlan, build_configs, read_axes
 from unbraid.sweeps.folder import SweepFolder
+from unbraid.sweeps.missing_data import name_member_without_data
 from unbraid.sweeps.plan import SweepPlan
 from unbraid.sweeps.results import Sweep
 from unbraid.sweeps.sources import Sources
@@ -87,7 +88,9 @@ def sweep(
     data = "sprites" if data is None and refines is None else data
     sources = Sources(choose_device(device) if on == "local" else torch.device("cpu"))
     plan = SweepPlan(read_axes(recipe, data, refines, settings, sources), expand(metrics or ()))
-    planned = build_configs(plan, sources, many)
+    paths = [value for key, axis in plan.values.items() if key.partition(".")[0] == "data" for value in axis]
+    with name_member_without_data(root, name, paths):
+        planned = build_configs(plan, sources, many)
     if metrics is None:
         configs = [member.config for member in planned.values()]
         spaces = [Space.from_config(config.latents, config.groups, config.prior) for config in configs]

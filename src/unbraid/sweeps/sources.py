@@ -9,9 +9,10 @@ import torch
 from unbraid.config import Choice
 from unbraid.data import load as load_data
 from unbraid.data.factors import FactorDataset
-from unbraid.data.find import GIVEN, Data, find_data
+from unbraid.data.find import GIVEN, Data, find_data, find_missing_path
 from unbraid.errors import RunError
 from unbraid.store import RunFolder
+from unbraid.stored_model import explain_missing_path
 from unbraid.sweeps.plan import to_canonical
 from unbraid.sweeps.stages import FirstStage
 from unbraid.training.first_stage import check_data_of_first_stage, describe_first_stage
@@ -45,12 +46,14 @@ class Sources:
             self._datasets[to_canonical(choice.as_dict())] = dataset
         return self._choices[key], self.dataset(self._choices[key])
 
-    def dataset(self, choice: Choice) -> FactorDataset:
-        """Return the data set of a config entry."""
+    def dataset(self, choice: Choice, run: RunFolder | None = None) -> FactorDataset:
+        """Return the data set of a config entry; an error names the `run` that it is for."""
         key = to_canonical(choice.as_dict())
         if key not in self._datasets:
             if choice.name == GIVEN:
                 raise RunError("This sweep was begun on data that were passed in; pass them again to unbraid.sweep.")
+            if run is not None and find_missing_path(choice) is not None:
+                raise RunError(explain_missing_path(run))
             self._datasets[key] = load_data(choice.name, choice.settings, self.device)
         return self._datasets[key]
 
@@ -59,7 +62,7 @@ class Sources:
         if path not in self._first_stages:
             folder = RunFolder.open(Path(path))
             description = describe_first_stage(folder)
-            dataset = self.dataset(folder.config.data)
+            dataset = self.dataset(folder.config.data, folder)
             check_data_of_first_stage(folder, dataset)
             self._first_stages[path] = FirstStage(folder, description, dataset)
         return self._first_stages[path]

@@ -122,7 +122,7 @@ def run_group(
         runs = [sweep.run_folder(run) for run in sweep.list_runs(group)]
         for run in sweep.list_runs(group):
             sweep.check_id(run)
-        dataset = (sources or _sources_of_worker(device)).dataset(runs[0].config.data)
+        dataset = (sources or _sources_of_worker(device)).dataset(runs[0].config.data, runs[0])
         state = (prepared or {}).pop(runs[0].path.name, None)
         folders = GroupFolders(sweep.group_folder(group), runs, sweep.read_cadence(group))
         try:
