@@ -8,6 +8,7 @@ from PIL import Image
 
 from tests.support.command import unbraid
 from tests.support.messages import names
+from unbraid import advice
 from unbraid.advice import advise
 from unbraid.cli.train import list_next_steps
 from unbraid.config import parse_overrides
@@ -40,6 +41,36 @@ def test_named_data_get_settings_in_the_command():
     assert given.pop("data") == "sprites-small"
     assert given == {each.name: each.value for each in advice.settings}
     assert advice.seconds > 0
+
+
+class Machine:
+    """A clock and a training state whose steps take the given seconds."""
+
+    def __init__(self, seconds):
+        self.now, self.seconds = 0.0, iter(seconds)
+
+    def monotonic(self):
+        return self.now
+
+    def advance(self):
+        self.now += next(self.seconds)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ([9.0] + [0.01] * 30, 0.01),  # the first step compiles
+        ([9.0] + [0.05] * 12 + [0.01] * 8 + [0.2] * 10, 0.01),  # another program runs before and after
+        ([9.0, 4.0], 4.0),  # one step takes longer than all may
+        ([9.0, 0.9, 0.9, 0.6, 0.9], 0.6),  # slow steps are measured one by one
+    ],
+)
+def test_other_programs_do_not_make_the_estimate_longer(monkeypatch, seconds, expected):
+    machine, data = Machine(seconds), from_array(RANDOM.random((40, 3)))
+    monkeypatch.setattr(advice, "time", machine)
+    monkeypatch.setattr(advice, "prepare", lambda config, dataset: machine)
+    found = advise(data, "cpu")
+    assert found.seconds / found.steps == pytest.approx(expected)
 
 
 def test_missing_cells_and_labels_are_found():
