@@ -54,6 +54,16 @@ def test_silhouettes_are_drawn_from_positions():
     assert choose(shapes, decoder="mlp")["encoder"] == "conv-small"  # of a user's own decoder nothing is known
 
 
+def test_settings_of_a_network_keep_the_choice_of_one_that_has_them():
+    shapes = from_array(RANDOM.integers(0, 2, (300, 32, 32)).astype(bool))
+    chosen = choose(shapes)
+    assert choose(shapes, **{"decoder.channels": 8}) | {"decoder.channels": 16} == chosen
+    assert choose(shapes, **{"encoder.hidden": (64,)}) == chosen
+    other = choose(shapes, **{"decoder.hidden": 64})  # a network per pixel has none
+    assert (other["encoder"], other["decoder"], "beta" in other) == ("conv-small", "conv-small", False)
+    assert "decoder" not in choose(shapes, **{"decoder.unknown": 64})
+
+
 def test_batch_and_steps_follow_the_rows():
     few, many = choose(photos(300, 8, 8)), choose(photos(20_000, 8, 8))
     assert (few["batch"], many["batch"]) == (16, 256)

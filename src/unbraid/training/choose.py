@@ -18,9 +18,10 @@ from unbraid.data.find import GIVEN
 from unbraid.data.modality import Modality
 from unbraid.data.splits import split
 from unbraid.data.tables import columns_of
+from unbraid.errors import UsageError
 from unbraid.methods import objective
 from unbraid.models import model as models
-from unbraid.networks import decoder as decoders
+from unbraid.networks import decoder as decoders, encoder as encoders
 from unbraid.networks.base import SMALLEST_SIDE
 from unbraid.objectives import bind
 from unbraid.store import select_prefix
@@ -40,6 +41,7 @@ SILHOUETTE_SHARE = 0.95
 """Grey pictures of which this share of all pixels is black or white, within a tenth, are silhouettes."""
 
 SHAPE_DECODER = "broadcast-pixel"
+SHAPE_NETWORKS = {"encoder": "mlp", "decoder": SHAPE_DECODER}
 LATENTS = 10
 BATCHES = (16, 32, 64, 128, 256)
 BATCHES_PER_EPOCH = 20
@@ -157,11 +159,12 @@ def _choose_networks(recipe: str, dataset: FactorDataset, known: Mapping[str, An
     made_by_model = models[objective[recipe].facts.model].make.decoders is not decoders
     if "network" in known or objective[recipe].facts.network is not None or made_by_model:
         return
-    # the user's settings of a network belong to the one that they expect
-    sides = [side for side in ("encoder", "decoder") if side not in known and not _has_settings(side, dataset, known)]
+    sides = [side for side in ("encoder", "decoder") if side not in known]
+    given = {side: _list_settings(side, dataset, known) for side in sides}
     for name, modality in dataset.modalities.items():
         of = f".{name}" if dataset.multimodal else ""
-        if len(sides) == 2 and is_silhouette(modality, dataset.device):
+        fits_shapes = all(_takes_settings(side, network, given.get(side)) for side, network in SHAPE_NETWORKS.items())
+        if fits_shapes and is_silhouette(modality, dataset.device):
             yield from _choose_networks_of_shapes(of, modality.shape)
             continue
         if modality.kind == "image":
@@ -172,12 +175,14 @@ def _choose_networks(recipe: str, dataset: FactorDataset, known: Mapping[str, An
                 "mlp",
                 f"{name} is a {modality.kind}" if of else f"rows are vectors of {modality.shape[0]:,}",
             )
-        for side in sides:
-            yield ChosenSetting(f"{side}{of}", network, reason)
+        for side in sides:  # the user's settings of a network belong to one that has them
+            if _takes_settings(side, network, given[side]):
+                yield ChosenSetting(f"{side}{of}", network, reason)
 
 
 def _choose_networks_of_shapes(of: str, shape: Shape) -> Iterator[ChosenSetting]:
-    yield ChosenSetting(f"encoder{of}", "mlp", "almost all pixels are black or white: shapes need no convolutions")
+    reason = "almost all pixels are black or white: shapes need no convolutions"
+    yield ChosenSetting(f"encoder{of}", SHAPE_NETWORKS["encoder"], reason)
     yield ChosenSetting(f"decoder{of}", SHAPE_DECODER, "it draws shapes from positions, which separates factors best")
     yield ChosenSetting(f"decoder{of}.channels", 16, "one small network per pixel suffices for a shape")
     if min(shape[1:]) >= PATCHED_SIDE and not any(length % 2 for length in shape[1:]):
@@ -188,10 +193,19 @@ def _draws_shapes(known: Mapping[str, Any]) -> bool:
     return any(value == SHAPE_DECODER for key, value in known.items() if key.partition(".")[0] == "decoder")
 
 
-def _has_settings(side: str, dataset: FactorDataset, known: Mapping[str, Any]) -> bool:
-    """Return whether `known` has settings of all encoders or all decoders, such as `encoder.width`."""
+def _list_settings(side: str, dataset: FactorDataset, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in `known` that all encoders or all decoders share, such as `width` of `encoder.width`."""
     names = dataset.modalities if dataset.multimodal else ()
-    return any(key.partition(".")[0] not in names for key in select_prefix(f"{side}.", known))
+    return {key: v for key, v in select_prefix(f"{side}.", known).items() if key.partition(".")[0] not in names}
+
+
+def _takes_settings(side: str, network: str, given: Mapping[str, Any] | None) -> bool:
+    """Return whether a network takes the settings that a user gave; None if the user chose another network."""
+    try:
+        (encoders if side == "encoder" else decoders)[network].resolve(given or {})
+    except UsageError:
+        return False
+    return given is not None
 
 
 def _choose_likelihoods(dataset: FactorDataset, known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
