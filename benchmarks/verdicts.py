@@ -26,8 +26,10 @@ from unbraid.papers import chen2018 as chen2018
 HEAD = """# Results
 
 What five papers claim, what we measured, and the verdict; `python benchmarks/verdicts.py results` writes this page.
-[docs/papers.md](../docs/papers.md) says in two screens what to believe now, and
-[docs/reproducing.md](../docs/reproducing.md) has the rules. Of several estimates a row shows the one that decides.
+[docs/papers.md](../docs/papers.md) says in five tables what to believe now, and
+[docs/reproducing.md](../docs/reproducing.md) has the rules. Of several estimates a row shows the one that decides. The
+range beside a figure is how we test the claim; papers give few numbers, so most bounds are ours. Claims "(ours)" are
+not in the paper. `mig/exact without shape` is MIG over all factors but the shape, as in chen2018.
 *(older)*: the experiment has changed since, and the reason is beside it. A verdict that rested on a wrong experiment is
 withdrawn and listed as not run yet. Minutes are estimates for one H200 (`benchmarks/run_papers.py --plan`).
 
@@ -44,12 +46,13 @@ TITLES = {
     "msvae2020": "Multi-stage modelling (MS-VAE)",
 }
 NOT_RUN = "not run yet"
-PLURALS = {
-    "holds": "hold",
-    "does not hold": "do not hold",
-    "inconclusive": "are inconclusive",
-    NOT_RUN: "have not been run yet",
+WORDS = {
+    "holds": ("holds", "hold"),
+    "does not hold": ("does not hold", "do not hold"),
+    "inconclusive": ("is inconclusive", "are inconclusive"),
+    NOT_RUN: ("has not been run yet", "have not been run yet"),
 }
+"""What is said of one claim, and of several."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,8 @@ def read_rows(name: str, results: Path) -> list[Row]:
         piece = _choose_piece(verdict["evidence"])
         reason, needed = protocol["reasons"].get(f"{name}#{number}", ""), math.nan
         if verdict["verdict"] == "inconclusive":
-            reason, needed = _explain_open(verdict, name, piece, results, stored.get("looks", 1))
+            own, (reason, needed) = reason, _explain_open(verdict, name, piece, results, stored.get("looks", 1))
+            reason = own or reason
         elif verdict["verdict"] == "does not hold" and not reason:
             raise SystemExit(f"{name}, claim {number} does not hold; results/protocol.json lacks a reason for it.")
         more = f" (and {len(verdict['evidence']) - 1} more)" if len(verdict["evidence"]) > 1 else ""
@@ -251,8 +255,9 @@ def main() -> None:
         minutes[name] = estimate_minutes(name)
     print(HEAD)
     every = [row for each in rows.values() for row in each]
-    counts = Counter(f"{PLURALS[row.verdict]}{' (older)' if row.status == 'older' else ''}" for row in every)
-    print(f"Of {len(every)} claims, {', '.join(f'{counts[word]} {word}' for word in sorted(counts))}.\n")
+    counts = Counter((row.verdict, " (older)" if row.status == "older" else "") for row in every)
+    words = [f"{n} {WORDS[verdict][n > 1]}{age}" for (verdict, age), n in sorted(counts.items())]
+    print(f"Of {len(every)} claims, {', '.join(words)}.\n")
     for paper in TITLES:
         print_paper(paper, rows[paper], minutes)
     print_commands(results)

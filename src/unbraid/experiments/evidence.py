@@ -121,12 +121,13 @@ def correlate_scores(series: str, key: str, first: str, second: str, **bounds: f
 
 def compare_correlations(weak: str, strong: str, key: str, first: str, second: str) -> Finding:
     """Find whether two scores have a lower correlation in the series `strong` than in `weak`."""
-    return find_one(
+    found = find_one(
         f"correlation of {first} and {second}, {strong} minus {weak}",
         lambda results: group_series(results, (weak, strong), key, first, second, common=False),
         lambda c: correlate_means(c, strong) - correlate_means(c, weak),
         high=0.0,
     )
+    return lambda results: [replace(each, estimate=each.estimate.within(-2.0, 2.0)) for each in found(results)]
 
 
 def bound_difference(

@@ -33,6 +33,7 @@ RULE = (
     "intervals have the level 1 - .1 / k at the k-th look."
 )
 
+OPEN_SETTINGS = "Where a paper leaves a setting open, scale `paper` has a choice of ours; the notes below say which."
 FIGURE_DPI = 150
 AT_SNAPSHOT = " at 4/5"
 """Suffix of a score of the snapshot that a run keeps at 4/5 of its steps."""
@@ -236,6 +237,7 @@ def _format_page(
         format_markdown(rows),
         "" if any(note.startswith("figure.png") for note in notes) else "![figure](figure.png)",
         "## Settings",
+        OPEN_SETTINGS,
         format_markdown(_compare_settings(entry.facts, results.scale)),
         "\n".join(f"- {note}" for note in notes),
     ]
@@ -265,7 +267,7 @@ def _compare_settings(facts: Experiment, scale: str) -> list[Row]:
             row = {
                 "setting": f"{title}{key}",
                 "here": _format_setting(here.get(key)),
-                "paper": _format_setting(paper.get(key)),
+                "at `paper`": _format_setting(paper.get(key)),
             }
             rows.append({**row, "share": _format_share(here.get(key), paper.get(key))})
     return rows
