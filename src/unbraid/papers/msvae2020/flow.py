@@ -47,9 +47,8 @@ SHARED: dict[str, Any] = {
     "notes": (
         "MNIST needs its files (`unbraid data`). At `smoke`, and without the files, sprites replace it; the claims say "
         "nothing about sprites.",
-        "Densities are those of held-out rows, per level of a pixel. The mixture's variances are at least 1e-4 (ours), "
-        "near the value at which the mixture is best on held-out rows. The paper gives neither rows nor units nor "
-        "floor.",
+        "Densities are those of held-out rows, per level of a pixel. The mixture's variances are at least 1e-4 (ours). "
+        "The paper gives neither rows nor units nor a floor.",
         "Batches have 1000 rows as in the paper, and 200 at `small`; the paper does not give the number of steps. At "
         "`budget` the rate falls to 0 by a cosine.",
     ),
