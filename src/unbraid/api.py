@@ -43,6 +43,7 @@ from unbraid.training.first_stage import (
 )
 from unbraid.training.grouping import parameter_bytes
 from unbraid.training.loop import check_not_diverged
+from unbraid.training.origins import say_changed_code
 from unbraid.training.prepare import prepare
 from unbraid.training.resources import Runs, check_disk, check_memory
 from unbraid.training.state import State
@@ -172,6 +173,7 @@ def _train_one(
         reused = folder.finished
         if reused:
             check_same_data(folder, dataset)
+            say_changed_code(folder)
         else:
             if folder.ended:
                 folder.check_has_weights()

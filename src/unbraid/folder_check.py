@@ -44,7 +44,8 @@ class Report:
     """Findings of a check.
 
     `files` is the number of files that were read, `runs` that of the runs below a folder, and `unknown` are files that
-    were not checked, as they have no checksum of this library.
+    were not checked, as they have no checksum of this library. `notes` name files of your own code, outside the runs,
+    that have changed since runs were trained with them.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Report:
     whole_runs: int = 0
     unknown: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def damaged(self) -> bool:
@@ -110,6 +112,7 @@ def _check_contents(place: Path, repair: bool) -> Report:
         whole = [each for each in members if not any(file.is_relative_to(each) for file in damaged)]
         report.files += found.files
         report.findings += found.findings
+        report.notes += [note for note in found.notes if note not in report.notes]
         report.runs += len(members)
         report.whole_runs += len(whole) if found.files else 0  # behind a link nothing is read
     _Checker(report, place, repair).check_files(sealed)
@@ -178,12 +181,18 @@ class _Checker:
             self.note(folder.model_path, "damaged", "The final weights are missing.")
         if folder.model_path.exists() and status.get("state") == "finished":
             own = CUSTOM in (config.encoder.name, config.decoder.name)
-            self.read(folder.model_path, folder.load_model if own else lambda: Run(folder).model)
+            self.read(folder.model_path, folder.load_model if own else lambda: self._load(folder))
             if "content" not in status:
                 what = "It cannot be verified: status.json of an older version has no hash of it."
                 self.note(folder.model_path, "untidy", what)
         if folder.parent_path.exists() and config.parent is not None:
             self.read(folder.parent_path, lambda: load_first_stages([folder], [config]))
+
+    def _load(self, folder: RunFolder) -> Any:
+        """Return the model of a run, after noting which files of the user's code have changed."""
+        run = Run(folder)
+        self.report.notes += [note for note in run.notes if note not in self.report.notes]
+        return run.model
 
     def _check_checkpoints(self, folder: RunFolder, owner: dict[str, Any], steps: int, stated_in: str) -> None:
         """Check the checkpoints of an owner that the file `stated_in` names.

@@ -36,7 +36,7 @@ from unbraid.stored_model import check_same_data as check_same_data, load_datase
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.configure import is_multimodal
 from unbraid.training.environment import choose_device
-from unbraid.training.origins import check_origins
+from unbraid.training.origins import check_origins, say_changed_code
 
 
 def load(
@@ -56,6 +56,7 @@ def load(
         folder = open_from_hub(given)
     else:
         folder = RunFolder.open(open_demo() if is_demo(path) else path)
+    say_changed_code(folder)
     torch_device = choose_device(device)
     dataset = None
     if data is not None:

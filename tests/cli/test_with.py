@@ -2,16 +2,18 @@
 
 import json
 import os
+import subprocess
 import sys
 
 import pytest
 
 import unbraid as ub
-from tests.support.command import unbraid
+from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names, naming
 from unbraid import plugins
 from unbraid.data import dataset
 from unbraid.errors import RunError
+from unbraid.folder_check import check
 from unbraid.methods import objective
 
 OWN = '''
@@ -72,6 +74,27 @@ def test_a_file_is_known_to_every_command_and_remembered_by_the_run(home):
     (home / "own_things.py").write_text(OWN + "\n# another line\n")
     plugins.load_files([home / "own_things.py"])
     assert names(ub.load(home / "runs/mine", device="cpu").notes[0], "own_things.py", "changed")
+
+
+def test_every_command_says_that_a_file_has_changed_since_training(home, capsys):
+    own = ["--with", home / "own_things.py"]
+    again = ["train", "own-vae", *TINY, "--name", "mine", "--device", "cpu"]
+    unbraid(*own, *again, cwd=home)
+    assert check(home / "runs/mine").notes == []
+    forget()
+    (home / "own_things.py").write_text(OWN + "\n# another line\n")
+    shown = {}
+    for verb in (["evaluate", "runs/mine", "--metric", "elbo"], ["sample", "runs/mine", "--out", "x.npy"], again):
+        command = [sys.executable, "-m", "unbraid", *map(str, own), *map(str, verb)]
+        environment = {**os.environ, "PYTHONPATH": SOURCE, "UNBRAID_QUIET": "1"}
+        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=True)
+        shown[verb[0]] = done.stderr
+    for verb, text in shown.items():
+        assert names(text, "note", "runs/mine", "objective", "own-vae", "own_things.py", "changed"), (verb, text)
+    plugins.load_files([home / "own_things.py"])
+    assert names(check(home / "runs").notes[0], "runs/mine", "own_things.py", "changed")
+    ub.load(home / "runs/mine", device="cpu")
+    assert names(capsys.readouterr().err, "own_things.py", "changed")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from unbraid.cli.options import AsJson, app
-from unbraid.cli.printing import print_json
+from unbraid.cli.printing import print_json, print_notes
 
 
 @app.command(
@@ -23,7 +23,8 @@ def check(
     A file inside a run stands for the run, and a folder for all runs, sweeps and stored data below it.
     Weights, checkpoints, settings, history and scores are compared with the hashes and tables that they were written
     by. --repair removes partial files, unusable checkpoints and free locks, and marks a run as interrupted that a dead
-    process left as running; everything else is only reported.
+    process left as running; everything else is only reported. With --with FILE.py before the command, a note says if
+    that file has changed since a run was trained with it.
     """
     from unbraid.folder_check import check as check_folder
 
@@ -34,6 +35,7 @@ def check(
         for finding in report.findings:
             typer.echo(f"{finding.state}  {finding.file}: {finding.what}")
         typer.echo(_summarise(report))
+        print_notes(report.notes)
         if report.unknown:
             count = f"{len(report.unknown):,} {'file was' if len(report.unknown) == 1 else 'files were'}"
             typer.echo(f"{count} not checked, without a checksum of unbraid to compare with, as {report.unknown[0]}.")

@@ -31,6 +31,7 @@ from unbraid.scoring import read_left_out
 from unbraid.store import RunFolder
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.matching import Side, format_settings, match_sides
+from unbraid.training.origins import say_changed_code
 
 FILES = {"table": "table.csv", "parquet": "table.parquet", "summary": "summary.csv", "report": "report.html"}
 
@@ -80,7 +81,10 @@ class Sweep:
     @property
     def runs(self) -> list[Run]:
         finished = [member.run for member in self.members if member.state == "finished"]
-        return [Run(RunFolder.open(self.folder.run_folder(run).path)) for run in finished]
+        folders = [RunFolder.open(self.folder.run_folder(run).path) for run in finished]
+        for folder in folders:
+            say_changed_code(folder)
+        return [Run(folder) for folder in folders]
 
     def write_tables(self) -> list[Member]:
         """Write table.csv, summary.csv and, if pyarrow is installed, table.parquet; return the members in them."""

@@ -24,7 +24,7 @@ from unbraid.training.environment import describe_environment
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, catch_interrupts
 from unbraid.training.modality_config import layout_to_json
-from unbraid.training.origins import MODULES, list_origins
+from unbraid.training.origins import MODULES, list_origins, say_changed_code
 from unbraid.training.prepare import prepare
 from unbraid.training.readonly_folder import ReadOnlyRunFolder
 from unbraid.training.state import Divergence, State
@@ -209,6 +209,8 @@ class GroupTraining:
             self.watch.restore(found[1])
             self.stops_early = self.watch.stops
             self._compare_threads(facts["threads"], say_once)
+            for folder in self.folders if self.state.world.leads else ():
+                say_changed_code(folder)
         for member, folder in enumerate(self.folders):
             status = folder.read_json("status") if found is not None else {}
             if status.get("state") == "diverged":

@@ -3,7 +3,8 @@
 A run stores this as modules.json. Opening the run imports nothing: it only says which file to pass.
 """
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unbraid.config import Choice, Config
@@ -15,6 +16,7 @@ from unbraid.models import model as models
 from unbraid.models.multimodal import MODALITIES
 from unbraid.networks import encoder, likelihood
 from unbraid.plugins import describe_origin
+from unbraid.printable import say
 from unbraid.registry import Registry
 from unbraid.store import RunFolder
 
@@ -49,10 +51,35 @@ def check_origins(folder: RunFolder) -> list[str]:
                 f"{folder.path} needs the {kind} '{name}' of {where}; pass it, unbraid --with {file or 'FILE.py'} …, "
                 "or import it in Python before you open the run."
             )
-        now = describe_origin(registry[name].make).get("sha256")
-        if now is not None and now != entry.get("sha256"):
-            notes.append(f"{file} has changed since this run was trained with its {kind} '{name}'.")
+        if change := _describe_change(entry, describe_origin(registry[name].make)):
+            notes.append(f"{_name_owner(folder)} was trained with the {kind} '{name}' of {file}. {change}")
     return notes
+
+
+def say_changed_code(folder: RunFolder) -> None:
+    """Print a note for each file that has changed since a run was trained; once for all runs of a sweep."""
+    for note in check_origins(folder):
+        _say_once(note)
+
+
+@functools.cache
+def _say_once(note: str) -> None:
+    say(f"note: {note}")
+
+
+def _describe_change(stored: Mapping[str, Any], now: Mapping[str, str]) -> str:
+    """Return how a file differs from the one that a run was trained with; nothing if it is equal or not known."""
+    before, after = stored.get("sha256"), now.get("sha256")
+    if before is None or after is None or before == after:
+        return ""
+    other = stored.get("file") != now["file"]
+    what = f"{now['file']} is another file" if other else "This file has changed since"
+    return f"{what} (SHA-256 {before[:8]}…, now {after[:8]}…), so results may differ."
+
+
+def _name_owner(folder: RunFolder) -> str:
+    """Return the path of a run, or of the sweep that it is part of."""
+    return str(folder.path.parent.parent if folder.in_sweep else folder.path)
 
 
 def _list_names(config: Config) -> Iterator[tuple[Registry[Any, Any], str]]:
