@@ -55,7 +55,7 @@ class Destination(NamedTuple):
 
     root: Path
     name: str | None
-    resume: bool
+    resume: bool | None
     fresh: bool
     cadence: Cadence
 
@@ -69,7 +69,7 @@ def train(
     device: str | torch.device = "auto",
     root: str | bytes | Path = "runs",
     name: str | None = None,
-    resume: bool = True,
+    resume: bool | None = None,
     fresh: bool = False,
     cadence: Cadence | None = None,
     track: str | Sequence[str] = (),
@@ -85,9 +85,9 @@ def train(
     list objectives`).
 
     The run is in `root / name`, by default named by a hash of its settings. A finished run of the same settings is
-    returned unchanged; an unfinished one is continued, or refused with `resume=False`. `fresh` replaces a run of that
-    name once everything else has been checked. `track` names trackers of the history (`tensorboard`, `wandb`,
-    `mlflow`). Under torchrun all processes train this run together.
+    returned unchanged; an unfinished one is continued, or refused with `resume=False`. `resume=True` says if there is
+    nothing to continue. `fresh` replaces a run of that name once everything else has been checked. `track` names
+    trackers of the history (`tensorboard`, `wandb`, `mlflow`). Under torchrun all processes train this run together.
     """
     destination = _choose_destination(root, name, resume, fresh, Cadence.of(cadence, track))
     torch_device = choose_device(device)
@@ -107,7 +107,7 @@ def refine(
     device: str | torch.device = "auto",
     root: str | bytes | Path = "runs",
     name: str | None = None,
-    resume: bool = True,
+    resume: bool | None = None,
     fresh: bool = False,
     cadence: Cadence | None = None,
     track: str | Sequence[str] = (),
@@ -142,10 +142,10 @@ def refine(
 def _choose_destination(root: Any, name: Any, resume: Any, fresh: Any, cadence: Cadence) -> Destination:
     if name is not None:
         check_folder_name(name)
-    for key, value in (("resume", resume), ("fresh", fresh)):
+    for key, value in (("resume", True if resume is None else resume), ("fresh", fresh)):
         if not isinstance(value, (bool, np.bool_)):
             raise UsageError(f"{key} must be True or False, not {shorten(repr(value))}.")
-    return Destination(to_path(root, "root"), name, bool(resume), bool(fresh), cadence)
+    return Destination(to_path(root, "root"), name, None if resume is None else bool(resume), bool(fresh), cadence)
 
 
 @explain_out_of_memory("Training", "lower batch, z, or the widths of encoder and decoder, or use smaller data")
@@ -167,6 +167,8 @@ def _train_one(
         name = destination.name or config.run_id
         check_folder_name(name)
         path = destination.root / name
+        if world.leads and destination.resume and not destination.fresh:
+            _say_if_nothing_to_resume(RunFolder(path))
         with world.all_or_none():
             folder, state = _create_folder(path, config, dataset, modules, world, destination.fresh, first)
         world.check_equal(config.run_id, "The processes of this run have different settings or data.")
@@ -177,7 +179,7 @@ def _train_one(
         else:
             if folder.ended:
                 folder.check_has_weights()
-            if not destination.resume and folder.checkpoints():
+            if destination.resume is False and folder.checkpoints():
                 raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
             group = GroupFolders(folder, [folder], destination.cadence)
             train_and_score(group, dataset, world=world, state=state, modules=modules)
@@ -190,6 +192,14 @@ def _train_one(
     run = Run(folder, dataset=dataset, **own)
     run.reused = reused
     return run
+
+
+def _say_if_nothing_to_resume(folder: RunFolder) -> None:
+    """Say that a run starts at step 0; a misspelt name should not go unnoticed, and job scripts always resume."""
+    if not folder.path.exists():
+        announce(f"There is no run {folder.path} to resume; it starts at step 0.")
+    elif not folder.ended and not folder.checkpoints():
+        announce(f"{folder.path} has no checkpoint to resume from; it starts at step 0.")
 
 
 def _choose_from_data(

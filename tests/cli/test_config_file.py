@@ -1,14 +1,19 @@
 """`unbraid train --config FILE`: the config of a run once more, with changes from the command line."""
 
 import json
+import os
+import signal
 
 import pytest
 import yaml
 
+import unbraid.cli.train as commands
 from tests.cli.shared import is_one_error
 from tests.support.command import unbraid
 from tests.support.messages import names
 from tests.support.sweeps import sweep
+from unbraid.training import loop
+from unbraid.training.state import State
 
 
 def train(*words, cwd):
@@ -21,6 +26,42 @@ def test_a_config_is_trained_again(folder, tmp_path):
     same = train("--config", folder, "--name", "other", cwd=tmp_path)
     assert same["id"] == folder.name
     assert names(unbraid("train", "--config", folder, cwd=tmp_path), "finished already")
+
+
+def stop_after_a_step(command, cwd, monkeypatch):
+    """Run a command that is interrupted after its first step."""
+
+    def advance_and_stop(self, advance=State.advance):
+        advance(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "advance", advance_and_stop)
+        return unbraid(*command, cwd=cwd, code=130)
+
+
+def test_resume_continues_the_run_of_a_config(folder, tmp_path, monkeypatch):
+    stop_after_a_step(["train", "--config", folder, "--name", "cut", "--device", "cpu"], tmp_path, monkeypatch)
+    cut = tmp_path / "runs/cut"
+    said = []
+    monkeypatch.setattr(loop, "announce", said.append)
+    for given in ("runs/cut/config.yaml", cut):
+        assert train("--config", given, "--resume", cwd=tmp_path)["run"] in ("runs/cut", str(cut))
+    assert len(said) == 1, "the second call finds a finished run"
+    assert names(said[0], "runs/cut", "continues", "step 1")
+    assert [each.name for each in (tmp_path / "runs").iterdir()] == ["cut"]
+
+
+def test_resume_with_other_settings_is_another_run_and_says_so(folder, tmp_path, monkeypatch):
+    train("--config", folder, "--name", "cut", cwd=tmp_path)
+    said = []
+    monkeypatch.setattr(commands, "announce", said.append)
+    other = train("--config", "runs/cut/config.yaml", "seed=3", "--resume", cwd=tmp_path)
+    assert other["run"] != "runs/cut"
+    assert names(said[0], "seed", "runs/cut", "not continued")
+    copy = tmp_path / "config.yaml"
+    copy.write_bytes((folder / "config.yaml").read_bytes())
+    assert train("--config", copy, "--resume", cwd=tmp_path)["run"] == f"runs/{folder.name}", "a copy has no run"
 
 
 def test_settings_of_the_command_line_win(folder, tmp_path):
@@ -60,6 +101,7 @@ def test_a_sweep_is_not_a_config_and_names_one(tmp_path):
         told = unbraid("train", "--config", given, code=2)
         assert names(told, given, "sweep", member / "config.yaml")
         assert is_one_error(told)
+    assert names(unbraid("train", "--config", member, "--resume", code=2), member, "sweep", "repeat")
 
 
 def test_a_relative_path_of_data_names_the_folder_to_run_from(tmp_path):

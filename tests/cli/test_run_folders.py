@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 
 import pytest
 
-import unbraid.cli.train as commands
+import unbraid.api as api
 from tests.cli.shared import NARROW, SMALL, TINY, VAE, is_one_error
 from tests.support.command import SOURCE, unbraid
 from tests.support.messages import names, naming
@@ -73,11 +74,13 @@ def test_next_commands_can_be_pasted(tmp_path):
 
 def test_a_name_that_cannot_be_resumed_is_noticed(tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(commands, "announce", said.append)
+    monkeypatch.setattr(api, "announce", said.append)
     for _ in range(2):
         unbraid("train", "vae", *TINY, *NARROW, "--name", "misspelt", "--resume", cwd=tmp_path)
     assert len(said) == 1, "the second call finds the run"
-    assert names(said[0], "no run runs/misspelt to resume")
+    assert names(said.pop(), "no run runs/misspelt to resume")
+    unbraid("train", "vae", *TINY, *NARROW, "seed=5", "--resume", cwd=tmp_path)
+    assert names(said.pop(), "no run", "to resume", "step 0")
 
 
 def test_damaged_weights_are_named(folder, tmp_path):
@@ -132,7 +135,9 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     assert process.returncode == 130
     status = json.loads((tmp_path / "runs/long/status.json").read_text())
     assert status["state"] == "interrupted"
-    assert names(told, status["step"], "--resume")
+    settings = ["vae", *SMALL[:-1], "steps=100000", "--name", "long", "--log-steps", "5", "--resume"]
+    assert f"step {status['step']} of 100000" in told
+    assert f"continue with: unbraid train {shlex.join(settings)}\n" in told
     again = unbraid("train", "vae", *SMALL[:-1], "steps=100000", "--name", "long", cwd=tmp_path, code=2)
     assert names(again, "--resume")
     other = unbraid("train", "vae", *SMALL, "--name", "long", cwd=tmp_path, code=1)

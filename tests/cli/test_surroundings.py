@@ -3,6 +3,7 @@
 import io
 import os
 import pwd
+import shlex
 import signal
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_a_signal_saves_and_resume_ends_with_the_same_bits(tmp_path, monkeypatch
     assert names(told, 5, "--resume")
     assert folder.read_json("status")["state"] == "interrupted"
     assert [path.stem for path in folder.checkpoints()] == ["step-000000005"]
-    unbraid(*TRAIN, "--name", "run", "--resume", cwd=tmp_path)
+    unbraid(*shlex.split(told.rpartition("continue with: unbraid ")[2]), cwd=tmp_path)
     found = load_tensors(folder.model_path)[0]
     assert all(found[name].equal(weights[name]) for name in weights)
 

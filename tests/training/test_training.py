@@ -100,7 +100,7 @@ def test_interrupted_run_resumes_to_the_same_weights_and_history(tmp_path, sprit
         from unbraid.training.state import State
 
         patch.setattr(State, "advance", interrupted_at(21, State.advance))
-        with pytest.raises(Interrupted, match=naming(21, "--resume")):
+        with pytest.raises(Interrupted, match=naming(21, "the same call continues")):
             train(broken, sprites, Cadence(log_steps=8), **own)
     assert broken.read_json("status")["state"] == "interrupted"
     assert not broken.finished

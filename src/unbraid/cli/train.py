@@ -24,6 +24,7 @@ PRINTED_TERMS = ("loss", "reconstruction", "kl", "labels", "flow", "normal", "cr
 DEMO_NOTE = (
     "Training a beta-TCVAE on 1,536 rendered squares (size 6, x 16, y 16); this takes a minute or two on 2 cores."
 )
+DEFAULT_ROOT = Path("runs")
 MAX_KB_OF_DEMO = 300
 """Size of the explorer's page; most of it are the encoder's 330,000 weights."""
 
@@ -123,7 +124,8 @@ def train(
     (default, none, 0.1, posX:0,1), and patience (measurements of the held-out loss without improvement before training
     ends). For your own pictures or table, settings that you leave out follow from the data, and each is printed with
     its reason. Defaults for named data sets: data=sprites z=10 steps=20000 batch=256 lr=1e-3 seed=0, and a network and
-    a likelihood that fit. With --config, settings that you leave out are those of the file.
+    a likelihood that fit. With --config, settings that you leave out are those of the file; --config FILE --resume
+    continues the run that the file belongs to.
     """
     recipe, overrides, stored = _read_request(recipe, settings or [], config)
     _check_destination(overrides, "a run", ("recipe",), name, fresh)
@@ -136,10 +138,11 @@ def train(
     from unbraid.training import Cadence
     from unbraid.training.stored_config import list_settings_of
 
-    if stored is not None:
+    if config is not None:
+        if resume and name is None and root == DEFAULT_ROOT:
+            root, name = _find_run_of_config(config, overrides)
         overrides = list_settings_of(stored, overrides)
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
-    _say_if_nothing_to_resume(resume, root, name)
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     run = train_run(recipe, device=device, **destination, cadence=cadence, **overrides)
     hidden = ("format", "step", "epoch", "images_per_second")
@@ -266,7 +269,6 @@ def refine(
     if "data" in overrides:
         raise UsageError("A stage uses the data of the run that it refines; leave data=… out.")
     cadence = Cadence(log_steps=log_steps, checkpoint_steps=checkpoint_steps, track=track or ())
-    _say_if_nothing_to_resume(resume, root, name)
     destination: dict[str, Any] = {"root": root, "name": name, "resume": resume, "fresh": fresh}
     refined = refine_run(run, kind, device=device, **destination, cadence=cadence, **overrides)
     check = refined.unchanged
@@ -307,10 +309,22 @@ def _read_config_file(path: Path) -> Any:
     return read_config(file)
 
 
-def _say_if_nothing_to_resume(resume: bool, root: Path, name: str | None) -> None:
-    """Say that a run starts at step 0; a misspelt name should not go unnoticed, and job scripts always resume."""
-    if resume and name is not None and leads() and not (root / name).exists():
-        announce(f"There is no run {root / name} to resume; it starts at step 0.")
+def _find_run_of_config(path: Path, changes: Mapping[str, Any]) -> tuple[Path, str | None]:
+    """Return root and name of the run that a config belongs to; no name if there is none, or if settings change."""
+    from unbraid.store import RunFolder
+
+    folder = RunFolder(path if path.is_dir() else path.parent)
+    is_of_run = (folder.path / "status.json").exists() and (path.is_dir() or path.name == "config.yaml")
+    if not is_of_run:
+        return DEFAULT_ROOT, None
+    if folder.in_sweep:
+        raise UsageError(f"{folder.path} is a run of a sweep; repeat the command of the sweep, which continues it.")
+    if changes:
+        if leads():
+            announce(f"With {next(iter(changes))}=… this is another run than {folder.path}, which is not continued.")
+        return DEFAULT_ROOT, None
+    place = folder.path if folder.path.name not in ("", "..") else folder.path.resolve()
+    return place.parent, place.name
 
 
 def _check_destination(

@@ -18,7 +18,6 @@ from unbraid.training.distributed import read_launcher
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return the facts of environment.json, which nothing depends on."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    by_command = Path(sys.argv[0]).stem in ("unbraid", "__main__")
     return {
         "unbraid": __version__,
         "python": platform.python_version(),
@@ -28,8 +27,27 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": device.type,
         "device_name": name,
         "threads": torch.get_num_threads(),
-        "command": shlex.join(["unbraid", *sys.argv[1:]]) if by_command else "",
+        "command": shlex.join(list_command_words()),
     }
+
+
+def list_command_words() -> list[str]:
+    """Return the words of the unbraid command that this process runs; none if it is another program."""
+    program = Path(sys.argv[0])
+    by_command = program.stem == "unbraid" or program.parts[-2:] == ("unbraid", "__main__.py")
+    return ["unbraid", *sys.argv[1:]] if by_command else []
+
+
+def describe_continuation() -> str:
+    """Return how to continue what this process is doing, with the command to type if it runs one."""
+    words = [word for word in list_command_words() if word != "--fresh"]
+    if not words:
+        return "the same call continues"
+    if not {"train", "refine"}.isdisjoint(words) and "--resume" not in words:
+        words.append("--resume")
+    if read_launcher().size > 1:
+        return "the same command of torchrun with --resume continues"
+    return f"continue with: {shlex.join(words)}"
 
 
 def choose_device(name: str | torch.device) -> torch.device:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from unbraid.errors import UnbraidError
+from unbraid.training.environment import describe_continuation
 
 STOPPING = tuple(
     getattr(signal, name)
@@ -78,11 +79,11 @@ def _is_wanted(number: signal.Signals) -> bool:
 
 @contextmanager
 def explain_how_to_continue(where: Path) -> Iterator[None]:
-    """Say, when the block is stopped, that the same command continues."""
+    """Say, when the block is stopped, which command continues."""
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stopped:
-        raise Interrupted(f"Stopped; the same command continues ({where}).") from stopped
+        raise Interrupted(f"Stopped, and nothing is lost ({where}); {describe_continuation()}") from stopped
 
 
 @contextmanager

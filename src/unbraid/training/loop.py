@@ -20,7 +20,7 @@ from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World
 from unbraid.training.duration_notice import DurationNotice
 from unbraid.training.early_stopping import HeldOutWatch
-from unbraid.training.environment import describe_environment
+from unbraid.training.environment import describe_continuation, describe_environment
 from unbraid.training.first_stage import load_first_stages
 from unbraid.training.interrupt import Interrupted, catch_interrupts
 from unbraid.training.modality_config import layout_to_json
@@ -208,6 +208,8 @@ class GroupTraining:
             self.state.restore(*found)
             self.watch.restore(found[1])
             self.stops_early = self.watch.stops
+            if self.state.world.leads:
+                announce(f"{self.checkpoints.path} continues at step {self.state.step} of {self.steps}.")
             self._compare_threads(facts["threads"], say_once)
             for folder in self.folders if self.state.world.leads else ():
                 say_changed_code(folder)
@@ -301,9 +303,8 @@ class GroupTraining:
         self.checkpoint()
         self.write_status("interrupted")
         self.state.world.wait()  # a launcher ends the other ranks when one leaves, and they may still be writing
-        raise Interrupted(
-            f"Stopped at step {self.state.step}; continue with --resume (nothing is lost: {self.checkpoints.path})."
-        )
+        where = f"step {self.state.step} of {self.steps} ({self.checkpoints.path})"
+        raise Interrupted(f"Stopped at {where}, and nothing is lost; {describe_continuation()}")
 
     def finish(self) -> list[str]:
         """Write the final weights of finished members, and return how each member ended.
