@@ -17,6 +17,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.data.tables import explain_scale
 from unbraid.errors import UnbraidError, UsageError
+from unbraid.invocation import choose_wording
 from unbraid.memory import explain_out_of_memory, is_out_of_memory
 from unbraid.printable import say, shorten
 from unbraid.progress import announce
@@ -180,7 +181,8 @@ def _train_one(
             if folder.ended:
                 folder.check_has_weights()
             if destination.resume is False and folder.checkpoints():
-                raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with --resume.")
+                how = choose_wording("--resume", "resume=True")
+                raise UsageError(f"{folder.path} holds an unfinished run of these settings; continue it with {how}.")
             group = GroupFolders(folder, [folder], destination.cadence)
             train_and_score(group, dataset, world=world, state=state, modules=modules)
             check_not_diverged(folder, world, explain_scale(dataset))

@@ -180,6 +180,18 @@ def hash_settings(stored: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
+def list_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return a phrase for each setting in which two configs differ."""
+    changes: list[str] = []
+    for key in dict.fromkeys([*stored, *wanted]):
+        old, new = stored.get(key), wanted.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            changes += list_changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            changes.append(f"{prefix}{key} is {old} there and {new} here")
+    return changes
+
+
 def parse_overrides(arguments: Iterable[str]) -> dict[str, Any]:
     """Return `{"beta": 6, "data.size": 32}` for `["beta=6", "data.size=32"]`."""
     return {key: parse_value(text) for key, text in _split_arguments(arguments)}

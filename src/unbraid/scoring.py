@@ -145,7 +145,7 @@ def _measure_within_memory(name: str, measure: Any, encoded: Sequence[Evaluation
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        message = f"{name} does not fit in memory, even for one model; leave it out with --metric."
+        message = f"{name} does not fit in memory, even for one model; leave it out."
         raise RunError(message) from error
 
 

@@ -15,12 +15,14 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unbraid import atomic
-from unbraid.config import FORMAT, Config
+from unbraid.config import FORMAT, Config, list_changes
 from unbraid.errors import RunError, UnbraidError, UsageError
+from unbraid.invocation import choose_wording
 from unbraid.plain_text import ParseError, add_sum, parse_yaml
 from unbraid.printable import shorten
 from unbraid.records import (
@@ -83,8 +85,7 @@ class RunFolder:
             raise RunError(f"{folder.path} has files, and they are not those of a run; choose another name.")
         if stored.exists():
             if folder.config != config:
-                changes = "; ".join(_list_changes(folder.config.as_dict(), config.as_dict())[:3])
-                raise RunError(f"{stored} holds other settings ({changes}); choose another name, or --fresh.")
+                raise RunError(_explain_other_settings(stored, folder.config, config))
         else:
             atomic.write_text(stored, config.to_yaml())
         return folder
@@ -188,7 +189,9 @@ class RunFolder:
         """Raise if no line can be appended to `name`.jsonl, before anything is computed for it."""
         path = self.locate(f"{name}.jsonl")
         if not os.access(path if path.exists() else self.path, os.W_OK):
-            raise RunError(f"{path} cannot be written; keep the scores elsewhere with --out FILE, or use --no-save.")
+            save = "keep the scores elsewhere with --out FILE, or use --no-save"
+            elsewhere = choose_wording(save, "save=False scores without storing")
+            raise RunError(f"{path} cannot be written; {elsewhere}.")
 
     def read_lines(self, name: str) -> list[dict[str, Any]]:
         """Return the complete lines of `name`.jsonl."""
@@ -219,7 +222,8 @@ class RunFolder:
     def load_model(self) -> dict[str, Any]:
         self.check_has_weights()
         if not self.model_path.exists():
-            resume = f"repeat {self._name_sweep_command()}" if self.in_sweep else "resume it with --resume"
+            continue_it = choose_wording("resume it with --resume", "train it with the same arguments again")
+            resume = f"repeat {self._name_sweep_command()}" if self.in_sweep else continue_it
             raise RunError(f"{self.path} has no model.safetensors: it did not finish; {resume}.")
         self.check_unchanged()
         return load_tensors(self.model_path)[0]
@@ -227,7 +231,10 @@ class RunFolder:
     def check_has_weights(self) -> None:
         """Raise if training ended and its weights are missing, which only the user can decide to train again."""
         if self.read_json("status").get("state") == "finished" and not self.model_path.exists():
-            train_again = f"train it again with --fresh --name {shlex.quote(self.path.name)}"
+            fresh = choose_wording(
+                f"--fresh --name {shlex.quote(self.path.name)}", f"fresh=True, name={self.path.name!r}"
+            )
+            train_again = f"train it again with {fresh}"
             if self.in_sweep:
                 train_again = f"remove this folder and repeat {self._name_sweep_command()}, which trains it again"
             raise RunError(
@@ -342,16 +349,23 @@ def _read_written_config(path: Path) -> dict[str, Any]:
     return content
 
 
-def _list_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return a phrase for each setting in which two configs differ."""
-    changes: list[str] = []
-    for key in dict.fromkeys([*stored, *wanted]):
-        old, new = stored.get(key), wanted.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            changes += _list_changes(old, new, f"{prefix}{key}.")
-        elif old != new:
-            changes.append(f"{prefix}{key} is {old} there and {new} here")
-    return changes
+def advise_other_name() -> str:
+    """Return what to do if a folder holds another run: a phrase for a message."""
+    return f"choose another name, or {choose_wording('--fresh', 'fresh=True')}"
+
+
+def _explain_other_settings(file: Path, stored: Config, wanted: Config) -> str:
+    """Return why a config file is not that of a run; if only its steps differ, also how to train longer."""
+    changes = list_changes(stored.as_dict(), wanted.as_dict())
+    steps = wanted.training.steps
+    if wanted != replace(stored, training=replace(stored.training, steps=steps)):
+        return f"{file} holds other settings ({'; '.join(changes[:3])}); {advise_other_name()}."
+    first = f"--config {shlex.quote(str(file))} " if stored.parent is None else ""
+    new = choose_wording(f"{first}steps={steps} --name NAME", f"steps={steps}, name=…")
+    return (
+        f"{file} holds other settings ({changes[0]}), and a run keeps its number of steps, on which schedules depend; "
+        f"for more or fewer, train a new run from step 0: {new}."
+    )
 
 
 def to_path(path: Any, what: str = "A path") -> Path:
@@ -368,7 +382,8 @@ def check_folder_name(name: str) -> None:
     """Raise a `UsageError` unless the name is that of a single folder."""
     plain = isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
     if not plain:
-        raise UsageError(f"A run's name is the name of one folder, not '{shorten(name)}'; --root chooses the place.")
+        place = choose_wording("--root", "root=…")
+        raise UsageError(f"A run's name is the name of one folder, not '{shorten(name)}'; {place} chooses the place.")
     if (length := len(os.fsencode(name))) > MAX_NAME_BYTES:
         raise UsageError(f"The name '{shorten(name)}' is too long: {length} bytes, and at most {MAX_NAME_BYTES} fit.")
 

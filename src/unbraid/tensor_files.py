@@ -15,6 +15,7 @@ from typing import Any
 
 from unbraid import atomic
 from unbraid.errors import DiskError, RunError
+from unbraid.invocation import choose_wording
 from unbraid.safe_files import open_plain_file
 from unbraid.schema import FORMAT
 
@@ -104,7 +105,7 @@ def load_checkpoint(path: Path, owner: Mapping[str, Any] | None, max_step: int |
     if facts.get("format") != str(FORMAT):
         raise FormatError(
             f"{path} has format {facts.get('format', 'none')!r}, and this version reads format {FORMAT}; continue with "
-            "the version that wrote it, or train again with --fresh."
+            f"the version that wrote it, or train again with {choose_wording('--fresh', 'fresh=True')}."
         )
     if DIGEST in facts:
         known = {name: facts.get(name, "") for name in ("step", "owner")}

@@ -230,7 +230,7 @@ def test_scoring_without_saving_leaves_the_run_as_it_is(run, tmp_path, monkeypat
     assert len(opened.score("kl/closed-form", save=False)) == 1
     assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
     monkeypatch.setattr("unbraid.store.os.access", lambda *given: False)
-    with pytest.raises(ub.errors.RunError, match="--no-save"):
+    with pytest.raises(ub.errors.RunError, match="save=False"):
         opened.score("kl/closed-form")
 
 

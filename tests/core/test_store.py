@@ -4,6 +4,8 @@ import errno
 import json
 import multiprocessing
 import os
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -97,7 +99,7 @@ def test_strided_tensors_are_stored_by_value(folder):
 
 
 def test_unfinished_run_says_how_to_go_on(folder):
-    with pytest.raises(RunError, match="--resume"):
+    with pytest.raises(RunError, match="same arguments"):
         folder.load_model()
 
 
@@ -176,3 +178,18 @@ def test_an_error_names_the_file_that_the_user_wants_written(tmp_path, monkeypat
     with pytest.raises(PermissionError) as caught:
         atomic.write_text(tmp_path / "codes.csv", "row\n")
     assert caught.value.filename == str(tmp_path / "codes.csv")
+
+
+def test_messages_name_options_to_commands_and_arguments_to_python(tmp_path, monkeypatch):
+    config = make_config()
+    longer = replace(config, training=replace(config.training, steps=7))
+    RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(RunError, match=naming("training.steps", "new run", "steps=7", "name=…")):
+        RunFolder.create(tmp_path / "run", longer)
+    with pytest.raises(RunError, match=naming("training.seed", "fresh=True")):
+        RunFolder.create(tmp_path / "run", replace(config, training=replace(config.training, seed=7)))
+    monkeypatch.setattr(sys, "argv", ["/somewhere/unbraid", "train"])
+    with pytest.raises(RunError, match=naming("--config", tmp_path / "run/config.yaml", "steps=7", "--name")):
+        RunFolder.create(tmp_path / "run", longer)
+    with pytest.raises(RunError, match=naming("training.seed", "--fresh")):
+        RunFolder.create(tmp_path / "run", replace(config, training=replace(config.training, seed=7)))

@@ -245,7 +245,7 @@ def test_a_parent_that_changes_under_an_unfinished_run_is_noticed(first, tmp_pat
     ub.refine(parent.path, z=2, root=tmp_path, name="child", **{**TINY, "steps": 1})
     save_tensors(parent.model_path, {name: t * 2 for name, t in load_tensors(parent.model_path)[0].items()})
     parent.write_json("status", {**parent.read_json("status"), "content": parent.content()})
-    with pytest.raises(UnbraidError, match=naming("child", "--fresh")):
+    with pytest.raises(UnbraidError, match=naming("child", "fresh=True")):
         ub.refine(parent.path, z=2, root=tmp_path, name="child", **{**TINY, "steps": 1})
 
 

@@ -2,8 +2,6 @@
 
 import platform
 import shlex
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -11,6 +9,7 @@ import torch
 
 from unbraid._version import __version__
 from unbraid.errors import UsageError
+from unbraid.invocation import choose_wording, list_command_words
 from unbraid.printable import shorten
 from unbraid.training.distributed import read_launcher
 
@@ -29,13 +28,6 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "command": shlex.join(list_command_words()),
     }
-
-
-def list_command_words() -> list[str]:
-    """Return the words of the unbraid command that this process runs; none if it is another program."""
-    program = Path(sys.argv[0])
-    by_command = program.stem == "unbraid" or program.parts[-2:] == ("unbraid", "__main__.py")
-    return ["unbraid", *sys.argv[1:]] if by_command else []
 
 
 def describe_continuation() -> str:
@@ -74,7 +66,8 @@ def choose_device(name: str | torch.device) -> torch.device:
     if kind not in available:
         raise UsageError(f"Unknown device '{name}'; choose auto, cpu, cuda or mps.")
     if not available[kind]:
-        raise UsageError(f"Device '{name}' is not available here; use --device cpu.")
+        use = choose_wording("--device cpu", "device='cpu'")
+        raise UsageError(f"Device '{name}' is not available here; use {use}.")
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

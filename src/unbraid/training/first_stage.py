@@ -18,7 +18,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.errors import RunError, UsageError
 from unbraid.models import CUSTOM
 from unbraid.models.multimodal import MODALITIES
-from unbraid.store import RunFolder, content_hash, load_tensors, select_prefix
+from unbraid.store import RunFolder, advise_other_name, content_hash, load_tensors, select_prefix
 from unbraid.types import Shape
 
 
@@ -74,9 +74,7 @@ def check_same_first_stage(path: Path, config: Config) -> None:
         return
     before = RunFolder(path).config.parent
     if before is not None and before["run"] == config.parent["run"] and before["content"] != config.parent["content"]:
-        raise RunError(
-            f"The files of {before['run']} have changed since {path} was begun; choose another name, or --fresh."
-        )
+        raise RunError(f"The files of {before['run']} have changed since {path} was begun; {advise_other_name()}.")
 
 
 def _describe_shape(shape: Shape) -> str:

@@ -15,7 +15,7 @@ from unbraid.data.tables import describe_columns
 from unbraid.errors import DivergedError, RunError, UsageError
 from unbraid.printable import say, shorten
 from unbraid.progress import Progress, announce, progress
-from unbraid.store import RunFolder, replace_non_finite
+from unbraid.store import RunFolder, advise_other_name, replace_non_finite
 from unbraid.tracking import Trackers, check_trackers
 from unbraid.training.distributed import StoppedElsewhereError, World
 from unbraid.training.duration_notice import DurationNotice
@@ -229,7 +229,7 @@ class GroupTraining:
     def _check_data(self, content: str) -> None:
         for folder in self.folders:
             if folder.read_json("data").get("content", content) != content:
-                raise RunError(f"{folder.path} was begun on other data; choose another name, or --fresh.")
+                raise RunError(f"{folder.path} was begun on other data; {advise_other_name()}.")
 
     def _compare_threads(self, threads: int, report: Callable[[str], None]) -> None:
         """Say if a run is continued with another number of threads: sums are then rounded differently."""

@@ -15,6 +15,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.sampling import Epochs
 from unbraid.data.streamed_pixels import StreamedPixels
 from unbraid.errors import RunError, UsageError
+from unbraid.invocation import choose_wording
 from unbraid.kernels import compile_ahead, skip_launches
 from unbraid.models import Model
 from unbraid.noise import TRITON
@@ -297,10 +298,11 @@ class State:
             for each in self.players
             if step > 0 and each.parameters and not select_prefix(f"optimizer/{each.player.name}/", tensors)
         ]
+        again = f"train again with {choose_wording('--fresh', 'fresh=True')}"
         if lost:
-            raise RunError(f"The checkpoint at step {step} lacks {', '.join(lost)}; train again with --fresh.")
+            raise RunError(f"The checkpoint at step {step} lacks {', '.join(lost)}; {again}.")
         if int(tensors["noise"]) != noise.SCHEME:
-            raise RunError("The checkpoint was made by a version with other random numbers; train again with --fresh.")
+            raise RunError(f"The checkpoint was made by a version with other random numbers; {again}.")
         self.group.load(select_prefix("system/", tensors))
         for optimizer in self.players:
             optimizer.load(select_prefix("optimizer/", tensors))
