@@ -114,6 +114,16 @@ def test_no_hours_of_work_begin_unasked(monkeypatch):
     assert estimate_seconds(data, reduced, reduced["steps"]) == pytest.approx(allowed, rel=0.01)
 
 
+@pytest.mark.parametrize("batch", [0, -4, "many"])
+def test_wrong_settings_are_refused_before_others_follow_from_them(batch, tmp_path, capsys):
+    images = RANDOM.integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    with pytest.raises(UsageError, match=f"batch must be .*{batch}"):
+        ub.train("vae", data=images, batch=batch, root=tmp_path, device="cpu")
+    assert capsys.readouterr().err == "", "no choice is printed"
+    with pytest.raises(UsageError, match=f"batch must be .*{batch}"):
+        ub.sweep("vae", data=images, batch=batch, seed=[0, 1], root=tmp_path, device="cpu")
+
+
 def test_what_a_user_gives_is_never_chosen():
     given = {"network": "mlp", "likelihood": "gaussian", "z": 3, "batch": 8, "lr": 0.1, "decay": "none", "steps": 5}
     assert choose(photos(300, 64, 64), **given) == {}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from unbraid.config import Choice
+from unbraid.config import Choice, Training
 from unbraid.data.base import dataset as datasets
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import GIVEN
@@ -103,6 +103,7 @@ def choose_settings(
 
     `given` are the user's settings. A run of a sweep is not `single`: its length is fixed.
     """
+    Training.from_settings({key: value for key, value in given.items() if key in Training.fields()})  # may raise
     if not named and not is_own(data):
         return []
     entry = objective[recipe]
