@@ -344,7 +344,8 @@ def score_runs(
 ) -> Iterator[tuple[Run, list[Score]]]:
     """Score several runs on the same data, as `Run.score` does, and yield each with its new scores.
 
-    Metrics that compare models with each other, such as `udr`, see all of them.
+    Metrics that compare models with each other, such as `udr`, see all of them. A metric that fails raises an error
+    after all others are measured and stored.
     """
     for run in runs if save else ():
         run.folder.check_writable("scores")
@@ -359,13 +360,15 @@ def score_runs(
     for subject in subjects:
         subject.evaluation.peers = tuple(each.evaluation for each in subjects if each is not subject)
     chosen = names or choose_default_metrics(run.model.space for run in runs)
+    failures: list[str] = []
     for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names, save=save), strict=True):
         run.notes = describe_skipped(result.skipped)
-        if result.failures:
-            raise RunError(result.failures[0])
+        failures += result.failures
         if names and not result.scores and result.skipped:
             raise next(iter(result.skipped.values()))
         yield run, [score for scores in result.scores.values() for score in scores]
+    if failures:
+        raise RunError(" ".join(failures))
 
 
 def compare_runs(

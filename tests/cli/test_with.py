@@ -15,6 +15,7 @@ from unbraid.data import dataset
 from unbraid.errors import RunError
 from unbraid.folder_check import check
 from unbraid.methods import objective
+from unbraid.metrics.score import metric
 
 OWN = '''
 """Everything of my own."""
@@ -95,6 +96,47 @@ def test_every_command_says_that_a_file_has_changed_since_training(home, capsys)
     assert names(check(home / "runs").notes[0], "runs/mine", "own_things.py", "changed")
     ub.load(home / "runs/mine", device="cpu")
     assert names(capsys.readouterr().err, "own_things.py", "changed")
+
+
+METRICS = """
+from unbraid import Score, metric
+
+@metric("own-broken/x")
+def broken(evaluation):
+    return 1 / 0
+
+@metric("own-number/x")
+def number(evaluation):
+    return 3.0
+
+@metric("own-largest/x")
+def largest(evaluation):
+    return [Score("own-largest", "x", float(evaluation.means.abs().max()), samples=len(evaluation))]
+"""
+
+
+def test_a_metric_that_fails_is_named_and_the_others_are_stored(home):
+    (home / "own_things.py").write_text(OWN + METRICS)
+    own = ["--with", home / "own_things.py"]
+    unbraid(*own, "train", "own-vae", *TINY, "--name", "mine", "--device", "cpu", cwd=home)
+    wanted = ["own-broken", "own-number", "own-largest", "elbo/closed-form"]
+    options = [word for name in wanted for word in ("--metric", name)]
+    line = (OWN + METRICS).splitlines().index("    return 1 / 0") + 1
+    try:
+        told = unbraid(*own, "evaluate", "runs/mine", *options, "--out", "some.json", cwd=home, code=1)
+        unbraid(*own, "evaluate", "runs/mine", *options, cwd=home, code=1)
+    finally:
+        for name in wanted[:-1]:
+            metric.remove(f"{name}/x")
+    assert names(told, "own-broken/x", "own_things.py", f"line {line}", "ZeroDivisionError", "division by zero")
+    assert names(told, "own-number/x", "returns a float", "must return", "Score", "evaluation")
+    assert not names(told, "please report")
+    scores = (home / "runs/mine/scores.jsonl").read_text().splitlines()
+    assert [json.loads(line)["metric"] for line in scores] == ["own-largest", "elbo"]
+    assert [score["metric"] for score in json.loads((home / "some.json").read_text())["runs/mine"]] == [
+        "own-largest",
+        "elbo",
+    ]
 
 
 @pytest.mark.parametrize(

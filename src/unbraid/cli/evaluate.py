@@ -70,18 +70,20 @@ def evaluate(
     runs = [load(folder, device=device) for folder in folders]
     records: dict[str, Any] = {}
     save = not no_save and out is None
-    for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
-        records[str(run.path)] = [score.as_record() for score in scores]
-        if not as_json:
-            echo(f"{run.path.name}, on {_describe_rows(run, rows)}")
-            print_scores(scores)
-            if explain:
-                print_explanations(scores)
-        print_notes(run.notes)
-    if out is not None:
-        write_text(out, json.dumps(replace_non_finite(records), indent=2) + "\n")
-    if as_json:
-        print_json(records if len(runs) > 1 else next(iter(records.values())))
+    try:
+        for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
+            records[str(run.path)] = [score.as_record() for score in scores]
+            if not as_json and scores:
+                echo(f"{run.path.name}, on {_describe_rows(run, rows)}")
+                print_scores(scores)
+                if explain:
+                    print_explanations(scores)
+            print_notes(run.notes)
+    finally:  # also if one of the metrics fails
+        if out is not None and records:
+            write_text(out, json.dumps(replace_non_finite(records), indent=2) + "\n")
+        if as_json and records:
+            print_json(records if len(runs) > 1 else next(iter(records.values())))
 
 
 def _list_runs(folder: Path) -> list[Path]:

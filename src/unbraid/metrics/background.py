@@ -26,6 +26,7 @@ import torch
 
 from unbraid.errors import UnbraidError
 from unbraid.metrics.base import Evaluation, Score, add_notes, evaluate, metric, prepare
+from unbraid.metrics.own_metrics import check_own_scores
 from unbraid.threads import blas_threads, set_python_threads, some_threads
 
 Requests = Mapping[str, Mapping[str, Any]]
@@ -58,7 +59,7 @@ def schedule_metrics(
     def measure(name: str) -> list[Score]:
         found = crew.collect(places[name]) if crew and name in places else None
         if found:
-            return add_notes(found[0], notes[name], found[1])
+            return add_notes(check_own_scores(name, found[0]), notes[name], found[1])
         threads = max(1, torch.get_num_threads() - (crew.count_busy() if crew else 0))
         with some_threads(threads), blas_threads(threads):
             return evaluate(evaluation, [name], **requests[name])

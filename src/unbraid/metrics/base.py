@@ -18,6 +18,7 @@ from unbraid.errors import DataError, unknown
 from unbraid.latents import Space
 from unbraid.metrics.arrays import choose_factors
 from unbraid.metrics.needs import check_needs
+from unbraid.metrics.own_metrics import blame_own_metric, check_own_scores
 from unbraid.metrics.score import RANDOM_ROWS, MetricFacts, Score, metric, metric_protocol as metric_protocol
 from unbraid.models import Model
 from unbraid.names import FULL, PUBLISHED_PROTOCOLS, list_metric_names
@@ -323,8 +324,9 @@ def evaluate(evaluation: Evaluation, names: Iterable[str], **settings: Any) -> l
         start = time.perf_counter()
         chosen = {key: value for key, value in settings.items() if key in entry.settings}
         result, notes = prepare(evaluation, entry.name, chosen)
-        result = result() if isinstance(result, partial) else result
-        scores += add_notes(result, notes, time.perf_counter() - start)
+        with blame_own_metric(entry.name):
+            result = result() if isinstance(result, partial) else result
+        scores += add_notes(check_own_scores(entry.name, result), notes, time.perf_counter() - start)
     return scores
 
 
@@ -337,7 +339,8 @@ def prepare(evaluation: Evaluation, name: str, settings: Mapping[str, Any]) -> t
     if len(part) < len(evaluation):
         notes["unlabelled"] = len(evaluation) - len(part)
     check_needs(evaluation, entry.name, entry.facts.needs, resolved)
-    return entry.make(part, **resolved), notes
+    with blame_own_metric(name):
+        return entry.make(part, **resolved), notes
 
 
 def add_notes(result: Score | Sequence[Score], notes: Mapping[str, Any], seconds: float) -> list[Score]:
