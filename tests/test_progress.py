@@ -1,12 +1,14 @@
 """Progress is a bar in a terminal, a block in a notebook and lines in a log, only for long work, never when quiet."""
 
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from unbraid import progress as module
-from unbraid.progress import format_seconds, progress
+from unbraid import Score, load, metric, progress as module
+from unbraid.papers import reproduce
+from unbraid.progress import format_seconds, name_slow_work, progress
 
 
 @pytest.fixture
@@ -94,6 +96,54 @@ def test_notebook_has_one_block_that_changes(clock, monkeypatch):
     assert [drawing.done for drawing in updates] == [2, 3, 4, 4]
     assert '<progress max="4" value="4">' in updates[-1]._repr_html_()
     assert "&lt;Working&gt;: 4 of 4" in updates[-1]._repr_html_()
+
+
+@pytest.mark.parametrize(("quiet", "said"), [("", ["reading", "writing"]), ("1", [])])
+def test_slow_work_says_what_it_does(monkeypatch, capsys, quiet, said):
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "LOG_SECONDS", 0.01)
+    monkeypatch.setenv("UNBRAID_QUIET", quiet)
+    with name_slow_work("reading") as work:
+        time.sleep(0.2)
+        work.doing = "writing"
+        time.sleep(0.2)
+    assert list(dict.fromkeys(capsys.readouterr().err.splitlines())) == said
+    time.sleep(0.05)
+    assert capsys.readouterr().err == "", "it ends with the work"
+
+
+def test_quick_work_and_work_with_a_counter_say_nothing(monkeypatch, capsys):
+    with name_slow_work("reading"):
+        pass
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FIRST_LINE_SECONDS", 0.0)
+    with progress("counted", 2, delay=0.0) as bar:
+        bar.advance()
+        with name_slow_work("reading"):
+            time.sleep(0.1)
+    assert "reading" not in capsys.readouterr().err
+
+
+def test_a_slow_score_is_named_while_it_is_computed(monkeypatch, capsys):
+    @metric("slow/x")
+    def slow(evaluation):
+        time.sleep(0.3)
+        assert "demo: computing slow/x (1 of 1)" in capsys.readouterr().err
+        return Score("slow", "x", 1.0, samples=1)
+
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.02)
+    run = load("demo", device="cpu")
+    try:
+        run.score("slow/x", save=False)
+    finally:
+        metric.remove("slow/x")
+
+
+def test_a_slow_measurement_of_a_paper_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.001)
+    folders = {"root": tmp_path / "runs", "out": tmp_path / "results"}
+    reproduce("esmaeili2018/decomposition", scale="smoke", device="cpu", **folders)
+    assert "esmaeili2018/decomposition: measuring" in capsys.readouterr().err
 
 
 def test_times_are_read_at_a_glance():

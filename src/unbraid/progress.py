@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from unbraid.printable import escape, say
 
@@ -20,6 +20,9 @@ LOG_SECONDS = 10.0
 
 FIRST_LINE_SECONDS = 5.0
 """Seconds before the first line of a log, which holds the first estimate of the time left."""
+
+SILENT_SECONDS = 2.0
+"""Seconds after which work without a counter says what it is."""
 
 NOTEBOOK_SECONDS = 0.5
 
@@ -39,6 +42,8 @@ class Progress:
     """A counter of work that is shown after `delay` seconds, with `terms` beside it if they are set."""
 
     terms: str | None = None
+    displayed: ClassVar[int] = 0
+    """Number of counters that are shown at the moment."""
 
     def __init__(self, description: str, total: int | None, delay: float, place: Place | None, done: int = 0) -> None:
         self.description, self.total, self.done = description, total, done
@@ -60,12 +65,15 @@ class Progress:
                 self._display.show(self)
             elif time.monotonic() >= self._show_at:
                 self._display = self._open()
+                Progress.displayed += 1
                 self._display.show(self)
         except (OSError, ValueError):  # the terminal is gone; the work goes on
+            Progress.displayed -= self._display is not None
             self._display, self._show_at = None, float("inf")
 
     def close(self) -> None:
         if self._display is not None:
+            Progress.displayed -= 1
             with suppress(OSError, ValueError):
                 self._display.close(self)
 
@@ -229,6 +237,41 @@ def progress(
         yield bar
     finally:
         bar.close()
+
+
+class SlowWork:
+    """What is being done at the moment, in words; the work may change it."""
+
+    def __init__(self, doing: str) -> None:
+        self.doing = doing
+
+
+@contextmanager
+def name_slow_work(doing: str) -> Iterator[SlowWork]:
+    """Print what is being done if the block takes longer than two seconds, and then now and again.
+
+    A line is left out while a counter is shown, with `UNBRAID_QUIET=1` and outside the main thread.
+    """
+    work = SlowWork(doing)
+    if is_quiet() or threading.current_thread() is not threading.main_thread():
+        yield work
+        return
+    ended, began = threading.Event(), time.monotonic()
+
+    def speak() -> None:
+        seconds = SILENT_SECONDS
+        while not ended.wait(seconds):
+            if not Progress.displayed:
+                announce(work.doing)
+            seconds = max(LOG_SECONDS, (time.monotonic() - began) / 20)
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    speaker.start()
+    try:
+        yield work
+    finally:
+        ended.set()
+        speaker.join()
 
 
 def _is_terminal() -> bool:

@@ -17,6 +17,7 @@ from unbraid.latents import Space
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics.background import schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
+from unbraid.progress import name_slow_work
 from unbraid.store import RunFolder
 from unbraid.training.grouping import split_evenly, structure_key
 from unbraid.training.interrupt import Interrupted, Stop
@@ -113,19 +114,22 @@ def _score(
 ) -> Result:
     result, scores = Result(), dict[str, list[Score]]()
     order, measure = schedule_metrics(subject.evaluation, requested)
-    for name in order:
-        check_not_stopped(stop)
-        try:
-            scores[name] = _measure_within_memory(name, measure, encoded)
-        except (DataError, UsageError) as error:
-            if name in required or (requested[name] and isinstance(error, SettingError)):
-                raise
-            result.skipped[name] = error
-        except RunError as error:
-            result.failures.append(f"{subject.folder.path.name}: {error}")
-        else:
-            for score in scores[name] if save else ():
-                subject.folder.append_line("scores", score.as_record())
+    run = subject.folder.path.name
+    with name_slow_work(f"{run}: computing scores") as work:
+        for number, name in enumerate(order, start=1):
+            check_not_stopped(stop)
+            work.doing = f"{run}: computing {name} ({number} of {len(order)})"
+            try:
+                scores[name] = _measure_within_memory(name, measure, encoded)
+            except (DataError, UsageError) as error:
+                if name in required or (requested[name] and isinstance(error, SettingError)):
+                    raise
+                result.skipped[name] = error
+            except RunError as error:
+                result.failures.append(f"{run}: {error}")
+            else:
+                for score in scores[name] if save else ():
+                    subject.folder.append_line("scores", score.as_record())
     result.scores = {name: scores[name] for name in requested if name in scores}
     return result
 

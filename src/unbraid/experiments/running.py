@@ -39,6 +39,7 @@ from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
 from unbraid.experiments.writing import Provenance, count_looks, refuse_smaller_scale, write_results
 from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
+from unbraid.progress import name_slow_work
 from unbraid.registry import Entry
 from unbraid.report.tables import Member
 from unbraid.store import RunFolder
@@ -120,16 +121,19 @@ def _reproduce_one(
     paper = name.partition("/")[0]
     with _add_minutes(root / paper / "minutes.json", f"{name} {scale}") as read_total:
         if facts.measure is not None:
-            results, runs, notes = Results(tuple(facts.measure(facts.get_scale(scale).settings)), scale), [], []
+            with name_slow_work(f"{name}: measuring"):
+                results, runs, notes = Results(tuple(facts.measure(facts.get_scale(scale).settings)), scale), [], []
         else:
             results, runs, notes = _run_experiment(facts, scale, root / paper, device, source)
     results = replace(results, looks=count_looks(out / name, scale, len(runs)))
-    verdicts = tuple(judge(claim, results) for claim in facts.claims)
+    with name_slow_work(f"{name}: testing the claims"):
+        verdicts = tuple(judge(claim, results) for claim in facts.claims)
     trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
     command = f"unbraid reproduce {name} --scale {scale}{options}"
     command += (f" --device {device}" if device != "auto" else "") + (f" --runs {source.path}" if source else "")
     provenance = Provenance(command, scale, read_total(), len(runs), choose_device(device))
-    notes += write_results(out / name, entry, results, verdicts, provenance, [*facts.notes, *notes])
+    with name_slow_work(f"{name}: drawing figures and writing results"):
+        notes += write_results(out / name, entry, results, verdicts, provenance, [*facts.notes, *notes])
     return Reproduction(name, scale, out / name, verdicts, len(runs), trained, provenance.minutes, tuple(notes))
 
 
