@@ -18,9 +18,10 @@ from tests.support.sweeps import SMALL, WORDS, fail_at_batch_16, sweep, weights
 from unbraid import scoring
 from unbraid.errors import RunError, UsageError
 from unbraid.metrics import Evaluation
+from unbraid.progress import progress
 from unbraid.sweeps import run as leading, worker as working
 from unbraid.sweeps.folder import SweepFolder
-from unbraid.training import Cadence, Interrupted
+from unbraid.training import Cadence, Interrupted, loop
 from unbraid.training.state import State
 
 
@@ -318,6 +319,24 @@ def test_wrong_use_of_the_command_exits_2(arguments, facts, tmp_path):
     told = unbraid("sweep", *arguments, cwd=tmp_path, code=2)
     assert names(told, *facts)
     assert not list(tmp_path.glob("runs/*"))
+
+
+def test_progress_names_the_values_of_the_axes_and_the_time_left(tmp_path, monkeypatch):
+    shown, said = [], []
+
+    def record(words, *given, **options):
+        shown.append(words)
+        return progress(words, *given, **options)
+
+    monkeypatch.setattr(loop, "progress", record)
+    monkeypatch.setattr(leading, "announce", said.append)
+    sweep(tmp_path, z=[2, 3], lr=[1e-3, 1e-2], seed=0, beta=4, metrics=(), members=1)
+    assert shown[:2] == ["beta-tcvae on sprites-small, z=2, lr=0.001", "beta-tcvae on sprites-small, z=2, lr=0.01"]
+    assert names(said[1], "1 of 4", "left")
+    assert not names(said[-1], "left")
+    shown.clear()
+    sweep(tmp_path, z=[2, 3], name="two", metrics=())
+    assert shown == [f"beta-tcvae on sprites-small, z={z}, 4 members" for z in (2, 3)]
 
 
 def test_interrupted_command_exits_130(tmp_path, monkeypatch):

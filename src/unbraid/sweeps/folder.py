@@ -18,6 +18,7 @@ from typing import Any
 from unbraid import atomic
 from unbraid.config import Config, hash_settings, to_plain
 from unbraid.errors import RunError, UsageError
+from unbraid.printable import shorten
 from unbraid.safe_files import read_text
 from unbraid.store import ALLOWED_BEFORE_CREATION, RunFolder
 from unbraid.sweeps.plan import SweepPlan
@@ -115,6 +116,15 @@ class SweepFolder:
         names = [self.add_group(part, self.read_cadence(group)) for part in parts]
         self.group_folder(group).write_json("group", {**facts, "parts": names})
         self.forget_checkpoints(group)
+
+    def describe_values(self, runs: Sequence[str]) -> str:
+        """Return the values of the axes that all these runs have, as 'beta=6, seed=0'; recipes are left out."""
+        members = self.members  # empty on a worker that does not see the folder
+        settings = [members.get(run, {}) for run in runs]
+        shared = [
+            key for key in self.plan.axes if all(key in each and each[key] == settings[0][key] for each in settings)
+        ]
+        return ", ".join(f"{key}={shorten(settings[0][key])}" for key in shared if key != "recipe")
 
     def list_parts(self, group: str) -> list[str]:
         """Return the groups that replace a divided group."""

@@ -16,7 +16,7 @@ from unbraid.data.find import GIVEN, Data
 from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
-from unbraid.progress import announce, progress
+from unbraid.progress import announce, format_seconds, progress
 from unbraid.run import Run
 from unbraid.scoring import choose_default_metrics, find_missing_metrics
 from unbraid.store import check_folder_name, to_path
@@ -226,7 +226,7 @@ def _run_jobs(
 ) -> list[str]:
     """Run the jobs, keep the tables up to date, and return the errors of those that failed."""
     errors: list[str] = []
-    tables_due = 0.0
+    tables_due, began = 0.0, time.monotonic()
     known = result.left_out()
     with explain_how_to_continue(result.path), catch_interrupts() if on == "local" else interrupt_on_signals() as stop:
         local = functools.partial(run_group, sources=sources, prepared=prepared, stop=stop)
@@ -240,7 +240,9 @@ def _run_jobs(
                         tables_due = _write_tables(result)
                     bar.advance()
                     ended = f"ended, {len(errors)} of them failed" if errors else "done"
-                    announce(f"{number} of {len(jobs)} groups {ended}")
+                    left = (time.monotonic() - began) / number * (len(jobs) - number)
+                    rest = f"; about {format_seconds(left)} left" if number < len(jobs) else ""
+                    announce(f"{number} of {len(jobs)} groups {ended}{rest}")
         finally:
             result.write_tables()
     result.notes += describe_left_out(known, result.left_out())

@@ -124,7 +124,8 @@ def run_group(
             sweep.check_id(run)
         dataset = (sources or _sources_of_worker(device)).dataset(runs[0].config.data, runs[0])
         state = (prepared or {}).pop(runs[0].path.name, None)
-        folders = GroupFolders(sweep.group_folder(group), runs, sweep.read_cadence(group))
+        values = sweep.describe_values(sweep.list_runs(group))
+        folders = GroupFolders(sweep.group_folder(group), runs, sweep.read_cadence(group), values)
         try:
             notes = train_and_score(folders, dataset, sweep.plan.metrics, stop=stop, state=state)
         except GroupTooLargeError:

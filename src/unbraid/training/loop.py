@@ -88,11 +88,15 @@ class Cadence:
 
 @dataclass(frozen=True)
 class GroupFolders:
-    """The folder of a group's common checkpoints, the folders of its runs, and its cadence."""
+    """The folder of a group's common checkpoints, the folders of its runs, and its cadence.
+
+    `values` are those of a sweep's axes that all its runs share, in words, for the progress line.
+    """
 
     checkpoints: RunFolder
     runs: Sequence[RunFolder]
     cadence: Cadence = Cadence()
+    values: str = ""
 
 
 def check_not_diverged(folder: RunFolder, world: World | None = None, advice: str = "") -> None:
@@ -146,7 +150,8 @@ def train_group(
         world.check_equal(str(state.step), message)
         steps = configs[0].training.steps
         saved_at, last = time.monotonic(), Mark(state.step, time.monotonic())
-        bar = stack.enter_context(progress(_describe_runs(configs), steps, 0.0, done=state.step, shown=world.leads))
+        words = _describe_runs(configs, group.values)
+        bar = stack.enter_context(progress(words, steps, 0.0, done=state.step, shown=world.leads))
         bar.terms = ""
         notice = DurationNotice(configs[0].training, world.leads and state.step == 0 and dataset.device.type == "cpu")
         while state.step < steps and training.running and not training.stops_early:
@@ -332,10 +337,12 @@ def _watch_held_out(state: State, configs: Sequence[Config], dataset: FactorData
     return HeldOutWatch(state, configs[0].training, dataset)
 
 
-def _describe_runs(configs: Sequence[Config]) -> str:
+def _describe_runs(configs: Sequence[Config], values: str) -> str:
+    """Return e.g. 'beta-tcvae on images, seed 0', or 'beta-tcvae on images, beta=6, 4 members' in a sweep."""
     config = configs[0]
-    runs = f"seed {config.training.seed}" if len(configs) == 1 else f"{len(configs)} members"
-    return f"{config.objective.name} on {config.data.name}, {runs}"
+    seed = [f"seed {config.training.seed}"] if len(configs) == 1 and not values else []
+    members = [f"{len(configs)} members"] if len(configs) > 1 else []
+    return ", ".join([f"{config.objective.name} on {config.data.name}", *filter(None, [values]), *seed, *members])
 
 
 def _describe_data(config: Config, dataset: FactorDataset) -> dict[str, Any]:
