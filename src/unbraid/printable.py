@@ -23,6 +23,11 @@ def shorten(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def pluralise(number: int, noun: str, plural: str = "") -> str:
+    """Return e.g. '1 member' or '1,200 members'; the plural of some nouns is given."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def _text_of(value: object) -> str:
     try:
         return str(value)

@@ -318,7 +318,7 @@ CODES, FACTORS = mixed_data(60)
     ("codes", "factors", "error", "facts"),
     [
         (CODES[:, 0], FACTORS, UsageError, ["[rows, latents]"]),
-        (CODES[:, :1], FACTORS, UsageError, ["latents", 1]),
+        (CODES[:, :1], FACTORS, UsageError, ["latent", 1]),
         (CODES[:30], FACTORS, UsageError, [30]),
         (np.full_like(CODES, np.nan), FACTORS, DataError, ["NaN"]),
         (np.full_like(CODES, np.inf), FACTORS, DataError, ["infinite"]),

@@ -134,7 +134,7 @@ def test_tensors_and_arrays_score_alike():
 @pytest.mark.parametrize(
     ("codes", "factors", "settings", "facts"),
     [
-        (np.zeros((9, 1)), np.arange(9) % 2, {}, ["latents", 1]),
+        (np.zeros((9, 1)), np.arange(9) % 2, {}, ["latent", 1]),
         (np.full((9, 2), np.nan), np.arange(9) % 2, {}, ["NaN"]),
         (np.zeros((9, 2)), np.arange(8) % 2, {}, [9, 8]),
         (np.zeros((9, 2)), np.zeros(9), {}, ["v0"]),

@@ -66,7 +66,7 @@ def traverse(
     out: Out = None,
     row: Annotated[
         int | None,
-        typer.Option(help="Row of the held-out data that is changed; -1: the prior's mean; default: random."),
+        typer.Option(help="Row of the (held-out) data that is changed; -1: the prior's mean; default: random."),
     ] = None,
     latent: Annotated[list[str] | None, typer.Option(help="Latent to move; repeat for more; default: all.")] = None,
     by: Annotated[str, typer.Option(help="range (from -SPAN to SPAN) or quantiles (95% of the codes).")] = "range",
@@ -80,8 +80,9 @@ def traverse(
 
     opened = load(run, device=device)
     if row is not None and not -1 <= row < len(opened.evaluation):
-        rows = f"from 0 to {len(opened.evaluation) - 1:,}, or -1 for the prior's mean"
-        raise UsageError(f"--row must be a row of the held-out data {rows}, not {row}.")
+        rows = "held-out data" if opened.evaluation.held_out else "data"
+        ends = f"from 0 to {len(opened.evaluation) - 1:,}, or -1 for the prior's mean"
+        raise UsageError(f"--row must be a row of the {rows} {ends}, not {row}.")
     picture = opened.traverse(row=row, latents=latent or None, by=by, span=span, columns=columns)
     path = choose_output(out, opened.path, "traversal.png")
     picture.save(path)

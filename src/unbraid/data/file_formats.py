@@ -35,6 +35,8 @@ def explain_errors(path: Path | str, expected: str, told: type[DataError] = Data
     """Turn whatever a parser raises for a broken or foreign file into a `DataError`: `path` is not `expected`."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise told(f"There is no file {path}.") from error
     except _PARSER_ERRORS as error:
         text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
         reason = (text.splitlines() or [type(error).__name__])[0].rstrip(".")

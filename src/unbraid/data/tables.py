@@ -137,7 +137,7 @@ def _describe_column(where: str, name: str, cells: Sequence[Cell], classes: bool
         check_marks(where, name, cells)
     if 0 < len(words) < len(cells) / 2 and not classes:
         raise DataError(
-            f"{where}: '{words[0]}' in the column {name} is not a finite number as most of it; correct it, leave "
+            f"{where}: the column {name} holds numbers, but '{words[0]}' is not a finite one; correct it, leave "
             f"the column out with data.without=[{name}], or set data.classes=[{name}] if these are classes."
         )
     found = sorted({name_class(cell) for cell in cells}, key=lambda each: (parse_number(each) or 0.0, each))

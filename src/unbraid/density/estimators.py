@@ -88,8 +88,13 @@ def weighting(estimator: str, batch: int, size: int) -> Weighting:
     if estimator not in ESTIMATORS:
         raise unknown("estimator", estimator, ESTIMATORS)
     if batch < 2 or batch > size:
-        allowed = f"from 2 to the {size} rows of the training data" if size >= 2 else f"and {size} row cannot form one"
-        raise UsageError(f"The {estimator} estimator compares different rows: it needs a batch {allowed}, not {batch}.")
+        if size < 2:
+            rows = "only 1 row" if size == 1 else "no row"
+            raise UsageError(f"The {estimator} estimator compares different rows, and there is {rows} to train on.")
+        raise UsageError(
+            f"The {estimator} estimator compares different rows: it needs a batch from 2 to the {size} rows of the "
+            f"training data, not {batch}."
+        )
     return ESTIMATORS[estimator](batch, size)
 
 

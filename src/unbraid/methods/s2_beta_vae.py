@@ -18,6 +18,7 @@ from unbraid.errors import UsageError
 from unbraid.latents import Space
 from unbraid.objectives.base import Context, Objective, check_normal, objective
 from unbraid.objectives.decomposition import elbo_terms
+from unbraid.printable import pluralise
 from unbraid.types import Batch, Output, Terms, Weight
 
 LABEL_EPOCH = -2
@@ -43,7 +44,8 @@ class S2BetaVAE(Objective):
         check_normal(space, "A factor is compared with a mean")
         factors = len(dataset.varying_factors)
         if not 0 < factors <= space.leaves:
-            lacking = f"Each of {dataset.name}'s {factors} factors needs its own latent, and there are {space.leaves}."
+            each = f"Each of {dataset.name}'s {pluralise(factors, 'factor')} needs its own latent"
+            lacking = f"{each}; there {'is' if space.leaves == 1 else 'are'} {space.leaves}."
             raise UsageError(lacking if factors else f"{dataset.name} has no factor labels to learn from.")
         if not (0 < self.labels <= 1 or (1 < self.labels <= len(dataset) and float(self.labels).is_integer())):
             raise UsageError(f"labels must be a share from 0 to 1, or a number of rows, not {self.labels:g}.")

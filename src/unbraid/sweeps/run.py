@@ -16,6 +16,7 @@ from unbraid.data.find import GIVEN, Data
 from unbraid.errors import MissingExtraError, RunError, UsageError
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
+from unbraid.printable import pluralise
 from unbraid.progress import announce, format_seconds, progress
 from unbraid.run import Run
 from unbraid.scoring import choose_default_metrics, find_missing_metrics
@@ -307,11 +308,6 @@ def describe_left_out(before: Mapping[str, Mapping[str, str]], now: Mapping[str,
             reasons.setdefault(metric, []).append(metrics[metric])
     members = pluralise(len(now), "member")
     return [f"{metric} is left out for {len(why)} of {members}: {why[0]}" for metric, why in sorted(reasons.items())]
-
-
-def pluralise(number: int, noun: str) -> str:
-    """Return e.g. '1 member' or '1,200 members'."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ from unbraid.models import model as models
 from unbraid.networks import decoder as decoders, encoder as encoders
 from unbraid.networks.base import SMALLEST_SIDE
 from unbraid.objectives import bind
+from unbraid.printable import pluralise
 from unbraid.store import select_prefix
 from unbraid.training.cost import SECONDS_ALLOWED, estimate_seconds
 from unbraid.types import Shape
@@ -270,7 +271,9 @@ def _choose_batch(dataset: FactorDataset, known: Mapping[str, Any]) -> ChosenSet
     batches = BATCHES_PER_EPOCH_OF_SHAPES if _draws_shapes(known) else BATCHES_PER_EPOCH
     fitting = [batch for batch in BATCHES if batch * batches <= rows]
     batch = fitting[-1] if fitting else max(1, min(BATCHES[0], rows))
-    return ChosenSetting("batch", batch, f"{rows:,} rows to train on make {max(1, rows // batch):,} batches")
+    made = pluralise(max(1, rows // batch), "batch", "batches")
+    reason = f"{pluralise(rows, 'row')} to train on {'makes' if rows == 1 else 'make'} {made}"
+    return ChosenSetting("batch", batch, reason)
 
 
 def _choose_rate(known: Mapping[str, Any]) -> Iterator[ChosenSetting]:
@@ -286,12 +289,14 @@ def _choose_steps(dataset: FactorDataset, known: Mapping[str, Any], limit: int) 
     per_epoch = estimate_seconds(dataset, known, 1) * rows / batch
     epochs = min(MAX_EPOCHS, max(MIN_EPOCHS, SECONDS_WANTED / per_epoch if per_epoch else MAX_EPOCHS))
     steps = min(limit, max(MIN_STEPS, 100 * round(epochs * rows / batch / 100)))
-    reason = f"{steps * batch / rows:,.0f} passes over {rows:,} rows"
+    reason = f"{steps * batch / rows:,.0f} passes over {pluralise(rows, 'row')}"
     seconds = estimate_seconds(dataset, known, steps)
     if seconds > SECONDS_ALLOWED:
         steps = max(1, int(steps * SECONDS_ALLOWED / seconds))
         minutes = f"{SECONDS_ALLOWED / 60:.0f} minutes on two cores"
-        reason = f"{steps * batch / rows:,.1f} passes over {rows:,} rows, about {minutes}; set steps=… for more"
+        reason = (
+            f"{steps * batch / rows:,.1f} passes over {pluralise(rows, 'row')}, about {minutes}; set steps=… for more"
+        )
     return ChosenSetting("steps", steps, reason)
 
 

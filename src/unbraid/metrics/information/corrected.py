@@ -217,7 +217,7 @@ def _measure_and_draw(
     """Return the information, the parts of a family in other draws of rows, and why there are none."""
     width = table.codes.shape[1]
     if family == "mig" and width < 2:
-        raise UsageError(f"MIG compares the best latent with the second best, but there are {width}.")
+        raise UsageError("MIG compares the best latent with the second best, but there is only 1 latent.")
     if family != "mig" and len(table.labels.sizes) < 2:
         raise UsageError(f"{TITLES[family]} compares factors with each other, but there is only one.")
     found, why = table.measure(rng.permutation(len(table.codes))), table.explain_no_interval(resamples)

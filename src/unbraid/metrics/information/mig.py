@@ -197,7 +197,7 @@ def restricted(score: Score, factors: Sequence[str]) -> Score:
 
 def refuse_single_latent(codes: np.ndarray | Tensor) -> None:
     if codes.shape[1] < 2:
-        raise UsageError(f"MIG compares the best latent with the second best, but there are {codes.shape[1]} latents.")
+        raise UsageError("MIG compares the best latent with the second best, but there is only 1 latent.")
 
 
 def compute_gaps(information: np.ndarray, entropies: np.ndarray) -> np.ndarray:

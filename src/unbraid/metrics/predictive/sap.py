@@ -80,7 +80,7 @@ def sap(
     if rows is None:
         rows = (draw_rows if is_published(compat) else split_rows)(len(values), train, test, rng)
     if values.shape[1] < 2:
-        raise UsageError(f"SAP compares the best latent with the second best, but there are {values.shape[1]} latents.")
+        raise UsageError("SAP compares the best latent with the second best, but there is only 1 latent.")
     latents = name_latents(values.shape[1], latents)
     columns = parse_factors(to_factor_table(factors, len(values)), names, continuous, detect=False)
     names = [column.name for column in columns]
