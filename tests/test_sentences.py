@@ -38,6 +38,18 @@ def test_a_cell_that_is_no_finite_number_is_quoted(tmp_path, cell):
         ub.train("vae", data=tmp_path / "table.csv", root=tmp_path, device="cpu")
 
 
+def test_columns_without_variation_are_named_by_train_and_advise(tmp_path, capsys):
+    rows = "".join(f"{row},0.3,red,{row % 3}\n" for row in range(30))
+    (tmp_path / "table.csv").write_text(f"size,ph,colour,leaves\n{rows}")
+    told = unbraid("advise", "table.csv", "--device", "cpu", cwd=tmp_path)
+    assert names(told, "columns ph, colour", "same value", "data.without=[ph,colour]")
+    settings = {"steps": 2, "root": tmp_path / "runs", "device": "cpu"}
+    ub.train("vae", data=tmp_path / "table.csv", data_without=("colour",), **settings)
+    assert names(capsys.readouterr().err, "note", "column ph has", "data.without=[ph]")
+    ub.train("vae", data=tmp_path / "table.csv", data_without=("colour", "ph"), **settings)
+    assert not names(capsys.readouterr().err, "same value")
+
+
 def test_a_missing_file_of_labels_is_called_missing(tmp_path):
     for number in range(3):
         Image.new("L", (8, 8), number).save(tmp_path / f"{number}.png")

@@ -14,7 +14,7 @@ from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.data.modality import Modality
-from unbraid.data.tables import columns_of
+from unbraid.data.tables import columns_of, explain_constant_columns
 from unbraid.printable import shorten
 from unbraid.progress import format_seconds
 from unbraid.training import choose_device, configure
@@ -184,6 +184,8 @@ def _list_notes(dataset: FactorDataset) -> list[str]:
     notes = []
     if len(dataset) < FEW_ROWS:
         notes.append(f"{len(dataset):,} rows are few: expect latents that remember rows, and look at several seeds.")
+    if note := explain_constant_columns(dataset):
+        notes.append(note)
     partly = [f.name for i, f in enumerate(dataset.factors) if not _is_labelled(dataset, i)]
     if partly and not dataset.multimodal:
         notes.append(f"Some rows lack {', '.join(partly)}: s2-beta-vae learns from the labels that there are.")

@@ -15,7 +15,7 @@ from torch import nn
 from unbraid.config import Choice, Config
 from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
-from unbraid.data.tables import explain_scale
+from unbraid.data.tables import explain_constant_columns, explain_scale
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.invocation import choose_wording
 from unbraid.memory import explain_out_of_memory, is_out_of_memory
@@ -207,8 +207,10 @@ def _say_if_nothing_to_resume(folder: RunFolder) -> None:
 def _choose_from_data(
     recipe: str, choice: Choice, dataset: FactorDataset, given: Mapping[str, Any], world: World
 ) -> dict[str, Any]:
-    """Return settings that follow from the user's own data, after printing each with its reason."""
+    """Return settings that follow from the user's own data, after printing each with its reason, and notes on them."""
     chosen = choose_settings(recipe, choice, dataset, given)
+    if world.leads and (note := explain_constant_columns(dataset)):
+        announce(f"note: {note}")
     for setting in chosen if world.leads else ():
         announce(f"  {setting}")
     return {setting.name: setting.value for setting in chosen}

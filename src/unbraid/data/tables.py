@@ -180,6 +180,25 @@ def describe_columns(data: FactorDataset) -> dict[str, Any]:
     return {**facts, **({"classes": classes} if classes else {})}
 
 
+def explain_constant_columns(data: FactorDataset) -> str:
+    """Return what to do about columns of a table that have one value in all rows, or nothing if there are none."""
+    constant, start = [], 0
+    for column in columns_of(data):
+        stored = getattr(data.pixels, "stored", None)
+        same = isinstance(stored, Tensor) and bool((stored[:, start] == stored[0, start]).all())
+        if len(column.classes) == 1 or (same and not column.classes):
+            constant.append(column.name)
+        start += column.width
+    if not constant or len(data) < 2:
+        return ""
+    listed = ", ".join(constant)
+    which = f"The column {listed} has" if len(constant) == 1 else f"The columns {listed} each have"
+    return (
+        f"{which} the same value in all rows, from which nothing can be learned; leave "
+        f"{'it' if len(constant) == 1 else 'them'} out with data.without=[{','.join(constant)}]."
+    )
+
+
 def explain_scale(data: FactorDataset) -> str:
     """Return what to do about vectors whose numbers are far larger than 1, or nothing if there are none."""
     for name, modality in data.modalities.items():
