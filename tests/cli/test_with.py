@@ -77,6 +77,24 @@ def test_a_file_is_known_to_every_command_and_remembered_by_the_run(home):
     assert names(ub.load(home / "runs/mine", device="cpu").notes[0], "own_things.py", "changed")
 
 
+def test_a_second_stage_remembers_the_files_of_the_first(home):
+    own = ["--with", home / "own_things.py"]
+    unbraid(*own, "train", "own-vae", *TINY, "--name", "mine", "--device", "cpu", cwd=home)
+    stage = ["z=1", "encoder=mlp", "decoder=mlp", "batch=8", "steps=2", "--name", "finer", "--device", "cpu"]
+    unbraid(*own, "refine", "runs/mine", *stage, cwd=home)
+    stored = json.loads((home / "runs/finer/modules.json").read_text())["entries"]
+    assert sorted((each["kind"], each["name"]) for each in stored) == [
+        ("data set", "own-bars"),
+        ("objective", "own-vae"),
+    ]
+    forget()
+    with pytest.raises(RunError, match=naming("own_things.py", "--with")):
+        ub.load(home / "runs/finer", device="cpu")
+    (home / "own_things.py").write_text(OWN + "\n# another line\n")
+    plugins.load_files([home / "own_things.py"])
+    assert any(names(note, "own-vae", "changed") for note in ub.load(home / "runs/finer", device="cpu").notes)
+
+
 def test_every_command_says_that_a_file_has_changed_since_training(home, capsys):
     own = ["--with", home / "own_things.py"]
     again = ["train", "own-vae", *TINY, "--name", "mine", "--device", "cpu"]

@@ -25,11 +25,15 @@ MODULES = "modules"
 
 
 def list_origins(config: Config) -> list[dict[str, str]]:
-    """Return kind, name, module, file and SHA-256 of everything in a config that a user's own code registered."""
+    """Return kind, name, module, file and SHA-256 of everything in a config that a user's own code registered.
+
+    The config of a second stage includes those of the stages before it.
+    """
     found = []
     for registry, name in _list_names(config):
         if name in registry and (origin := describe_origin(registry[name].make)):
-            found.append({"kind": registry.kind, "name": name, **origin})
+            entry = {"kind": registry.kind, "name": name, **origin}
+            found += [entry] if entry not in found else []
     return found
 
 
@@ -95,3 +99,5 @@ def _list_names(config: Config) -> Iterator[tuple[Registry[Any, Any], str]]:
         yield block, latent["kind"]
     if config.prior is not None:
         yield prior, config.prior.name
+    if config.parent is not None:
+        yield from _list_names(Config.from_dict(config.parent["config"]))
