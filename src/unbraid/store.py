@@ -222,7 +222,9 @@ class RunFolder:
     def load_model(self) -> dict[str, Any]:
         self.check_has_weights()
         if not self.model_path.exists():
-            continue_it = choose_wording("resume it with --resume", "train it with the same arguments again")
+            file = shlex.quote(str(self.path / "config.yaml"))
+            command = f"unbraid train --config {file} --resume" if self.config.parent is None else "--resume"
+            continue_it = choose_wording(f"resume it with {command}", "train it with the same arguments again")
             resume = f"repeat {self._name_sweep_command()}" if self.in_sweep else continue_it
             raise RunError(f"{self.path} has no model.safetensors: it did not finish; {resume}.")
         self.check_unchanged()

@@ -138,6 +138,8 @@ def test_ctrl_c_saves_and_resume_finishes(tmp_path):
     settings = ["vae", *SMALL[:-1], "steps=100000", "--name", "long", "--log-steps", "5", "--resume"]
     assert f"step {status['step']} of 100000" in told
     assert f"continue with: unbraid train {shlex.join(settings)}\n" in told
+    told = unbraid("evaluate", "runs/long", cwd=tmp_path, code=1)
+    assert names(told, "unbraid train --config runs/long/config.yaml --resume")
     again = unbraid("train", "vae", *SMALL[:-1], "steps=100000", "--name", "long", cwd=tmp_path, code=2)
     assert names(again, "--resume")
     other = unbraid("train", "vae", *SMALL, "--name", "long", cwd=tmp_path, code=1)
