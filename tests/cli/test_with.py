@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,8 @@ from unbraid.errors import RunError
 from unbraid.folder_check import check
 from unbraid.methods import objective
 from unbraid.metrics.score import metric
+from unbraid.training.interrupt import Interrupted
+from unbraid.training.state import State
 
 OWN = '''
 """Everything of my own."""
@@ -114,6 +117,26 @@ def test_every_command_says_that_a_file_has_changed_since_training(home, capsys)
     assert names(check(home / "runs").notes[0], "runs/mine", "own_things.py", "changed")
     ub.load(home / "runs/mine", device="cpu")
     assert names(capsys.readouterr().err, "own_things.py", "changed")
+
+
+def test_training_that_continues_with_a_changed_file_says_so(home, monkeypatch, capsys):
+    def advance_and_stop(self, advance=State.advance):
+        advance(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def train():
+        plugins.load_files([home / "own_things.py"])
+        return ub.train("own-vae", data="own-bars", network="mlp", z=2, batch=8, steps=3, root=home, device="cpu")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "advance", advance_and_stop)
+        with pytest.raises(Interrupted):
+            train()
+    forget()
+    (home / "own_things.py").write_text(OWN + "\n# another line\n")
+    capsys.readouterr()
+    assert train().folder.finished
+    assert names(capsys.readouterr().err, "continues at step 1", "note", "own-vae", "own_things.py", "changed")
 
 
 METRICS = """
