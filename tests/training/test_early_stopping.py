@@ -8,6 +8,7 @@ import torch
 import unbraid as ub
 from tests.support.messages import naming
 from unbraid.errors import UsageError
+from unbraid.methods import presets
 from unbraid.training import Cadence
 from unbraid.training.early_stopping import HELD_OUT, HeldOutWatch
 from unbraid.training.interrupt import Interrupted
@@ -44,6 +45,21 @@ def test_the_held_out_loss_is_that_of_the_held_out_rows(stopped, noise):
     """Without beta and with as many draws as latents it is minus the bound, which an exact metric knows better."""
     bound = -next(score.value for score in stopped.score("elbo") if score.name.startswith("elbo"))
     assert stopped.history[-1][HELD_OUT] == pytest.approx(bound, rel=0.2)
+
+
+def test_the_held_out_loss_compares_with_the_loss(noise, tmp_path, monkeypatch):
+    """Both estimate q(z) as that of the 54 training rows; another number of rows N shifts every term of it."""
+    estimate, seen = presets.batch_aggregate, set()
+
+    def record(*given):
+        seen.add(given[-1])
+        return estimate(*given)
+
+    monkeypatch.setattr(presets, "batch_aggregate", record)
+    settings = {**SETTINGS, "batch": 6, "likelihood": "gaussian", "split": 0.1, "steps": 2}
+    run = ub.train("beta-tcvae", data=noise, root=tmp_path, patience=5, **settings)
+    assert HELD_OUT in run.history[-1]
+    assert seen == {54}
 
 
 def test_a_run_that_does_not_stop_early_has_the_weights_of_one_without_patience(noise, tmp_path):

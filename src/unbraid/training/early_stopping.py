@@ -4,6 +4,9 @@ With `patience=P`, the loss on the held-out rows is measured 50 times in a train
 same noise, and with every schedule at its end. Training ends after P measurements in a row that are no better than the
 best one so far; the last weights are kept, not the best ones. A measurement changes nothing else, so that a run which
 does not stop early ends with the weights of one without patience. The state is part of a checkpoint.
+
+The history's `held_out` has the same terms as `loss`, in batches of the same size (or of all held-out rows, if they are
+fewer), with q(z) as that of the training rows, so the two can be compared.
 """
 
 import math

@@ -77,6 +77,7 @@ class State:
         self.seeds = noise.seed_tensor(*(config.training.seed for config in configs), device=device)
         objective.begin(dataset, rows)
         self.epochs = Epochs(len(rows), training.batch, self.seeds)
+        self.size = len(rows)  # N of the estimators of q(z), also when other rows are measured
         self.feed = self._make_feed(training.steps)
         self.needs = self._collect_needs(training.batch)
         noise.hash_names(self.needs)
@@ -139,7 +140,11 @@ class State:
 
     @torch.no_grad()
     def measure(self, rows: Tensor, step: int) -> list[float]:
-        """Return each member's loss on other rows, in equal batches, with noise and schedules as from `step` on."""
+        """Return each member's loss on other rows, in equal batches, with noise and schedules as from `step` on.
+
+        Estimators of q(z) weigh a row by 1/N. N stays that of the training rows: with the smaller number of other rows,
+        the loss would differ by an offset and could not be compared with that of training.
+        """
         batch, local = min(self.epochs.batch, len(rows)), use_local_batchnorm(self.group.skeleton)
         with self._rehearsal() as rehearsal, local:
             rehearsal.world, rehearsal.rows, rehearsal.needs = World(), rows, self._collect_needs(batch)
@@ -249,7 +254,7 @@ class State:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         space, likelihoods = self.model.space, self.model.likelihoods
         network, take_rows = self._apply_network, self.world.take_rows
-        context = Context(space, likelihoods, len(self.rows), step, shared.noise, network, take_rows)
+        context = Context(space, likelihoods, self.size, step, shared.noise, network, take_rows)
         terms: Terms = optimizer.player.loss(shared.out, shared.batch, context)
         values = {"loss": terms.loss.detach(), **terms.logged}
         return terms.loss, {prefix + name: value for name, value in values.items()}
