@@ -9,6 +9,7 @@ from tests.support.messages import naming
 from unbraid.density.density_ratio import (
     Discriminator,
     estimate_log_ratios,
+    measure_overconfidence,
     number_groups,
     one_cycle_rates,
     shuffle_groups,
@@ -41,6 +42,32 @@ def test_a_large_total_correlation_is_underestimated():
     assert 10 < found < 35
 
 
+@pytest.mark.parametrize("rows", [120, 600])
+@pytest.mark.parametrize("rho", [0.0, 0.6])
+def test_rows_that_the_network_learns_by_heart_are_refused(rows, rho):
+    """The mean log ratio would be -5 to -30 here, and the truth is 0 and 1.12."""
+    with pytest.raises(DataError, match=naming("rows", f"{rows * 4 // 5}", "too few")):
+        estimate_log_ratios(correlated(rows, rho), width=128, steps=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9])
+def test_5000_rows_are_within_the_stated_error(rho):
+    """docs/scores.md: too low by up to .1 nats and a sixth."""
+    found = float(estimate_log_ratios(correlated(5_000, rho, seed=20), width=256).mean())
+    assert truth(rho) * 5 / 6 - 0.1 <= found <= truth(rho) + 0.1
+
+
+def test_overconfidence_is_0_for_true_log_ratios_and_grows_with_their_size():
+    """Two Normals at -1 and 1 have the log ratio 2x."""
+    x = torch.randn(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    joint, shuffled = 2 * (x + 1), 2 * (x - 1)
+    assert measure_overconfidence(joint, shuffled) < 1e-3
+    assert measure_overconfidence(0.5 * joint, 0.5 * shuffled) == 0  # too unsure is no fault here
+    assert measure_overconfidence(10 * joint, 10 * shuffled) > 0.3
+    assert measure_overconfidence(-joint, -shuffled) > 1
+
+
 def test_groups_are_kept_together():
     """Two groups, each full of correlation inside and independent of each other, have none between them."""
     codes = correlated(8_000, 0.9, 4)
@@ -65,11 +92,11 @@ def test_the_discriminator_is_that_of_table_3():
 
 
 def test_the_same_seed_gives_the_same_ratios_and_leaves_the_global_generator_alone():
-    codes, state = correlated(200, 0.5), torch.get_rng_state()
-    first, second = (estimate_log_ratios(codes, width=8, depth=1, steps=5) for _ in range(2))
+    codes, state = correlated(2_000, 0.5), torch.get_rng_state()
+    first, second = (estimate_log_ratios(codes, width=8, depth=1, steps=50) for _ in range(2))
     assert torch.equal(first, second)
     assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.equal(first, estimate_log_ratios(codes, width=8, depth=1, steps=5, seed=1))
+    assert not torch.equal(first, estimate_log_ratios(codes, width=8, depth=1, steps=50, seed=1))
 
 
 def test_constant_columns_depend_on_nothing():

@@ -62,6 +62,11 @@ def test_the_ratio_protocol_trains_a_network_once_and_gives_no_interval():
     assert score.value == pytest.approx(1.12, abs=0.25)
 
 
+def test_the_ratio_protocol_is_never_negative():
+    score = total_correlation(correlated(6_000, 0.0), protocol="ratio", width=64, depth=2, steps=300, lr=3e-3)
+    assert 0 <= score.value < 0.05
+
+
 def test_bad_codes_are_refused():
     with pytest.raises(DataError, match="linear"):
         total_correlation(np.repeat(np.arange(10.0)[:, None], 2, axis=1))

@@ -71,9 +71,11 @@ QUESTIONS = {
     "strokes": "Do reconstructions, or a latent, follow the thickness or width of strokes? "
     "The scores are the share of reconstructions within the range of the originals, and a rank correlation.",
     "tc": "Are the latents independent of each other? "
-    "The score is their total correlation in nats, 0 if and only if they are.",
+    "The score is their total correlation in nats, 0 if and only if they are; tc/ratio, by a network, may be too low "
+    "by .1 nats and a sixth (more if it is large), and is left out if the rows are too few to train it.",
     "tc-blocks": "Are the shared and the private latents independent of each other? "
-    "The score is their mutual information in nats, 0 if they are or if one of them carries nothing.",
+    "The score is their mutual information in nats, 0 if they are or if one of them carries nothing; "
+    "it is left out if the rows are too few to train its network.",
     "udr": "Do models that were trained separately find the same latents? "
     "The score is their agreement and needs no labels, but models may also agree in their faults.",
     "units": "How many latents does the model use? The score counts those whose mean varies over the images.",
