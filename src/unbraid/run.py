@@ -30,7 +30,7 @@ from unbraid.models import Model, as_multimodal, generation
 from unbraid.names import HUB
 from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
-from unbraid.scoring import Subject, choose_default_metrics, describe_skipped, score_subjects
+from unbraid.scoring import Subject, choose_default_metrics, describe_repeats, describe_skipped, score_subjects
 from unbraid.store import RunFolder, to_path
 from unbraid.stored_model import check_same_data as check_same_data, load_dataset, load_model
 from unbraid.tracking import Trackers, check_trackers
@@ -362,11 +362,12 @@ def score_runs(
     chosen = names or choose_default_metrics(run.model.space for run in runs)
     failures: list[str] = []
     for run, result in zip(runs, score_subjects(subjects, chosen, settings, required=names, save=save), strict=True):
-        run.notes = describe_skipped(result.skipped)
+        scores = [score for several in result.scores.values() for score in several]
+        run.notes = [*describe_skipped(result.skipped), *describe_repeats(scores)]
         failures += result.failures
         if names and not result.scores and result.skipped:
             raise next(iter(result.skipped.values()))
-        yield run, [score for scores in result.scores.values() for score in scores]
+        yield run, scores
     if failures:
         raise RunError(" ".join(failures))
 

@@ -17,6 +17,7 @@ from unbraid.latents import Space
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics.background import schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
+from unbraid.metrics.train_test_split import REPEATED
 from unbraid.progress import name_slow_work
 from unbraid.store import RunFolder
 from unbraid.training.grouping import split_evenly, structure_key
@@ -217,6 +218,18 @@ def describe_skipped(skipped: Mapping[str, UnbraidError]) -> list[str]:
         reason = str(skipped[names[0]]) if len(names) == 1 else reason
         notes.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} left out: {reason}")
     return notes
+
+
+def describe_repeats(scores: Iterable[Score]) -> list[str]:
+    """Return a note for scores whose test rows are mostly training rows."""
+    found = {f"{s.metric}/{s.protocol}": s.details[REPEATED] for s in scores if REPEATED in s.details}
+    if not found:
+        return []
+    rows, share = (max(facts[key] for facts in found.values()) for key in ("rows", "seen_in_training"))
+    return [
+        f"{', '.join(found)}: rows are drawn with repetition from {rows:,} rows, so {share:.0%} of the test rows are "
+        "also training rows, and accuracies (informativeness of dci) are optimistic. Other protocols test on new rows."
+    ]
 
 
 def check_not_stopped(stop: Stop | None) -> None:

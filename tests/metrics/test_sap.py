@@ -8,11 +8,12 @@ import torch
 from sklearn.svm import LinearSVC
 
 from tests.support.evaluations import SPRITES, aligned_encoder, fixed_evaluation, full_grid
-from tests.support.messages import naming
+from tests.support.messages import names, naming
 from unbraid.errors import DataError, UsageError
 from unbraid.metrics import Score, evaluate
 from unbraid.metrics.predictive.sap import sap
 from unbraid.metrics.train_test_split import draw_rows, split_rows
+from unbraid.scoring import describe_repeats
 
 NAMES = tuple(SPRITES)
 GRID = full_grid(SPRITES.values())
@@ -165,3 +166,14 @@ def test_registered_protocols_are_the_function_on_arrays():
     few = evaluate(evaluation, both, factors=("b",))
     assert [list(score.details["gaps"]) for score in few] == [["b"], ["b"]]
     assert [score.samples for score in few] == [240, 15_000]  # with replacement there are always enough
+
+
+def test_rows_that_are_drawn_with_repetition_are_noted():
+    codes, factors = made(120)
+    evaluation = fixed_evaluation(codes, np.full(codes.shape, 0.1), factors)
+    plain, lib = evaluate(evaluation, ["sap/linear-svm", "sap/disentanglement_lib"], train=300, test=80)
+    assert describe_repeats([plain]) == []
+    (note,) = describe_repeats([plain, lib])
+    assert names(note, "sap/disentanglement_lib", "120", "92%", "optimistic")  # 1 - (1 - 1/120)^300
+    (few,) = evaluate(evaluation, ["sap/disentanglement_lib"], train=5, test=80)
+    assert describe_repeats([few]) == []

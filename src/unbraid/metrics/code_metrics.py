@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Literal, get_args, get_origin
@@ -9,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from unbraid.metrics.base import CodeTable, Evaluation
 from unbraid.metrics.levels import add_levels
 from unbraid.metrics.score import Score, register_variant
-from unbraid.metrics.train_test_split import draw_table
+from unbraid.metrics.train_test_split import describe_repeated_rows, draw_table
 
 PUBLISHED = "disentanglement_lib"
 MAX_CODES_OF_A_CORE = 2**20
@@ -52,9 +53,15 @@ def code_metric(
             if not facts.get("prefers_gpu") and table.codes.numel() <= MAX_CODES_OF_A_CORE:
                 table = table.to_cpu()
 
+            drawn = "rows" in rows and "train" in chosen
+            repeated = describe_repeated_rows(len(evaluation), chosen["train"]) if drawn else {}
+
             def compute(table: CodeTable) -> Any:
                 result = table.score(function, **fixed, **rows, **own)
                 scores = add_levels(result, table, function, {**fixed, **rows, **own}) if levels else result
+                if repeated:
+                    listed = [scores] if isinstance(scores, Score) else scores
+                    scores = [replace(score, details={**score.details, **repeated}) for score in listed]
                 return scores if annotate is None else [annotate(score, evaluation) for score in scores]
 
             return partial(compute, table)

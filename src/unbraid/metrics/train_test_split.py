@@ -1,7 +1,7 @@
 """Rows that a predictor learns from, rows that it is tested on, and rows that a bootstrap draws."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +10,12 @@ from unbraid.errors import DataError, SettingError, unknown
 from unbraid.metrics.base import CodeTable, Evaluation
 
 Compat = Literal["disentanglement_lib"]
+
+MAX_SEEN_SHARE = 0.05
+"""Share of test rows that may also be training rows before scores say so."""
+
+REPEATED = "repeated"
+"""Key in a score's details: the rows that training and test rows were drawn from, if many are both."""
 
 
 def is_published(compat: str | None) -> bool:
@@ -39,6 +45,12 @@ def draw_rows(rows: int, train: int, test: int, rng: np.random.Generator) -> Tra
     """Draw both sets with replacement, as disentanglement_lib does."""
     _check_sizes(rows, train, test)
     return TrainTestRows(rng.integers(rows, size=train), rng.integers(rows, size=test))
+
+
+def describe_repeated_rows(rows: int, train: int) -> dict[str, Any]:
+    """Return details of a score whose `train` rows, and test rows, are drawn with repetition; none if few are both."""
+    share = 1 - (1 - 1 / rows) ** train
+    return {REPEATED: {"rows": rows, "seen_in_training": share}} if share > MAX_SEEN_SHARE else {}
 
 
 def draw_table(
