@@ -307,7 +307,8 @@ class Run:
         path = self.path / EXPLORER if output is None else Path(output)
         newest = {score.name: score for score in self.scores}
         scores = list(newest.values())
-        page = ExplorerPage(write_run_page(path, self.config, self.evaluation, scores, weights, max_kb))
+        given = path, self.config, self.evaluation, scores, weights, max_kb
+        page = ExplorerPage(write_run_page(*given, name=self.path.name))
         if open:
             page.open()
         return page

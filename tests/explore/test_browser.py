@@ -208,6 +208,38 @@ def test_a_member_opens_from_the_table(visit, sweep_page):
     assert page.locator(".charts circle").count() == 8
 
 
+LAYOUT = """() => [...document.querySelectorAll(".charts svg")].map((chart) => {
+  const box = ({ left, right, top, bottom }) => ({ left, right, top, bottom });
+  const texts = [...chart.querySelectorAll("text")];
+  return {
+    chart: box(chart.getBoundingClientRect()),
+    texts: texts.map((text) => ({ words: text.textContent, ...box(text.getBoundingClientRect()) })),
+  };
+})"""
+
+
+def test_charts_show_every_word_and_rows_take_one_line(visit, sweep_page):
+    page = visit(sweep_page)
+    for found in page.evaluate(LAYOUT):
+        chart, texts = found["chart"], found["texts"]
+        for text in texts:
+            assert chart["left"] <= text["left"] and text["right"] <= chart["right"], text
+        for i, one in enumerate(texts):
+            for other in texts[:i]:
+                apart = one["right"] <= other["left"] or other["right"] <= one["left"]
+                assert apart or one["bottom"] <= other["top"] + 2 or other["bottom"] <= one["top"] + 2, (one, other)
+        ticks = [text["words"] for text in texts if re.fullmatch(r"-?[\d.]+(e-?\d+)?", text["words"])]
+        assert all(len(tick) <= 9 for tick in ticks) and len(ticks) >= 4
+    heights = page.locator("table.runs tbody .link").evaluate_all("all => all.map((e) => e.getClientRects()[0].height)")
+    assert max(heights) < 30
+
+
+def test_the_page_names_its_run(visit, demo_page):
+    page = visit(demo_page)
+    assert page.locator("h1").inner_text() == "demo beta-tcvae on sprites-small"
+    assert page.title().startswith("demo: beta-tcvae")
+
+
 def test_a_link_restores_the_state(visit, demo_page):
     page = visit(demo_page)
     move(page, 1, 0.2)

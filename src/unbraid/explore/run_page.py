@@ -46,23 +46,32 @@ def write_run_page(
     scores: Sequence[Score],
     weights: Precision = AUTO,
     max_kb: int = MAX_KB,
+    *,
+    name: str = "",
 ) -> Path:
-    """Write the explorer of a run and return its path.
+    """Write the explorer of the run `name` and return its path.
 
     `weights` is `float32`, `float16`, a number of bits (fixed point, 4 to 16), or `auto`: 16 bits, or fewer if the page
     would exceed `max_kb`. The encoder's weights then lose bits first, since their errors can cancel; see `choices`.
     """
-    atomic.write_text(path, render_run_page(config, evaluation, scores, weights, max_kb))
+    atomic.write_text(path, render_run_page(config, evaluation, scores, weights, max_kb, name=name))
     return path
 
 
 def render_run_page(
-    config: Config, evaluation: Evaluation, scores: Sequence[Score], weights: Precision = AUTO, max_kb: int = MAX_KB
+    config: Config,
+    evaluation: Evaluation,
+    scores: Sequence[Score],
+    weights: Precision = AUTO,
+    max_kb: int = MAX_KB,
+    *,
+    name: str = "",
 ) -> str:
     """Return the page as text."""
     evaluation = choose_rows(evaluation)
     graphs, numbers = trace_model(evaluation), Numbers()
-    facts = describe_run(config, evaluation, scores, graphs, numbers)
+    facts = {**describe_run(config, evaluation, scores, graphs, numbers), "name": name}
+    title = f"{name}: {title_of(config)}" if name else title_of(config)
 
     def build(decoder: Precision, encoder: Precision, moments: Moments | None = None) -> str:
         stored = Weights(decoder)
@@ -70,7 +79,7 @@ def render_run_page(
         words = describe_precision(decoder, encoder if graphs.encode else decoder)
         data = {"kind": "run", "weights": stored.records, "run": run, "modules": modules(), "precision": words}
         blocks = {"numbers": pack(numbers.bytes()), "weights": to_text(stored.compressed())}
-        return render(title_of(config), data, blocks)
+        return render(title, data, blocks)
 
     if weights != AUTO:
         return build(weights, weights)

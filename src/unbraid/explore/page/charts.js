@@ -1,7 +1,7 @@
 // Small charts of scores over runs, as SVG: boxes over a setting, and one score against another.
 
 const SPACE = "http://www.w3.org/2000/svg";
-const WIDTH = 460, HEIGHT = 300, LEFT = 54, RIGHT = 14, TOP = 14, BOTTOM = 44;
+const WIDTH = 460, HEIGHT = 300, LEFT = 76, RIGHT = 30, TOP = 14, BOTTOM = 44;
 
 function drawShape(kind, attributes, text) {
   const element = document.createElementNS(SPACE, kind);
@@ -25,8 +25,18 @@ function startChart(label, up, across) {
   return chart;
 }
 
-function ticks(chart, [low, high], toY) {
-  for (const value of [low, (low + high) / 2, high]) chart.append(drawShape("text", { x: LEFT - 6, y: toY(value) + 4, class: "tick end" }, shortNumber(value)));
+/** Round numbers within a range, about `count` of them, as [value, text]. */
+export function chooseTicks([low, high], count) {
+  const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
+  const decimals = Math.max(0, -Math.floor(Math.log10(step * 1.001)));
+  const write = (value) => (decimals > 5 ? Number(value.toPrecision(3)).toExponential() : value.toFixed(decimals));
+  const first = Math.ceil(low / step), last = Math.floor(high / step);
+  return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step || 0).map((value) => [value, write(value)]);
+}
+
+function drawUpTicks(chart, reach, toY) {
+  for (const [value, text] of chooseTicks(reach, 4)) chart.append(drawShape("text", { x: LEFT - 6, y: toY(value) + 4, class: "tick end" }, text));
 }
 
 /** A point that opens a member: with the pointer or the keyboard. */
@@ -46,7 +56,7 @@ export function boxChart(members, setting, score, choose) {
   if (!known.length) return chart;
   const reach = reachOf(known.map((member) => member.scores[score]));
   const toY = (value) => HEIGHT - BOTTOM - ((value - reach[0]) / (reach[1] - reach[0])) * (HEIGHT - TOP - BOTTOM);
-  ticks(chart, reach, toY);
+  drawUpTicks(chart, reach, toY);
   const step = (WIDTH - LEFT - RIGHT) / groups.length;
   groups.forEach((group, g) => {
     const own = known.filter((member) => member.settings[setting] === group), x = LEFT + (g + 0.5) * step;
@@ -69,8 +79,8 @@ export function scatterChart(members, across, up, choose) {
   const x = reachOf(known.map((member) => member.scores[across])), y = reachOf(known.map((member) => member.scores[up]));
   const toX = (value) => LEFT + ((value - x[0]) / (x[1] - x[0])) * (WIDTH - LEFT - RIGHT);
   const toY = (value) => HEIGHT - BOTTOM - ((value - y[0]) / (y[1] - y[0])) * (HEIGHT - TOP - BOTTOM);
-  ticks(chart, y, toY);
-  for (const value of x) chart.append(drawShape("text", { x: toX(value), y: HEIGHT - BOTTOM + 16, class: "tick" }, shortNumber(value)));
+  drawUpTicks(chart, y, toY);
+  for (const [value, text] of chooseTicks(x, 5)) chart.append(drawShape("text", { x: toX(value), y: HEIGHT - BOTTOM + 16, class: "tick" }, text));
   for (const member of known) addPoint(chart, toX(member.scores[across]), toY(member.scores[up]), member, choose);
   return chart;
 }

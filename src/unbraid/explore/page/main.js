@@ -35,7 +35,8 @@ async function openModel(run, records, modules, suffix) {
 }
 
 async function openRun(data, say) {
-  showTitle(data.run.method, `on ${data.run.data}`);
+  const { name, method, data: trainedOn } = data.run;
+  showTitle(name || method, name ? `${method} on ${trainedOn}` : `on ${trainedOn}`);
   const { model, rows, kind } = await openModel(data.run, data.weights, data.modules.map(bytesOf), "");
   showExplorer(byId("explorer"), model, rows, say);
   document.documentElement.dataset.ready = kind;
