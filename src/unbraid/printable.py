@@ -2,6 +2,7 @@
 
 import re
 import sys
+from typing import Any
 
 _OBEYED = (
     "\x00-\x1f\x7f-\x9f"  # terminals take these as commands: colours, titles, cursor movements, line ends
@@ -26,6 +27,15 @@ def shorten(value: object, limit: int = 80) -> str:
 def pluralise(number: int, noun: str, plural: str = "") -> str:
     """Return e.g. '1 member' or '1,200 members'; the plural of some nouns is given."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def format_setting(value: Any) -> Any:
+    """Return a setting as tables show it: numbers and words unchanged, lists as on the command line."""
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(str(format_setting(part)) for part in value)}]"
+    if isinstance(value, dict):  # which no setting is, but a stranger's members.json may hold
+        return str(value)
+    return "none" if value is None else value
 
 
 def _text_of(value: object) -> str:

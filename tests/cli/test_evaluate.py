@@ -136,7 +136,9 @@ def test_several_runs_are_scored_together_and_compared(tmp_path):
     for seed in (0, 1, 2):
         unbraid("train", "vae", *TINY, *NARROW, f"seed={seed}", "--name", f"s{seed}", "--device", "cpu", cwd=tmp_path)
     table = unbraid("evaluate", "runs/s0", "runs/s1", "runs/s2", "--metric", "udr", "--device", "cpu", cwd=tmp_path)
-    assert table.count("udr/spearman") == table.count("udr/lasso") == 3
+    blocks, _, ranking = table.partition("all 3 runs")
+    assert blocks.count("udr/spearman") == blocks.count("udr/lasso") == 3
+    assert all(f"s{seed} " in ranking for seed in (0, 1, 2))
     records = json.loads(
         unbraid("evaluate", "runs/s0", "runs/s1", "--metric", "units", "--json", "--device", "cpu", cwd=tmp_path)
     )

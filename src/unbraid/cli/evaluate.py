@@ -12,7 +12,11 @@ from unbraid.cli.options import AsJson, Device, RunPath, app, check_page, comple
 from unbraid.cli.printing import print_explanations, print_json, print_notes, print_rows, print_scores
 from unbraid.cli.source_names import METRICS
 from unbraid.cli.streams import echo
+from unbraid.cli.swept_settings import describe_settings, read_swept_settings
 from unbraid.errors import RunError, UsageError
+
+MAX_RANKED_SCORES = 4
+"""Scores that the table of several runs shows."""
 
 
 @app.command(
@@ -61,6 +65,7 @@ def evaluate(
     settings = [word for word in words if "=" in word and not Path(word).exists()]
     if not folders:
         raise UsageError("evaluate needs the folder of a run.")
+    swept = {run: own for named in folders for run, own in read_swept_settings(named).items()}
     folders = [folder for named in folders for folder in _list_runs(named)]
     for folder in folders:
         check_run(folder)
@@ -69,17 +74,23 @@ def evaluate(
 
     runs = [load(folder, device=device) for folder in folders]
     records: dict[str, Any] = {}
+    ranked: list[tuple[dict[str, Any], list[Any]]] = []
     save = not no_save and out is None
     try:
         for run, scores in score_runs(runs, *(metric or ()), rows=rows, save=save, **parse_overrides(settings)):
             records[str(run.path)] = [score.as_record() for score in scores]
+            settings_of_run = swept.get(run.path.name, {})
+            ranked.append(({"run": run.path.name, **settings_of_run}, scores))
             if not as_json and scores:
-                echo(f"{run.path.name}, on {_describe_rows(run, rows)}")
+                of_sweep = f" ({describe_settings(settings_of_run)})" if settings_of_run else ""
+                echo(f"{run.path.name}{of_sweep}, on {_describe_rows(run, rows)}")
                 print_scores(scores)
                 if explain:
                     print_explanations(scores)
             print_notes(run.notes)
     finally:  # also if one of the metrics fails
+        if len(ranked) > 1 and not as_json:
+            _print_ranking(ranked)
         if out is not None and records:
             write_text(out, json.dumps(replace_non_finite(records), indent=2) + "\n")
         if as_json and records:
@@ -94,6 +105,22 @@ def _list_runs(folder: Path) -> list[Path]:
     if not runs:
         raise UsageError(f"{folder} is a sweep without finished runs; continue it first.")
     return runs
+
+
+def _print_ranking(runs: list[tuple[dict[str, Any], list[Any]]]) -> None:
+    """Print the first scores of several runs side by side, the highest value of the first one at the top."""
+    names = list(dict.fromkeys(score.name for _, scores in runs for score in scores))[:MAX_RANKED_SCORES]
+    if not names:
+        return
+    values = [{score.name: score.value for score in scores} for _, scores in runs]
+    order = sorted(range(len(runs)), key=lambda i: -values[i].get(names[0], float("-inf")))
+    columns = dict.fromkeys(key for facts, _ in runs for key in facts)
+    rows = []
+    for i in order:
+        row = {key: str(runs[i][0].get(key, "")) for key in columns}
+        rows.append(row | {name: f"{values[i][name]:.4g}" if name in values[i] else "" for name in names})
+    echo(f"all {len(runs)} runs, by {names[0]}")
+    print_rows(rows, False)
 
 
 def _describe_rows(run: Any, rows: int | None) -> str:

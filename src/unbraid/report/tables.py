@@ -12,6 +12,7 @@ import numpy as np
 
 from unbraid import atomic
 from unbraid.metrics import Score
+from unbraid.printable import format_setting as format_setting
 
 RESAMPLES = 4000
 LEVEL = 0.9
@@ -201,15 +202,6 @@ def _one_type(column: list[Any]) -> list[Any]:
     """Return the column as text if it mixes words and numbers, since Parquet has one type per column."""
     has_words = any(isinstance(value, str) for value in column)
     return [None if value is None else str(value) for value in column] if has_words else column
-
-
-def format_setting(value: Any) -> Any:
-    """Return a setting as tables show it: numbers and words unchanged, lists as on the command line."""
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(str(format_setting(part)) for part in value)}]"
-    if isinstance(value, dict):  # which no setting is, but a stranger's members.json may hold
-        return str(value)
-    return "none" if value is None else value
 
 
 def is_number(value: Any) -> bool:

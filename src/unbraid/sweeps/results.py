@@ -86,6 +86,18 @@ class Sweep:
             say_changed_code(folder)
         return [Run(folder) for folder in folders]
 
+    def best(self, score: str, *, lowest: bool = False) -> Run:
+        """Return the finished run with the highest value of a score, as `mig/exact`, or the lowest.
+
+        Scores count if they have default settings and all rows. One seed may win by luck: `summary` has medians.
+        """
+        known = [member for member in self.members if has_score(member, score)]
+        if not known:
+            names = ", ".join(list_scores(select_finished(self.members)))
+            raise UsageError(f"No finished run of {self.path} has the score {score}; they have {names or 'none'}.")
+        found = (min if lowest else max)(known, key=lambda member: member.scores[score].value)
+        return Run(RunFolder.open(self.folder.run_folder(found.run).path))
+
     def write_tables(self) -> list[Member]:
         """Write table.csv, summary.csv and, if pyarrow is installed, table.parquet; return the members in them."""
         members = self.members
