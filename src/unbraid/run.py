@@ -30,7 +30,14 @@ from unbraid.models import Model, as_multimodal, generation
 from unbraid.names import HUB
 from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
-from unbraid.scoring import Subject, choose_default_metrics, describe_repeats, describe_skipped, score_subjects
+from unbraid.scoring import (
+    Subject,
+    choose_compared_metrics,
+    choose_default_metrics,
+    describe_repeats,
+    describe_skipped,
+    score_subjects,
+)
 from unbraid.store import RunFolder, to_path
 from unbraid.stored_model import check_same_data as check_same_data, load_dataset, load_model
 from unbraid.tracking import Trackers, check_trackers
@@ -378,12 +385,14 @@ def compare_runs(
 ) -> list[Comparison]:
     """Return the differences second - first of scores on the same rows, each with a paired 95% interval over rows.
 
-    Nothing is stored. `rows` scores that many random rows; `resamples` is the number of random halves of the rows on
-    which both runs are scored again.
+    Without names, MIG is compared if the data have factors, and the ELBO if both runs have the same likelihood. Nothing
+    is stored. `rows` scores that many random rows; `resamples` is the number of random halves of the rows on which both
+    runs are scored again.
     """
     contents = {run.folder.read_json("data").get("content") for run in (first, second)}
     if len(contents) > 1:
         raise UsageError("Runs that are compared must have been trained on the same data.")
     second.__dict__.setdefault("dataset", first.dataset)
     one, other = (run.subject(rows).evaluation for run in (first, second))
-    return compare_evaluations(one, other, names or ("mig",), resamples=resamples, **settings)
+    chosen, first.notes = (list(names), []) if names else choose_compared_metrics(one, other)
+    return compare_evaluations(one, other, chosen, resamples=resamples, **settings)

@@ -17,6 +17,7 @@ from unbraid.latents import Space
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics.background import schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
+from unbraid.metrics.needs import check_needs
 from unbraid.metrics.train_test_split import REPEATED
 from unbraid.progress import name_slow_work
 from unbraid.store import RunFolder
@@ -59,6 +60,32 @@ def choose_default_metrics(spaces: Iterable[Space]) -> list[str]:
     """
     bound = "closed-form" if all(space.closed_form for space in spaces) else "sampled"
     return expand(f"{name}/{bound}" if name in ("elbo", "kl") else name for name in DEFAULT_METRICS)
+
+
+def choose_compared_metrics(first: Evaluation, second: Evaluation) -> tuple[list[str], list[str]]:
+    """Return what two models are compared by, and notes: MIG if the data have factors, the ELBO if both bounds compare.
+
+    Bounds of different likelihoods do not: one may be a density and the other a probability.
+    """
+    elbo = next(name for name in choose_default_metrics([first.space, second.space]) if name.startswith("elbo/"))
+    names, notes = ["mig"] if first.dataset.factors else [], []
+    if all(_allows(each, elbo) for each in (first, second)):
+        kinds = [[type(each) for each in evaluation.model.likelihoods.values()] for evaluation in (first, second)]
+        if kinds[0] == kinds[1]:
+            names.append(elbo)
+        else:
+            notes.append("elbo is left out: bounds of different likelihoods do not compare.")
+    if not names:
+        raise UsageError("These runs have neither factors nor bounds that compare; name a score with --metric.")
+    return names, notes
+
+
+def _allows(evaluation: Evaluation, name: str) -> bool:
+    try:
+        check_needs(evaluation, name, metric[name].facts.needs, {})
+    except (DataError, UsageError):
+        return False
+    return True
 
 
 def score_subjects(

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import unbraid as ub
 from tests.cli.shared import NARROW, SMALL, TINY, is_one_error
 from tests.support.command import unbraid
 from tests.support.messages import names
 from tests.support.sweeps import sweep
 from unbraid.cli.printing import print_rows
+from unbraid.run import compare_runs
 
 
 def test_evaluate_prints_names_with_protocols(folder):
@@ -31,6 +33,26 @@ def test_compare_prints_differences(folder):
     assert found["score"] == "mig/histogram-mean"
     assert found["difference"] == 0
     assert names(unbraid("compare", folder, "beta=1", code=2), "two runs")
+
+
+def test_compare_shows_the_bound_beside_mig(folder, tmp_path):
+    how = ("--resamples", "2", "--device", "cpu", "--json")
+    found = json.loads(unbraid("compare", folder, folder, *how))
+    assert {each["score"].partition("/")[0] for each in found} == {"mig", "elbo"}
+    for seed, likelihood in ((0, "bernoulli"), (1, "bernoulli"), (0, "gaussian")):
+        name = f"{likelihood}{seed}"
+        settings = [*SMALL, f"likelihood={likelihood}", f"seed={seed}", "--name", name, "--device", "cpu"]
+        unbraid("train", "vae", *settings, cwd=tmp_path)
+    one, other, gaussian = (tmp_path / "runs" / name for name in ("bernoulli0", "bernoulli1", "gaussian0"))
+    bound = next(each for each in json.loads(unbraid("compare", one, other, *how)) if "elbo" in each["score"])
+    values = [ub.load(each, device="cpu").score("elbo/closed-form", save=False)[0] for each in (one, other)]
+    assert [bound["first"], bound["second"]] == pytest.approx([score.value for score in values])
+    assert bound["interval"][0] < bound["difference"] < bound["interval"][1]
+    widths = [score.interval[1] - score.interval[0] for score in values]
+    assert bound["interval"][1] - bound["interval"][0] < min(widths)  # rows are paired
+    first, second = (ub.load(each, device="cpu") for each in (one, gaussian))
+    assert {each.score.partition("/")[0] for each in compare_runs(first, second, resamples=2)} == {"mig"}
+    assert names(first.notes[0], "elbo", "likelihoods")
 
 
 def test_settings_that_no_run_of_a_sweep_has_are_told_with_those_it_has(tmp_path):

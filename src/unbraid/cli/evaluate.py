@@ -188,7 +188,7 @@ def compare(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Print the difference B - A of scores with its 95% interval.
+    """Print the difference B - A of scores with its 95% interval; without --metric, of MIG and ELBO.
 
     Two runs are scored anew on the same rows, and the interval is over draws of as many rows. Two settings, in one
     sweep or in two, are compared by the scores that their runs have, and the interval is over seeds. Other axes that
@@ -206,7 +206,7 @@ def compare(
     if (are_sweeps, len(settings)) in (([True], 2), ([True, True], 0), ([True, True], 2)):
         found = _compare_settings(folders, settings, metric or [])
     elif len(words) == 2 and are_sweeps == [False, False]:
-        found = _compare_runs(folders, metric or ["mig"], rows, resamples, device)
+        found = _compare_runs(folders, metric or [], rows, resamples, device)
     else:
         raise UsageError("compare takes two runs, two sweeps, or a sweep and two settings such as beta=1 beta=6.")
     if as_json:
@@ -220,7 +220,9 @@ def _compare_runs(folders: list[Path], names: list[str], rows: int | None, resam
     from unbraid.run import compare_runs, load
 
     first, second = (load(folder, device=device) for folder in folders)
-    return compare_runs(first, second, *names, rows=rows, resamples=resamples)
+    found = compare_runs(first, second, *names, rows=rows, resamples=resamples)
+    print_notes(first.notes)
+    return found
 
 
 def _compare_settings(folders: list[Path], settings: list[str], names: list[str]) -> list[Any]:

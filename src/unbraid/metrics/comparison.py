@@ -4,7 +4,8 @@ Two models that are scored on the same rows share much of their spread, so their
 score. Both are scored on the same pairs of halves of the rows, whose differences give the spread over draws of as many
 rows (`intervals`). Scores that split their rows into training and test rows split each
 half anew, which makes their interval a little wider than necessary. `corrected` scores draw the information of both
-models with the same weights of rows instead, for the difference over all rows.
+models with the same weights of rows instead, for the difference over all rows. The ELBO is a mean over rows: its
+interval is that of the mean difference of rows, and nothing is decoded again.
 
 Runs of two settings share no rows of chance, only seeds: the interval of their difference is that of welch1947.
 """
@@ -20,8 +21,17 @@ import torch
 from unbraid.errors import UsageError
 from unbraid.metrics.base import Evaluation, evaluate, expand
 from unbraid.metrics.information.corrected import PROTOCOL, Family, draw_differences
-from unbraid.metrics.intervals import ALL_ROWS, EXACT, draw_halves, halves_interval, resampling_interval, spread_at
+from unbraid.metrics.intervals import (
+    ALL_ROWS,
+    EXACT,
+    draw_halves,
+    halves_interval,
+    mean_interval,
+    resampling_interval,
+    spread_at,
+)
 from unbraid.metrics.score import RESAMPLES, metric
+from unbraid.metrics.unsupervised.elbo import compute_row_bounds
 from unbraid.progress import track
 
 
@@ -60,7 +70,12 @@ def compare_evaluations(
     rng, halves = np.random.default_rng(first.seed), []
     exact = {name for name in shared if metric["/".join(name.split("/")[:2])].facts.deterministic}
     drawn = _draw_corrected(first, second, chosen, settings) if first.seed == second.seed else {}
-    again = [name for name in chosen if not metric[name].facts.deterministic and not (drawn and is_corrected(name))]
+    bounds = _compare_bounds(first, second, chosen, settings) if first.seed == second.seed else {}
+    again = [
+        name
+        for name in chosen
+        if not (metric[name].facts.deterministic or name in bounds or (drawn and is_corrected(name)))
+    ]
     for (half,) in track("comparison", draw_halves([len(first)], resamples if again else 0, rng)):
         rows = torch.as_tensor(half, device=first.rows.device)
         scores = [_score(each.take(rows), again, quick) for each in (first, second)]
@@ -77,6 +92,8 @@ def compare_evaluations(
             interval, over = (difference, difference), EXACT
         if name in drawn:
             interval, over = resampling_interval(difference, drawn[name]), ALL_ROWS
+        if name in bounds:
+            interval, over = bounds[name], ALL_ROWS
         found.append(Comparison(name, whole[0][name], whole[1][name], difference, interval, over))
     return found
 
@@ -95,6 +112,20 @@ def _draw_corrected(
         resolved = metric[name].resolve({key: value for key, value in settings.items() if key in known})
         drawn |= draw_differences(first, second, family, resolved)
     return drawn
+
+
+def _compare_bounds(
+    first: Evaluation, second: Evaluation, names: Sequence[str], settings: dict[str, Any]
+) -> dict[str, tuple[float, float] | None]:
+    """Return the interval of the mean difference of rows, of each ELBO among the names."""
+    found = {}
+    for name in names:
+        family, _, protocol = name.partition("/")
+        if family == "elbo":
+            resolved = metric[name].resolve({key: settings[key] for key in settings if key in metric[name].settings})
+            one, other = (compute_row_bounds(each, protocol, **resolved) for each in (first, second))
+            found[name] = mean_interval((other - one).numpy())
+    return found
 
 
 def _score(evaluation: Evaluation, names: Sequence[str], settings: dict[str, Any]) -> dict[str, float]:

@@ -88,6 +88,17 @@ def elbo_sampled(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return SampledTerms({"elbo": both}, loss.rows).score("elbo", "elbo", "sampled")
 
 
+def compute_row_bounds(evaluation: Evaluation, protocol: str, *, samples: int = 10_000) -> Tensor:
+    """Return the values [rows] whose mean is the ELBO of a protocol; models with equal seeds have the same rows.
+
+    The KL in closed form is that of all rows, the same number in each value.
+    """
+    loss = _reconstruct(evaluation, samples).values["reconstruction"].cpu().double()
+    if protocol == "closed-form":
+        return -loss - kl(evaluation).value
+    return -loss - _compute_log_ratios(evaluation, samples).values["kl"].cpu().double()
+
+
 exact_metric = partial(metric_protocol, reference="chen2018", needs=SAMPLED)
 stratified_metric = partial(metric_protocol, reference="esmaeili2018", needs=SAMPLED)
 
