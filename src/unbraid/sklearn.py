@@ -45,7 +45,10 @@ class Disentangler(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    recipe : name of an objective (`unbraid list objectives`).
+    recipe : name of an objective (`unbraid list objectives`). The default is `beta-vae`, with a beta of 4: it has one
+        setting to search over, and estimates nothing but the terms of the bound, so that few rows and small batches do
+        not bias it. `beta-tcvae`, which `unbraid advise` names, weighs the total correlation alone, but estimates
+        log q(z) from each batch, which is biased if batches are small.
     n_components : number of latents; by default 10, or the number of features if they are fewer.
     beta, steps, batch, lr : settings of recipe and training.
     standardise : whether features [n, d] get mean 0 and variance 1 first; images never do.

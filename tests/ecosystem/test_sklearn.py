@@ -102,3 +102,9 @@ def test_bad_settings_are_named():
         Disentangler("beta-vea").fit(x)
     with pytest.raises(UsageError, match=naming("beta", "twice")):
         Disentangler(beta=2.0, settings={"beta": 3.0}).fit(x)
+
+
+def test_the_docstring_names_the_default_recipe_and_its_weight():
+    run = Disentangler(steps=2, n_components=2).fit(RANDOM.standard_normal((30, 4))).run_
+    assert f"The default is `{run.config.objective.name}`" in Disentangler.__doc__
+    assert f"a beta of {run.config.objective.settings['beta']:.0f}" in Disentangler.__doc__
