@@ -15,6 +15,7 @@ import torch
 from unbraid.errors import DataError, MissingExtraError, RunError, SettingError, UnbraidError, UsageError, unknown
 from unbraid.latents import Space
 from unbraid.memory import is_out_of_memory
+from unbraid.metrics.arrays import FACTOR_BINS, RealFactorError
 from unbraid.metrics.background import schedule_metrics
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.metrics.needs import check_needs
@@ -150,9 +151,10 @@ def _score(
             try:
                 scores[name] = _measure_within_memory(name, measure, encoded)
             except (DataError, UsageError) as error:
+                told = _drop_followed_advice(error, requested)
                 if name in required or (requested[name] and isinstance(error, SettingError)):
-                    raise
-                result.skipped[name] = error
+                    raise told from None
+                result.skipped[name] = told
             except RunError as error:
                 result.failures.append(f"{run}: {error}")
             else:
@@ -160,6 +162,12 @@ def _score(
                     subject.folder.append_line("scores", score.as_record())
     result.scores = {name: scores[name] for name in requested if name in scores}
     return result
+
+
+def _drop_followed_advice(error: UnbraidError, requested: Mapping[str, Mapping[str, Any]]) -> UnbraidError:
+    """Return the error without its advice to set factor_bins if the user did so, for the scores that have it."""
+    followed = any(FACTOR_BINS in settings for settings in requested.values())
+    return UsageError(error.problem) if followed and isinstance(error, RealFactorError) else error
 
 
 def _measure_within_memory(name: str, measure: Any, encoded: Sequence[Evaluation]) -> list[Score]:
@@ -239,7 +247,8 @@ def describe_skipped(skipped: Mapping[str, UnbraidError]) -> list[str]:
     shared: dict[tuple[str, str], list[str]] = {}
     for name, error in skipped.items():
         family = name.partition("/")[0]
-        shared.setdefault((family, str(error).replace(name, family)), []).append(name)
+        advises = isinstance(error, RealFactorError)  # which names scores by their full names
+        shared.setdefault((family, str(error) if advises else str(error).replace(name, family)), []).append(name)
     notes = []
     for (_, reason), names in shared.items():
         reason = str(skipped[names[0]]) if len(names) == 1 else reason

@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import unbraid as ub
@@ -13,6 +14,7 @@ from tests.support.command import unbraid
 from tests.support.messages import names
 from tests.support.sweeps import sweep
 from unbraid.cli.printing import print_rows
+from unbraid.errors import UsageError
 from unbraid.run import compare_runs
 
 
@@ -152,6 +154,25 @@ def test_scores_that_data_do_not_allow_are_noted_and_the_others_kept(tmp_path):
         "evaluate", "runs/one", "factors=[posY,scale]", "--metric", "mig", "--device", "cpu", cwd=tmp_path
     )
     assert "mig/exact" in allowed
+
+
+def test_a_real_factor_names_the_scores_that_can_cut_it_into_bins(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((150, 4)).round(6)
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,c,real", comments="")
+    settings = {"data_factors": ["real"], "z": 2, "network": "mlp", "steps": 2, "batch": 16, "device": "cpu"}
+    run = ub.train("vae", data=str(tmp_path / "rows.csv"), root=tmp_path, **settings)
+    run.score("mig", "units", save=False)
+    (note,) = run.notes
+    assert names(note, "mig/exact", "factor_bins=20", "mig/histogram-mean and mig/histogram-sampled have this setting")
+    with pytest.raises(UsageError, match="factor_bins=20"):
+        run.score("mig/exact", save=False)
+    scores = run.score("mig", "units", save=False, factor_bins=20)
+    assert {"mig/histogram-mean", "mig/histogram-sampled"} < {score.name for score in scores}
+    (note,) = run.notes
+    assert names(note, "mig/exact", "real", "discrete factors")
+    assert "factor_bins" not in note
+    with pytest.raises(UsageError, match=r"discrete factors\.$"):
+        run.score("mig/exact", "mig/histogram-mean", save=False, factor_bins=20)
 
 
 def test_several_runs_are_scored_together_and_compared(tmp_path):

@@ -11,6 +11,9 @@ from torch import Tensor, bfloat16, device
 
 from unbraid.errors import DataError, SettingError, UsageError, unknown
 
+FACTOR_BINS = "factor_bins"
+"""Setting of scores that cut real factors into bins."""
+
 MAX_COUNTED_SPAN = 2**16
 """Span of whole numbers up to which counting them is faster than sorting them."""
 
@@ -99,6 +102,20 @@ def to_normal_tensors(means: Any, stds: Any) -> tuple[Tensor, Tensor]:
     return centres, widths
 
 
+class RealFactorError(UsageError):
+    """A score of discrete factors met a real one: the `problem`, and the scores that can cut it into bins."""
+
+    def __init__(self, problem: str) -> None:
+        from unbraid.metrics.score import metric  # which knows all scores once they are registered
+
+        able = [name for name in metric if FACTOR_BINS in metric[name].settings]
+        super().__init__(f"{problem} {FACTOR_BINS}=20 cuts it into 20 bins; {' and '.join(able)} have this setting.")
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem,)
+
+
 def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins: int | None = None) -> FactorLabels:
     """Return discrete factors (numbers, words, booleans) as `FactorLabels`; one factor may be a flat array.
 
@@ -106,7 +123,7 @@ def to_labels(factors: Any, rows: int, names: Sequence[str] | None = None, bins:
     equally many rows.
     """
     if bins is not None and bins < 2:
-        raise SettingError(f"factor_bins must be at least 2, not {bins}.")
+        raise SettingError(f"{FACTOR_BINS} must be at least 2, not {bins}.")
     if isinstance(factors, FactorLabels) and bins is None and len(factors.values) == rows:
         return factors
     table = to_factor_table(factors, rows)
@@ -176,9 +193,8 @@ def _recode(name: str, column: np.ndarray, bins: int | None) -> np.ndarray:
     if bins is not None and size > bins and column.dtype.kind in "biuf":
         return _cut_into_bins(codes, size, bins)
     if len(codes) > 100 and 2 * size > len(codes):
-        raise UsageError(
-            f"Factor {name} has {size} values in {len(codes)} rows, but this score needs discrete factors. "
-            "If the score has the setting factor_bins, factor_bins=20 cuts the factor into 20 bins."
+        raise RealFactorError(
+            f"Factor {name} has {size} values in {len(codes)} rows, but this score needs discrete factors."
         )
     return codes
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics.arrays import FactorLabels, name_factors, to_factor_table, to_labels
+from unbraid.metrics.arrays import FactorLabels, RealFactorError, name_factors, to_factor_table, to_labels
 
 MAX_GATHERED_VALUES = {"cpu": 2**16, "cuda": 2**26}
 """Codes that fit a core's cache, or a small part of a GPU's memory."""
@@ -96,9 +96,8 @@ def read_fixable_factors(factors: Any, rows: int, names: Sequence[str] | None = 
         for name, column in zip(name_factors(table.shape[1], names), table.T, strict=True):
             different = len(np.unique(column))
             if different > max(10, rows / 2):
-                raise UsageError(
-                    f"Factor {name} is continuous ({different} values in {rows} rows), so it cannot be held fixed; "
-                    "cut it into bins (factor_bins=…)."
+                raise RealFactorError(
+                    f"Factor {name} is continuous ({different} values in {rows} rows), so it cannot be held fixed."
                 )
     return to_labels(table, rows, names)
 
