@@ -121,7 +121,7 @@ def test_bad_input_is_refused():
         mig_monte_carlo(means, stds[:, :2], factors)
     with pytest.raises(UsageError, match=naming("samples", 2)):
         mig_monte_carlo(means, stds, factors, samples=1)
-    with pytest.raises(UsageError, match=naming("latents", 1)):
+    with pytest.raises(UsageError, match=naming("latent", 1)):
         mig_monte_carlo(means[:, :1], stds[:, :1], factors)
     with pytest.raises(UsageError, match="mig_monte_carlo"):
         mig(means, factors, compat="chen2018")
