@@ -75,8 +75,9 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
     """
     folder, entry = out / name, experiment[name]
     before = {"looks": 1, **json.loads((folder / "verdicts.json").read_text("utf-8")), **(added or {})}
-    if seeds := re.search(r" --seeds (\d+)", before["command"]):
-        entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], int(seeds[1])))
+    if seeds := re.search(r" --seeds (?:(\d+):)?(\d+)", before["command"]):
+        wanted = range(int(seeds[1] or 0), int(seeds[2]))
+        entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], wanted))
     figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
     picture = figure.read_bytes()
     results = replace(read_results(folder / "runs.csv", before["scale"]), looks=before["looks"])

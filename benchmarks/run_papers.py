@@ -124,7 +124,10 @@ def build_addition(
         return None
     stored = read_results(path, scale)
     chosen = [claim for claim in experiment[name].facts.claims if claim.text in claims]
-    series = tuple(dict.fromkeys(each for claim in chosen for each in find_series(claim, stored)))
+    read = dict.fromkeys(each for claim in chosen for each in find_series(claim, stored))
+    series = tuple(each for each in read if each in experiment[name].facts.series)  # others are baselines
+    if not series:  # the claim needs the models
+        return None
     have = min(count_seeds(claim, stored) for claim in chosen)
     first = 1 + max(member.settings["seed"] for member in stored.members if member.settings["recipe"] in series)
     return build_task(name, scale, list(claims), absent, range(first, first + max(2, seeds - have)), series)

@@ -100,6 +100,9 @@ def test_one_series_is_trained_with_further_seeds(tmp_path):
     assert "unbraid reproduce chen2018/fig2 --scale smoke --seeds 5:7 --series beta-vae --device cpu" in page
     assert "| seed | 5..6 |" in page
     assert any(v.why.startswith("no finished run of beta-tcvae") for v in found.verdicts)
+    assert smoke("chen2018/fig2", tmp_path, seeds=range(5, 7), series=["beta-vae"]).trained == 0
+    with pytest.raises(UsageError, match=naming("chen2018/fig2", "--out")):  # a part never replaces more
+        smoke("chen2018/fig2", tmp_path, seeds=range(7, 9), series=["beta-vae"])
     with pytest.raises(UsageError, match=naming("series", "beta-vea", "beta-vae")):
         smoke("chen2018/fig2", tmp_path, series=["beta-vea"])
 

@@ -123,6 +123,14 @@ def test_the_plan_adds_seeds_to_the_series_that_an_open_claim_reads():
     assert task.minutes() < 0.5 * run_papers.build_task("split2020/fig3", "budget", [claim], set(), 30).minutes()
 
 
+def test_baselines_and_claims_about_models_ask_for_no_seeds_of_them():
+    places = {"esmaeili2018/discrete": "k-means", "msvae2020/fig38": "moving C"}
+    for name, word in places.items():
+        (claim,) = [each.text for each in experiment[name].facts.claims if word in each.text]
+        task = run_papers.build_addition(name, "budget", [claim], set(), 30, RESULTS)
+        assert task is None or set(task.series) <= set(experiment[name].facts.series)
+
+
 @pytest.fixture
 def stored(tmp_path):
     """A committed result, and a folder with further seeds of one of its series."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -113,7 +114,8 @@ def _print_ranking(runs: list[tuple[dict[str, Any], list[Any]]]) -> None:
     if not names:
         return
     values = [{score.name: score.value for score in scores} for _, scores in runs]
-    order = sorted(range(len(runs)), key=lambda i: -values[i].get(names[0], float("-inf")))
+    known = [each[names[0]] if isfinite(each.get(names[0], nan)) else -inf for each in values]
+    order = sorted(range(len(runs)), key=lambda i: -known[i])
     columns = dict.fromkeys(key for facts, _ in runs for key in facts)
     rows = []
     for i in order:

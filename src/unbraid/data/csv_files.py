@@ -145,14 +145,15 @@ def _decode(path: Path, content: bytes) -> tuple[str, str]:
         text = content.decode("cp1252")
     except UnicodeDecodeError:
         raise DataError(f"{path}, line {line} is neither UTF-8 nor Windows-1252; save the file as UTF-8.") from None
-    word = next(word for word in re.findall(r"\w+|\S", text) if not word.isascii())
-    _tell_once(f"  {path}: read as Windows-1252 (Latin-1), not UTF-8; save it as UTF-8 if '{word}' is wrong")
+    word = next((word for word in re.findall(r"\w+|\S", text) if not word.isascii()), "")
+    doubt = f"; save it as UTF-8 if '{word}' is wrong" if word else ""  # a space between thousands is no letter
+    _tell_once(f"  {path}: read as Windows-1252 (Latin-1), not UTF-8{doubt}")
     return text, "cp1252"
 
 
 def _find_separator(text: str) -> str:
     """Return a semicolon or a tab if it cuts all lines into equally many cells, or else the most frequent separator."""
-    first = re.sub(r'"[^"]*"', "", text.lstrip("\n").partition("\n")[0])
+    first = re.sub(r'"[^"]*"', "", text).lstrip("\n").partition("\n")[0]  # a quoted name may have several lines
     for separator in ";\t":  # names of columns may have commas, as in "length, mm"
         if separator in first:
             lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
@@ -164,12 +165,13 @@ def _find_separator(text: str) -> str:
 def _find_comma_columns(header: Sequence[str], lines: Lines, separator: str) -> list[int]:
     """Return the columns of numbers that have decimal commas, or none if the file leaves open what its commas are.
 
-    It does if other numbers have decimal points or marks between thousands, or if every comma may stand between
-    thousands (1,234) and cells are not separated by semicolons, as they are where commas are decimal.
+    It does if cells are separated by commas themselves ("10,1" may be a pair), if other numbers have decimal points or
+    marks between thousands, or if every comma may stand between thousands (1,234): between tabs always, and between
+    semicolons if other numbers of the column are whole.
     """
-    if not any("," in cell for _, cells in lines for cell in cells):
+    if separator == "," or not any("," in cell for _, cells in lines for cell in cells):
         return []
-    places, clear = [], separator == ";"
+    places, clear = [], False
     for place in range(len(header)):
         cells = [cell for cell in _read_column(lines, place) if cell.lower() not in MISSING]
         if 2 * sum(map(_is_like_number, cells)) < len(cells):
@@ -179,7 +181,8 @@ def _find_comma_columns(header: Sequence[str], lines: Lines, separator: str) -> 
         commas = [cell for cell in cells if _COMMA.fullmatch(cell)]
         if commas:
             places.append(place)
-            clear = clear or not all(map(_THOUSANDS.fullmatch, commas))
+            alone = separator == ";" and not any(map(_WHOLE.fullmatch, cells))
+            clear = clear or alone or not all(map(_THOUSANDS.fullmatch, commas))
     return places if clear else []
 
 

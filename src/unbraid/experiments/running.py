@@ -36,7 +36,13 @@ from unbraid.experiments.measuring import replace_scores, score_snapshots
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.series import Series
 from unbraid.experiments.stored_runs import Source, find_stored, list_first_runs
-from unbraid.experiments.writing import Provenance, count_looks, refuse_smaller_scale, write_results
+from unbraid.experiments.writing import (
+    Provenance,
+    count_looks,
+    refuse_replacing_whole,
+    refuse_smaller_scale,
+    write_results,
+)
 from unbraid.metrics import Score, metric
 from unbraid.metrics.base import expand
 from unbraid.progress import name_slow_work
@@ -92,11 +98,13 @@ def reproduce(
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     entries = {each: _choose_part(each, scale, seeds, series) for each in names}  # before anything is trained
+    options = _describe_part(seeds, series)
     for each in names:
         refuse_smaller_scale(Path(out) / each, scale)
+        if series or isinstance(seeds, range):
+            refuse_replacing_whole(Path(out) / each, _describe_command(each, scale, options))
     source = None if runs is None else Source.open(Path(runs))
     with explain_how_to_continue(Path(root)), keep_loaded():
-        options = _describe_part(seeds, series)
         return [_reproduce_one(entries[each], scale, options, Path(root), Path(out), device, source) for each in names]
 
 
@@ -114,12 +122,16 @@ def _describe_part(seeds: int | range | None, series: Sequence[str]) -> str:
     return (f" --seeds {chosen}" if seeds is not None else "") + "".join(f" --series {quote(name)}" for name in series)
 
 
+def _describe_command(name: str, scale: str, options: str) -> str:
+    return f"unbraid reproduce {name} --scale {scale}{options}"
+
+
 def _reproduce_one(
     entry: Entry[Any, Experiment], scale: str, options: str, root: Path, out: Path, device: str, source: Source | None
 ) -> Reproduction:
     name, facts, started = entry.name, entry.facts, time.time()
     paper = name.partition("/")[0]
-    with _add_minutes(root / paper / "minutes.json", f"{name} {scale}") as read_total:
+    with _add_minutes(root / paper / "minutes.json", f"{name} {scale}{options}") as read_total:
         if facts.measure is not None:
             with name_slow_work(f"{name}: measuring"):
                 results, runs, notes = Results(tuple(facts.measure(facts.get_scale(scale).settings)), scale), [], []
@@ -129,7 +141,7 @@ def _reproduce_one(
     with name_slow_work(f"{name}: testing the claims"):
         verdicts = tuple(judge(claim, results) for claim in facts.claims)
     trained = sum(run.model_path.stat().st_mtime >= started for run in runs if run.model_path.exists())
-    command = f"unbraid reproduce {name} --scale {scale}{options}"
+    command = _describe_command(name, scale, options)
     command += (f" --device {device}" if device != "auto" else "") + (f" --runs {source.path}" if source else "")
     provenance = Provenance(command, scale, read_total(), len(runs), choose_device(device))
     with name_slow_work(f"{name}: drawing figures and writing results"):

@@ -89,6 +89,16 @@ def refuse_smaller_scale(folder: Path, scale: str) -> None:
         raise UsageError(f"{folder} holds results at scale {present}; choose another place for {scale} with --out.")
 
 
+def refuse_replacing_whole(folder: Path, command: str) -> None:
+    """Raise if `folder` holds results of a command that is not this one, which trains a part of the experiment."""
+    try:
+        stored = str(json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # no results are lost
+    if not stored.startswith(command):
+        raise UsageError(f"{folder} holds the results of '{stored}'; choose another place for a part with --out.")
+
+
 def count_looks(folder: Path, scale: str, runs: int) -> int:
     """Return how often claims have been judged with this time, if a folder holds an earlier judgement of fewer runs."""
     try:
