@@ -240,7 +240,7 @@ def progress(
 
 
 class SlowWork:
-    """What is being done at the moment, in words; the work may change it."""
+    """A description of the work at hand, which the work itself may change."""
 
     def __init__(self, doing: str) -> None:
         self.doing = doing
