@@ -137,7 +137,8 @@ def test_a_perfect_code_scores_one(compat):
 def test_a_rotation_lowers_mig_and_the_factorvae_score_but_not_this_one():
     """chen2018, table 1: it does not detect axis alignment.
 
-    One exception: factors of equal spread at exactly 45 degrees, where both leave the same differences in both latents.
+    One exception in a plane: factors of equal spread at exactly 45 degrees, which leave the same differences in both
+    latents. `tests/papers/test_chen2018_rotation.py` rotates two planes.
     """
     factors = full_grid((4, 6, 16, 16))
     perfect = factors.astype(float)

@@ -1,10 +1,13 @@
 """A rotated perfect code: lengths are kept, and the scores move as they must."""
 
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 
 from tests.support.results import member
 from unbraid.experiments import Results, experiment, judge
+from unbraid.metrics import betavae
 from unbraid.papers.chen2018.code_scores import DESIGNS, rotate, score_rotated_codes
 
 
@@ -17,7 +20,7 @@ def test_a_rotation_keeps_lengths_and_other_latents():
     assert rotate(turned, [1, 3], -45) == pytest.approx(code)
 
 
-def test_a_perfect_code_is_perfect_and_only_equal_spreads_confuse_the_higgins_score():
+def test_a_perfect_code_is_perfect_and_equal_spreads_confuse_the_higgins_score():
     members = score_rotated_codes({"sizes": (5, 6, 7, 8), "angle": [0, 45], "seed": [0], "points": 400})
     scores = {(m.settings["recipe"], m.settings["angle"]): {k: s.value for k, s in m.scores.items()} for m in members}
     for series in DESIGNS:
@@ -26,6 +29,21 @@ def test_a_perfect_code_is_perfect_and_only_equal_spreads_confuse_the_higgins_sc
     assert scores["spread 2, 1 plane", 45]["betavae/logistic"] > 0.98
     assert scores["spread 1, 1 plane", 45]["betavae/logistic"] == pytest.approx(0.75, abs=0.05)
     assert scores["spread 1, 2 planes", 45]["betavae/logistic"] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(("spread", "pairs"), [(1.5, 64), (2, 64), (3, 64), (3, 256), (3, 1024), (10, 64)])
+def test_the_higgins_score_of_two_rotated_planes_follows_its_closed_form(spread, pairs):
+    """The narrow factors of both planes are confused, the more the wider the others, until there are many pairs."""
+    factors = np.indices((10, 10, 10, 10)).reshape(4, -1).T
+    code = (factors - factors.mean(0)) / factors.std(0) * [spread, 1, spread, 1]
+    turned = rotate(rotate(code, [0, 1], 45), [2, 3], 45)
+    normal = NormalDist().cdf
+    wide, narrow = normal(np.sqrt(2 * pairs) * (spread - 1) / (spread + 1)), normal(np.sqrt(pairs) / (2 * spread**2))
+    score = betavae(turned, factors, batch=pairs, train=2_000, test=2_000)
+    assert score.value == pytest.approx(wide * (1 + narrow) / 2, abs=0.03)
+    accuracies = list(score.details["accuracy"].values())
+    assert min(accuracies[::2]) > wide - 0.03  # the wide factors
+    assert np.mean(accuracies[1::2]) == pytest.approx(wide * narrow, abs=0.05)
 
 
 def test_claims_are_judged_over_the_whole_design():

@@ -20,8 +20,13 @@ from unbraid.report.tables import Member, list_scores
 class Design(NamedTuple):
     """The deviation of one of the two latents of a plane (the other one has 1), and the number of rotated planes.
 
-    With equal deviations, at exactly 45 degrees, both latents differ by the same amount whichever of their two factors
-    is fixed. Only then can their differences not distinguish these factors.
+    At 45 degrees a linear classifier of mean differences |u|, |v| confuses two kinds of factors. In a plane with wide
+    and narrow factors a and b, |u| + |v| is sqrt(2) max(|a|, |b|). With equal deviations this is the same whichever
+    of the two is fixed. With a much wider a it hardly depends on b; so if two planes are rotated, fixing the narrow
+    factor of one looks like fixing that of the other. For uniform factors, a ratio s and L pairs, the Higgins score is
+    near (1 + W) / 2 with one plane of two and W (1 + N) / 2 with both, where
+
+        W = Phi(sqrt(2 L) (s - 1) / (s + 1)),  N = Phi(sqrt(L) / (2 s^2)).
     """
 
     spread: float
@@ -114,7 +119,8 @@ UNEQUAL = [name for name, design in DESIGNS.items() if design.spread > 1]
         ".05) are ours. A seed draws the latents that are rotated into each other, and the samples of the scores.",
         "The claims are tested in every design: one latent of a plane is 1 to 3 times as wide as the other, and one or "
         "two planes are rotated. With equal spreads, at exactly 45 degrees, the Higgins score cannot distinguish the "
-        "two factors of a plane, and falls, too.",
+        "two factors of a plane, and falls, too. With two planes and unequal spreads it confuses their two narrow "
+        "factors, since the wide latents hide them.",
     ),
 )
 def table1(results: Results, make: Any) -> Any:
