@@ -68,9 +68,11 @@ def test_state_survives(parameters):
     assert all(torch.equal(a, b) for a, b in zip(parameters, copies, strict=True))
 
 
-def test_the_kernel_updates_like_the_formula_and_writes_copies():
+@pytest.mark.parametrize(
+    "shapes", [((4, 3), (3000,), (), (2, 3, 4, 4)), ((16, 2), (3200,), (16,), (2, 8, 4, 4))], ids=["any", "aligned"]
+)
+def test_the_kernel_updates_like_the_formula_and_writes_copies(shapes):
     generator = torch.Generator().manual_seed(0)
-    shapes = ((4, 3), (3000,), (), (2, 3, 4, 4))
 
     def draw():
         return [torch.randn(3, *shape, generator=generator) for shape in shapes]

@@ -32,11 +32,22 @@ class Update(NamedTuple):
 
 @triton.jit
 @no_type_check
+def _pointer(address, dtype: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return an address as a pointer, to which vectors of four numbers of a type are aligned if ALIGNED."""
+    pointer = address.to(tl.pointer_type(dtype))
+    return tl.multiple_of(pointer, 8 if dtype == tl.bfloat16 else 16) if ALIGNED else pointer
+
+
+@triton.jit
+@no_type_check
 def _adam(
     parameters, gradients, means, squares, copies, sizes, gaps, decays, steps, rates, alive,
-    first, second, log_first, log_second, eps, weight_decay, BLOCK: tl.constexpr,
+    first, second, log_first, log_second, eps, weight_decay, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update one block of one parameter of one member, unless that member is not alive.
+
+    ALIGNED: all members' numbers start at multiples of 16 bytes, so they move as vectors; Triton cannot know it of
+    addresses.
 
     The blocks of all parameters are numbered one after the other; the loop finds the parameter of this program's.
     `log_…` are logarithms to base 2, since b^t = 2^(t log b).
@@ -65,25 +76,26 @@ def _adam(
             copied = tl.where(here, copies[i].dtype.element_ty == tl.bfloat16, copied)
         place = (block - start) * BLOCK + tl.arange(0, BLOCK)
         inside = place < size
-        from_half = tl.load(g_at.to(tl.pointer_type(tl.bfloat16)) + member * gap + place, mask=inside & half, other=0.0)
-        from_full = tl.load(
-            g_at.to(tl.pointer_type(tl.float32)) + member * gap + place, mask=inside & (half == 0), other=0.0
-        )
+        at = member * gap + place
+        from_half = tl.load(_pointer(g_at, tl.bfloat16, ALIGNED) + at, mask=inside & half, other=0.0)
+        from_full = tl.load(_pointer(g_at, tl.float32, ALIGNED) + at, mask=inside & (half == 0), other=0.0)
         g = from_half.to(tl.float32) + from_full
         place = member * size + place
-        m = tl.load(m_at.to(tl.pointer_type(tl.float32)) + place, mask=inside, other=0.0)
-        v = tl.load(v_at.to(tl.pointer_type(tl.float32)) + place, mask=inside, other=0.0)
-        p = tl.load(p_at.to(tl.pointer_type(tl.float32)) + place, mask=inside, other=0.0)
+        m_at, v_at = _pointer(m_at, tl.float32, ALIGNED) + place, _pointer(v_at, tl.float32, ALIGNED) + place
+        p_at, copy_at = _pointer(p_at, tl.float32, ALIGNED) + place, _pointer(copy_at, tl.bfloat16, ALIGNED) + place
+        m = tl.load(m_at, mask=inside, other=0.0)
+        v = tl.load(v_at, mask=inside, other=0.0)
+        p = tl.load(p_at, mask=inside, other=0.0)
         rate, step = tl.load(rates + member), tl.load(steps + member)
         m += (1 - first) * (g - m)
         v = v * second + (1 - second) * g * g
         correction = tl.sqrt(1 - tl.exp2(step * log_second))
         p *= 1 - rate * weight_decay * decay
         p -= rate / (1 - tl.exp2(step * log_first)) * m / (tl.sqrt(v) / correction + eps)
-        tl.store(m_at.to(tl.pointer_type(tl.float32)) + place, m, mask=inside)
-        tl.store(v_at.to(tl.pointer_type(tl.float32)) + place, v, mask=inside)
-        tl.store(p_at.to(tl.pointer_type(tl.float32)) + place, p, mask=inside)
-        tl.store(copy_at.to(tl.pointer_type(tl.bfloat16)) + place, p.to(tl.bfloat16), mask=inside & copied)
+        tl.store(m_at, m, mask=inside)
+        tl.store(v_at, v, mask=inside)
+        tl.store(p_at, p, mask=inside)
+        tl.store(copy_at, p.to(tl.bfloat16), mask=inside & copied)
 
 
 def update_all(
@@ -104,11 +116,13 @@ def _update(
     """Update some parameters in one launch."""
     parameters, gradients, means, squares, copies, decays = zip(*updates, strict=True)
     sizes = tuple(p[0].numel() for p in parameters)
+    gaps = tuple(g.stride(0) for g in gradients)
+    starts = (t.data_ptr() for update in updates for t in update[:5] if t is not None)
     launch(
         _adam, (sum(-(-size // _BLOCK) for size in sizes), len(rates)),
         parameters, gradients, means, squares,
         tuple(p if copy is None else copy for p, copy in zip(parameters, copies, strict=True)),
-        sizes, tuple(g.stride(0) for g in gradients), tuple(map(int, decays)), steps, rates, alive,
+        sizes, gaps, tuple(map(int, decays)), steps, rates, alive,
         *betas, *(math.log2(beta) if beta else -math.inf for beta in betas), eps, weight_decay,
-        BLOCK=_BLOCK,
+        ALIGNED=all(number % 16 == 0 for number in (*sizes, *gaps, *starts)), BLOCK=_BLOCK,
     )  # fmt: skip
