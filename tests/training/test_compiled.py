@@ -96,6 +96,17 @@ def test_the_step_of_every_recipe_is_traced_whole(recipe, monkeypatch):
             state.advance()
 
 
+@pytest.mark.parametrize(("recipe", "returned"), [("vae", 2), ("two-players", 3)])
+def test_a_step_returns_only_what_is_differentiated(recipe, returned):
+    """The compiler would add a gradient of zeros to that of each image in a forward pass that no other player needs."""
+    data = load("sprites-small")
+    small = {"network": "mlp", "encoder.hidden": (16,), "decoder.hidden": (16,), "z": 3, "batch": 16, "steps": 2}
+    with registered():
+        state = prepare([configure(recipe, Choice("sprites-small"), data, small)], data)
+        state.advance()
+        assert len(state._parts[0](1)) == returned
+
+
 def test_what_does_not_compile_runs_plain_and_says_so():
     def refuses(x):
         return x + 1

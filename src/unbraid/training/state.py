@@ -92,7 +92,8 @@ class State:
         self.sums = torch.zeros(0)  # [term, member] since the last history line
         self.count = 0
         self.bad_steps = torch.zeros(0, dtype=torch.int64)  # [term, member] first step without a usable number, or -1
-        self._parts = [self._forward, *(self._player_loss(optimizer) for optimizer in self.players[1:])]
+        self._parts: list[Callable[..., Any]] = [self._forward if len(self.players) > 1 else self._forward_alone]
+        self._parts += [self._player_loss(optimizer) for optimizer in self.players[1:]]
         self._record: Callable[..., None] = self._accumulate
         self._execute: Callable[[tuple[bool, ...]], None] = self._step
         if compiles(self.execution):
@@ -237,6 +238,13 @@ class State:
         out = self.world.gather(self.group.apply("model", inputs, model_noise))
         shared = SharedForward(out, batch, drawn)
         return *self._terms(self.players[0], step, shared, ""), shared
+
+    def _forward_alone(self, step: int | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss [member] and terms of the only player.
+
+        A compiled function differentiates all that it returns: zeros would be added to the gradient of every image.
+        """
+        return self._forward(step)[:2]
 
     def _choose_rows(self, step: int | Tensor) -> Tensor:
         """Return the rows of a step [member, rows]: the batch, and rows that the objective adds."""
