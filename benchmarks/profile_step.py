@@ -24,15 +24,16 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from unbraid.config import Choice
-from unbraid.networks import conv_kernels
+from unbraid.networks import conv_kernels, doubling_kernel, halving_kernels, last_layer_kernel, picture_kernels
 from unbraid.training.configure import configure
 from unbraid.training.execution import Execution
 from unbraid.training.prepare import prepare
 from unbraid.training.state import State
 
 PROFILED_STEPS = 20
-LAYER_KERNELS = ("_product", "_fold", "_gradient")
-SHAPE = ("H", "C", "N", "U", "KERNEL", "STRIDE", "TRANSPOSED", "TOTALS")
+LAYER_MODULES = (conv_kernels, picture_kernels, last_layer_kernel, halving_kernels, doubling_kernel)
+LAYER_KERNELS = ("_product", "_fold", "_gradient", "_windows", "_last_layer", "_halve", "_halve_gradient", "_double")
+SHAPE = ("H", "C", "N", "U", "KERNEL", "STRIDE", "TRANSPOSED", "PRODUCT", "GRADIENT", "TOTALS")
 TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_R", "num_warps", "num_stages")
 
 
@@ -70,11 +71,13 @@ def note_layers() -> Iterator[list[dict[str, Any]]]:
         noted.append({"kernel": kernel.__name__, "grid": list(grid), "constants": known})
         real(kernel, grid, *arguments, **constants)
 
-    conv_kernels.launch = launch
+    for module in LAYER_MODULES:
+        module.launch = launch
     try:
         yield noted
     finally:
-        conv_kernels.launch = real
+        for module in LAYER_MODULES:
+            module.launch = real
 
 
 def time_layers(state: State, noted: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ them read the same inputs, c, c - 1, …, with kernel entries r, r + s, … for 
 whose outputs are the numbers of a cell: it reads inputs once for all pixels of a cell, and multiplies no zeros.
 
 Products are computed in the type `compute` and summed in float32. The fastest tile depends on the card
-(`conv_tiles.py`); the order of a sum does not depend on the tile.
+(`conv_tiles.py`); the order of a sum does not depend on the tile. Other kernels compute some layers that halve an image
+or double it; `conv_choice.py` says which.
 """
 
 from typing import no_type_check
@@ -35,6 +36,9 @@ from unbraid.networks.conv_tiles import gradient_tile, product_tile
 
 MAX_NUMBERS_TO_FOLD = 64
 """With at most this many numbers per input pixel, `spread` writes products of all kernel entries, then adds them."""
+
+PART = tl.bfloat16
+"""Type of the two parts of a float32 in gradients of weights that may be computed in TF32."""
 
 TRITON_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -133,20 +137,52 @@ def _read_rows(large, small, begin, end, tap, j, n, SHAPE: tl.constexpr):
     return column, tl.load(small + row.to(tl.int64)[:, None] * N + n[None, :], mask=known, other=0.0)
 
 
+@triton.jit
+@no_type_check
+def add_product_of_rows(total, columns, numbers, COMPUTE: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr):
+    """Return total + columnsᵀ numbers, both [row, …].
+
+    PARTS is None, or a type of 16 bits: it multiplies each float32 as a sum of two such numbers, in three products (16
+    bits of a bfloat16), because tensor cores cannot read a transposed float32.
+    """
+    if PARTS is None:
+        total = tl.dot(tl.trans(columns.to(COMPUTE)), numbers.to(COMPUTE), total, input_precision=PRECISION)
+    else:
+        upper, top = columns.to(PARTS), numbers.to(PARTS)
+        lower = (columns - upper.to(tl.float32)).to(PARTS)
+        rest = (numbers - top.to(tl.float32)).to(PARTS)
+        total = tl.dot(tl.trans(upper), top, total)
+        total = tl.dot(tl.trans(upper), rest, total)
+        total = tl.dot(tl.trans(lower), top, total)
+    return total
+
+
+@triton.jit
+@no_type_check
+def add_sums_of_rows(total, columns, ones, COMPUTE: tl.constexpr, PARTS: tl.constexpr):
+    """Return total + columnsᵀ ones: a product is faster than other sums."""
+    if PARTS is None:
+        total = tl.dot(tl.trans(columns.to(COMPUTE)), ones, total)
+    else:
+        upper = columns.to(PARTS)
+        total = tl.dot(tl.trans(upper), ones, total)
+        total = tl.dot(tl.trans((columns - upper.to(tl.float32)).to(PARTS)), ones, total)
+    return total
+
+
 @triton.jit(do_not_specialize=["members", "rows", "chunk"])
 @no_type_check
 def _gradient(
     large, small, sums, members, rows, chunk,
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, N: tl.constexpr, U: tl.constexpr, V: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr, TOTALS: tl.constexpr, SIZE: tl.constexpr,
-    COMPUTE: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr, AHEAD: tl.constexpr,
+    COMPUTE: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr, AHEAD: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile [BLOCK_K, BLOCK_N] of `kernel_gradient` over `chunk` of the rows (batch, u, v).
 
     For the gradient of a bias, TOTALS also sums `small` over the rows (1) or each entry of the columns (2). A member's
-    results are SIZE numbers: the sums, then the totals. SPLIT multiplies float32 as two bfloat16 each (three products,
-    16 bits), because tensor cores cannot read a transposed float32.
+    results are SIZE numbers: the sums, then the totals. PARTS: see `add_product_of_rows`.
     """
     RUN: tl.constexpr = KERNEL * C
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -163,7 +199,7 @@ def _gradient(
     total = tl.full((BLOCK_K, BLOCK_N), 0.0, tl.float32)
     if TOTALS == 1:
         of_small = tl.full((BLOCK_R, BLOCK_N), 0.0, tl.float32)
-    if TOTALS == 2 and SPLIT:  # two more products would take registers from the three that count
+    if TOTALS == 2 and PARTS is not None:  # two more products would take registers from the three that count
         of_large = tl.full((BLOCK_R, BLOCK_K), 0.0, tl.float32)
     elif TOTALS == 2:
         ones = tl.full((BLOCK_R, 16), 1.0, COMPUTE)
@@ -179,18 +215,10 @@ def _gradient(
         else:
             column, signal = _read_rows(large, small, begin, end, tap, j, n, shape)
         column = column.to(COMPUTE)
-        if SPLIT:
-            upper, top = column.to(tl.bfloat16), signal.to(tl.bfloat16)
-            lower = (column - upper.to(tl.float32)).to(tl.bfloat16)
-            rest = (signal - top.to(tl.float32)).to(tl.bfloat16)
-            total = tl.dot(tl.trans(upper), top, total)
-            total = tl.dot(tl.trans(upper), rest, total)
-            total = tl.dot(tl.trans(lower), top, total)
-        else:
-            total = tl.dot(tl.trans(column), signal.to(COMPUTE), total, input_precision=PRECISION)
+        total = add_product_of_rows(total, column, signal, COMPUTE, PARTS, PRECISION)
         if TOTALS == 1:
             of_small += signal.to(tl.float32)
-        if TOTALS == 2 and SPLIT:
+        if TOTALS == 2 and PARTS is not None:
             of_large += column
         elif TOTALS == 2:
             of_large = tl.dot(tl.trans(column), ones, of_large, input_precision=PRECISION)
@@ -202,7 +230,7 @@ def _gradient(
         tl.store(sums + N * KERNEL * RUN + n, tl.sum(of_small, 0), mask=first)
     if TOTALS == 2:
         first = (k < KERNEL * RUN) & (tl.program_id(0) % TILES_N == 0)
-        each = tl.sum(of_large, 0) if SPLIT else tl.max(of_large, 1)  # all columns of the product are equal
+        each = tl.sum(of_large, 0) if PARTS is not None else tl.max(of_large, 1)  # columns of the product are equal
         tl.store(sums + N * KERNEL * RUN + k, each, mask=first)
 
 
@@ -315,7 +343,6 @@ def launch_gradient(
     rows, entries = batch * U * V, kernel * kernel * C
     half = compute != torch.float32
     tile = gradient_tile(entries, N, totals == 2, half)
-    split = tile.splits_tf32 and not half and _precision() == "tf32"
     tiles = -(-N // tile.block_n) * -(-entries // tile.block_k)
     splits = max(1, min(-(-tile.programs // (tiles * members)), rows // (4 * tile.block_m)))
     chunk = -(-rows // (splits * tile.block_m)) * tile.block_m
@@ -326,7 +353,8 @@ def launch_gradient(
         _gradient, (tiles, splits, members),
         large, small, sums, members, rows, chunk,
         H=H, W=W, C=C, N=N, U=U, V=V, KERNEL=kernel, STRIDE=stride, PADDING=padding, TOTALS=totals, SIZE=size,
-        COMPUTE=TRITON_TYPES[compute], SPLIT=split, PRECISION=_precision(), AHEAD=tile.ahead,
+        COMPUTE=TRITON_TYPES[compute],
+        PARTS=parts_of(compute) if tile.splits_tf32 else None, PRECISION=_precision(), AHEAD=tile.ahead,
         BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, BLOCK_R=tile.block_m, **tile.launch,
         writes=(sums,),
     )  # fmt: skip
@@ -340,6 +368,16 @@ def _count_cells(side: int, stride: int, padding: int) -> int:
 
 def _precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def parts_of(compute: torch.dtype) -> tl.dtype | None:
+    """Return PARTS of `add_product_of_rows` for a type."""
+    return PART if compute == torch.float32 and _precision() == "tf32" else None
+
+
+def count_bytes(compute: torch.dtype) -> int:
+    """Return the size of a number that tensor cores multiply, or 0 for float32 in full precision, which they do not."""
+    return 0 if compute == torch.float32 and _precision() == "ieee" else compute.itemsize
 
 
 def runs_kernels(x: Tensor, compute: torch.dtype) -> bool:

@@ -1,6 +1,5 @@
 """The convolution kernels as operators for autograd, vmap and the compiler (see `conv_kernels.py`)."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unbraid.networks import conv_kernels as kernels
+from unbraid.networks.conv_choice import computes_both, launch_convolution, launch_kernel_gradient
 from unbraid.networks.conv_kernels import Epilogue, channels_last
+from unbraid.networks.picture_kernels import Gradient, Product, differentiate_windows
 from unbraid.operators import Operator, join_member_axis
 
 SUMS_OF_SMALL, SUMS_OF_LARGE = 1, 2
@@ -29,10 +30,8 @@ def convolve(
     result = _allocate_images(x, weight, bias, mask, half_weight, transposed, stride, padding, rows, columns, out)
     weights, kernel = _stacked(_in_type(compute, weight, half_weight)), weight.shape[-1]
     if kernels.runs_kernels(x, compute):
-        folds = transposed and weight.shape[-3] * kernel * kernel <= kernels.MAX_NUMBERS_TO_FOLD
-        launch = kernels.launch_folded_product if folds else partial(kernels.launch_product, transposed)
-        epilogue = Epilogue(bias, relu, mask)
-        launch(channels_last(x), weights, channels_last(result), stride, padding, compute, epilogue)
+        how = (stride, padding, compute, Epilogue(bias, relu, mask))
+        launch_convolution(transposed, channels_last(x), weights, channels_last(result), *how)
         return result
     settings: list[Any] = [None, stride, padding]
     if transposed:  # the output's padding
@@ -61,9 +60,8 @@ def kernel_gradient(
 ) -> Tensor:
     """Return the gradient of a weight (n, ky, kx, c) in float32, then the sums for that of a bias, [(member,) …]."""
     if kernels.runs_kernels(large, compute):
-        sums = kernels.launch_gradient(
-            channels_last(large), channels_last(small), kernel, stride, padding, compute, sums_of
-        )
+        gradient = Gradient(channels_last(small), sums_of)
+        sums = launch_kernel_gradient(channels_last(large), gradient, kernel, stride, padding, compute)
         return sums if large.ndim == 5 else sums[0]
     shape = (small.shape[-3], large.shape[-3], kernel, kernel)
     parts = []
@@ -81,17 +79,46 @@ def kernel_gradient(
 
 
 @kernel_gradient.register_fake
-def _(large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: Any) -> Tensor:
+def _allocate_sums(
+    large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: Any
+) -> Tensor:
     N, entries = small.shape[-3], kernel * kernel * large.shape[-3]
     return large.new_empty(*large.shape[:-4], N * entries + (0, N, entries)[sums_of], dtype=torch.float32)
+
+
+@Operator
+def transposed_gradients(
+    grad: Tensor, x: Tensor, weight: Tensor, half_weight: Tensor | None, stride: int, padding: int, sums_of: int,
+    mask_input: bool, compute: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the gradient of the input x of a transposed layer, and `kernel_gradient`, from one pass over both.
+
+    It has no gradient of its own: use it where nothing is differentiated again.
+    """
+    dx = kernels.new_images(x, x.shape[-2], x.shape[-1], x.shape[-3], dtype=x.dtype)
+    large, small, out = (channels_last(each) for each in (grad, x, dx))
+    product = Product(_stacked(_in_type(compute, weight, half_weight)), out, mask_input)
+    sums = differentiate_windows(large, compute, Gradient(small, sums_of), product)
+    return dx, sums if grad.ndim == 5 else sums[0]
+
+
+@transposed_gradients.register_fake
+def _(
+    grad: Tensor, x: Tensor, weight: Tensor, half_weight: Any, stride: int, padding: int, sums_of: int, *settings: Any
+) -> tuple[Tensor, Tensor]:
+    dx = kernels.new_images(x, x.shape[-2], x.shape[-1], x.shape[-3], dtype=x.dtype)
+    return dx, _allocate_sums(grad, x, weight.shape[-1], stride, padding, sums_of, settings[-1])
 
 
 def weight_gradient(
     large: Tensor, small: Tensor, kernel: int, stride: int, padding: int, sums_of: int, compute: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Return the gradient of a weight [(member,) n, c, ky, kx], channels last, and the sums for that of a bias."""
-    N, C = small.shape[-3], large.shape[-3]
     flat = kernel_gradient(large, small, kernel, stride, padding, sums_of, compute)
+    return _split_gradient(flat, small.shape[-3], large.shape[-3], kernel)
+
+
+def _split_gradient(flat: Tensor, N: int, C: int, kernel: int) -> tuple[Tensor, Tensor]:
     numbers = N * kernel * kernel * C
     return flat[..., :numbers].unflatten(-1, (N, kernel, kernel, C)).movedim(-1, -3), flat[..., numbers:]
 
@@ -117,26 +144,30 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     needs, kernel, sums_of = ctx.needs_input_grad, weight.shape[-1], 0
     for kept in masks:  # from the gradient of the output to that of the sums
         grad = grad if kept is None else grad * (kept > 0)
-    dx = dw = db = None
-    if needs[0]:
-        mask = x if mask_input else None
-        dx = _convolve_back(grad, weight, x, not transposed, stride, padding, compute, mask, half_weight)
-    if needs[1]:
+    if needs[1] and needs[2]:
         # If the output is s times as large as the input, the s x s entries from the padding on meet every pixel once.
         covered = tuple(stride * side for side in x.shape[-2:]) == tuple(grad.shape[-2:]) and padding + stride <= kernel
-        if needs[2]:
-            sums_of = SUMS_OF_SMALL if not transposed else SUMS_OF_LARGE if covered else 0
+        sums_of = SUMS_OF_SMALL if not transposed else SUMS_OF_LARGE if covered else 0
+    dx = dw = db = total = None
+    once = transposed and needs[0] and needs[1] and not torch.is_grad_enabled()  # nothing is differentiated again
+    if once and computes_both(grad, x, kernel, stride, padding, compute):
+        how = (half_weight, stride, padding, sums_of, mask_input, compute)
+        dx, flat = transposed_gradients(grad, x, weight, *how)
+        dw, total = _split_gradient(flat, x.shape[-3], grad.shape[-3], kernel)
+    elif needs[0]:
+        mask = x if mask_input else None
+        dx = _convolve_back(grad, weight, x, not transposed, stride, padding, compute, mask, half_weight)
+    if needs[1] and dw is None:
         large, small = (grad, x) if transposed else (x, grad)
         dw, total = weight_gradient(large, small, kernel, stride, padding, sums_of, compute)
-        dw = dw.to(weight.dtype)
-        if sums_of == SUMS_OF_SMALL:
-            db = total
-        elif sums_of == SUMS_OF_LARGE:
-            part = slice(padding, padding + stride)
-            db = total.unflatten(-1, (kernel, kernel, -1))[..., part, part, :].sum((-3, -2))
-    if needs[2] and db is None:
+    if total is not None and sums_of == SUMS_OF_SMALL:
+        db = total
+    elif total is not None and sums_of == SUMS_OF_LARGE:
+        part = slice(padding, padding + stride)
+        db = total.unflatten(-1, (kernel, kernel, -1))[..., part, part, :].sum((-3, -2))
+    elif needs[2]:
         db = grad.float().sum((-4, -2, -1))
-    return dx, dw, db, *[None] * 12
+    return dx, None if dw is None else dw.to(weight.dtype), db, *[None] * 12
 
 
 def _convolve_back(
@@ -171,5 +202,5 @@ def _kernel_gradient_backward(ctx: Any, flat: Tensor) -> tuple[Tensor | None, ..
 
 convolve.register_autograd(_differentiate, setup_context=_save_convolution)
 kernel_gradient.register_autograd(_kernel_gradient_backward, setup_context=_save_gradient)
-for _operator in (convolve, kernel_gradient):
+for _operator in (convolve, kernel_gradient, transposed_gradients):
     _operator.register_vmap(join_member_axis(_operator))

@@ -2,9 +2,10 @@
 
 They are the best of searches on an NVIDIA H200: of products by the sum of the times of one model and of 64 members, of
 weight gradients and of `spread` by the time of 64 members. They suit other cards of the same generation or newer, too.
-A tile of a product changes the speed, never the order of a sum.
+A tile of a product changes the speed, never the order of a sum; the kernel that a layer of 16 bits takes changes both.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -64,3 +65,136 @@ def gradient_tile(entries: int, N: int, sums_columns: bool, half: bool) -> ConvT
 def power_of_two(count: int, limit: int) -> int:
     """Return the smallest power of two from `count`, at least 16 (for a matrix unit) and at most `limit`."""
     return max(16, min(limit, 1 << (count - 1).bit_length()))
+
+
+HALVING = (4, 2, 1)
+"""Kernel, stride and padding of the layers that halve or double an image; some kernels compute only these."""
+
+READS_WINDOWS = True
+"""False makes `conv_kernels.py` compute the gradients of layers that read pictures, too."""
+
+WALKS_LINES = True
+"""False makes `conv_kernels.py` compute the last layer of a decoder by product and fold, too."""
+
+HALVES_LINES = True
+"""False makes `conv_kernels.py` compute all layers that halve an image of many channels."""
+
+DOUBLES_LINES = True
+"""False makes `conv_kernels.py` compute all layers that double an image to many channels."""
+
+MIN_ROWS_TO_WALK = 128 * 64
+"""Fewest images times columns of a layer that `halving_kernels.py` or `doubling_kernel.py` computes: 128 programs of 64
+rows. Few programs that walk down whole images would leave a card idle."""
+
+MIN_SIDE_TO_HALVE = 32
+"""Least side of an image that `halving_kernels.py` halves; the cache serves smaller ones well."""
+
+MIN_SHARED_MEMORY = 200 * 1024
+"""Bytes of shared memory that a program of the kernels which walk may need. Hopper and its successors have them."""
+
+GROUP, SPAN, LEAD = 4, 16, 4
+"""Positions that `picture_kernels.py` reads together, pixels of a line that it reads for them, and the place of the
+group's own first pixel in these. Lines start at multiples of four pixels, so they are read as vectors of four."""
+
+
+class WalkTile(NamedTuple):
+    """Rows of a tile (groups of positions, or positions), the programs that share all tiles, and launch settings."""
+
+    rows: int = 64
+    programs: int = 256
+    warps: int = 4
+    stages: int = 1
+    registers: int | None = None
+    """Most registers of a thread, so that more programs fit on a multiprocessor; None leaves the number to Triton."""
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
+
+    def share(self, rows: int, members: int) -> tuple[int, int]:
+        """Return how many programs share the rows of each member, and the tiles of one program."""
+        tiles = -(-rows // self.rows)
+        each = -(-tiles // max(1, -(-self.programs // members)))
+        return -(-tiles // each), each
+
+
+class Layer(NamedTuple):
+    """What the rules below know of a layer."""
+
+    kernel: int
+    stride: int
+    padding: int
+    size: int
+    """Bytes of a number that tensor cores multiply: 2, 4 for TF32, or 0 for float32 in full precision."""
+
+    @property
+    def halves(self) -> bool:
+        """True for the kernel that halves or doubles an image, on tensor cores."""
+        return self[:3] == HALVING and self.size > 0
+
+
+def reads_windows(image: Sequence[int], N: int, layer: Layer) -> bool:
+    """Return whether `picture_kernels.py` differentiates N kernels for images [row, column, channel]."""
+    H, W, C = image
+    fits = C == 1 and H % 2 == 0 and W % (2 * GROUP) == 0 and N in (4, 8, 16, 32)
+    return READS_WINDOWS and layer.halves and fits
+
+
+def halves_lines(images: int, image: Sequence[int], N: int, layer: Layer) -> bool:
+    """Return whether `halving_kernels.py` sums gradients of N kernels over this many images of all members.
+
+    In 16 bits it correlates them, too; in TF32, the weight would take the shared memory that images need.
+    """
+    H, W, C = image
+    fits = H % 2 == 0 and W % 2 == 0 and C in (16, 32) and N in (16, 32)
+    enough = images * W // 2 >= MIN_ROWS_TO_WALK and min(H, W) >= MIN_SIDE_TO_HALVE
+    return HALVES_LINES and layer.halves and fits and enough
+
+
+def doubles_lines(images: int, image: Sequence[int], out: Sequence[int], layer: Layer) -> bool:
+    """Return whether `doubling_kernel.py` spreads this many images of all members to images of the size `out`."""
+    H, W, C = image
+    fits = C in (16, 32) and layer.size == 2 and tuple(out[:2]) == (2 * H, 2 * W) and out[2] in (16, 32)
+    return DOUBLES_LINES and layer.halves and fits and images * W >= MIN_ROWS_TO_WALK
+
+
+def walks_lines(image: Sequence[int], out: Sequence[int], layer: Layer) -> bool:
+    """Return whether `last_layer_kernel.py` spreads images [row, column, channel] to images of the size `out`."""
+    H, W, C = image
+    fits = W % GROUP == 0 and C in (8, 16, 32, 64) and C * layer.size <= 128
+    return WALKS_LINES and layer.halves and fits and tuple(out[:2]) == (2 * H, 2 * W) and out[2] <= 4
+
+
+def window_tile(product: bool, size: int) -> WalkTile:
+    """Return the tile for the gradient of a weight, or for that and a product in one pass, by the size of a number.
+
+    Three programs fit on a multiprocessor, two of those that do both; with 64 members all of them run at once.
+    """
+    if product:
+        return WalkTile(programs=256, stages=2 if size == 2 else 1)
+    return WalkTile(64 if size == 2 else 32, programs=384)
+
+
+def last_layer_tile() -> WalkTile:
+    """Return the tile of the last layer."""
+    return WalkTile(programs=1056, stages=3)
+
+
+def halving_tile(masked: bool) -> WalkTile:
+    """Return the tile of a layer that halves an image; a mask needs registers, so fewer copies are under way."""
+    return WalkTile(programs=256, stages=2) if masked else WalkTile(programs=128, stages=4)
+
+
+def halving_gradient_tile(size: int, sums_columns: bool) -> WalkTile:
+    """Return the tile for the gradient of such a layer's weight, whose sums a program keeps in registers.
+
+    `size` is that of a number; `sums_columns`: the kernel also sums each column.
+    """
+    if size == 4:
+        return WalkTile(32, warps=8, registers=128) if sums_columns else WalkTile(32)
+    return WalkTile(32, warps=8, stages=5) if sums_columns else WalkTile(32, stages=4)
+
+
+def doubling_tile() -> WalkTile:
+    """Return the tile of a layer that doubles an image. Two programs fit on a multiprocessor."""
+    return WalkTile(programs=2112, warps=8, stages=3, registers=128)
