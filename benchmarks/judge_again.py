@@ -3,8 +3,9 @@
     python benchmarks/judge_again.py split2020/fig3 split2020/fig8
 
 Use it after a change of statistics or claims, which needs no new runs. It reads `runs.csv` and writes the files of the
-experiment anew, but keeps command, commit, versions, device, minutes and the figure. An experiment
-with a claim that needs the models themselves is refused, and keeps its files.
+experiment anew, but keeps command, commit, versions, device, minutes and the figure (after runs were added, only one
+that needs models, which then shows the earlier runs). An experiment with a claim that needs the models themselves is
+refused, and keeps its files.
 """
 
 import argparse
@@ -91,11 +92,13 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
     listed = [line[2:] for line in page.partition("## Settings")[2].splitlines() if line.startswith("- ")]
     own = [note for note in listed if note not in entry.facts.notes and not note.startswith(again)]
     notes = [*entry.facts.notes, *own, *before.get("notes", ()), f"{again} {find_commit()}."]
-    for lacking in write_results(folder, entry, results, verdicts, provenance, notes):  # the models of the figure
+    lacks = write_results(folder, entry, results, verdicts, provenance, notes)  # the models of the figure
+    for lacking in lacks:
         made = (folder / "README.md").read_text("utf-8").replace(f"\n- {lacking}", "")
         made = made.replace("\n## Settings", "\n![figure](figure.png)\n\n## Settings", 1)
         (folder / "README.md").write_text(made, encoding="utf-8")
-    figure.write_bytes(picture)
+    if lacks or not added:
+        figure.write_bytes(picture)
     old = {verdict["claim"]: verdict["verdict"] for verdict in before["verdicts"]}
     for verdict in verdicts:
         print(f"{name}: {old.get(verdict.claim, 'new')} -> {verdict.verdict}: {verdict.claim}")

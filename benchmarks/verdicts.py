@@ -136,6 +136,12 @@ def _margin(piece: Mapping[str, Any]) -> float:
     return _read_evidence(piece).margin
 
 
+def _lies_outside(piece: Mapping[str, Any]) -> bool:
+    """Return whether the whole interval lies outside of its range."""
+    low, high = _read_range(piece["wanted"])
+    return piece["high"] < low or piece["low"] > high
+
+
 def _read_evidence(piece: Mapping[str, Any]) -> Evidence:
     low, high = _read_range(piece["wanted"])
     return Evidence(piece["what"], Estimate(*(piece[key] for key in ("value", "low", "high"))), low, high)
@@ -175,9 +181,10 @@ def _explain_open(verdict: Mapping[str, Any], name: str, piece: Any, results: Pa
     if piece is None or piece["value"] is None or piece["low"] is None:
         return "The estimate is missing.", math.nan
     seeds = _count_seeds(name, verdict["claim"], results)
-    if _margin(piece) > 0 and seeds >= MIN_SEEDS:  # every interval lies in its range
+    outside = _lies_outside(piece) and "would change the verdict" in verdict["why"]
+    if seeds >= MIN_SEEDS and (_margin(piece) > 0 or outside):
         minutes = 2 * estimate_minutes(name)
-        still = "The interval lies in the range, but still moves"
+        still = f"The interval lies {'outside of' if outside else 'in'} the range, but still moves"
         return f"{still}: about {minutes:.0f} GPU minutes for twice the steps.", math.nan
     needed = count_needed_seeds([_read_evidence(piece)], seeds, looks)
     if math.isinf(needed):

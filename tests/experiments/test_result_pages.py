@@ -158,6 +158,8 @@ def test_added_seeds_are_judged_together_with_the_others(stored):
     page = (results / ADDED_TO / "README.md").read_text()
     assert "- Runs of seeds 10 to 19 of VAE were added" in page
     assert "| VAE | 20 |" in page
+    figures = [folder / ADDED_TO / "figure.png" for folder in (results, RESULTS)]
+    assert figures[0].read_bytes() != figures[1].read_bytes()  # drawn anew, with all runs
     with pytest.raises(SystemExit, match="seed 10 of VAE already"):
         add_seeds.add_seeds(ADDED_TO, more, results)
 
@@ -226,6 +228,18 @@ def test_stops_when_the_minutes_are_over(handler):
         assert signal.getsignal(signal.SIGINT) is handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_interval_beyond_its_bound_that_still_moves_needs_steps_not_seeds():
+    piece = {"what": "MIG", "value": -0.03, "low": -0.04, "high": -0.02, "wanted": "above 0"}
+    moves = "Since 4/5 of training: +0.005; at this pace, as many steps again would change the verdict (does not hold)."
+    claim = experiment["msvae2020/fig29"].facts.claims[1].text
+    verdict = {"claim": claim, "why": moves, "evidence": [piece]}
+    reason, seeds = verdicts._explain_open(verdict, "msvae2020/fig29", piece, RESULTS, 1)
+    assert reason.startswith("The interval lies outside of the range, but still moves: about ")
+    assert math.isnan(seeds)
+    reason, _ = verdicts._explain_open(verdict, "msvae2020/fig29", piece | {"high": 0.01}, RESULTS, 1)
+    assert "crosses the bound" in reason
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*/runs.csv")), ids=lambda path: path.parent.name)
