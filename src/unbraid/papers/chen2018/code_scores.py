@@ -208,8 +208,8 @@ def order(scores: np.ndarray) -> np.ndarray:
     },
     notes=(
         SPRITES,
-        "The sizes L and the bounds (a tenth of the rise, a rank correlation of .9) are ours. That the score rises could "
-        "hardly fail: more pairs leave less noise. At its ceiling of 1, the gap between models has to shrink.",
+        "The sizes L and the bounds (a tenth of the rise, a rank correlation of .9) are ours. That the score rises "
+        "could hardly fail: more pairs leave less noise. At its ceiling of 1, the gap between models has to shrink.",
     ),
 )
 def fig_s5(results: Results, make: Any) -> Any:

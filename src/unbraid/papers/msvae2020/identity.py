@@ -183,8 +183,8 @@ experiment.add(
     },
     notes=(
         *NOTES,
-        "The first stage is a beta-VAE with two latents and beta 4 (ours); InfoGAN has as many codes. The paper compares "
-        "with InfoGAN on faces, by eye.",
+        "The first stage is a beta-VAE with two latents and beta 4 (ours); InfoGAN has as many codes. The paper "
+        "compares with InfoGAN on faces, by eye.",
         "A method whose C changes pictures less keeps identity more often, so see the change per pixel, too.",
     ),
 )
