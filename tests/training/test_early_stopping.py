@@ -73,7 +73,8 @@ def test_a_run_that_does_not_stop_early_has_the_weights_of_one_without_patience(
     assert losses[0] == losses[1]
 
 
-def test_a_restart_stops_at_the_same_step(stopped, noise, tmp_path, monkeypatch):
+def interrupt_after_two_misses(noise, root, monkeypatch):
+    """Train until two measurements in a row were no better, with a checkpoint at the step before the second."""
     measure = HeldOutWatch.measure
 
     def stop_at_a_measurement(self):
@@ -84,12 +85,32 @@ def test_a_restart_stops_at_the_same_step(stopped, noise, tmp_path, monkeypatch)
 
     monkeypatch.setattr(HeldOutWatch, "measure", stop_at_a_measurement)
     with pytest.raises((KeyboardInterrupt, Interrupted)):
-        train(noise, tmp_path, patience=3, cadence=Cadence(checkpoint_steps=1))
+        train(noise, root, patience=3, cadence=Cadence(checkpoint_steps=1))
+
+
+def test_a_restart_stops_at_the_same_step(stopped, noise, tmp_path, monkeypatch):
+    interrupt_after_two_misses(noise, tmp_path, monkeypatch)
     again = train(noise, tmp_path, patience=3)
     plain = [{k: v for k, v in line.items() if k != "images_per_second"} for line in again.history]
     assert plain == [{k: v for k, v in line.items() if k != "images_per_second"} for line in stopped.history]
     for one, other in zip(again.model.parameters(), stopped.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_restart_drops_losses_that_an_older_version_measured(stopped, noise, tmp_path, monkeypatch, capsys):
+    """Older checkpoints state no kind of loss. A loss of theirs may be lower than any that is measured today."""
+
+    def store_older_state(self):
+        return {"watch": torch.tensor([-1e6, self.state.step, 2.0, -1e6], dtype=torch.float64)}
+
+    with monkeypatch.context() as older:
+        older.setattr(HeldOutWatch, "tensors", store_older_state)
+        interrupt_after_two_misses(noise, tmp_path, monkeypatch)
+    again = train(noise, tmp_path, patience=3)
+    assert "measured the held-out loss differently" in capsys.readouterr().err
+    last = stopped.history[-1]["step"]
+    assert again.history[-1]["step"] > last  # the first loss after the restart counts as the best one so far
+    assert all(line.get(HELD_OUT, 0) > -1e6 for line in again.history)
 
 
 def test_patience_needs_held_out_rows_and_a_single_run(noise, tmp_path):
@@ -106,5 +127,5 @@ def test_a_watch_without_measurements_restores_as_it_was(stopped):
     watch.patience, watch.best, watch.best_step, watch.misses, watch.latest = 3, math.inf, 0, 0, None
     stored = watch.tensors()
     watch.best, watch.misses, watch.latest = 1.0, 2, 0.5
-    watch.restore(stored)
+    watch.restore(stored, print)
     assert (watch.best, watch.misses, watch.latest) == (math.inf, 0, None)

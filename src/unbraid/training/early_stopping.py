@@ -10,6 +10,7 @@ fewer), with q(z) as that of the training rows, so the two can be compared.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -27,6 +28,9 @@ MAX_ROWS = 2_048
 
 HELD_OUT = "held_out"
 """Name of the held-out loss in the history."""
+
+LOSS_KIND = 2
+"""Kind of held-out loss that is measured. Kind 1, of checkpoints that state none, took the held-out rows for N."""
 
 
 class HeldOutWatch:
@@ -74,11 +78,19 @@ class HeldOutWatch:
         if self.patience is None:
             return {}
         latest = math.nan if self.latest is None else self.latest
-        return {"watch": torch.tensor([self.best, self.best_step, self.misses, latest], dtype=torch.float64)}
+        watch = torch.tensor([self.best, self.best_step, self.misses, latest], dtype=torch.float64)
+        return {"watch": watch, "watch_loss_kind": torch.tensor(LOSS_KIND)}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Load what `tensors` returned."""
-        if self.patience is not None and "watch" in tensors:
-            self.best, step, misses, latest = tensors["watch"].tolist()
-            self.best_step, self.misses = int(step), int(misses)
-            self.latest = None if math.isnan(latest) else latest
+    def restore(self, tensors: dict[str, Tensor], report: Callable[[str], None]) -> None:
+        """Load what `tensors` returned; losses of another kind are dropped, and `report` gets a sentence about it."""
+        if self.patience is None or "watch" not in tensors:
+            return
+        if int(tensors.get("watch_loss_kind", 1)) != LOSS_KIND:
+            report(
+                "The checkpoint is of another version, which measured the held-out loss differently; "
+                "early stopping compares losses from this step on."
+            )
+            return
+        self.best, step, misses, latest = tensors["watch"].tolist()
+        self.best_step, self.misses = int(step), int(misses)
+        self.latest = None if math.isnan(latest) else latest

@@ -211,7 +211,7 @@ class GroupTraining:
         facts = {**describe_environment(device), "processes": self.state.world.size, "group": len(self.folders)}
         if found is not None:
             self.state.restore(*found)
-            self.watch.restore(found[1])
+            self.watch.restore(found[1], say_once)
             self.stops_early = self.watch.stops
             if self.state.world.leads:
                 announce(f"{self.checkpoints.path} continues at step {self.state.step} of {self.steps}.")
