@@ -2,11 +2,13 @@
 
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from unbraid.metrics import Score
+from unbraid.metrics.score import DERIVED
 from unbraid.report import tables
 from unbraid.report.sweep_page import choose_mig, render
 
@@ -45,6 +47,17 @@ def test_summary_equals_what_is_computed_by_hand():
     reach = 2.353363 * values.std(ddof=1) / 2  # Student's 95% quantile with 3 degrees of freedom
     assert (row["low"], row["high"]) == (pytest.approx(0.135 - reach), pytest.approx(0.135 + reach))
     assert [row["beta"] for row in tables.build_summary_rows(BROKEN) if row["score"] == "tc/exact"] == [1, 4, 1, 4]
+
+
+def test_the_interval_of_a_mean_stays_in_the_range_of_its_metric():
+    """mig/exact lies between 0 and 1; tc/exact states no range, and neither does a score that is derived from one."""
+    members = [member("p", 1, seed, value, value) for seed, value in enumerate((0.0, 0.02, 1.0))]
+    rows = {row["score"]: row for row in tables.build_summary_rows(members)}
+    assert (rows["mig/exact"]["low"], rows["mig/exact"]["high"]) == (0, 1)
+    assert rows["tc/exact"]["low"] < 0 and rows["tc/exact"]["high"] > 1
+    derived = [m._replace(scores={"x": replace(m.scores["mig/exact"], details={DERIVED: "y"})}) for m in members]
+    (row,) = tables.build_summary_rows(derived)
+    assert row["low"] == rows["tc/exact"]["low"]
 
 
 def test_one_seed_has_no_interval():

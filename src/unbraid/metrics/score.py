@@ -86,6 +86,9 @@ RANDOM_ROWS = "random rows"
 RESAMPLES = "resamples"
 """Setting that changes the interval of a score, but not its value."""
 
+DERIVED = "derived from"
+"""Entry in the details of a score that was computed from another one: its name. The metric's range is not its own."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -128,6 +131,13 @@ class Score:
         """True if nothing about it is random, so that its interval is the value."""
         name = f"{self.metric}/{self.protocol}"
         return name in metric and metric[name].facts.deterministic
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest possible value as the metric states them; infinite ends if it states none."""
+        name = "" if DERIVED in self.details else f"{self.metric}/{self.protocol}"
+        stated = metric[name].facts.bounds if name in metric else None
+        return (-math.inf, math.inf) if stated is None else stated
 
     @property
     def has_default_settings(self) -> bool:

@@ -16,7 +16,6 @@ from unbraid.report.tables import (
     is_number,
     list_pairs,
     list_values,
-    mean_interval,
 )
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -121,7 +120,7 @@ def draw_trade_off(make: Any, members: Sequence[Member], across: str, up: str) -
             continue
         axes.plot(*zip(*points, strict=True), color=color, linewidth=1, alpha=0.6)
         for setting, (x, y) in zip(shown, points, strict=True):
-            error = {"xerr": _error(setting.values(across), x), "yerr": _error(setting.values(up), y)}
+            error = {"xerr": _error(setting, across, x), "yerr": _error(setting, up, y)}
             axes.errorbar(x, y, **error, fmt=marker, color=color, markersize=4.5, elinewidth=0.8, capsize=1.5)
             _annotate(axes, setting, path, (x, y))
         axes.plot([], [], marker=marker, color=color, label=name)
@@ -171,6 +170,6 @@ def _mean(setting: SeedGroup, score: str) -> float:
     return float(np.mean(setting.values(score)))
 
 
-def _error(values: Sequence[float], mean: float) -> list[list[float]] | None:
-    interval = mean_interval(values)
+def _error(setting: SeedGroup, score: str, mean: float) -> list[list[float]] | None:
+    interval = setting.mean_interval(score)
     return None if interval is None else [[max(0.0, mean - interval[0])], [max(0.0, interval[1] - mean)]]

@@ -21,7 +21,6 @@ from unbraid.report.tables import (
     list_pairs,
     list_scores,
     list_values,
-    mean_interval,
     select_finished,
 )
 
@@ -117,9 +116,8 @@ def _build_setting_rows(members: Sequence[Member], scores: Sequence[str]) -> lis
         cells = []
         for score in scores:
             values = setting.values(score)
-            interval = mean_interval(values) if values else None
             averages = {"median": float(np.median(values)), "mean": float(np.mean(values))} if values else {}
-            cells.append({**averages, "interval": interval, "count": len(values)})
+            cells.append({**averages, "interval": setting.mean_interval(score), "count": len(values)})
         counts = {"finished": setting.finished, "all": len(setting.members)}
         rows.append({"settings": setting.settings, **counts, "cells": cells})
     return rows

@@ -44,6 +44,11 @@ class SeedGroup(NamedTuple):
         """Return the finite values of a score, one per finished member that has it."""
         return [member.scores[score].value for member in self.members if has_score(member, score)]
 
+    def mean_interval(self, score: str) -> tuple[float, float] | None:
+        """Return the 90% interval of the mean of a score, inside its range; None with fewer than two values."""
+        found = next((member.scores[score] for member in self.members if has_score(member, score)), None)
+        return None if found is None else mean_interval(self.values(score), found.bounds)
+
 
 def select_finished(members: Sequence[Member]) -> list[Member]:
     return [member for member in members if member.state == "finished"]
@@ -123,14 +128,14 @@ def build_summary_rows(members: Sequence[Member]) -> list[dict[str, Any]]:
             values = setting.values(name) if name else []
             if values or diverged == len(setting.members):
                 counts = {"score": name, "count": len(values), "diverged": diverged}
-                rows.append({**shown, **counts, **_summarise(values)})
+                rows.append({**shown, **counts, **_summarise(values, setting.mean_interval(name) if name else None)})
     return rows
 
 
-def _summarise(values: Sequence[float]) -> dict[str, float | None]:
+def _summarise(values: Sequence[float], interval: tuple[float, float] | None) -> dict[str, float | None]:
     if not values:
         return dict.fromkeys(("median", "mean", "low", "high", "min", "max"))
-    low, high = mean_interval(values) or (None, None)
+    low, high = interval or (None, None)
     averages = {"median": float(np.median(values)), "mean": float(np.mean(values))}
     return {**averages, "low": low, "high": high, "min": min(values), "max": max(values)}
 
@@ -150,14 +155,17 @@ def build_median_rows(members: Sequence[Member], scores: Sequence[str]) -> list[
     return rows
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 90% interval of the mean by Student's t, or None if there is only one value."""
+def mean_interval(
+    values: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float, float] | None:
+    """Return the 90% interval of the mean by Student's t, inside `bounds`; None with fewer than two values."""
     from scipy.special import stdtrit
 
     if len(values) < 2:
         return None
     reach = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return float(np.mean(values)) - reach, float(np.mean(values)) + reach
+    mean = float(np.mean(values))
+    return max(mean - reach, min(bounds[0], mean)), min(mean + reach, max(bounds[1], mean))
 
 
 def correlate(first: Sequence[float], second: Sequence[float]) -> tuple[float, tuple[float, float]] | None:

@@ -25,7 +25,7 @@ from unbraid.metrics.generative.features.feature_sets import CLASSIFIER, EFFICIE
 from unbraid.metrics.generative.features.tails import factor_covariance, has_heavy_tails
 from unbraid.metrics.intervals import halves_interval, measure_halves, no_interval, spread_at
 
-FACTS: dict[str, Any] = {"reference": "heusel2017"}
+FACTS: dict[str, Any] = {"reference": "heusel2017", "bounds": (0.0, math.inf)}
 
 
 @metric("frechet/efficientnet-lite0", **FACTS, **EFFICIENTNET)
@@ -40,7 +40,7 @@ def inception(evaluation: Evaluation, *, samples: int = 10_000, weights: str | N
     return compare_features(evaluation, "inception", samples, frechet, weights=weights)
 
 
-@metric("frechet/classifier", bounds=(0.0, math.inf), **FACTS, **CLASSIFIER)
+@metric("frechet/classifier", **FACTS, **CLASSIFIER)
 def classifier(
     evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, resamples: int = 20
 ) -> list[Score]:

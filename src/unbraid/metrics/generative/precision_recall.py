@@ -31,7 +31,7 @@ from unbraid.metrics.intervals import Spread, draw_halves, no_interval, spread_a
 SAME = 1e-12
 """Squared distance, relative to the sum of squared lengths, below which two features differ by rounding only."""
 
-FACTS: dict[str, Any] = {"reference": "kynkaanniemi2019"}
+FACTS: dict[str, Any] = {"reference": "kynkaanniemi2019", "bounds": (0.0, 1.0)}
 
 
 @metric("precision-recall/efficientnet-lite0", **FACTS, **EFFICIENTNET)
@@ -46,7 +46,7 @@ def inception(evaluation: Evaluation, *, samples: int = 10_000, weights: str | N
     return _compare(evaluation, "inception", samples, k, weights=weights)
 
 
-@metric("precision-recall/classifier", bounds=(0.0, 1.0), **FACTS, **CLASSIFIER)
+@metric("precision-recall/classifier", **FACTS, **CLASSIFIER)
 def classifier(evaluation: Evaluation, *, samples: int = 5_000, steps: int | None = None, k: int = 3) -> list[Score]:
     """Precision and recall of reconstructions and of prior samples in features of a label classifier."""
     return _compare(evaluation, "classifier", samples, k, steps=steps)

@@ -33,7 +33,7 @@ from unbraid.progress import track
 SOURCE: dict[str, Any] = {"reference": "daunhawer2019"}
 
 
-@metric("tc-blocks/ratio", **SOURCE, needs=("modalities",), trial={"width": 32, "steps": 40})
+@metric("tc-blocks/ratio", **SOURCE, needs=("modalities",), bounds=(0, float("inf")), trial={"width": 32, "steps": 40})
 def tc_blocks(
     evaluation: Evaluation,
     *,

@@ -73,7 +73,7 @@ def gaussian(evaluation: Evaluation, *, samples: int = 10_000) -> list[Score]:
     return [replace(total_correlation(c), part=part) for part, c in codes.items()]
 
 
-@metric("tc/ratio", reference="daunhawer2019", trial={"width": 32, "steps": 40})
+@metric("tc/ratio", reference="daunhawer2019", bounds=(0, math.inf), trial={"width": 32, "steps": 40})
 def ratio(
     evaluation: Evaluation,
     *,
@@ -95,6 +95,7 @@ def ratio(
     "latent-mi/exact",
     reference="esmaeili2018",
     needs=("some normal",),
+    bounds=(0, math.inf),
     invariant=("sign", "scale"),
     deterministic=True,
 )

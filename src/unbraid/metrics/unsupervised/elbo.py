@@ -8,6 +8,7 @@ posteriors. On a held-out split q(z) is the aggregate posterior of the held-out 
 a row's index and its code is at most the logarithm of the number of rows.
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -52,7 +53,7 @@ def reconstruction(evaluation: Evaluation, *, samples: int = 10_000) -> Score:
     return _reconstruct(evaluation, samples).score("reconstruction", "reconstruction", "nats")
 
 
-@metric("kl/closed-form", reference="kingma2014", needs=CLOSED, deterministic=True)
+@metric("kl/closed-form", reference="kingma2014", needs=CLOSED, bounds=(0, math.inf), deterministic=True)
 def kl(evaluation: Evaluation) -> Score:
     """E_n KL(q(z|x_n) || p(z)) over all rows, in closed form.
 
