@@ -21,6 +21,7 @@ import torch
 
 import unbraid.papers  # noqa: F401 (registers the experiments)
 from unbraid.experiments import Results, experiment, judge
+from unbraid.experiments.measuring import Measures
 from unbraid.experiments.writing import AT_SNAPSHOT, Provenance, find_commit, write_results
 from unbraid.metrics import Score
 from unbraid.report.tables import Member
@@ -37,8 +38,10 @@ class StoredProvenance(Provenance):
         return {key: self.record[key] for key in UNCHANGED_FACTS}
 
 
-def read_results(path: Path, scale: str) -> Results:
-    """Return the results of a file `runs.csv`; scores have a value and nothing else."""
+def read_results(path: Path, name: str, scale: str) -> Results:
+    """Return the results of an experiment from `runs.csv`; its scores have a value and a metric."""
+    facts = experiment[name].facts
+    measures = facts.scales[scale].measures if scale in facts.scales else {}
     with path.open(newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     columns = list(rows[0])
@@ -48,16 +51,17 @@ def read_results(path: Path, scale: str) -> Results:
         at = {"recipe": row["series"], **{key: _read_setting(row[key]) for key in settings if row[key]}}
         for suffix, kept in members.items():
             named = [each for each in scores if each.endswith(AT_SNAPSHOT) == bool(suffix) and row[each]]
-            found = {each.removesuffix(AT_SNAPSHOT): _read_score(each, row[each]) for each in named}
+            found = {each.removesuffix(AT_SNAPSHOT): _read_score(each, row[each], measures) for each in named}
             kept.append(Member(f"{row['series']}/{number}", at, row["state"], "", found))
     earlier = Results(tuple(members[AT_SNAPSHOT]), scale) if any(m.scores for m in members[AT_SNAPSHOT]) else None
-    return Results(tuple(members[""]), scale, earlier=earlier)
+    return Results(tuple(members[""]), scale, earlier=earlier, ranges=facts.ranges)
 
 
-def _read_score(column: str, text: str) -> Score:
-    """Return a score with the metric of its column, METRIC/PROTOCOL, which states its range."""
-    name, _, protocol = column.removesuffix(AT_SNAPSHOT).partition("/")
-    return Score(name, protocol, float(text), 0)
+def _read_score(column: str, text: str, measures: Measures) -> Score:
+    """Return a score with the metric of its column: METRIC/PROTOCOL/PART, or a name that `measures` explains."""
+    column = column.removesuffix(AT_SNAPSHOT)
+    name, protocol, part = [*measures.get(column, (column,))[0].split("/", 2), "", ""][:3]
+    return Score(name, protocol, float(text), 0, part=part or None)
 
 
 def _read_setting(text: str) -> Any:
@@ -81,7 +85,7 @@ def judge_again(name: str, out: Path, added: Mapping[str, Any] | None = None) ->
         entry = replace(entry, facts=entry.facts.with_seeds(before["scale"], wanted))
     figure, page = folder / "figure.png", (folder / "README.md").read_text("utf-8")
     picture = figure.read_bytes()
-    results = replace(read_results(folder / "runs.csv", before["scale"]), looks=before["looks"])
+    results = replace(read_results(folder / "runs.csv", name, before["scale"]), looks=before["looks"])
     verdicts = tuple(judge(claim, results) for claim in entry.facts.claims)
     for verdict in verdicts:
         if not verdict.evidence:

@@ -122,7 +122,7 @@ def build_addition(
     path = results / name / "runs.csv"
     if not path.exists():
         return None
-    stored = read_results(path, scale)
+    stored = read_results(path, name, scale)
     chosen = [claim for claim in experiment[name].facts.claims if claim.text in claims]
     read = dict.fromkeys(each for claim in chosen for each in find_series(claim, stored))
     series = tuple(each for each in read if each in experiment[name].facts.series)  # others are baselines

@@ -167,7 +167,7 @@ def _count_seeds(name: str, claim: str, results: Path) -> int:
 
     if (runs := results / name / "runs.csv").exists():
         found = next(each for each in experiment[name].facts.claims if each.text == claim)
-        return count_seeds(found, read_results(runs, "budget"))
+        return count_seeds(found, read_results(runs, name, "budget"))
     with (results / name / "table.csv").open(newline="") as handle:
         counts = [row["runs"].split(" ")[0] for row in csv.DictReader(handle) if row.get("runs")]
     return max((int(count) for count in counts), default=0)

@@ -242,11 +242,25 @@ def test_an_interval_beyond_its_bound_that_still_moves_needs_steps_not_seeds():
     assert "crosses the bound" in reason
 
 
+def test_scores_read_again_keep_the_range_of_their_metric(tmp_path):
+    """Columns are named by the experiment; the range comes from the metric behind a name, or from the experiment."""
+    columns = {"series": "unseen pairs", "seed": 0, "state": "finished", "KL(c)": 0.1, "shape, x2 from x1": 0.9}
+    write_csv(tmp_path / "runs.csv", [{**columns, "elbo/closed-form": -3.0}])
+    results = judge_again.read_results(tmp_path / "runs.csv", "daunhawer2019/fig3", "budget")
+    assert results.find_bounds("KL(c)") == (0, math.inf)
+    assert results.find_bounds("shape, x2 from x1") == (0, 1)
+    assert results.find_bounds("elbo/closed-form") == (-math.inf, math.inf)
+    columns = {"series": "standard prior", "seed": 0, "state": "finished", "identity/elbo": 0.1}
+    write_csv(tmp_path / "runs.csv", [columns])
+    results = judge_again.read_results(tmp_path / "runs.csv", "esmaeili2018/decomposition", "budget")
+    assert results.find_bounds("identity/elbo") == (0, math.inf)
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/*/runs.csv")), ids=lambda path: path.parent.name)
 def test_stored_verdicts_follow_from_the_stored_scores_of_runs(path):
     stored = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
-    name, results = stored["experiment"], judge_again.read_results(path, stored["scale"])
-    results = replace(results, looks=stored.get("looks", 1))
+    name = stored["experiment"]
+    results = replace(judge_again.read_results(path, name, stored["scale"]), looks=stored.get("looks", 1))
     standing = {row.claim for row in verdicts.read_rows(name, RESULTS) if row.status != "withdrawn"}
     made = [judge(claim, results).as_record() for claim in experiment[name].facts.claims if claim.text in standing]
     kept = [each for each in stored["verdicts"] if each["claim"] in standing]

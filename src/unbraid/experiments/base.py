@@ -16,7 +16,8 @@ import numpy as np
 from unbraid.errors import UnbraidError, UsageError, unknown
 from unbraid.experiments.model_cache import ModelCache
 from unbraid.experiments.statistics import Estimate
-from unbraid.metrics import Evaluation, Score, metric
+from unbraid.metrics import Evaluation, Score
+from unbraid.metrics.score import DERIVED
 from unbraid.names import match_experiments
 from unbraid.registry import Facts, Registry
 from unbraid.report.tables import Member, SeedGroup, group_by_setting, has_score
@@ -73,6 +74,8 @@ class Results:
     """The same runs before the last fifth of training; None if all of them are as long as the paper's."""
     looks: int = 1
     """How often claims were judged on these runs, with this time: once more whenever seeds were added."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Smallest and largest possible values of scores whose metric states none, by score."""
 
     @property
     def series(self) -> list[str]:
@@ -100,11 +103,9 @@ class Results:
         return {value: np.array(groups[value]) for value in sorted(groups, key=lambda v: (str(type(v)), v))}
 
     def find_bounds(self, score: str) -> tuple[float, float]:
-        """Return the range of a score, as its metric states it; one that is derived from another has none."""
-        found = next((m.scores[score] for m in self.members if score in m.scores), None)
-        name = "" if found is None or DERIVED in found.details else f"{found.metric}/{found.protocol}"
-        facts = metric[name].facts if name in metric else None
-        return (-math.inf, math.inf) if facts is None or facts.bounds is None else facts.bounds
+        """Return the range of a score as the experiment or its metric states it; infinite ends if neither does."""
+        found = next((m.scores[score].bounds for m in self.members if score in m.scores), (-math.inf, math.inf))
+        return self.ranges.get(score, found)
 
     def select_members(self, series: str, *scores: str) -> list[Member]:
         """Return the finished runs of a series that have all of these scores."""
@@ -129,10 +130,6 @@ def make_member(series: str, seed: int, values: Mapping[str, float], samples: in
     parts = {name: name.partition("/") for name in values}
     scores = {name: Score(metric, protocol, values[name], samples) for name, (metric, _, protocol) in parts.items()}
     return Member(f"{series}, {seed}", {"recipe": series, "seed": seed}, "finished", "", scores)
-
-
-DERIVED = "derived from"
-"""Entry in the details of a score that `derive` made: the name of the score from which it was computed."""
 
 
 def derive(name: str, part: str, compute: Callable[[Score], float]) -> Callable[[Mapping[str, Score]], Score]:
@@ -220,6 +217,7 @@ class Experiment(Facts):
     measure    turns a scale's settings into members, for an experiment that trains nothing
     baselines  turns the sweeps' settings into further members, for methods that are not runs
     scores     columns of the table
+    ranges     smallest and largest possible values of scores whose metric states none
     contrast   two series whose difference the table shows
     published  the paper's numbers, by series and score
     own_steps  series whose steps at `paper` are those of the paper or of its authors' code, not a choice of ours
@@ -229,6 +227,7 @@ class Experiment(Facts):
     claims: tuple[Claim, ...] = ()
     scales: Mapping[str, Scale] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     series: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     only: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: tuple[str, ...] = ()

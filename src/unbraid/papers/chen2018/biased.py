@@ -90,6 +90,7 @@ SHARED: dict[str, Any] = {
     "series": {"beta-VAE": {**VAE, "beta": 4}, "InfoGAN": {"recipe": "info-gan"}, "beta-TCVAE": {**TCVAE, "beta": 4}},
     "metrics": ("mig/exact",),
     "derived": {POSITIONS: mig_of_two},
+    "ranges": {POSITIONS: (0.0, 1.0)},
     "scores": (POSITIONS,),
 }
 LONG_GAN = {**LARGE_GAN, "steps": 18_000}

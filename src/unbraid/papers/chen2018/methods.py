@@ -127,6 +127,7 @@ SHARED: dict[str, Any] = {
     "only": {"VAE": {"beta": 1}, "beta-VAE": {"beta": 4}},
     "metrics": ("mig/exact",),
     "derived": {MIG: without_shape},
+    "ranges": {MIG: (0.0, 1.0)},
     "scores": (MIG,),
     "own_steps": ("VAE", "beta-VAE", "FactorVAE", "beta-TCVAE"),
 }

@@ -67,7 +67,7 @@ def without_shape(scores: Mapping[str, Score]) -> Score:
 
 def build_facts(scales: Mapping[str, Scale] = OVER_BETA, **others: Any) -> dict[str, Any]:
     """Return the facts of an experiment on sprites, scored by MIG without shape."""
-    shared = {"metrics": METRICS, "derived": {MIG: without_shape}, "own_steps": OWN_STEPS}
+    shared = {"metrics": METRICS, "derived": {MIG: without_shape}, "ranges": {MIG: (0.0, 1.0)}, "own_steps": OWN_STEPS}
     return {**shared, "scales": scales, **others}
 
 

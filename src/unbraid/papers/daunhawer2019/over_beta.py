@@ -54,7 +54,7 @@ def collapses(series: str) -> Finding:
     def evidence(results: Results) -> list[Evidence]:
         cells = results.group_scores(series, BETA, KL_2, TC)
         last = max(cells)
-        carried = estimate(cells, lambda c: c[last][..., 0].mean(-1))
+        carried = estimate(cells, lambda c: c[last][..., 0].mean(-1)).within(*results.find_bounds(KL_2))
         below = estimate(cells, lambda c: c[last][..., 1].mean(-1) - cell_means(c)[..., 1].mean(-1))
         return [
             Evidence(f"{KL_2} at beta_2 {last:g}, {series}", carried, high=COLLAPSED_NATS),

@@ -1,5 +1,6 @@
 """The decompositions of the bound (esmaeili2018, figures 2 and 4) and the role of each term (figure 3)."""
 
+import math
 from typing import Any
 
 from unbraid.experiments.base import Results, Scale, experiment
@@ -23,6 +24,7 @@ GAIN, MI, DATA, PRIOR = SCORES
         **dict.fromkeys(("budget", "paper"), Scale({**FULL, "seed": range(10)})),
     },
     scores=IDENTITIES,
+    ranges=dict.fromkeys(IDENTITIES, (0.0, math.inf)),
     claims={
         "the bound is the sum of four terms (figure 2)": find_largest(PRIORS, IDENTITIES[0], high=TOLERANCE),
         "term 4 is A + B (figure 4)": find_largest(PRIORS, IDENTITIES[1], high=TOLERANCE),
@@ -66,6 +68,7 @@ def compare_with_all(series: str, score: str, **bounds: float) -> Finding:
         "paper": Scale({"points": 32, "steps": 4_000, "draws": 200, "seed": range(30)}),
     },
     scores=SCORES,
+    ranges=dict.fromkeys(("mi/all-points", "prior-kl/all-points"), (0.0, math.inf)),
     claims={
         "without term 1 the code is ignored": combine(
             compare_with_all(SERIES[1], GAIN, high=0.0), compare_with_all(SERIES[1], MI, high=0.0)

@@ -176,5 +176,6 @@ def sweep_beta(
         "scales": scales,
         "metrics": tuple(metrics),
         "derived": {MIG: select_mig_of_c},
+        "ranges": {MIG: (0.0, 1.0)},
         "notes": (describe_stand_in(data), *NOTES[1:], *notes),
     }

@@ -10,6 +10,7 @@ its x and c,
 with expectations over p_th(x, c). So upper and lower bound I, and equal it if the generator is p(x | c).
 """
 
+import math
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -92,6 +93,7 @@ experiment.add(
     measure=measure_lemma,
     scales={"smoke": Scale({**MODELS, "seed": range(2)}), **dict.fromkeys(("small", "budget", "paper"), Scale(MODELS))},
     scores=SCORES,
+    ranges=dict.fromkeys((DIVERGENCE, INFORMATION, *ERRORS), (0.0, math.inf)),
     claims={
         "KL(p_th(x, c) || p(x, c)) = [I + KL(p_th(x) || p(x))] - [I - E KL(q(c|x) || p(c|x))]": combine(
             *(find_largest([RANDOM, OWN], name, high=EXACT) for name in ERRORS)

@@ -115,7 +115,8 @@ def define_study(series: Mapping[str, Mapping[str, Any]], data: StandIn = CARS) 
         measure = ("kept/drawn", {"span": SPAN, **CLASSIFIERS.get(scale, {"steps": 4_000})})
         scales[scale] = Scale(shared, per_series=own, measures={KEPT: measure})
     derived = {ABOVE_CHANCE: score_above_chance, CHANGE: mean_change, ACCURACY: classifier_accuracy}
-    return {"series": series, "scales": scales, "derived": derived, "scores": SCORES}
+    ranges = dict.fromkeys((CHANGE, ACCURACY), (0.0, 1.0))
+    return {"series": series, "scales": scales, "derived": derived, "scores": SCORES, "ranges": ranges}
 
 
 def label_settings(scale: str, series: str, data: StandIn = CARS) -> dict[str, Any]:

@@ -121,6 +121,7 @@ def build_facts(name: str, equation: str) -> dict[str, Any]:
     return {
         "measure": score_lemmas,
         "scales": LEMMAS,
+        "ranges": {f"{name}/deviation": (0.0, math.inf)},
         "claims": {f"{equation}, with independent and with correlated noise": largest},
         "notes": (
             f"Every model is random, with two latents and a few data points. Equal means within {TOLERANCE:g} nats.",
