@@ -82,3 +82,14 @@ def fixed_evaluation(means, stds, factors, names=None, decoder=None, pixels=2, t
     encoder = Fixed(torch.cat([means, 2 * stds.log()], dim=1))
     model = VAE(space, (pixels,), encoder, decoder or nn.Linear(latents, pixels), make_likelihood("gaussian", {}))
     return Evaluation(model, data, **settings)
+
+
+def mixed_data(rows=400, latents=4, seed=0):
+    """Codes that know two factors to different degrees; neither square nor symmetric."""
+    rng = np.random.default_rng(seed)
+    factors = np.stack([rng.integers(0, 3, rows), rng.integers(0, 5, rows)], axis=1)
+    codes = rng.standard_normal((rows, latents))
+    codes[:, 1] += 2 * factors[:, 0]
+    codes[:, 2] += factors[:, 1]
+    codes[:, 0] += 0.5 * factors[:, 1]
+    return codes, factors
