@@ -20,7 +20,7 @@ from unbraid.data.splits import split
 from unbraid.data.table_columns import TableColumn, columns_from_json, restore
 from unbraid.data.table_files import is_frame
 from unbraid.errors import DataError, RunError, UsageError
-from unbraid.explore import AUTO, MAX_KB, ExplorerPage, Precision, is_demo, open_demo, write_run_page
+from unbraid.explore import AUTO, MAX_KB, ExploredRun, ExplorerPage, Precision, is_demo, open_demo, write_run_page
 from unbraid.exports import export_model
 from unbraid.hub import open_from_hub, pull_folder, push_folder
 from unbraid.memory import explain_out_of_memory
@@ -312,13 +312,15 @@ class Run:
         or `auto`: 16 bits, or fewer if the file would exceed `max_kb`. In a notebook the result is the page itself.
         """
         path = self.path / EXPLORER if output is None else Path(output)
-        newest = {score.name: score for score in self.scores}
-        scores = list(newest.values())
-        given = path, self.config, self.evaluation, scores, weights, max_kb
-        page = ExplorerPage(write_run_page(*given, name=self.path.name))
+        page = ExplorerPage(write_run_page(path, self.as_explored(), weights, max_kb))
         if open:
             page.open()
         return page
+
+    def as_explored(self, settings: Mapping[str, Any] | None = None) -> ExploredRun:
+        """Return what an explorer shows of this run; `settings` differ from those of other runs on its page."""
+        newest = {score.name: score for score in self.scores}
+        return ExploredRun(self.path.name, self.config, self.evaluation, list(newest.values()), settings or {})
 
     def export(self, path: str | Path | None = None, *, format: str = "onnx") -> dict[str, Path]:
         """Write encoder and decoder as `onnx` or `torch` (torch.export) files, and return them by part.

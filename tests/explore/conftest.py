@@ -31,7 +31,7 @@ def hostile_page(tmp_path_factory) -> Path:
     factors = (Factor(HOSTILE, 2, ("disc", HOSTILE)), Factor("</script>", 12))
     data = FactorDataset(HOSTILE, Pixels(images, (1, 8, 8)), factors)
     run = ub.train("vae", data=data, z=3, root=folder, **QUICK)
-    return write_run_page(folder / "page.html", run.config, run.evaluation, [])
+    return write_run_page(folder / "page.html", run.as_explored())
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,9 @@ from unbraid.explore.page_file import ExplorerPage as ExplorerPage
 from unbraid.explore.run_page import (
     AUTO as AUTO,
     MAX_KB as MAX_KB,
+    ExploredRun as ExploredRun,
     render_run_page as render_run_page,
     write_run_page as write_run_page,
 )
-from unbraid.explore.sweep_page import MemberPage as MemberPage, write_sweep_page as write_sweep_page
+from unbraid.explore.sweep_page import write_sweep_page as write_sweep_page
 from unbraid.explore.weights import Precision as Precision

@@ -2,9 +2,9 @@
 
 import base64
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unbraid import atomic
 from unbraid.config import Config
@@ -39,45 +39,38 @@ FEWEST_BITS_ON_DATA = 4
 AUTO = "auto"
 
 
-def write_run_page(
-    path: Path,
-    config: Config,
-    evaluation: Evaluation,
-    scores: Sequence[Score],
-    weights: Precision = AUTO,
-    max_kb: int = MAX_KB,
-    *,
-    name: str = "",
-) -> Path:
-    """Write the explorer of the run `name` and return its path.
+class ExploredRun(NamedTuple):
+    """What a page shows of a run; `settings` are those that differ from the other runs of the page."""
+
+    name: str
+    config: Config
+    evaluation: Evaluation
+    scores: Sequence[Score]
+    settings: Mapping[str, Any] = {}
+
+
+def write_run_page(path: Path, run: ExploredRun, weights: Precision = AUTO, max_kb: int = MAX_KB) -> Path:
+    """Write the explorer of a run and return its path.
 
     `weights` is `float32`, `float16`, a number of bits (fixed point, 4 to 16), or `auto`: 16 bits, or fewer if the page
     would exceed `max_kb`. The encoder's weights then lose bits first, since their errors can cancel; see `choices`.
     """
-    atomic.write_text(path, render_run_page(config, evaluation, scores, weights, max_kb, name=name))
+    atomic.write_text(path, render_run_page(run, weights, max_kb))
     return path
 
 
-def render_run_page(
-    config: Config,
-    evaluation: Evaluation,
-    scores: Sequence[Score],
-    weights: Precision = AUTO,
-    max_kb: int = MAX_KB,
-    *,
-    name: str = "",
-) -> str:
+def render_run_page(run: ExploredRun, weights: Precision = AUTO, max_kb: int = MAX_KB) -> str:
     """Return the page as text."""
-    evaluation = choose_rows(evaluation)
-    graphs, numbers = trace_model(evaluation), Numbers()
-    facts = {**describe_run(config, evaluation, scores, graphs, numbers), "name": name}
-    title = f"{name}: {title_of(config)}" if name else title_of(config)
+    run = choose_rows(run)
+    graphs, numbers = trace_model(run.evaluation), Numbers()
+    facts = {**describe_run(run, graphs, numbers), "name": run.name}
+    title = f"{run.name}: {title_of(run.config)}"
 
     def build(decoder: Precision, encoder: Precision, moments: Moments | None = None) -> str:
         stored = Weights(decoder)
-        run = {**facts, "networks": store_networks(graphs, stored, encoder, moments)}
+        described = {**facts, "networks": store_networks(graphs, stored, encoder, moments)}
         words = describe_precision(decoder, encoder if graphs.encode else decoder)
-        data = {"kind": "run", "weights": stored.records, "run": run, "modules": modules(), "precision": words}
+        data = {"kind": "run", "weights": stored.records, "run": described, "modules": modules(), "precision": words}
         blocks = {"numbers": pack(numbers.bytes()), "weights": to_text(stored.compressed())}
         return render(title, data, blocks)
 
@@ -87,7 +80,7 @@ def render_run_page(
     excess = len(page.encode()) - 1000 * max_kb
     if excess <= 0:
         return page
-    moments = measure_encoder(evaluation) if graphs.encode else None
+    moments = measure_encoder(run.evaluation) if graphs.encode else None
     for decoder, encoder in choices(graphs, excess):
         page = build(decoder, encoder, moments)
         if len(page.encode()) <= 1000 * max_kb:
@@ -117,9 +110,11 @@ def describe_precision(decoder: Precision, encoder: Precision) -> str:
     return f"{decoder} bits" if isinstance(decoder, int) else decoder
 
 
-def choose_rows(evaluation: Evaluation) -> Evaluation:
-    """Return the model on as many random rows as the page's numbers are measured on."""
-    return evaluation if len(evaluation) <= MAX_ROWS_TO_MEASURE else evaluation.subsample(MAX_ROWS_TO_MEASURE)
+def choose_rows(run: ExploredRun) -> ExploredRun:
+    """Return the run with as many random rows as the page's numbers are measured on."""
+    if len(run.evaluation) <= MAX_ROWS_TO_MEASURE:
+        return run
+    return run._replace(evaluation=run.evaluation.subsample(MAX_ROWS_TO_MEASURE))
 
 
 def title_of(config: Config) -> str:
@@ -143,10 +138,9 @@ def store_networks(
     return {"encode": encode, "decode": decode}
 
 
-def describe_run(
-    config: Config, evaluation: Evaluation, scores: Sequence[Score], graphs: ModelGraphs, numbers: Numbers
-) -> dict[str, Any]:
+def describe_run(run: ExploredRun, graphs: ModelGraphs, numbers: Numbers) -> dict[str, Any]:
     """Return everything about a run that the page shows, but its networks."""
+    config, evaluation = run.config, run.evaluation
     dataset, model = evaluation.dataset, evaluation.model
     standard = is_standard_prior(model.space)
     return {
@@ -155,7 +149,7 @@ def describe_run(
         "data": config.data.name,
         "id": config.run_id,
         "settings": config.to_yaml(),
-        "scores": [_score(score) for score in scores],
+        "scores": [_score(score) for score in run.scores],
         "modalities": [
             {
                 "name": name,

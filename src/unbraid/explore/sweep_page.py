@@ -4,12 +4,11 @@ Weights of a member are unpacked when it is opened. Pictures of the data are the
 the page below 20 MB, weights get fewer bits; if that is not enough, members come without their encoders.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unbraid import atomic
-from unbraid.config import Config
 from unbraid.errors import UsageError
 from unbraid.explore.bundle import pack, render, to_text
 from unbraid.explore.model import ModelGraphs, trace_model
@@ -17,6 +16,7 @@ from unbraid.explore.rows import Numbers
 from unbraid.explore.run_page import (
     AUTO,
     FEWEST_BITS,
+    ExploredRun,
     choose_rows,
     describe_precision,
     describe_run,
@@ -24,7 +24,6 @@ from unbraid.explore.run_page import (
     store_networks,
 )
 from unbraid.explore.weights import Precision, Weights
-from unbraid.metrics import Evaluation, Score
 
 MAX_BYTES = 20_000_000
 """Size up to which a page's members keep their bits."""
@@ -35,34 +34,24 @@ ROOM = 0.93
 FEWEST_BITS_OF_MANY = 5
 
 
-class MemberPage(NamedTuple):
-    """A run of the page: its settings that differ from the others', and what its own page would be made of."""
-
-    name: str
-    settings: Mapping[str, Any]
-    config: Config
-    evaluation: Evaluation
-    scores: Sequence[Score]
-
-
-def write_sweep_page(path: Path, title: str, members: Sequence[MemberPage], weights: Precision = AUTO) -> Path:
+def write_sweep_page(path: Path, title: str, members: Sequence[ExploredRun], weights: Precision = AUTO) -> Path:
     """Write one page of several runs and return its path."""
     atomic.write_text(path, render_sweep_page(title, members, weights))
     return path
 
 
-def render_sweep_page(title: str, members: Sequence[MemberPage], weights: Precision = AUTO) -> str:
+def render_sweep_page(title: str, members: Sequence[ExploredRun], weights: Precision = AUTO) -> str:
     """Return the page as text."""
     if not members:
         raise UsageError(f"{title} has no finished run that could be explored.")
-    members = [member._replace(evaluation=choose_rows(member.evaluation)) for member in members]
+    members = [choose_rows(member) for member in members]
     graphs = [trace_model(member.evaluation) for member in members]
     first, with_encoders = (weights, True) if weights != AUTO else choose_bits(graphs)
     kept = graphs if with_encoders else [own._replace(encode=None) for own in graphs]
     blocks, described = {}, []
     for place, (member, own) in enumerate(zip(members, kept, strict=True)):
         numbers = Numbers()
-        facts = describe_run(member.config, member.evaluation, member.scores, own, numbers)
+        facts = describe_run(member, own, numbers)
         if place and facts["rows"]["observed"] == described[0]["rows"]["observed"]:
             facts["rows"]["observed"] = None  # the first member's
         described.append(facts)

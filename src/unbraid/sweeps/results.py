@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unbraid.errors import UsageError
-from unbraid.explore import AUTO, ExplorerPage, MemberPage, Precision, write_sweep_page
+from unbraid.explore import AUTO, ExplorerPage, Precision, write_sweep_page
 from unbraid.extras import import_extra
 from unbraid.metrics.base import Score
 from unbraid.metrics.comparison import Comparison, compare_seeds
@@ -238,18 +238,9 @@ def explore_runs(
             run.__dict__.setdefault("dataset", runs[0].dataset)  # equal data are in memory once
     keys = find_varying_settings(members) if members else []
     settings = {member.run: {key: member.settings.get(key) for key in keys} for member in members or ()}
-    pages = [
-        MemberPage(
-            run.path.name,
-            settings.get(run.path.name, {}),
-            run.config,
-            run.evaluation,
-            list({score.name: score for score in run.scores}.values()),
-        )
-        for run in runs
-    ]
+    explored = [run.as_explored(settings.get(run.path.name)) for run in runs]
     path = Path("explore-runs.html") if output is None else Path(output)
-    page = ExplorerPage(write_sweep_page(path, title, pages, weights))
+    page = ExplorerPage(write_sweep_page(path, title, explored, weights))
     if open:
         page.open()
     return page
