@@ -37,7 +37,7 @@ from unbraid.data import FactorDataset, load as load_data
 from unbraid.errors import UsageError
 from unbraid.metrics import Evaluation, evaluate, expand
 from unbraid.metrics.background import schedule_metrics
-from unbraid.run import load
+from unbraid.open_run import load
 from unbraid.training.configure import configure
 from unbraid.training.prepare import prepare
 

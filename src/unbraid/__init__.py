@@ -12,7 +12,8 @@ _MODULE_OF_NAME = {
     name: f"unbraid.{module}"
     for module, names in {
         "api": ("train", "refine"),
-        "run": ("load", "Run", "export", "pull"),
+        "open_run": ("load", "export", "pull"),
+        "run": ("Run",),
         "papers": ("reproduce",),
         "sweeps": ("sweep", "Sweep"),
         "metrics": ("Score", "metric"),

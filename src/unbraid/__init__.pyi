@@ -16,7 +16,8 @@ from unbraid.errors import UnbraidError as UnbraidError
 from unbraid.methods import objective as objective, preset as preset
 from unbraid.metrics import Score as Score, metric as metric
 from unbraid.networks import decoder as decoder, encoder as encoder, refiner as refiner
+from unbraid.open_run import export as export, load as load, pull as pull
 from unbraid.papers import reproduce as reproduce
-from unbraid.run import Run as Run, export as export, load as load, pull as pull
+from unbraid.run import Run as Run
 from unbraid.sweeps import Sweep as Sweep, sweep as sweep
 from unbraid.types import Terms as Terms, Weight as Weight

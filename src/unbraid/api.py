@@ -19,10 +19,11 @@ from unbraid.data.tables import explain_constant_columns, explain_scale
 from unbraid.errors import UnbraidError, UsageError
 from unbraid.invocation import choose_wording
 from unbraid.memory import explain_out_of_memory, is_out_of_memory
+from unbraid.open_run import load
 from unbraid.printable import say, shorten
 from unbraid.progress import announce
 from unbraid.replaced_runs import restore_replaced
-from unbraid.run import Run, check_same_data, load
+from unbraid.run import Run, check_same_data
 from unbraid.store import RunFolder, check_folder_name, to_path
 from unbraid.sweeps.stages import (
     FirstStage,

@@ -1,6 +1,5 @@
 """A finished run: a folder on disk with its model and data."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,20 +13,19 @@ from unbraid import noise
 from unbraid.completion import CompletedTable, complete_features, complete_modalities, read_modality_table, tabulate
 from unbraid.config import Config
 from unbraid.data.factors import FactorDataset
-from unbraid.data.find import Data, find_data, unreadable_of
+from unbraid.data.find import unreadable_of
 from unbraid.data.given_rows import GivenRows, read_rows
 from unbraid.data.splits import split
 from unbraid.data.table_columns import TableColumn, columns_from_json, restore
 from unbraid.data.table_files import is_frame
 from unbraid.errors import DataError, RunError, UsageError
-from unbraid.explore import AUTO, MAX_KB, ExploredRun, ExplorerPage, Precision, is_demo, open_demo, write_run_page
+from unbraid.explore import AUTO, MAX_KB, ExploredRun, ExplorerPage, Precision, write_run_page
 from unbraid.exports import export_model
-from unbraid.hub import open_from_hub, pull_folder, push_folder
+from unbraid.hub import push_folder
 from unbraid.memory import explain_out_of_memory
 from unbraid.metrics.base import Evaluation, Score
 from unbraid.metrics.comparison import Comparison, compare_evaluations
 from unbraid.models import Model, as_multimodal, generation
-from unbraid.names import HUB
 from unbraid.registry import check_count, check_options
 from unbraid.report import EXPLORER, Picture, run_card, translation, traversal, traverse, triples, write_report
 from unbraid.scoring import (
@@ -38,48 +36,11 @@ from unbraid.scoring import (
     describe_skipped,
     score_subjects,
 )
-from unbraid.store import RunFolder, to_path
+from unbraid.store import RunFolder
 from unbraid.stored_model import check_same_data as check_same_data, load_dataset, load_model
 from unbraid.tracking import Trackers, check_trackers
-from unbraid.training.configure import is_multimodal
 from unbraid.training.environment import choose_device
-from unbraid.training.origins import check_origins, say_changed_code
-
-
-def load(
-    path: str | bytes | Path,
-    *,
-    data: Data | None = None,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
-    device: str | torch.device = "auto",
-) -> "Run":
-    """Open a finished run; the path `demo` opens a run that is part of the package, `hf://owner/name` one on the hub.
-
-    `data`, `encoder` and `decoder` are needed only if the run was trained on data or modules that you passed in.
-    """
-    path, given = to_path(path, "A run"), os.fsdecode(path) if isinstance(path, bytes) else str(path)
-    if given.startswith(HUB):
-        folder = open_from_hub(given)
-    else:
-        folder = RunFolder.open(open_demo() if is_demo(path) else path)
-    say_changed_code(folder)
-    torch_device = choose_device(device)
-    dataset = None
-    if data is not None:
-        dataset = find_data(data, {}, torch_device, is_multimodal(folder.config.objective.name))[1]
-    return Run(folder, dataset=dataset, encoder=encoder, decoder=decoder, device=torch_device)
-
-
-def pull(name: str, *, root: str | Path = "runs", device: str | torch.device = "auto") -> "Run":
-    """Download the run `owner/name`, or `owner/name@revision`, from the Hugging Face hub into `root`, and open it."""
-    return Run(pull_folder(name, root), device=choose_device(device))
-
-
-def export(run: "Run | str | Path", path: str | Path | None = None, *, format: str = "onnx") -> dict[str, Path]:
-    """Write encoder and decoder of a run as ONNX or torch.export files; see `Run.export`."""
-    return (run if isinstance(run, Run) else load(run, device="cpu")).export(path, format=format)
-
+from unbraid.training.origins import check_origins
 
 MAX_SAMPLES = 10**7
 """More samples at once are taken for a typing error."""

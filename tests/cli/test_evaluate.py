@@ -141,7 +141,7 @@ def test_ctrl_c_outside_training_is_told(folder, monkeypatch):
     def interrupted(*given, **others):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("unbraid.run.load", interrupted)
+    monkeypatch.setattr("unbraid.open_run.load", interrupted)
     assert unbraid("evaluate", folder, code=130).count("\n") == 1
 
 

@@ -197,7 +197,7 @@ def failing(monkeypatch, tmp_path):
     def fail(*given, **others):
         raise ZeroDivisionError("never\nexpected")
 
-    monkeypatch.setattr("unbraid.run.load", fail)
+    monkeypatch.setattr("unbraid.open_run.load", fail)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

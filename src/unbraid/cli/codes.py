@@ -30,7 +30,7 @@ def encode(
     codes.csv in the run's folder, numbered if it exists.
     """
     from unbraid.data.code_files import write_codes
-    from unbraid.run import load
+    from unbraid.open_run import load
 
     opened = load(run, device=device)
     codes, names, heading = _encode(opened, given)
@@ -52,7 +52,7 @@ def decode(
 ) -> None:
     """Write the expected observations of codes: a picture, a folder of pictures, a table (.csv) or an array (.npy)."""
     from unbraid.data.code_files import read_codes
-    from unbraid.run import load
+    from unbraid.open_run import load
 
     opened = load(run, device=device)
     values = opened.decode(read_codes(codes, opened.model.space.code_names))
@@ -72,7 +72,7 @@ def sample(
     as_json: AsJson = False,
 ) -> None:
     """Draw codes from the prior and write what they decode to: a picture, a folder, a table or an array."""
-    from unbraid.run import load
+    from unbraid.open_run import load
 
     opened = load(run, device=device)
     values = opened.sample(count, seed)
@@ -87,9 +87,9 @@ def reconstruct(
     run: RunPath, given: Given = None, out: Out = None, device: Device = "auto", as_json: AsJson = False
 ) -> None:
     """Encode and decode observations; a picture shows the first 12 above their reconstructions."""
+    from unbraid.open_run import load
     from unbraid.report.observation_files import write_comparison
     from unbraid.report.pictures import FORMATS
-    from unbraid.run import load
 
     opened = load(run, device=device)
     path = choose_output(out, opened.path, _name_file(opened, "reconstruction"), given or ())
@@ -174,7 +174,7 @@ def complete(
     The run was trained on several modalities (a column each) or on one table. Missing pictures are written to the
     folder NAME-pictures beside the file. The default is TABLE-completed.csv beside the table, numbered if it exists.
     """
-    from unbraid.run import load
+    from unbraid.open_run import load
 
     ending = ".tsv" if table.suffix.lower() == ".tsv" else ".csv"
     path = choose_output(out, table.parent, f"{table.stem}-completed{ending}", [table])

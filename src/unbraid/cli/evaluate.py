@@ -71,7 +71,8 @@ def evaluate(
     for folder in folders:
         check_run(folder)
     check_metrics(metric or ())
-    from unbraid.run import load, score_runs
+    from unbraid.open_run import load
+    from unbraid.run import score_runs
 
     runs = [load(folder, device=device) for folder in folders]
     records: dict[str, Any] = {}
@@ -150,7 +151,7 @@ def report(
     """
     if out is not None:
         check_page(out, "report.html")
-    from unbraid.run import load
+    from unbraid.open_run import load
     from unbraid.sweeps import Sweep
 
     opened = Sweep(run) if (run / "sweep.yaml").exists() else load(run, device=device)
@@ -219,7 +220,8 @@ def compare(
 
 def _compare_runs(folders: list[Path], names: list[str], rows: int | None, resamples: int, device: str) -> list[Any]:
     check_metrics(names)
-    from unbraid.run import compare_runs, load
+    from unbraid.open_run import load
+    from unbraid.run import compare_runs
 
     first, second = (load(folder, device=device) for folder in folders)
     found = compare_runs(first, second, *names, rows=rows, resamples=resamples)

@@ -44,7 +44,7 @@ def explore(
         raise UsageError("A sweep is explored by itself; leave the other runs out.")
     for name in runs:
         check_run(name)
-    from unbraid.run import load
+    from unbraid.open_run import load
     from unbraid.sweeps import Sweep
     from unbraid.sweeps.results import explore_runs
 
@@ -76,7 +76,7 @@ def traverse(
     as_json: AsJson = False,
 ) -> None:
     """Draw what changes while one latent moves: pictures, or the features of a table; .gif is an animation."""
-    from unbraid.run import load
+    from unbraid.open_run import load
 
     opened = load(run, device=device)
     if row is not None and not -1 <= row < len(opened.evaluation):

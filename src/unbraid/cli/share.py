@@ -26,7 +26,7 @@ def export(
 
     The encoder takes images in [0, 1] and returns codes, the decoder takes codes and returns expected images.
     """
-    from unbraid.run import load
+    from unbraid.open_run import load
 
     formats = [name for name, chosen in {"onnx": onnx, "torch": torch}.items() if chosen]
     if not formats:
@@ -48,7 +48,7 @@ def push(
     It needs a token: run `hf auth login`, or set HF_TOKEN. config.yaml and data.json are uploaded as they are, also if
     they name a folder of yours.
     """
-    from unbraid.run import load
+    from unbraid.open_run import load
 
     address = load(run, device="cpu").push(repository, private=private)
     print_json({"address": address}) if as_json else echo(address)
@@ -63,7 +63,7 @@ def pull(
     as_json: AsJson = False,
 ) -> None:
     """Download a run from the Hugging Face hub; only text and weights are taken, and nothing in it is run."""
-    from unbraid.run import pull as pull_run
+    from unbraid.open_run import pull as pull_run
 
     run = pull_run(repository, root=root, device="cpu")
     following = f"{run.path}\nNext: unbraid explore {shlex.quote(str(run.path))}"
