@@ -17,6 +17,7 @@ from unbraid.data.factors import FactorDataset
 from unbraid.data.find import Data, find_data
 from unbraid.data.tables import explain_constant_columns, explain_scale
 from unbraid.errors import UnbraidError, UsageError
+from unbraid.folder_names import check_folder_name, to_path
 from unbraid.invocation import choose_wording
 from unbraid.memory import explain_out_of_memory, is_out_of_memory
 from unbraid.open_run import load
@@ -24,7 +25,7 @@ from unbraid.printable import say, shorten
 from unbraid.progress import announce
 from unbraid.replaced_runs import restore_replaced
 from unbraid.run import Run, check_same_data
-from unbraid.store import RunFolder, check_folder_name, to_path
+from unbraid.store import RunFolder
 from unbraid.sweeps.stages import (
     FirstStage,
     choose_stage_settings,

@@ -8,10 +8,11 @@ from torch import nn
 
 from unbraid.data.find import Data, find_data
 from unbraid.explore import is_demo, open_demo
+from unbraid.folder_names import to_path
 from unbraid.hub import open_from_hub, pull_folder
 from unbraid.names import HUB
 from unbraid.run import Run
-from unbraid.store import RunFolder, to_path
+from unbraid.store import RunFolder
 from unbraid.training.configure import is_multimodal
 from unbraid.training.environment import choose_device
 from unbraid.training.origins import say_changed_code

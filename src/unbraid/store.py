@@ -21,10 +21,9 @@ from typing import Any
 
 from unbraid import atomic
 from unbraid.config import FORMAT, Config, list_changes
-from unbraid.errors import RunError, UnbraidError, UsageError
+from unbraid.errors import RunError, UnbraidError
 from unbraid.invocation import choose_wording
 from unbraid.plain_text import ParseError, add_sum, parse_yaml
-from unbraid.printable import shorten
 from unbraid.records import (
     MAX_LINES_BYTES,
     append_line,
@@ -50,12 +49,6 @@ from unbraid.tensor_files import (
 MAX_CHECKPOINTS = 2
 ALLOWED_BEFORE_CREATION = {"lock", "members.json"}
 """Files that a folder may hold before a run or a sweep is created in it."""
-
-MAX_PART_BYTES = 255
-"""Longest name of a file that systems allow."""
-
-MAX_NAME_BYTES = 200
-"""Systems allow 255 bytes for a name, and files beside a folder have longer ones."""
 
 
 class RunFolder:
@@ -368,26 +361,6 @@ def _explain_other_settings(file: Path, stored: Config, wanted: Config) -> str:
         f"{file} holds other settings ({changes[0]}), and a run keeps its number of steps, on which schedules depend; "
         f"for more or fewer, train a new run from step 0: {new}."
     )
-
-
-def to_path(path: Any, what: str = "A path") -> Path:
-    """Return text, bytes or a path as a path that a system can have."""
-    if isinstance(path, bytes):
-        path = os.fsdecode(path)
-    usable = isinstance(path, (str, os.PathLike)) and "\0" not in str(path)
-    if not usable or any(len(os.fsencode(part)) > MAX_PART_BYTES for part in Path(path).parts):
-        raise UsageError(f"{what} must be the path of a folder, not {shorten(repr(path))}.")
-    return Path(path)
-
-
-def check_folder_name(name: str) -> None:
-    """Raise a `UsageError` unless the name is that of a single folder."""
-    plain = isinstance(name, str) and "\0" not in name and name not in ("", ".", "..") and Path(name).name == name
-    if not plain:
-        place = choose_wording("--root", "root=…")
-        raise UsageError(f"A run's name is the name of one folder, not '{shorten(name)}'; {place} chooses the place.")
-    if (length := len(os.fsencode(name))) > MAX_NAME_BYTES:
-        raise UsageError(f"The name '{shorten(name)}' is too long: {length} bytes, and at most {MAX_NAME_BYTES} fit.")
 
 
 def select_prefix(prefix: str, named: Mapping[str, Any]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def check_data_set(name: str) -> None:
 @before_torch
 def check_data(data: str) -> None:
     """Raise unless data are a data set, a folder or a file; those with an ending are left to their readers."""
-    from unbraid.store import to_path
+    from unbraid.folder_names import to_path
 
     is_file_name = bool(to_path(data, "data").suffix)
     known = registered_names(*DATASETS)
@@ -82,7 +82,8 @@ def check_experiment(name: str) -> None:
 @before_torch
 def check_run(path: str | Path) -> None:
     """Raise unless a path is that of a run or a sweep, the packaged run, or an address on the hub."""
-    from unbraid.store import RunFolder, to_path
+    from unbraid.folder_names import to_path
+    from unbraid.store import RunFolder
 
     folder = to_path(path, "A run")
     elsewhere = str(path) == DEMO or str(path).startswith(HUB)

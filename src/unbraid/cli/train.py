@@ -295,7 +295,8 @@ def _read_request(word: str | None, settings: list[str], file: Path | None) -> t
 
 def _read_config_file(path: Path) -> Any:
     """Return the config in a file, or in the folder of a run."""
-    from unbraid.store import read_config, to_path
+    from unbraid.folder_names import to_path
+    from unbraid.store import read_config
 
     file = to_path(path, "--config")
     sweep = file if file.is_dir() else file.parent

@@ -13,8 +13,8 @@ import torch
 
 from unbraid.data.factors import FactorDataset
 from unbraid.errors import DataError
+from unbraid.folder_names import to_path
 from unbraid.registry import Facts, Registry
-from unbraid.store import to_path
 
 
 @dataclass(frozen=True)

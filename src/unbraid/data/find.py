@@ -20,11 +20,11 @@ from unbraid.data.table_files import TEXT_TABLES, is_frame, is_table_file, read_
 from unbraid.data.tables import from_table
 from unbraid.data.unreadable_pictures import Unreadable, leave_out_unreadable, name_unreadable
 from unbraid.errors import UsageError
+from unbraid.folder_names import to_path
 from unbraid.memory import explain_out_of_memory
 from unbraid.names import unknown_data
 from unbraid.progress import announce
 from unbraid.registry import check_options
-from unbraid.store import to_path
 
 GIVEN = "given"
 """Name under which a config records data that were passed in; the settings hold their content hash."""

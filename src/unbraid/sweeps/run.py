@@ -14,13 +14,13 @@ import torch
 from unbraid.config import Config
 from unbraid.data.find import GIVEN, Data
 from unbraid.errors import MissingExtraError, RunError, UsageError
+from unbraid.folder_names import check_folder_name, to_path
 from unbraid.latents import Space
 from unbraid.metrics.base import expand
 from unbraid.printable import pluralise
 from unbraid.progress import announce, format_seconds, progress
 from unbraid.run import Run
 from unbraid.scoring import choose_default_metrics, find_missing_metrics
-from unbraid.store import check_folder_name, to_path
 from unbraid.sweeps.expand import MemberPlan, build_configs, read_axes
 from unbraid.sweeps.folder import SweepFolder
 from unbraid.sweeps.missing_data import name_member_without_data
