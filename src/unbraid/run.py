@@ -64,6 +64,7 @@ class Run:
         self._passed_in = dataset
         self.device = dataset.device if dataset is not None else device or choose_device("auto")
         self.reused = False
+        self._loaded_from: object = None
         self.notes: list[str] = check_origins(folder)
 
     def __repr__(self) -> str:
@@ -99,6 +100,7 @@ class Run:
     @explain_out_of_memory("The model", "close other programs, or use another --device")
     def model(self) -> Model:
         """The trained model, in evaluation mode."""
+        self._loaded_from = self.folder.stamp()
         return load_model(self.folder, **self._modules).to(self.device).eval()
 
     @cached_property
@@ -125,8 +127,10 @@ class Run:
 
     def subject(self, rows: int | None = None) -> Subject:
         """Return this run as a subject of scoring, after checking that its files are unchanged."""
-        self.folder.check_unchanged()
-        return Subject(self.folder, self.evaluation if rows is None else self.evaluation.subsample(rows))
+        evaluation = self.evaluation  # loading the model checks them, too
+        if self.folder.stamp() != self._loaded_from:
+            self.folder.check_unchanged()
+        return Subject(self.folder, evaluation if rows is None else evaluation.subsample(rows))
 
     @cached_property
     def columns(self) -> tuple[TableColumn, ...]:

@@ -16,7 +16,7 @@ from unbraid.errors import DataError, MissingExtraError, RunError, SettingError,
 from unbraid.latents import Space
 from unbraid.memory import is_out_of_memory
 from unbraid.metrics.arrays import FACTOR_BINS, RealFactorError
-from unbraid.metrics.background import schedule_metrics
+from unbraid.metrics.background import Schedule, schedule_together
 from unbraid.metrics.base import Evaluation, Score, encode_together, expand, metric
 from unbraid.metrics.needs import check_needs
 from unbraid.metrics.train_test_split import REPEATED
@@ -109,18 +109,20 @@ def score_subjects(
     compares = any("peers" in metric[name].facts.needs for name in requested)
     for part in _split_for_encoding(subjects):
         check_not_stopped(stop)
-        _encode(
-            [subject.evaluation for subject in part if not missing_only or find_missing_metrics(subject.folder, names)]
-        )
-        for subject in part:
-            missing = find_missing_metrics(subject.folder, requested) if missing_only else requested
-            settings_of_missing = {name: requested[name] for name in missing}
-            result = _score(subject, settings_of_missing, required, stop, [each.evaluation for each in part], save)
-            if missing_only:
-                _record_skipped(subject.folder, result.skipped)
-            if not compares and len(subjects) > 1:
-                subject.evaluation.forget()
-            yield result
+        names_of = [find_missing_metrics(each.folder, requested) if missing_only else list(requested) for each in part]
+        asked = [
+            (each.evaluation, {name: requested[name] for name in of}) for each, of in zip(part, names_of, strict=True)
+        ]
+        encoded = [evaluation for evaluation, own in asked if own]
+        _encode(encoded)
+        with schedule_together(asked) as schedules:
+            for subject, (_, own), schedule in zip(part, asked, schedules, strict=True):
+                result = _score(subject, own, schedule, required, stop, encoded, save)
+                if missing_only:
+                    _record_skipped(subject.folder, result.skipped)
+                if not compares and len(subjects) > 1:
+                    subject.evaluation.forget()
+                yield result
 
 
 def assign_settings(names: Sequence[str], settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -136,13 +138,14 @@ def assign_settings(names: Sequence[str], settings: Mapping[str, Any]) -> dict[s
 def _score(
     subject: Subject,
     requested: Mapping[str, Mapping[str, Any]],
+    schedule: Schedule,
     required: Collection[str],
     stop: Stop | None,
     encoded: Sequence[Evaluation],
     save: bool,
 ) -> Result:
     result, scores = Result(), dict[str, list[Score]]()
-    order, measure = schedule_metrics(subject.evaluation, requested)
+    order, measure = schedule
     run = subject.folder.path.name
     with name_slow_work(f"{run}: computing scores") as work:
         for number, name in enumerate(order, start=1):

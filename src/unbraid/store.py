@@ -266,6 +266,11 @@ class RunFolder:
             "the one that it finished with; train it again, or restore them."
         )
 
+    def stamp(self) -> list[tuple[int, ...]]:
+        """Return what changes whenever the final weights or config.yaml are written."""
+        found = [path.stat() for path in (self.model_path, self.locate("config.yaml")) if path.exists()]
+        return [(facts.st_mtime_ns, facts.st_size, facts.st_ino) for facts in found]
+
     @property
     def snapshot(self) -> "RunFolder":
         """The weights of some steps before the end, in a folder that opens as a finished run."""

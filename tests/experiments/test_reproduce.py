@@ -11,7 +11,7 @@ import torch
 
 from tests.support.command import unbraid
 from tests.support.messages import names, naming
-from unbraid import data
+from unbraid import data, store
 from unbraid.errors import RunError, UsageError
 from unbraid.experiments import Experiment, Scale, StandIn, experiment, running, writing
 from unbraid.experiments.measuring import measure_all
@@ -73,6 +73,18 @@ def test_runs_have_all_their_scores_also_those_measured_last(place):
     for _ in range(2):  # measured, and read
         scores = measure_all([run], measures, torch.device("cpu"))[run]
         assert {"KL of a run", "kl/closed-form", "elbo/closed-form"} <= scores.keys()
+
+
+@pytest.mark.usefixtures("coarse_figures")
+def test_a_run_is_loaded_and_hashed_once_for_all_its_scores(place, monkeypatch):
+    smoke("chen2018/figS5", place)
+    runs = [RunFolder(folder) for folder in (place / "runs/chen2018").glob("vae-*/runs/*")]
+    hashed, real = [], store.content_hash
+    monkeypatch.setattr(store, "content_hash", lambda *files: hashed.append(files[0]) or real(*files))
+    sizes = {f"at {size}": ("betavae/logistic", {"batch": size, "train": 100, "test": 100}) for size in (2, 3, 5)}
+    scores = measure_all(runs, sizes, torch.device("cpu"))
+    assert all(sizes.keys() <= scores[run].keys() for run in runs)
+    assert sorted(hashed) == sorted(run.model_path for run in runs)
 
 
 @pytest.mark.usefixtures("coarse_figures")

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 from tests.support.evaluations import fixed_evaluation, full_grid
 from tests.support.messages import naming
 from unbraid.errors import DataError, UsageError
-from unbraid.metrics import Evaluation, evaluate, metric
-from unbraid.metrics.background import schedule_metrics
+from unbraid.metrics import Evaluation, background, evaluate, metric
+from unbraid.metrics.background import schedule_metrics, schedule_together
 from unbraid.metrics.base import CodeTable, prepare
 from unbraid.threads import one_thread, some_threads
 
@@ -34,6 +35,10 @@ def evaluation(**settings):
     return fixed_evaluation(grid + 0.3 * noise, np.full(grid.shape, 0.1), grid, **settings)
 
 
+def noises(shape, count):
+    return [np.random.default_rng(seed).normal(size=shape) for seed in range(count)]
+
+
 def untimed(scores):
     return [replace(score, seconds=0.0) for score in scores]
 
@@ -49,6 +54,36 @@ def test_both_ways_give_the_same_scores_and_the_slowest_come_last(threads):
         order, measure = schedule_metrics(evaluation(), ASKED, background=True)
         assert order == ["irs/quantile", *ASIDE]
         assert {name: untimed(measure(name)) for name in order} == in_turn()
+
+
+@forks
+def test_models_that_are_scored_together_share_the_processes(monkeypatch):
+    """Quick scores of many models start processes, too, and each model gets its own."""
+    crews, make = [], background._Crew
+    monkeypatch.setattr(background, "_Crew", lambda *own: crews.append(make(*own)) or crews[-1])
+    grid = full_grid((4, 5, 6))
+    models = [fixed_evaluation(grid + spread, np.full(grid.shape, 0.1), grid) for spread in noises(grid.shape, 6)]
+    asked = {"mig/histogram-mean": {}, "irs/quantile": {}}
+    with some_threads(3), schedule_together([(model, asked) for model in models]) as schedules:
+        assert [order for order, _ in schedules] == [["irs/quantile", "mig/histogram-mean"]] * 6
+        made = [{name: untimed(measure(name)) for name in order} for order, measure in schedules]
+    assert made == [{name: untimed(evaluate(model, [name])) for name in asked} for model in models]
+    assert len({scores["mig/histogram-mean"][0].value for scores in made}) == 6
+    assert len(crews) == 1
+
+
+@forks
+def test_what_nobody_waits_for_is_left_undone(monkeypatch):
+    crews, make = [], background._Crew
+    monkeypatch.setattr(background, "_Crew", lambda *own: crews.append(make(*own)) or crews[-1])
+    slow = {"dci/random-forest": {"train": 60, "test": 40}}
+    with some_threads(2), schedule_together([(evaluation(), slow)] * 50, background=True):
+        pass
+    (crew,) = crews
+    assert not any(crew.take(place) for place in range(50))
+    while crew.count_busy():  # its processes end, after one score each
+        time.sleep(0.01)
+    assert len(crew.found) < 50
 
 
 def test_one_thread_computes_all_in_turn(monkeypatch):

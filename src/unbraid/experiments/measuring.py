@@ -34,9 +34,11 @@ def measure_all(
     """Return all scores by run, with those in `measures`: read those that are stored and measure the others."""
     pairs = [(_strip_part(name), settings) for name, settings in measures.values()]
     unique = [pair for place, pair in enumerate(pairs) if pair not in pairs[:place]]  # one metric may have many parts
+    opened: dict[RunFolder, Run] = {}  # each is loaded once
     for name, settings in unique:
         missing = [folder for folder in runs if find_score(_read_scores(folder), name, settings) is None]
-        for _ in score_runs([Run(folder, device=device) for folder in missing], name, **settings) if missing else ():
+        opened |= {folder: Run(folder, device=device) for folder in missing if folder not in opened}
+        for _ in score_runs([opened[folder] for folder in missing], name, **settings) if missing else ():
             pass
     scores: dict[RunFolder, dict[str, Score]] = {}
     for folder in runs:

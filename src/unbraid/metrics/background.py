@@ -1,4 +1,4 @@
-"""A suite of metrics that computes scores of codes in other processes, a core each, beside the rest.
+"""Scores of codes in other processes, a core each, beside the rest: those of a suite, and those of several models.
 
 Most scores of codes are many small operations. One thread computes them fastest: several wait for each other and for
 Python's lock, which also feeds a GPU. So whole scores run side by side.
@@ -16,11 +16,12 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -38,23 +39,62 @@ MIN_CORE_SECONDS = 2.0
 """Expected seconds of a core, over all scores that could run beside the rest, from which processes are started."""
 
 
-def schedule_metrics(
-    evaluation: Evaluation, requests: Requests, background: bool | None = None
-) -> tuple[list[str], Measure]:
-    """Return the names in the best order to measure them, and the function that measures one of them.
+class Schedule(NamedTuple):
+    """The names of a model's metrics in the best order to measure them, and the function that measures one of them."""
+
+    order: list[str]
+    measure: Measure
+
+
+def schedule_metrics(evaluation: Evaluation, requests: Requests, background: bool | None = None) -> Schedule:
+    """Return the schedule of one model; see `schedule_together`."""
+    return _make_schedules([(evaluation, requests)], background)[0][0]
+
+
+@contextmanager
+def schedule_together(
+    asked: Sequence[tuple[Evaluation, Requests]], background: bool | None = None
+) -> Iterator[list[Schedule]]:
+    """Yield the schedules of several models, to be measured in this order.
 
     With `background`, metrics with `core_seconds` start at once in other processes and come last, the quickest first:
-    the processes begin with the slowest, and a score that none of them has begun is measured here. The default is to do
-    so if there are several metrics, they take seconds, and torch has several threads or the data are on a GPU.
+    the processes begin with the slowest of the first model, and a score that none of them has begun is measured here.
+    The default is to do so if there are several scores, they take seconds, and torch has several threads or the data
+    are on a GPU. What is not begun at the end of the block is left undone.
     """
-    seconds = {name: metric[name].facts.core_seconds for name in requests}
-    spare = max(torch.get_num_threads() - 1, int(evaluation.dataset.device.type == "cuda"))
+    schedules, crew = _make_schedules(asked, background)
+    try:
+        yield schedules
+    finally:
+        if crew:
+            crew.dismiss()
+
+
+def _make_schedules(
+    asked: Sequence[tuple[Evaluation, Requests]], background: bool | None
+) -> tuple[list[Schedule], "_Crew | None"]:
+    seconds = {name: metric[name].facts.core_seconds for _, requests in asked for name in requests}
+    on_gpu = any(evaluation.dataset.device.type == "cuda" for evaluation, _ in asked)
+    spare = max(torch.get_num_threads() - 1, int(on_gpu))
     if background is None:
-        background = len(requests) > 1 and spare > 0 and sum(seconds.values()) >= MIN_CORE_SECONDS
-    slow = sorted((name for name in requests if seconds[name]), key=lambda name: -seconds[name]) if background else []
-    jobs, notes = _prepare(evaluation, {name: requests[name] for name in slow})
-    crew = _Crew(list(jobs.values()), max(1, spare)) if jobs and _can_fork() else None
-    places = {name: place for place, name in enumerate(jobs)} if crew else {}
+        every = [seconds[name] for _, requests in asked for name in requests]
+        background = len(every) > 1 and spare > 0 and sum(every) >= MIN_CORE_SECONDS
+    jobs: list[partial[Any]] = []
+    prepared = []
+    for evaluation, requests in asked:
+        slow = sorted((name for name in requests if seconds[name]), key=lambda name: -seconds[name])
+        made, notes = _prepare(evaluation, {name: requests[name] for name in slow if background})
+        prepared.append(({name: len(jobs) + place for place, name in enumerate(made)}, notes))
+        jobs += made.values()
+    crew = _Crew(jobs, max(1, spare)) if jobs and _can_fork() else None
+    return [_schedule(*one, *own, crew) for one, own in zip(asked, prepared, strict=True)], crew
+
+
+def _schedule(
+    evaluation: Evaluation, requests: Requests, jobs: Mapping[str, int], notes: Mapping[str, Any], crew: "_Crew | None"
+) -> Schedule:
+    """Return the schedule of one model, some of whose metrics are `jobs` of a crew."""
+    places = jobs if crew else {}
 
     def measure(name: str) -> list[Score]:
         found = crew.collect(places[name]) if crew and name in places else None
@@ -64,7 +104,7 @@ def schedule_metrics(
         with some_threads(threads), blas_threads(threads):
             return evaluate(evaluation, [name], **requests[name])
 
-    return [name for name in requests if name not in places] + list(places)[::-1], measure
+    return Schedule([name for name in requests if name not in places] + list(places)[::-1], measure)
 
 
 def _can_fork() -> bool:
@@ -117,6 +157,11 @@ class _Crew:
         while place not in self.found and self.pipes and not self.take(place):
             self._receive(None)
         return self.found.get(place)
+
+    def dismiss(self) -> None:
+        """Take all jobs that are left, so that the processes end after the one that they are at."""
+        with self.taken.get_lock():
+            self.taken[:] = [1] * len(self.taken)
 
     def count_busy(self) -> int:
         """Return the number of processes that still have work."""

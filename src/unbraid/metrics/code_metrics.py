@@ -50,7 +50,8 @@ def code_metric(
         def call(evaluation: Evaluation, *, factors: Sequence[str] | None = None, **chosen: Any) -> Any:
             table, rows = _tabulate(evaluation, factors, chosen, codes, draw=published and "rows" in known)
             own = {key: value for key, value in chosen.items() if key in known}
-            if not facts.get("prefers_gpu") and table.codes.numel() <= MAX_CODES_OF_A_CORE:
+            small = table.codes.numel() <= MAX_CODES_OF_A_CORE and not facts.get("prefers_gpu")
+            if small or facts.get("prefers_core"):
                 table = table.to_cpu()
 
             drawn = "rows" in rows and "train" in chosen

@@ -25,7 +25,7 @@ class MetricFacts(Facts):
     a perfect code), `noise` (the value of pure noise) and `deterministic`. `trial` holds settings for a quick test. A
     `costly` metric takes minutes and runs only under its full name. A metric of codes may state the seconds that a core
     needs for 10,000 rows (`core_seconds`), so that another process computes it beside the rest. With `prefers_gpu`
-    codes on a GPU stay there, however few they are.
+    codes on a GPU stay there, however few they are; with `prefers_core` they leave it, however many they are.
     """
 
     needs: tuple[str, ...] = ()
@@ -37,6 +37,7 @@ class MetricFacts(Facts):
     costly: bool = False
     core_seconds: float = 0.0
     prefers_gpu: bool = False
+    prefers_core: bool = False
     trial: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

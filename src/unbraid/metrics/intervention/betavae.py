@@ -46,7 +46,8 @@ betavae_metric = partial(
     defaults={"samples": None},
     needs=("factors",),
     bounds=(0, 1),
-    core_seconds=0.5,
+    core_seconds=1.0,
+    prefers_core=True,  # for its regression
 )
 Protocol = Literal["logistic", "logistic-sampled"]
 
